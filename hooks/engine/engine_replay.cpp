@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "hooks/engine/engine_hooks.h"
+#include "nanhunt/tensor_stats.h"
+#include "src/hunt/reference_optimizer.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+// Updates are compared this far past the failing step: rounding shows at once, while paths that differ lead to
+// gradients that differ, and later steps would compare the same thing again.
+constexpr std::uint32_t kComparedFurtherSteps = 10;
+
+bool is_finite(const engine::Tensor& tensor) {
+  return !compute_stats(tensor.view(), StatsLevel::kFinite).any_nonfinite;
+}
+
+bool all_finite(const std::vector<engine::NamedTensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const auto& entry) { return is_finite(entry.tensor); });
+}
+
+double norm_of(std::span<const double> values) {
+  double sum_sq = 0;
+  for (double v : values) sum_sq += v * v;
+  return std::sqrt(sum_sq);
+}
+
+hunt::ReferenceOptions reference_options(const engine::OptimizerOptions& options) {
+  return {.algorithm = options.algorithm,
+          .lr = options.lr,
+          .momentum = options.momentum,
+          .nesterov = options.nesterov,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay};
+}
+
+// Trains one trainer and holds each of its updates against the reference.
+class ReplayRun {
+ public:
+  ReplayRun(std::unique_ptr<engine::Trainer> trainer, hunt::ReferenceOptions options)
+      : trainer_(std::move(trainer)), reference_(std::move(options)) {
+    trainer_->set_door_callback([this](engine::Trainer& at) { at_door(at); });
+  }
+
+  // One step; true if everything stayed finite.
+  bool step(bool compare) {
+    compare_ = compare;
+    gradients_finite_ = true;
+    expected_.clear();
+    last_loss_ = trainer_->step().loss;
+    const engine::Optimizer& optimizer = trainer_->optimizer();
+    const bool finite = gradients_finite_ && std::isfinite(last_loss_) && all_finite(optimizer.parameters()) &&
+                        all_finite(trainer_->model().named_buffers()) && all_finite(optimizer.named_state());
+    if (finite && compare) compare_updates();
+    return finite;
+  }
+
+  double last_loss() const { return last_loss_; }
+  double update_factor() const { return update_factor_; }
+
+ private:
+  struct Expected {
+    engine::Tensor stepped;  // what the optimizer changes: the fp32 master, or the parameter itself
+    std::vector<double> before;
+    double reference_norm = 0;
+  };
+
+  // Gradients are final and nothing has changed yet.
+  void at_door(engine::Trainer& trainer) {
+    const engine::Optimizer& optimizer = trainer.optimizer();
+    std::map<std::string, engine::Tensor> masters;
+    for (const auto& [path, tensor] : optimizer.named_state()) {
+      if (path.ends_with(kMaster)) masters.emplace(path.substr(0, path.size() - kMaster.size()), tensor);
+    }
+    const auto& parameters = optimizer.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto& [path, parameter] = parameters[i];
+      if (!parameter.grad().defined()) continue;
+      gradients_finite_ = gradients_finite_ && is_finite(parameter.grad());
+      if (!compare_ || !gradients_finite_) continue;
+      const auto master = masters.find(path);
+      Expected expected;
+      expected.stepped = master == masters.end() ? parameter : master->second;
+      expected.before = expected.stepped.to_vector();
+      expected.reference_norm = norm_of(reference_.update(i, expected.before, parameter.grad().to_vector()));
+      expected_.push_back(std::move(expected));
+    }
+  }
+
+  void compare_updates() {
+    for (const Expected& expected : expected_) {
+      std::vector<double> change = expected.stepped.to_vector();
+      for (std::size_t i = 0; i < change.size(); ++i) change[i] -= expected.before[i];
+      const double factor = hunt::norm_factor(norm_of(change), expected.reference_norm);
+      update_factor_ = std::max(update_factor_, factor);
+    }
+  }
+
+  static constexpr std::string_view kMaster = ".master";
+
+  std::unique_ptr<engine::Trainer> trainer_;
+  hunt::ReferenceOptimizer reference_;
+  bool compare_ = false, gradients_finite_ = true;
+  std::vector<Expected> expected_;  // of the step at hand
+  double last_loss_ = 0;
+  double update_factor_ = 0;  // nothing compared yet
+};
+
+class EngineReplay final : public hunt::Replay {
+ public:
+  EngineReplay(TrainerFactory make_trainer, std::vector<hunt::Fix> fixes)
+      : make_trainer_(std::move(make_trainer)), fixes_(std::move(fixes)) {}
+
+  std::vector<hunt::Fix> fixes() const override { return fixes_; }
+
+  ExperimentRecord try_fix(const hunt::Fix& fix, std::uint32_t step, std::uint32_t further_steps) override {
+    // Observers are per thread: in a thread of its own nobody sees the replay, whoever watches this one.
+    ExperimentRecord record;
+    std::exception_ptr failure;
+    std::thread replay([&] {
+      try {
+        record = train(fix, step, further_steps);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    replay.join();
+    if (failure) std::rethrow_exception(failure);
+    return record;
+  }
+
+ private:
+  ExperimentRecord train(const hunt::Fix& fix, std::uint32_t step, std::uint32_t further_steps) const {
+    ExperimentRecord record;
+    record.fix = fix.id;
+    record.description = fix.description;
+    record.step = step;
+    ReplayRun run(make_trainer_(fix.id), reference_options(make_trainer_("")->optimizer().options()));
+    record.finite = true;
+    const std::uint64_t last = std::uint64_t{step} + further_steps;
+    const std::uint64_t last_compared = std::uint64_t{step} + std::min(further_steps, kComparedFurtherSteps);
+    for (std::uint64_t s = 0; s <= last && record.finite; ++s) {
+      record.finite = run.step(/*compare=*/s <= last_compared);
+      if (s == step) record.loss_before = run.last_loss();
+      record.loss_after = run.last_loss();
+      if (record.finite && s > step) ++record.further_steps;
+    }
+    record.update_factor = run.update_factor();
+    return record;
+  }
+
+  TrainerFactory make_trainer_;
+  std::vector<hunt::Fix> fixes_;
+};
+
+}  // namespace
+
+std::unique_ptr<hunt::Replay> make_engine_replay(TrainerFactory make_trainer, std::vector<hunt::Fix> fixes) {
+  return std::make_unique<EngineReplay>(std::move(make_trainer), std::move(fixes));
+}
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// From records to a verdict. Reads traces only, never a live run; same records, same analysis.
+// Fields follow report.json (reports/schema/nanhunt.report.schema.json), which is written from this.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/event.h"
+#include "nanhunt/status.h"
+#include "nanhunt/tensor_stats.h"
+#include "nanhunt/trace.h"
+
+namespace nanhunt {
+
+// Design section 6. Names in JSON: finding_class_name().
+enum class FindingClass : std::uint8_t {
+  kOverflow,
+  kInvalid,
+  kDivideByZero,
+  kEpsUnderflow,
+  kUnderflow,
+  kUpdateLoss,
+  kExploding,
+  kBadInput,
+  kBadState,
+  kUninitialised,
+  kUnseenKernel,
+  kCorruption,
+  kComm,
+  kApiMisuse,
+  kScalerCalibration,
+  kScalerCollapse,
+  kNotReproducible,
+  kUnexplained,  // bad numbers were born here and no rule knows why
+};
+std::string_view finding_class_name(FindingClass c);  // "eps_underflow", ...
+
+enum class Severity : std::uint8_t { kInfo, kWarning, kFault };
+enum class Confidence : std::uint8_t { kProved, kObserved, kInferred };
+enum class VerdictStatus : std::uint8_t { kClean, kCalibrating, kWarning, kFault, kInconclusive };
+enum class Lifecycle : std::uint8_t { kAppear, kTransform, kPropagate, kDisappear, kUnknown };
+std::string_view severity_name(Severity s);
+std::string_view confidence_name(Confidence c);
+std::string_view verdict_status_name(VerdictStatus s);
+std::string_view lifecycle_name(Lifecycle l);
+
+// One tensor as a finding shows it.
+struct TensorSummary {
+  std::string role;   // "input", "output"
+  std::string slot;   // argument name
+  int index = 0;      // position among the op's inputs or outputs
+  std::string name;   // "fc1.weight.exp_avg" when it has one, else ""
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  ArgRole arg_role = ArgRole::kRead;
+  bool has_stats = false;
+  TensorStats stats;
+  std::int64_t flushed = -1;
+};
+
+struct ElementEvidence {
+  std::int64_t flat_index = -1;
+  std::vector<std::int64_t> coords;
+  double value = 0;
+  struct OperandValue {
+    std::string slot, name;
+    double value = 0;
+  };
+  std::vector<OperandValue> operands;
+};
+
+struct ChainNode {
+  std::uint64_t seq = kNoSeq;  // kNoSeq: not an op (a parameter that was bad from the start)
+  std::uint32_t step = 0;
+  Phase phase = Phase::kForward;
+  std::string module, op, label;  // label: one line for people
+  Lifecycle lifecycle = Lifecycle::kUnknown;
+  std::int64_t nan = 0, pos_inf = 0, neg_inf = 0, numel = 0;  // of the value carried on
+  std::string role;  // "origin", "carrier", "sink"
+};
+struct ChainEdge {
+  int from = 0, to = 0;  // indices into nodes
+};
+struct Chain {
+  std::vector<ChainNode> nodes;  // origin first, sinks last; at most 64, then `omitted`
+  std::vector<ChainEdge> edges;
+  std::uint64_t omitted = 0;
+};
+
+struct OpPlace {  // where something happened
+  std::uint32_t step = 0, micro_batch = 0;
+  Phase phase = Phase::kForward;
+  std::optional<std::string> module, op;
+  std::uint64_t seq = kNoSeq;
+};
+
+struct Advice {
+  std::string id;    // stable key, the same as ExperimentRecord::fix where one was tried: "fp32-masters"
+  std::string text;  // what to do
+  std::string why;
+  std::optional<bool> verified;  // true/false: tried on this run; null: not tried
+  std::string evidence;          // what was seen when it was tried
+};
+
+struct Finding {
+  std::string id;  // "F1", "F2": stable for equal traces
+  FindingClass cls = FindingClass::kUnexplained;
+  Severity severity = Severity::kFault;
+  bool benign = false;
+  Confidence confidence = Confidence::kObserved;
+  OpPlace place;
+  std::uint32_t rank = 0;
+  std::string call_site;
+  double scale = 1;
+  std::uint64_t occurrence_count = 1;
+  std::uint32_t first_step = 0, last_step = 0;
+  std::string title;        // one sentence: what happened where
+  std::string explanation;  // a few sentences: why
+  std::optional<TensorSummary> tensor;  // the bad output (or the batch tensor, the parameter ...)
+  Lifecycle lifecycle = Lifecycle::kUnknown;
+  std::optional<ElementEvidence> element;
+  std::int64_t bad_elements = 0;
+  std::vector<TensorSummary> inputs;
+  std::optional<TensorSummary> output;
+  std::vector<std::string> evidence;  // sentences with numbers
+  Chain chain;
+  std::optional<OpPlace> first_inf, first_nan;  // in the badness this finding explains
+  std::vector<std::int64_t> samples;  // data set ids of bad rows, or of the step's batch
+  std::vector<std::string> sinks;     // "parameter fc1.weight", "loss"
+  std::vector<std::string> also;      // same class, op, phase and step at other modules, as module paths
+  std::vector<Advice> advice;
+};
+
+struct EpsAuditRow {
+  std::string where;  // "optimizer add_ (fc1.weight)"
+  Phase phase = Phase::kOptimizer;
+  double eps = 0;
+  DType dtype = DType::kF32;  // in which x + eps is formed and stored
+  double stored = 0;          // eps in that dtype
+  std::string verdict;        // "ok", "subnormal", "zero"
+  std::uint64_t occurrences = 0;
+  std::uint64_t zero_denominators = 0;  // elements that were 0 after eps was added
+};
+
+struct TimelineStep {
+  std::uint32_t step = 0;
+  bool skipped = false;
+  double loss = 0, lr = 0, scale = 1;
+  std::uint64_t bad_ops = 0;  // ops with a non-finite output
+};
+
+struct Coverage {
+  std::uint64_t steps = 0, ops = 0, values = 0;
+  std::uint64_t records_dropped = 0, chunks_lost = 0;
+  bool clean_end = true;
+  std::vector<std::string> unwatched;     // what was not watched, as sentences
+  std::vector<std::string> not_modelled;  // what the engine does not model
+};
+
+struct RankSummary {
+  std::uint32_t rank = 0, attempt = 0;
+  RunInfo info;
+  TraceHealth health;
+};
+
+struct Verdict {
+  VerdictStatus status = VerdictStatus::kInconclusive;
+  std::string headline;
+  std::optional<std::string> origin;  // finding id
+};
+
+struct Analysis {
+  std::vector<RankSummary> ranks;
+  Coverage coverage;
+  Verdict verdict;
+  std::vector<Finding> findings;  // headline first
+  std::vector<EpsAuditRow> eps_audit;
+  std::vector<TimelineStep> timeline;  // at most 4096, decimated keeping bad and skipped steps
+  std::uint64_t timeline_omitted = 0;
+  std::vector<ExperimentRecord> experiments;
+};
+
+struct AnalyzeOptions {
+  std::uint32_t max_findings = 64;
+};
+
+// Feeds on the batches of one attempt, in order.
+class Analyzer {
+ public:
+  static std::unique_ptr<Analyzer> make(const AnalyzeOptions& options = {});
+  virtual ~Analyzer() = default;
+  virtual void add(const RecordBatch& batch) = 0;
+  virtual Analysis finish(const RunInfo& info, const TraceHealth& health) = 0;
+};
+
+// The newest attempt of each rank under `path`. Damage makes the Analysis say so; a Status is returned
+// only when nothing could be analysed.
+Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& options = {});
+
+}  // namespace nanhunt

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bundled data set: 1,797 handwritten digits (src/engine/data/README.md), and batches of it as a pure
+// function of the step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/engine/trainer.h"
+
+namespace nanhunt::engine {
+
+inline constexpr std::int64_t kDigitsCount = 1797;
+inline constexpr std::int64_t kDigitsPixels = 64;  // 8 x 8, row-major, 0..16
+inline constexpr std::int64_t kDigitsClasses = 10;
+inline constexpr std::int64_t kDigitsTrain = 1437;
+inline constexpr std::int64_t kDigitsTest = kDigitsCount - kDigitsTrain;
+inline constexpr std::uint64_t kDigitsSplitSeed = 1998;
+
+std::string_view digits_csv();                                // the embedded file
+std::span<const std::uint8_t> digit_pixels(std::int64_t id);  // id: row of the file, from 0
+std::int64_t digit_label(std::int64_t id);
+
+// Ids of the fixed split, in split order.
+std::span<const std::int64_t> digits_train_ids();
+std::span<const std::int64_t> digits_test_ids();
+
+// inputs (N, 64) in [0, 1], targets int64 (N), sample_ids as given. No ops.
+Batch make_digits_batch(std::span<const std::int64_t> ids, DType dtype);
+
+// Which samples a step sees: epoch after epoch, each in its own order, the incomplete last batch left out.
+class BatchOrder {
+ public:
+  BatchOrder(std::vector<std::int64_t> ids, std::int64_t batch_size, std::uint64_t seed);
+  std::vector<std::int64_t> ids(std::uint32_t step) const;
+  std::uint32_t steps_per_epoch() const { return steps_per_epoch_; }
+
+ private:
+  std::vector<std::int64_t> ids_;
+  std::size_t batch_size_;
+  std::uint64_t seed_;
+  std::uint32_t steps_per_epoch_;
+};
+
+// Training batches of the digits.
+BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype);
+
+}  // namespace nanhunt::engine

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules: named parameters, buffers and children. Paths are dotted ("net.fc1.weight").
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanhunt/engine/tensor.h"
+
+namespace nanhunt::engine {
+
+class RandomStream;
+
+struct NamedTensor {
+  std::string path;
+  Tensor tensor;
+};
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  // Runs forward with the module's path as current module, between on_module_enter and on_module_exit.
+  Tensor operator()(const Tensor& input);
+
+  std::vector<NamedTensor> named_parameters() const;  // depth first, registration order
+  std::vector<NamedTensor> named_buffers() const;
+  void to(DType dtype);  // floating parameters and buffers, in place (before optimizers are made)
+  // Sets the dotted path of this module and of all below. A root starts as "", children follow their parents.
+  void set_path(std::string path);
+  const std::string& path() const { return path_; }
+  // Renames children and parameters at every level to random identifiers (tests: nothing may depend on names).
+  // Returns old full path -> new full path for every module, parameter and buffer.
+  std::vector<std::pair<std::string, std::string>> randomise_names(std::uint64_t seed);
+
+ protected:
+  virtual Tensor forward(const Tensor& input) = 0;
+  Tensor& register_parameter(std::string name, Tensor value);
+  Tensor& register_buffer(std::string name, Tensor value);
+  template <typename M>
+  M& register_module(std::string name, std::unique_ptr<M> child) {
+    M& ref = *child;
+    add_child(std::move(name), std::move(child));
+    return ref;
+  }
+
+ private:
+  void add_child(std::string name, std::unique_ptr<Module> child);
+  void expect_new_name(const char* what, const std::string& name) const;
+  void rename_below(const std::string& old_path, RandomStream& random,
+                    std::vector<std::pair<std::string, std::string>>& renamed);
+  std::string path_;
+  std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> parameters_, buffers_;
+  std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
+};
+
+}  // namespace nanhunt::engine

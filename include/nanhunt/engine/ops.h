@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops of the engine. Names are the dispatcher's without "aten::". Elementwise binary ops broadcast and promote
+// (a 0-dim tensor does not promote within a category). Scalars are applied in op math (fp32 for 16-bit and fp32, fp64
+// for fp64) and the stored result is rounded once. Each is observed as one op, forward and backward, under its own name
+// (in-place forms end in _ and have no gradient: they are for optimizers).
+#pragma once
+
+#include <optional>
+
+#include "nanhunt/engine/tensor.h"
+
+namespace nanhunt::engine {
+
+// Elementwise, binary.
+Tensor add(const Tensor& self, const Tensor& other, double alpha = 1);
+Tensor sub(const Tensor& self, const Tensor& other, double alpha = 1);
+Tensor mul(const Tensor& self, const Tensor& other);
+Tensor div(const Tensor& self, const Tensor& other);
+Tensor pow(const Tensor& self, double exponent);
+Tensor add(const Tensor& self, double other);  // observed as "add" with scalar "other"
+Tensor sub(const Tensor& self, double other);
+Tensor mul(const Tensor& self, double other);
+Tensor div(const Tensor& self, double other);
+Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other);  // condition: bool
+Tensor masked_fill(const Tensor& self, const Tensor& mask, double value);
+Tensor eq(const Tensor& self, double other);  // bool, no gradient
+Tensor gt(const Tensor& self, double other);  // bool, no gradient
+
+// Elementwise, unary.
+Tensor neg(const Tensor& self);
+Tensor abs(const Tensor& self);
+Tensor exp(const Tensor& self);
+Tensor log(const Tensor& self);
+Tensor sqrt(const Tensor& self);
+Tensor rsqrt(const Tensor& self);
+Tensor relu(const Tensor& self);
+Tensor tanh(const Tensor& self);
+Tensor sigmoid(const Tensor& self);
+Tensor clamp(const Tensor& self, double min, double max);
+Tensor to(const Tensor& self, DType dtype);  // observed as "_to_copy"; returns self when it already has the dtype
+
+// Reductions: over one dim (negative counts from the end) or all. 16-bit accumulates in fp32, stores rounded.
+Tensor sum(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false);
+Tensor mean(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false);
+Tensor norm(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false);  // 2-norm; gradient 0 where it is 0
+Tensor amax(const Tensor& self, int dim, bool keepdim = false);                      // no gradient
+Tensor softmax(const Tensor& self, int dim);
+Tensor log_softmax(const Tensor& self, int dim);
+Tensor nll_loss(const Tensor& log_probs, const Tensor& target,
+                std::int64_t ignore_index = -100);  // (N,C), int64 (N) -> mean, scalar
+Tensor cross_entropy(const Tensor& logits, const Tensor& target,
+                     std::int64_t ignore_index = -100);  // log_softmax + nll_loss
+
+// Linear algebra (BLAS; 16-bit inputs widen, accumulate in fp32, store rounded).
+Tensor matmul(const Tensor& self, const Tensor& other);                    // 2-D; observed as "mm"
+Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2);  // bias (N) + mat1 (M,K) @ mat2 (K,N)
+Tensor linear(const Tensor& input, const Tensor& weight,
+              const Tensor& bias);  // input (M,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias)
+Tensor embedding(const Tensor& weight, const Tensor& indices);  // (V,D), int64 (...) -> (...,D)
+
+// Views: share storage, observed so that values stay connected.
+Tensor t(const Tensor& self);                     // 2-D transpose
+Tensor reshape(const Tensor& self, Shape sizes);  // contiguous input ("view"), else copies ("clone" then "view")
+Tensor clone(const Tensor& self);                 // contiguous copy
+Tensor narrow(const Tensor& self, int dim, std::int64_t start, std::int64_t length);
+Tensor select(const Tensor& self, int dim, std::int64_t index);
+
+// In-place, without gradient (optimizers, running statistics). Each bumps the storage version.
+Tensor& fill_(Tensor& self, double value);
+Tensor& copy_(Tensor& self, const Tensor& source);
+Tensor& add_(Tensor& self, const Tensor& other, double alpha = 1);
+Tensor& add_(Tensor& self, double other);
+Tensor& mul_(Tensor& self, double other);
+Tensor& lerp_(Tensor& self, const Tensor& end,
+              double weight);  // self + weight * (end - self), or from the other end when weight >= 0.5
+Tensor& addcmul_(Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value);
+Tensor& addcdiv_(Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value);
+
+}  // namespace nanhunt::engine

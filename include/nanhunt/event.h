@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hook hands to the recorder. Events borrow everything they point at: it must live until the
+// recorder's call returns. Words are those of design section 2.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "nanhunt/tensor_view.h"
+
+namespace nanhunt {
+
+// Where in a training step an op ran. Written to traces: never renumber.
+enum class Phase : std::uint8_t {
+  kData = 0,
+  kForward = 1,
+  kLoss = 2,
+  kScale = 3,
+  kBackward = 4,
+  kComm = 5,
+  kUnscale = 6,
+  kClip = 7,
+  kOptimizer = 8,
+  kUpdate = 9,  // of the loss scaler
+};
+std::string_view phase_name(Phase phase);  // "data", "forward", ...
+std::optional<Phase> parse_phase(std::string_view name);
+
+// How an op used an input. Written to traces: never renumber.
+enum class ArgRole : std::uint8_t {
+  kRead = 0,
+  kSaved = 1,        // saved in forward, used in backward
+  kOverwritten = 2,  // old contents of a value the op wrote in place (contents are gone: no data)
+  kMask = 3,         // selects; its numbers are not mixed into the output
+  kIndex = 4,        // indices or labels
+};
+
+// One version of one tensor's contents. (storage, version) names the contents; offset and the view's
+// sizes and strides say which part is meant.
+struct ValueView {
+  TensorView tensor;            // tensor.data may be nullptr when contents are gone
+  std::uint64_t storage = 0;    // storage generation: unique per allocation, never reused; 0: unknown
+  std::uint32_t version = 0;    // grows by 1 with each in-place write to the storage
+  std::int64_t offset = 0;      // in elements from the start of the storage
+};
+
+struct OpInput {
+  std::string_view slot;  // argument name as the dispatcher has it: "self", "other", "mat1"
+  ValueView value;
+  ArgRole role = ArgRole::kRead;
+};
+
+struct OpOutput {
+  std::string_view slot;
+  ValueView value;
+};
+
+// A scalar argument: add(alpha), addcdiv(value), the eps in x + eps.
+struct OpScalar {
+  std::string_view name;
+  double value = 0;
+};
+
+struct OpEvent {
+  std::uint32_t step = 0;
+  std::uint32_t micro_batch = 0;
+  Phase phase = Phase::kForward;
+  std::string_view module;     // dotted path, "<loss>", or the parameter's path for optimizer ops
+  std::string_view op;         // dispatcher name without prefix: "addmm", "sqrt_backward"
+  std::string_view call_site;  // "file.cpp:123", may be empty
+  DType compute_dtype = DType::kF32;  // format in which the kernel computes before it stores
+  std::span<const OpInput> inputs;
+  std::span<const OpOutput> outputs;
+  std::span<const OpScalar> scalars;
+};
+
+// The part a value plays. The first five are sinks (design section 2). Written to traces: never renumber.
+enum class MarkKind : std::uint8_t {
+  kLoss = 0,
+  kDoorGradient = 1,  // a gradient as the optimizer is about to use it
+  kParameter = 2,
+  kState = 3,   // optimizer state
+  kBuffer = 4,
+  kBatch = 5,   // an input tensor of the step
+  kLabel = 6,
+};
+std::string_view mark_kind_name(MarkKind kind);
+inline constexpr bool is_sink(MarkKind kind) { return kind <= MarkKind::kBuffer; }
+
+struct MarkEvent {
+  std::uint32_t step = 0;
+  std::uint32_t micro_batch = 0;
+  MarkKind kind = MarkKind::kLoss;
+  std::string_view path;  // "fc1.weight", "fc1.weight.exp_avg_sq", "loss", "images"
+  ValueView value;
+};
+
+struct BatchEvent {
+  std::uint32_t step = 0;
+  std::uint32_t micro_batch = 0;
+  std::span<const std::int64_t> sample_ids;  // row i of the batch is sample_ids[i] of the data set
+};
+
+// A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.
+struct StepEvent {
+  std::uint32_t step = 0;
+  bool skipped = false;  // the scaler kept the optimizer from running
+  double loss = 0;
+  double lr = 0;
+  double scale = 1;
+};
+
+}  // namespace nanhunt

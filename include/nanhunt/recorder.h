@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder: turns events into records and hands them to a writer thread. It never throws into,
+// prints into or changes the run; what it cannot keep it counts. Events come from one thread at a time.
+//
+//   auto recorder = nanhunt::Recorder::open({.run_dir = "run"}, info);
+//   if (!recorder) return recorder.status();
+//   (*recorder)->on_op(event);
+//   Status end = (*recorder)->close();
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "nanhunt/event.h"
+#include "nanhunt/status.h"
+#include "nanhunt/trace.h"
+
+namespace nanhunt {
+
+enum class OnFull : std::uint8_t { kDrop, kWait };
+
+struct RecorderOptions {
+  std::string run_dir = {};
+  StatsLevel stats = StatsLevel::kSums;   // of each output value
+  OnFull on_full = OnFull::kWait;         // level `ops` waits (design section 11)
+  std::size_t queue_bytes = 64u << 20;    // bound on rows waiting for the writer
+  int flush_ms = 1000;                    // a kill loses at most this much, plus the chunk being written
+  std::uint32_t max_evidence = 256;       // element evidence rows in an attempt
+  TraceWriterOptions writer = {};
+};
+
+struct RecorderCounters {
+  std::uint64_t ops = 0, values = 0, marks = 0;
+  std::uint64_t dropped_ops = 0, dropped_values = 0, dropped_other = 0;
+  std::uint64_t write_errors = 0;
+  std::string first_write_error = {};  // empty: none
+};
+
+class Recorder {
+ public:
+  static Result<std::unique_ptr<Recorder>> open(const RecorderOptions& options, RunInfo info);
+  virtual ~Recorder() = default;  // closes if close() was not called
+
+  virtual void on_op(const OpEvent& event) noexcept = 0;
+  virtual void on_mark(const MarkEvent& event) noexcept = 0;
+  virtual void on_batch(const BatchEvent& event) noexcept = 0;
+  virtual void on_step_end(const StepEvent& event) noexcept = 0;
+  virtual void on_storage_released(std::uint64_t storage) noexcept = 0;
+  virtual void on_experiment(const ExperimentRecord& experiment) noexcept = 0;
+
+  virtual RecorderCounters counters() const = 0;
+  virtual std::uint64_t anomalies() const = 0;  // ops whose outputs were not finite so far
+  virtual const std::string& attempt_dir() const = 0;
+  virtual Status flush() = 0;  // everything recorded so far is in the file when it returns
+  virtual Status close() = 0;
+};
+
+}  // namespace nanhunt

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces: records in batches, a writer that survives a kill, a reader that survives damage.
+// The file layout is src/trace/FORMAT.md.
+//
+// Order inside a batch: strings and layouts first, then values, ops, marks, ... A reader may apply the
+// tables of one batch in that order: a value's row comes no later than the op that made it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/event.h"
+#include "nanhunt/status.h"
+#include "nanhunt/tensor_stats.h"
+
+namespace nanhunt {
+
+using StringId = std::uint32_t;  // 0 is the empty string
+using LayoutId = std::uint32_t;  // 0 is unknown
+using ValueId = std::uint64_t;   // 1, 2, 3 ... within an attempt; 0 is none
+inline constexpr std::uint64_t kNoSeq = std::numeric_limits<std::uint64_t>::max();
+
+struct StringRecord {
+  StringId id = 0;
+  std::string text;  // raw bytes as the run gave them: escape before showing
+  bool operator==(const StringRecord&) const = default;
+};
+
+struct LayoutRecord {
+  LayoutId id = 0;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> sizes, strides;
+  bool operator==(const LayoutRecord&) const = default;
+};
+
+struct ValueRecord {
+  ValueId id = 0;
+  std::uint64_t storage = 0;
+  std::uint32_t version = 0;
+  std::int64_t offset = 0;
+  LayoutId layout = 0;
+  std::uint64_t producer = kNoSeq;  // seq of the op that made it; kNoSeq: made unseen
+  ValueId base = 0;   // another value with the same storage and version, seen earlier (this is a view of it); 0: none
+  bool has_stats = false;   // false: contents were not available or not read
+  TensorStats stats;        // at most level kSums in this record
+  // Elements stored as 0 whose exact result is not 0 (products and quotients of non-zero operands);
+  // -1: not measured.
+  std::int64_t flushed = -1;
+  bool operator==(const ValueRecord&) const = default;
+};
+
+struct OpArg {
+  ValueId value = 0;
+  StringId slot = 0;
+  ArgRole role = ArgRole::kRead;  // kRead for outputs
+  bool operator==(const OpArg&) const = default;
+};
+
+struct ScalarArg {
+  StringId name = 0;
+  double value = 0;
+  bool operator==(const ScalarArg&) const = default;
+};
+
+struct OpRecord {
+  std::uint64_t seq = 0;
+  std::uint32_t step = 0, micro_batch = 0;
+  Phase phase = Phase::kForward;
+  StringId module = 0, op = 0, call_site = 0;
+  DType compute_dtype = DType::kF32;
+  // Ranges into RecordBatch::inputs, outputs and scalars.
+  std::uint32_t first_input = 0, input_count = 0;
+  std::uint32_t first_output = 0, output_count = 0;
+  std::uint32_t first_scalar = 0, scalar_count = 0;
+  bool operator==(const OpRecord&) const = default;
+};
+
+struct MarkRecord {
+  std::uint64_t seq = 0;  // seq of the next op: the mark was made before it
+  std::uint32_t step = 0, micro_batch = 0;
+  MarkKind kind = MarkKind::kLoss;
+  StringId path = 0;
+  ValueId value = 0;
+  bool operator==(const MarkRecord&) const = default;
+};
+
+struct SampleIdsRecord {
+  std::uint32_t step = 0, micro_batch = 0;
+  std::vector<std::int64_t> sample_ids;
+  bool operator==(const SampleIdsRecord&) const = default;
+};
+
+struct StepRecord {
+  std::uint32_t step = 0;
+  bool skipped = false;
+  double loss = 0, lr = 0, scale = 1;
+  std::uint64_t end_seq = 0;         // first seq after the step
+  std::int64_t wall_ns = 0;          // volatile: differs between equal runs
+  bool operator==(const StepRecord&) const = default;
+};
+
+// The operands that met in one bad output element.
+struct Operand {
+  StringId slot = 0;
+  ValueId value = 0;
+  std::int64_t flat_index = -1;
+  double number = 0;
+  bool operator==(const Operand&) const = default;
+};
+struct EvidenceRecord {
+  std::uint64_t seq = 0;   // op
+  ValueId value = 0;       // the bad output
+  std::int64_t flat_index = -1;
+  double number = 0;
+  std::vector<Operand> operands;
+  bool operator==(const EvidenceRecord&) const = default;
+};
+
+// The storage was freed: its values can no longer be used.
+struct EndOfLifeRecord {
+  std::uint64_t storage = 0;
+  std::uint64_t seq = 0;  // seq of the next op
+  bool operator==(const EndOfLifeRecord&) const = default;
+};
+
+// A fix that was tried on this run (src/hunt) and what came of it.
+struct ExperimentRecord {
+  std::string fix;           // stable key, e.g. "fp32-masters"
+  std::string description;   // for people: "fp32 master weights and optimizer state"
+  std::uint32_t step = 0;    // the step that failed in the original run
+  bool finite = false;       // loss, gradients, parameters and state stayed finite up to that step and after it
+  std::uint32_t further_steps = 0;  // finite steps trained past it
+  double loss_before = 0, loss_after = 0;  // at `step` and at the last further step
+  double update_factor = 0;  // worst ratio, over parameters, of update norm to that of an fp64 optimizer, as max(r, 1/r)
+  bool verified = false;     // finite, 50 further steps, update_factor within the stated bound
+  bool operator==(const ExperimentRecord&) const = default;
+};
+
+// Rows the recorder had to drop since the last such record, and why. Kept so that a report can say so.
+struct DropRecord {
+  std::uint64_t seq = 0;
+  std::uint64_t ops = 0, values = 0, other = 0;
+  bool operator==(const DropRecord&) const = default;
+};
+
+struct RecordBatch {
+  std::vector<StringRecord> strings;
+  std::vector<LayoutRecord> layouts;
+  std::vector<ValueRecord> values;
+  std::vector<OpRecord> ops;
+  std::vector<OpArg> inputs, outputs;
+  std::vector<ScalarArg> scalars;
+  std::vector<MarkRecord> marks;
+  std::vector<SampleIdsRecord> sample_ids;
+  std::vector<StepRecord> steps;
+  std::vector<EvidenceRecord> evidence;
+  std::vector<EndOfLifeRecord> ends_of_life;
+  std::vector<ExperimentRecord> experiments;
+  std::vector<DropRecord> drops;
+  void clear();
+  bool empty() const;
+  bool operator==(const RecordBatch&) const = default;
+};
+
+// What ran (run.json). Fields marked volatile vary between equal runs.
+struct RunInfo {
+  std::vector<std::string> command;  // secrets already redacted by the writer of this struct
+  std::string nanhunt_version;
+  std::string framework;             // "nanhunt-engine", later "torch 2.13.0"
+  std::string device;                // "cpu"
+  std::string level;                 // "ops"
+  std::string scenario;              // bundled engine only, else empty
+  std::vector<std::string> dtypes;
+  std::uint32_t rank = 0, world_size = 1, attempt = 0;
+  std::vector<std::pair<std::string, std::string>> options;
+  std::string started;               // volatile, ISO 8601 UTC
+  std::string host;                  // volatile
+  std::int64_t pid = 0;              // volatile
+};
+
+struct TraceWriterOptions {
+  std::uint64_t segment_bytes = 64ull << 20;  // rotate after this many
+  int zstd_level = 1;
+};
+
+// One writer per attempt folder. Not thread-safe: the recorder's writer thread owns it.
+class TraceWriter {
+ public:
+  // Creates RUN/rank-NNNNN/attempt-K (the first K that is free), run.json and 000000.nht exclusively.
+  static Result<std::unique_ptr<TraceWriter>> create(const std::string& run_dir, RunInfo info,
+                                                     const TraceWriterOptions& options = {});
+  virtual ~TraceWriter() = default;  // without close() the trace reads as "running or killed"
+  // One write() per chunk. A failure (disk full) leaves everything before it readable; later calls try a new chunk.
+  virtual Status write(const RecordBatch& batch) = 0;
+  virtual Status close() = 0;  // end chunk with index
+  virtual const std::string& attempt_dir() const = 0;
+  virtual std::uint64_t bytes_written() const = 0;
+};
+
+// What was lost or odd in a trace, said exactly.
+struct TraceHealth {
+  bool clean_end = false;
+  std::uint64_t segments = 0, chunks = 0, rows = 0, bytes = 0;
+  std::uint64_t chunks_lost = 0, rows_lost = 0;  // rows_lost counts only what intact headers claim
+  std::uint64_t bytes_skipped = 0;
+  std::uint64_t unknown_chunks = 0;              // skipped, not damage
+  std::vector<std::string> problems;             // one line each: file, offset, what; at most 100
+  bool damaged() const { return chunks_lost != 0 || bytes_skipped != 0; }
+};
+
+struct AttemptTrace {
+  std::string dir;
+  RunInfo info;
+  bool has_info = false;  // run.json was there and readable
+};
+
+// All attempts of all ranks under RUN, ordered by rank then attempt. Also accepts one attempt folder or one .nht file.
+Result<std::vector<AttemptTrace>> find_attempts(const std::string& path);
+
+// Reads one attempt in order and hands over batches. Damage is skipped, counted in `health`, and ends in
+// kDamaged after everything good was delivered; kUnreadable/kUnsupported when nothing could be.
+Status read_attempt(const AttemptTrace& attempt, const std::function<void(const RecordBatch&)>& on_batch,
+                    TraceHealth& health);
+
+// Copies everything readable of an attempt into a new folder, with a clean end. Never touches the original.
+Status salvage_attempt(const AttemptTrace& attempt, const std::string& out_dir, TraceHealth& health);
+
+}  // namespace nanhunt

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page around the report: reports/html/page.html and report.css, put here by reports/html/embed.cmake.
+#pragma once
+
+#include <string_view>
+
+namespace nanhunt::reports {
+
+extern const std::string_view kPageTemplate;   // with {{policy}}, {{style}}, {{title}}, {{body}}, once each
+extern const std::string_view kPageStyle;      // the exact bytes between <style> and </style>
+extern const std::string_view kPageStyleHash;  // "sha256-..." of those bytes
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements render_html of nanhunt/reporter.h: one file that opens offline, holds no script and asks for
+// nothing. The page around it is html/page.html.
+#include "nanhunt/reporter.h"
+#include "reports/html_chart.h"
+#include "reports/html_finding.h"
+#include "reports/html_page.h"
+#include "reports/html_writer.h"
+#include "reports/numbers.h"
+#include "reports/report_model.h"
+#include "reports/timeline_view.h"
+#include "src/core/version.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace reports;
+
+// The file stays below 5 MB: everything but the other findings is bounded to far less than the rest, and
+// these stop being written past this size.
+constexpr std::size_t kOthersStopAt = 2'500'000;
+
+void open_verdict(HtmlWriter& out, VerdictStatus status) {
+  switch (status) {
+    case VerdictStatus::kFault:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict fault\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">■</span> ");
+      break;
+    case VerdictStatus::kWarning:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict warning\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">▲</span> ");
+      break;
+    case VerdictStatus::kInconclusive:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict unsure\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">◆</span> ");
+      break;
+    case VerdictStatus::kClean:
+    case VerdictStatus::kCalibrating:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict clean\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">●</span> ");
+      break;
+  }
+}
+
+void write_verdict(HtmlWriter& out, const ReportModel& model) {
+  open_verdict(out, model.status);
+  out.text(model.verdict_word).markup("</p><h1 id=\"headline\">").text(model.headline).markup("</h1>");
+  const bool says_more = model.status != VerdictStatus::kClean && model.meaning != model.headline;
+  if (says_more) out.element("p", "lede", model.meaning);
+  if (model.origin) {
+    write_answers(out, *model.origin);
+  } else {
+    write_facts(out, model.watched);
+  }
+  out.markup("</section>\n");
+}
+
+void write_others(HtmlWriter& out, const ReportModel& model) {
+  if (model.others.empty()) return;
+  begin_part(out, "others", model.origin ? "Also found" : "Found");
+  std::size_t shown = 0;
+  for (const FindingView& finding : model.others) {
+    if (out.size() > kOthersStopAt) break;
+    write_other_finding(out, finding);
+    ++shown;
+  }
+  write_and_more(out, model.findings_omitted + (model.others.size() - shown));
+  end_part(out);
+}
+
+void write_eps(HtmlWriter& out, const ReportModel& model) {
+  if (model.eps_audit.empty()) return;
+  begin_part(out, "eps", "Guard constants");
+  out.markup(
+      "<p>A small constant (eps) keeps a denominator away from zero, as long as the format in which it is added can "
+      "hold it.</p><div class=\"scroll\" role=\"region\" aria-label=\"Guard constants\" tabindex=\"0\"><table>"
+      "<caption>Every eps, as the arithmetic sees it</caption><thead><tr><th scope=\"col\">Where</th>"
+      "<th scope=\"col\">Phase</th><th scope=\"col\" class=\"num\">eps</th><th scope=\"col\">Formed in</th>"
+      "<th scope=\"col\" class=\"num\">Becomes</th><th scope=\"col\">Verdict</th><th scope=\"col\" "
+      "class=\"num\">Uses</th>"
+      "<th scope=\"col\" class=\"num\">Zero denominators</th></tr></thead><tbody>");
+  for (const EpsRow& row : model.eps_audit) {
+    if (row.bad) {
+      out.markup("<tr class=\"bad\"><th scope=\"row\"><code>");
+    } else {
+      out.markup("<tr><th scope=\"row\"><code>");
+    }
+    out.text(row.where).markup("</code></th>").element("td", "", row.phase).element("td", "num", row.eps);
+    out.element("td", "", row.dtype).element("td", "num", row.stored);
+    out.element("td", row.bad ? "alarm" : "", row.verdict).element("td", "num", row.uses);
+    out.element("td", row.zero_denominators != "0" ? "num alarm" : "num", row.zero_denominators).markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, model.eps_omitted);
+  end_part(out);
+}
+
+void write_experiments(HtmlWriter& out, const ReportModel& model) {
+  if (model.experiments.empty()) return;
+  begin_part(out, "tried", "What was tried");
+  out.markup(
+      "<p>The run was trained again from its start, each time with one thing changed.</p>"
+      "<div class=\"scroll\" role=\"region\" aria-label=\"What was tried\" tabindex=\"0\"><table>"
+      "<caption>Fixes tried on this very run</caption><thead><tr><th scope=\"col\">Change</th><th "
+      "scope=\"col\">Outcome</th>"
+      "<th scope=\"col\" class=\"num\">Finite steps past the failure</th><th scope=\"col\" class=\"num\">Loss</th>"
+      "<th scope=\"col\" class=\"num\">Worst update against fp64</th></tr></thead><tbody>");
+  for (const ExperimentView& e : model.experiments) {
+    out.markup("<tr>").markup("<th scope=\"row\">").text(e.description).markup("</th>");
+    out.element("td", e.verified ? "good" : "", e.outcome).element("td", "num", e.trained);
+    out.element("td", "num", e.loss).element("td", "num", e.factor + " ×").markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, model.experiments_omitted);
+  end_part(out);
+}
+
+void write_timeline(HtmlWriter& out, const TimelineView& view) {
+  if (view.empty()) return;
+  begin_part(out, "timeline", "Loss");
+  write_loss_chart(out, view);
+  out.markup(
+      "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
+      "tabindex=\"0\"><table><caption>Steps with anything bad, and the last one</caption><thead><tr>"
+      "<th scope=\"col\" class=\"num\">Step</th><th scope=\"col\" class=\"num\">Loss</th>"
+      "<th scope=\"col\" class=\"num\">Scale</th><th scope=\"col\" class=\"num\">Learning rate</th>"
+      "<th scope=\"col\">What</th></tr></thead><tbody>");
+  for (const TimelineRow& row : view.notable) {
+    out.markup("<tr><th scope=\"row\" class=\"num\">").text(row.step).markup("</th>").element("td", "num", row.loss);
+    out.element("td", "num", row.scale).element("td", "num", row.lr).element("td", "", row.what).markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, view.notable_omitted);
+  out.markup("</details>");
+  if (view.omitted != 0) {
+    out.element("p", "more", plural(view.omitted, "step is", "steps are") + " not drawn; bad ones are kept longest.");
+  }
+  end_part(out);
+}
+
+void write_coverage(HtmlWriter& out, const ReportModel& model) {
+  begin_part(out, "coverage", "What was watched");
+  if (model.origin) write_facts(out, model.watched);  // else the verdict holds them
+  if (!model.losses.empty()) {
+    out.markup("<h3>Lost</h3>");
+    write_list(out, model.losses);
+  }
+  out.markup("<h3>Not watched</h3>");
+  if (model.unwatched.empty()) {
+    out.markup("<p>Nothing is known to have been left out.</p>");
+  } else {
+    write_list(out, model.unwatched);
+  }
+  if (!model.not_modelled.empty()) {
+    out.markup("<h3>Not modelled</h3>");
+    write_list(out, model.not_modelled);
+  }
+  end_part(out);
+}
+
+void write_runs(HtmlWriter& out, const ReportModel& model) {
+  if (model.runs.empty()) return;
+  begin_part(out, "run", "What ran");
+  for (const RunView& run : model.runs) {
+    out.element("h3", "", run.heading);
+    write_facts(out, run.facts);
+    if (!run.problems.empty()) {
+      out.markup("<details><summary>Damage in the trace</summary>");
+      write_list(out, run.problems);
+      out.markup("</details>");
+    }
+  }
+  write_and_more(out, model.runs_omitted);
+  end_part(out);
+}
+
+// Replaces the names in the template, each once, never looking at what was put in.
+std::string fill_template(std::string_view page, std::string_view title, std::string_view body) {
+  struct Slot {
+    std::string_view name, content;
+  };
+  const Slot slots[] = {
+      {"{{policy}}", kPageStyleHash}, {"{{title}}", title}, {"{{style}}", kPageStyle}, {"{{body}}", body}};
+  std::string out;
+  out.reserve(page.size() + kPageStyle.size() + body.size() + title.size());
+  for (const Slot& slot : slots) {
+    const std::size_t at = page.find(slot.name);
+    if (at == std::string_view::npos) continue;
+    out += page.substr(0, at);
+    out += slot.content;
+    page.remove_prefix(at + slot.name.size());
+  }
+  out += page;
+  return out;
+}
+
+}  // namespace
+
+std::string render_html(const Analysis& analysis) {
+  const ReportModel model = make_report_model(analysis);
+  HtmlWriter out;
+  out.markup("<header class=\"masthead\"><p class=\"brand\">nanhunt</p>").element("p", "run", model.run_line);
+  out.markup("</header>\n<main>\n");
+  write_verdict(out, model);
+  if (model.origin) write_finding_parts(out, *model.origin);
+  write_experiments(out, model);
+  write_others(out, model);
+  write_timeline(out, make_timeline_view(analysis));
+  write_eps(out, model);
+  write_coverage(out, model);
+  write_runs(out, model);
+  out.markup("</main>\n<footer><p>Made by nanhunt ").text(version());
+  out.markup(
+      " from the recorded trace alone. This page holds no script and asks for nothing from any network.</p></footer>");
+  const std::string title = escape_html(model.verdict_word + ": " + model.headline + " · nanhunt");
+  return fill_template(kPageTemplate, title, out.take());
+}
+
+}  // namespace nanhunt

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/json_finding.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "reports/json_values.h"
+#include "reports/report_model.h"
+
+namespace nanhunt::reports {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kJsonSamples = 65536;
+constexpr std::size_t kJsonTensors = 256;
+constexpr std::size_t kJsonOperands = 256;
+constexpr std::size_t kJsonDims = 64;
+constexpr std::size_t kJsonChain = 64;
+constexpr std::size_t kJsonAdvice = 64;
+
+std::string_view level_name(StatsLevel level) {
+  switch (level) {
+    case StatsLevel::kFinite:
+      return "finite";
+    case StatsLevel::kCounts:
+      return "counts";
+    case StatsLevel::kSums:
+      return "sums";
+    case StatsLevel::kWhatIf:
+      return "what_if";
+    case StatsLevel::kHistogram:
+      return "histogram";
+  }
+  return "finite";
+}
+
+std::string_view role_name(ArgRole role) {
+  switch (role) {
+    case ArgRole::kRead:
+      return "read";
+    case ArgRole::kSaved:
+      return "saved";
+    case ArgRole::kOverwritten:
+      return "overwritten";
+    case ArgRole::kMask:
+      return "mask";
+    case ArgRole::kIndex:
+      return "index";
+  }
+  return "read";
+}
+
+json dims_to_json(const std::vector<std::int64_t>& dims) {
+  json out = json::array();
+  for (std::size_t i = 0; i < dims.size() && i < kJsonDims; ++i) out.push_back(json_integer(dims[i]));
+  return out;
+}
+
+json stats_to_json(const TensorStats& s) {
+  json out = {{"level", level_name(s.level)},
+              {"numel", json_integer(s.numel)},
+              {"any_nonfinite", s.any_nonfinite},
+              {"first_nonfinite", s.first_nonfinite < 0 ? json() : json_integer(s.first_nonfinite)}};
+  const bool counts = s.level >= StatsLevel::kCounts;
+  const bool sums = s.level >= StatsLevel::kSums;
+  const auto count = [&](std::int64_t n) { return counts ? json_integer(n) : json(); };
+  const auto number = [](bool known, double value) { return known ? json_number(value) : json(); };
+  out["nan"] = count(s.nan);
+  out["pos_inf"] = count(s.pos_inf);
+  out["neg_inf"] = count(s.neg_inf);
+  out["zero"] = count(s.zero);
+  out["subnormal"] = count(s.subnormal);
+  out["amax"] = number(counts && s.has_finite(), s.amax);
+  out["amin_nonzero"] = number(counts && s.has_nonzero(), s.amin_nonzero);
+  out["min"] = number(counts && s.has_finite(), s.min);
+  out["max"] = number(counts && s.has_finite(), s.max);
+  out["sum"] = number(sums, s.sum);
+  out["sum_sq"] = number(sums, s.sum_sq);
+  return out;
+}
+
+// Which tensor: role, slot, index, dtype, shape.
+json tensor_to_json(const TensorSummary& t) {
+  return {{"role", json_text(t.role)},         {"slot", json_text(t.slot)},    {"index", t.index},
+          {"name", json_text_or_null(t.name)}, {"dtype", dtype_name(t.dtype)}, {"shape", dims_to_json(t.shape)}};
+}
+
+// The same with how it was used and what is in it.
+json tensor_with_stats(const TensorSummary& t) {
+  json out = tensor_to_json(t);
+  out["use"] = role_name(t.arg_role);
+  out["flushed"] = t.flushed < 0 ? json() : json_integer(t.flushed);
+  out["stats"] = t.has_stats ? stats_to_json(t.stats) : json();
+  return out;
+}
+
+json name_to_json(const std::optional<std::string>& name) { return name ? json_text(*name) : json(); }
+
+json place_to_json(const OpPlace& place) {
+  return {{"step", place.step},
+          {"micro_batch", place.micro_batch},
+          {"phase", phase_name(place.phase)},
+          {"module", name_to_json(place.module)},
+          {"op", name_to_json(place.op)},
+          {"op_seq", json_seq(place.seq)}};
+}
+
+json element_to_json(const ElementEvidence& element) {
+  json operands = json::array();
+  for (std::size_t i = 0; i < element.operands.size() && i < kJsonOperands; ++i) {
+    const auto& operand = element.operands[i];
+    operands.push_back({{"slot", json_text(operand.slot)},
+                        {"name", json_text_or_null(operand.name)},
+                        {"value", json_number(operand.value)}});
+  }
+  return {{"flat_index", element.flat_index < 0 ? json() : json_integer(element.flat_index)},
+          {"coords", dims_to_json(element.coords)},
+          {"value", json_number(element.value)},
+          {"operands", std::move(operands)}};
+}
+
+std::string_view known_role(std::string_view role) { return role == "origin" || role == "sink" ? role : "carrier"; }
+
+json chain_to_json(const Chain& chain) {
+  json nodes = json::array(), edges = json::array();
+  const std::size_t shown = std::min(chain.nodes.size(), kJsonChain);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const ChainNode& n = chain.nodes[i];
+    nodes.push_back({{"seq", json_seq(n.seq)},
+                     {"step", n.step},
+                     {"phase", phase_name(n.phase)},
+                     {"module", json_text_or_null(n.module)},
+                     {"op", json_text_or_null(n.op)},
+                     {"label", json_text(n.label)},
+                     {"lifecycle", lifecycle_name(n.lifecycle)},
+                     {"role", known_role(n.role)},
+                     {"nan", json_integer(n.nan)},
+                     {"pos_inf", json_integer(n.pos_inf)},
+                     {"neg_inf", json_integer(n.neg_inf)},
+                     {"numel", json_integer(n.numel)}});
+  }
+  const auto in_range = [&](int index) { return index >= 0 && static_cast<std::size_t>(index) < shown; };
+  for (const ChainEdge& edge : chain.edges) {
+    if (edges.size() == kJsonChain * kJsonChain) break;
+    if (in_range(edge.from) && in_range(edge.to)) edges.push_back({{"from", edge.from}, {"to", edge.to}});
+  }
+  return {{"nodes", std::move(nodes)},
+          {"edges", std::move(edges)},
+          {"omitted", json_count(chain.omitted + (chain.nodes.size() - shown))}};
+}
+
+json advice_to_json(const std::vector<Advice>& advice) {
+  json out = json::array();
+  for (const Advice* one : order_advice(advice)) {
+    if (out.size() == kJsonAdvice) break;
+    out.push_back({{"id", json_text(one->id)},
+                   {"text", json_text(one->text)},
+                   {"why", json_text(one->why)},
+                   {"verified", one->verified ? json(*one->verified) : json()},
+                   {"evidence", json_text(one->evidence)}});
+  }
+  return out;
+}
+
+}  // namespace
+
+json finding_to_json(const Finding& f) {
+  json out = place_to_json(f.place);
+  out["id"] = json_text(f.id);
+  out["class"] = finding_class_name(f.cls);
+  out["severity"] = severity_name(f.severity);
+  out["benign"] = f.benign;
+  out["confidence"] = confidence_name(f.confidence);
+  out["rank"] = f.rank;
+  out["kernel"] = nullptr;  // filled where kernels are watched
+  out["call_site"] = json_text_or_null(f.call_site);
+  out["scale"] = json_number_or_null(f.scale);
+  out["occurrences"] = {
+      {"count", json_count(f.occurrence_count)}, {"first_step", f.first_step}, {"last_step", f.last_step}};
+  out["title"] = json_text(f.title);
+  out["explanation"] = json_text(f.explanation);
+  out["tensor"] = f.tensor ? tensor_to_json(*f.tensor) : json();
+  out["lifecycle"] = lifecycle_name(f.lifecycle);
+  out["element"] = f.element ? element_to_json(*f.element) : json();
+  out["bad_elements"] = json_integer(f.bad_elements);
+  out["inputs"] = json::array();
+  for (std::size_t i = 0; i < f.inputs.size() && i < kJsonTensors; ++i) {
+    out["inputs"].push_back(tensor_with_stats(f.inputs[i]));
+  }
+  out["output"] = f.output ? tensor_with_stats(*f.output) : json();
+  out["evidence"] = json_texts(f.evidence);
+  out["chain"] = chain_to_json(f.chain);
+  out["first_inf"] = f.first_inf ? place_to_json(*f.first_inf) : json();
+  out["first_nan"] = f.first_nan ? place_to_json(*f.first_nan) : json();
+  out["samples"] = json::array();
+  for (std::size_t i = 0; i < f.samples.size() && i < kJsonSamples; ++i) {
+    out["samples"].push_back(json_integer(f.samples[i]));
+  }
+  out["sinks"] = json_texts(f.sinks);
+  out["also"] = json_texts(f.also);
+  out["advice"] = advice_to_json(f.advice);
+  return out;
+}
+
+}  // namespace nanhunt::reports

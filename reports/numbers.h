@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How views write numbers, places and foreign text. Independent of the locale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nanhunt::reports {
+
+// Longest texts a view shows, in bytes after printable(); what is cut ends in "…".
+inline constexpr std::size_t kNameLimit = 240;
+inline constexpr std::size_t kSentenceLimit = 1000;
+inline constexpr std::size_t kParagraphLimit = 4000;
+
+// printable(), cut at a character boundary.
+std::string clip(std::string_view raw, std::size_t limit);
+
+std::string format_count(std::uint64_t n);  // "1,234,567"
+std::string format_signed_count(std::int64_t n);
+std::string format_bytes(std::uint64_t n);                        // "1.2 MiB"
+std::string format_short(double value);                           // at most 6 significant digits; "NaN", "+Inf", "-Inf"
+std::string format_share(std::int64_t part, std::int64_t whole);  // "12 of 4,096 (0.29 %)"
+std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit = 16);  // "[128, 64]"
+std::string join(const std::vector<std::string>& parts, std::string_view between);
+// "1 step", "2 steps"
+std::string plural(std::uint64_t n, std::string_view one, std::string_view many);
+
+}  // namespace nanhunt::reports

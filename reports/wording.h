@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words every view uses for classes, severities and outcomes. One place, so that no two views differ.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::reports {
+
+std::string_view class_phrase(FindingClass c);       // "the guard constant (eps) is lost in this format"
+std::string_view class_explanation(FindingClass c);  // one sentence
+std::string_view confidence_phrase(Confidence c);    // "proved: recomputing ... agreed"
+std::string_view lifecycle_phrase(Lifecycle l);      // "bad numbers appear here"
+std::string_view verdict_word(VerdictStatus s);      // "Fault"
+std::string_view verdict_meaning(VerdictStatus s);   // one sentence
+std::string_view severity_word(Severity s);          // "Fault"
+
+// What became of an advice on this very run.
+enum class Tried { kWorked, kFailed, kNotTried };
+Tried tried(const std::optional<bool>& verified);
+std::string_view tried_phrase(Tried t);  // "seen to work on this run"
+
+// Does it matter? A sentence that begins with Yes, No or It may.
+std::string matter_sentence(const Finding& finding);
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+struct Row {
+  std::string_view id, text, why;
+};
+
+constexpr Row kRows[] = {
+    {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
+    {"builtin-norm", "Use the built-in norm.", "Its gradient is 0 where the norm is 0, instead of infinite."},
+    {"clamp-input", "Clamp the argument to the range in which the function is finite.",
+     "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
+    {"drop-bad-samples", "Check samples when they are loaded and drop or repair the ones that are not finite.",
+     "One bad sample makes the whole update bad."},
+    {"eps-1e-4", "Raise eps to 1e-4, the first power of ten that is a normal fp16 number.",
+     "It stops the division by 0, but a second moment that is stored as 0 still gives steps of the wrong size."},
+    {"eps-in-sqrt", "Add a small constant inside the root: sqrt(x + eps), with an eps that the format keeps.",
+     "The root then stays away from 0, where its derivative is infinite."},
+    {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
+     "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
+    {"fp32-compute", "Run this op, or this layer, in fp32.",
+     "The numbers are finite in fp32; only fp16 cannot hold them."},
+    {"fp32-masters", "Keep fp32 master weights and fp32 optimizer state.",
+     "In fp32 eps, small second moments and small updates are all representable."},
+    {"fused-optimizer", "Use a fused optimizer, which computes the update in fp32 and rounds only the results.",
+     "eps is then added in fp32; state stored in fp16 still loses small second moments."},
+    {"guard-denominator", "Add a constant to the denominator that the format keeps, or skip elements where it is 0.",
+     "Nothing keeps the denominator from being 0."},
+    {"guard-value", "Check the constant before it is written.", "The op did what it was told."},
+    {"keep-one-key",
+     "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
+     "Softmax has no answer for a row without any finite entry."},
+    {"log-softmax", "Use a fused log-softmax with cross entropy.",
+     "It never forms the logarithm of a probability that was rounded to 0."},
+    {"lower-magnitude",
+     "Find out why the numbers are so large: the learning rate, the initialisation or the scale of the inputs.",
+     "No wider common format helps."},
+    {"raise-eps", "Raise the constant so that the format keeps it (fp16: 1e-4), or add it in fp32.",
+     "A constant that rounds to 0 guards nothing."},
+    {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or initialise again.",
+     "Training from a bad number can only spread it."},
+    {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+};
+static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
+                             [](const Row& a, const Row& b) { return a.id < b.id; }));
+
+// The words for what was seen when a fix was tried.
+std::string outcome(const ExperimentRecord& e) {
+  if (!e.finite)
+    return fmt::format("tried on this run: NaN or Inf again within {} of the failure",
+                       count_of(e.further_steps + 1ll, "step"));
+  std::string text =
+      fmt::format("tried on this run: {} past the failure stayed finite", count_of(e.further_steps, "step"));
+  if (std::isfinite(e.loss_before) && std::isfinite(e.loss_after)) {
+    text += fmt::format(", loss {} -> {}", number(e.loss_before), number(e.loss_after));
+  }
+  if (e.update_factor > 0) {
+    text += e.verified ? fmt::format(", updates within {:.3g}x of an fp64 optimizer's", e.update_factor)
+                       : fmt::format(", but updates are up to {:.3g}x off an fp64 optimizer's", e.update_factor);
+  }
+  return text;
+}
+
+void apply(Advice& advice, const ExperimentRecord& experiment) {
+  advice.verified = experiment.verified;
+  advice.evidence = outcome(experiment);
+}
+
+int rank(const Advice& advice) { return !advice.verified.has_value() ? 1 : *advice.verified ? 0 : 2; }
+
+}  // namespace
+
+Advice make_advice(std::string_view id) {
+  Advice advice;
+  advice.id = std::string(id);
+  const auto* row = std::lower_bound(std::begin(kRows), std::end(kRows), id,
+                                     [](const Row& r, std::string_view wanted) { return r.id < wanted; });
+  if (row != std::end(kRows) && row->id == id) {
+    advice.text = std::string(row->text);
+    advice.why = std::string(row->why);
+  } else {
+    advice.text = advice.id;
+  }
+  return advice;
+}
+
+void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    std::vector<Advice>& advice = findings[i].advice;
+    for (const ExperimentRecord& experiment : experiments) {
+      // It was trained past its own step only: it says nothing of failures elsewhere.
+      if (experiment.step != findings[i].place.step) continue;
+      auto it = std::find_if(advice.begin(), advice.end(), [&](const Advice& a) { return a.id == experiment.fix; });
+      if (it == advice.end()) {
+        if (i != 0) continue;
+        Advice extra = make_advice(experiment.fix);
+        if (extra.why.empty()) extra.text = experiment.description.empty() ? experiment.fix : experiment.description;
+        it = advice.insert(advice.end(), std::move(extra));
+      }
+      apply(*it, experiment);
+    }
+    std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return rank(a) < rank(b); });
+  }
+}
+
+}  // namespace nanhunt::analyze

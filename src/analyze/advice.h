@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What to do about it. Ids are stable and shared with the experiments of src/hunt.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::analyze {
+
+Advice make_advice(std::string_view id);  // an id that is not in the table is its own text
+
+// Says of each piece of advice whether it was tried on this run and what came of it. The headline finding also gets
+// what was tried beyond its advice. Verified first, disproved last.
+void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments);
+
+}  // namespace nanhunt::analyze

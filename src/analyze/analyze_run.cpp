@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a run folder to an analysis: the newest attempt of each rank.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/merge.h"
+
+namespace nanhunt {
+
+Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& options) {
+  Result<std::vector<AttemptTrace>> found = find_attempts(path);
+  if (!found) return found.status();
+  std::map<std::uint32_t, const AttemptTrace*> newest;  // by rank
+  for (const AttemptTrace& attempt : *found) {
+    const AttemptTrace*& best = newest[attempt.info.rank];
+    if (best == nullptr || attempt.info.attempt >= best->info.attempt) best = &attempt;
+  }
+  std::vector<Analysis> ranks;
+  Status first_failure;
+  std::vector<std::string> unreadable;
+  for (const auto& [rank, attempt] : newest) {
+    const std::unique_ptr<Analyzer> analyzer = Analyzer::make(options);
+    TraceHealth health;
+    const Status read = read_attempt(
+        *attempt, [&](const RecordBatch& batch) { analyzer->add(batch); }, health);
+    if (!read && read.code() != StatusCode::kDamaged) {
+      if (first_failure.is_ok()) first_failure = read;
+      unreadable.push_back(fmt::format("Rank {}: {}", rank, read.message()));
+      continue;  // the other ranks may still tell
+    }
+    ranks.push_back(analyzer->finish(attempt->info, health));
+  }
+  if (ranks.empty()) {
+    if (!first_failure.is_ok()) return first_failure;
+    return Status(StatusCode::kNotFound, path + ": no trace found. Give a run folder made by nanhunt.");
+  }
+  Analysis merged = analyze::merge_ranks(std::move(ranks), options);
+  if (!unreadable.empty() && merged.verdict.status == VerdictStatus::kClean) {
+    merged.verdict.status = VerdictStatus::kInconclusive;
+    merged.verdict.headline = fmt::format("No harm in what could be read, but {} of {} ranks could not be read",
+                                          unreadable.size(), newest.size());
+  }
+  merged.coverage.chunks_lost += unreadable.size();  // at least one each
+  for (std::string& line : unreadable) merged.coverage.unwatched.push_back(std::move(line));
+  return merged;
+}
+
+}  // namespace nanhunt

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Analyzer: puts the tables of a batch back into the order in which things happened, feeds the value graph and the
+// audits, and words the verdict.
+#include "nanhunt/analyzer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "src/analyze/eps_audit.h"
+#include "src/analyze/findings.h"
+#include "src/analyze/merge.h"
+#include "src/analyze/rules/underflow.h"
+#include "src/analyze/text.h"
+#include "src/analyze/timeline.h"
+#include "src/analyze/value_graph.h"
+
+namespace nanhunt {
+namespace analyze {
+namespace {
+
+constexpr std::size_t kMaxEvidence = 4096;
+constexpr std::size_t kMaxExperiments = 1024;
+constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
+
+class AnalyzerImpl final : public Analyzer {
+ public:
+  explicit AnalyzerImpl(const AnalyzeOptions& options)
+      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_) {}
+
+  void add(const RecordBatch& batch) override {
+    for (const StringRecord& record : batch.strings) names_.add(record);
+    for (const LayoutRecord& record : batch.layouts) names_.add(record);
+    for (const ValueRecord& record : batch.values) graph_.add_value(record);
+    for (const EvidenceRecord& record : batch.evidence) {
+      if (evidence_count_++ < kMaxEvidence) evidence_[record.seq].push_back(record);
+    }
+    for (const ExperimentRecord& record : batch.experiments) {
+      if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
+    }
+    Cursor at;
+    for (const OpRecord& op : batch.ops) {
+      advance(batch, at, op.seq);
+      take_samples(batch, at, op.step, op.micro_batch);
+      const OpInView& view = graph_.on_op(batch, op);
+      eps_.on_op(view);
+      state_underflow_.on_op(view);
+    }
+    advance(batch, at, kEnd);
+    take_samples(batch, at, std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max());
+  }
+
+  Analysis finish(const RunInfo& info, const TraceHealth& health) override;
+
+ private:
+  struct Cursor {
+    std::size_t mark = 0, step = 0, end = 0, drop = 0, samples = 0;
+  };
+
+  // Everything that happened before op `seq`. Marks come before the end of their step, and both before a release at the
+  // same moment: what is released cannot be marked any more.
+  void advance(const RecordBatch& batch, Cursor& at, std::uint64_t seq) {
+    for (;;) {
+      const MarkRecord* mark = at.mark < batch.marks.size() ? &batch.marks[at.mark] : nullptr;
+      const StepRecord* step = at.step < batch.steps.size() ? &batch.steps[at.step] : nullptr;
+      const EndOfLifeRecord* end = at.end < batch.ends_of_life.size() ? &batch.ends_of_life[at.end] : nullptr;
+      const DropRecord* drop = at.drop < batch.drops.size() ? &batch.drops[at.drop] : nullptr;
+      if (mark != nullptr && mark->seq > seq) mark = nullptr;
+      if (step != nullptr && step->end_seq > seq) step = nullptr;
+      if (end != nullptr && end->seq > seq) end = nullptr;
+      if (drop != nullptr && drop->seq > seq) drop = nullptr;
+      if (mark != nullptr && step != nullptr) {
+        const bool mark_first = mark->seq < step->end_seq || (mark->seq == step->end_seq && mark->step <= step->step);
+        if (mark_first) {
+          step = nullptr;
+        } else {
+          mark = nullptr;
+        }
+      }
+      const std::uint64_t next = mark != nullptr ? mark->seq : step != nullptr ? step->end_seq : kEnd;
+      if (drop != nullptr && drop->seq <= next) {
+        dropped_ += drop->ops + drop->values + drop->other;
+        graph_.on_loss_of_records();
+        ++at.drop;
+      } else if (end != nullptr && end->seq < next) {
+        graph_.on_end_of_life(end->storage);
+        ++at.end;
+      } else if (mark != nullptr) {
+        take_samples(batch, at, mark->step, mark->micro_batch);
+        graph_.on_mark(*mark);
+        ++at.mark;
+      } else if (step != nullptr) {
+        on_step(*step);
+        ++at.step;
+      } else if (end != nullptr) {
+        graph_.on_end_of_life(end->storage);
+        ++at.end;
+      } else {
+        return;
+      }
+    }
+  }
+
+  // Sample ids carry no sequence number: they belong before the first op or mark of their micro-batch.
+  void take_samples(const RecordBatch& batch, Cursor& at, std::uint32_t step, std::uint32_t micro_batch) {
+    for (; at.samples < batch.sample_ids.size(); ++at.samples) {
+      const SampleIdsRecord& next = batch.sample_ids[at.samples];
+      if (next.step > step || (next.step == step && next.micro_batch > micro_batch)) return;
+      graph_.on_samples(next);
+    }
+  }
+
+  void on_step(const StepRecord& record) {
+    TimelineStep step;
+    step.step = record.step;
+    step.skipped = record.skipped;
+    step.loss = record.loss;
+    step.lr = record.lr;
+    step.scale = record.scale;
+    step.bad_ops = graph_.on_step_end(record);
+    timeline_.add(step);
+    if (!std::isfinite(record.loss) && !bad_loss_) bad_loss_ = step;
+  }
+
+  Finding bad_loss_finding() const;
+  void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const;
+
+  AnalyzeOptions options_;
+  Names names_;
+  ValueGraph graph_;
+  EpsAudit eps_;
+  StateUnderflow state_underflow_;
+  Timeline timeline_;
+  EvidenceMap evidence_;
+  std::size_t evidence_count_ = 0;
+  std::vector<ExperimentRecord> experiments_;
+  std::uint64_t dropped_ = 0;
+  std::optional<TimelineStep> bad_loss_;
+};
+
+// The loss went bad and no record shows how: said, not hidden.
+Finding AnalyzerImpl::bad_loss_finding() const {
+  Finding f;
+  f.cls = FindingClass::kUnexplained;
+  f.confidence = Confidence::kInferred;
+  f.place.step = f.first_step = f.last_step = bad_loss_->step;
+  f.place.phase = Phase::kLoss;
+  f.scale = bad_loss_->scale;
+  f.title = fmt::format("The loss of step {} was {} and nothing that was recorded shows why", bad_loss_->step,
+                        number(bad_loss_->loss));
+  f.explanation = "No watched value was bad: the records that would show the origin are missing or were never made.";
+  f.sinks.emplace_back("loss");
+  return f;
+}
+
+void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const {
+  const GraphCounts& counts = graph_.counts();
+  Coverage& coverage = analysis.coverage;
+  coverage.steps = timeline_.seen();
+  coverage.ops = counts.ops;
+  coverage.values = counts.values;
+  coverage.records_dropped = dropped_ + health.rows_lost;
+  coverage.chunks_lost = health.chunks_lost;
+  coverage.clean_end = health.clean_end;
+  coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
+  if (counts.lost_ops > 0)
+    coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops));
+  if (counts.unwatched_inputs > 0) {
+    coverage.unwatched.push_back(fmt::format("{} op inputs whose contents were not read, or whose records are missing.",
+                                             counts.unwatched_inputs));
+  }
+  if (graph_.evicted() > 0) {
+    coverage.unwatched.push_back(fmt::format("{} values that were given up to bound memory.", graph_.evicted()));
+  }
+  if (counts.births_forgotten > 0) {
+    coverage.unwatched.push_back(fmt::format("{} further origins beyond the first ones.", counts.births_forgotten));
+  }
+  for (const auto& [name, text] : info.options) {
+    if (name == "salvaged") {
+      coverage.unwatched.push_back("What the trace that this one was salvaged from had lost: " + text + ".");
+    }
+  }
+  if (info.framework.starts_with("nanhunt-engine")) {
+    coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
+                             "Intermediates kept by fused kernels."};
+  }
+}
+
+Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
+  graph_.finish();
+  Analysis analysis;
+  analysis.ranks.push_back({info.rank, info.attempt, info, health});
+  fill_coverage(analysis, info, health);
+  analysis.findings = find_faults(graph_, names_, evidence_);
+  if (analysis.findings.empty() && bad_loss_) analysis.findings.push_back(bad_loss_finding());
+  if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
+  for (Finding& finding : analysis.findings) finding.rank = info.rank;
+  add_experiments(analysis.findings, experiments_);
+  analysis.experiments = std::move(experiments_);
+  analysis.eps_audit = eps_.rows();
+  analysis.timeline = timeline_.steps();
+  analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
+  conclude(analysis, options_);
+  return analysis;
+}
+
+}  // namespace
+}  // namespace analyze
+
+std::unique_ptr<Analyzer> Analyzer::make(const AnalyzeOptions& options) {
+  return std::make_unique<analyze::AnalyzerImpl>(options);
+}
+
+}  // namespace nanhunt

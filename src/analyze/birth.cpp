@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/birth.h"
+
+#include <algorithm>
+
+namespace nanhunt::analyze {
+
+void StepSet::merge(Run run) {
+  // Nearly always at the end: steps come in order.
+  auto it = runs_.end();
+  while (it != runs_.begin() && run.first <= std::prev(it)->first) --it;
+  if (it != runs_.begin() && run.first <= std::uint64_t{std::prev(it)->last} + 1) {
+    --it;
+    it->last = std::max(it->last, run.last);
+  } else if (runs_.size() < kMaxRuns) {
+    it = runs_.insert(it, run);
+  } else if (it != runs_.begin()) {
+    --it;
+    it->last = std::max(it->last, run.last);
+  } else {
+    it->first = run.first;
+    it->last = std::max(it->last, run.last);
+  }
+  while (std::next(it) != runs_.end() && std::next(it)->first <= std::uint64_t{it->last} + 1) {
+    it->last = std::max(it->last, std::next(it)->last);
+    runs_.erase(std::next(it));
+  }
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "src/analyze/rules/rule.h"
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::size_t kMaxAlso = 1024;
+
+struct Diagnosed {
+  Case c;
+  FindingClass cls = FindingClass::kUnexplained;
+  Diagnosis diagnosis;
+};
+
+Diagnosed diagnose(Case c) {
+  for (const Rule& rule : all_rules()) {
+    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), rule.cls, std::move(*diagnosis)};
+  }
+  return {std::move(c), FindingClass::kUnexplained, {}};
+}
+
+// Earliest harm first, then the earliest birth; what was bad before any op comes before ops.
+bool earlier(const Birth* a, const Birth* b) {
+  auto key = [](const Birth& birth) {
+    return std::tuple(birth.events.first(), birth.kind == BirthKind::kOp ? 1 : 0, birth.at.seq, birth.id);
+  };
+  return key(*a) < key(*b);
+}
+
+// The derivative of an op at the same singular argument: log(0) and then log_backward at that 0.
+bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
+  if (!backward.c.is_op() || !forward.c.is_op() || backward.c.pole == nullptr || forward.c.pole == nullptr)
+    return false;
+  const std::string op = forward_op(backward.c.op());
+  return !op.empty() && &op_info(op) == forward.c.info && forward.c.info->known() &&
+         backward.c.birth.at.module == forward.c.birth.at.module &&
+         backward.c.birth.at.step == forward.c.birth.at.step && backward.c.pole->value == forward.c.pole->value &&
+         backward.c.singular == forward.c.singular;
+}
+
+std::optional<ElementEvidence> element_of(const Case& c) {
+  const ArgSnapshot* bad = c.is_op() ? c.output : &c.birth.source;
+  if (bad == nullptr) return std::nullopt;
+  const LayoutRecord* layout = c.names.layout(bad->layout);
+  const std::vector<std::int64_t> shape = layout == nullptr ? std::vector<std::int64_t>{} : layout->sizes;
+  ElementEvidence out;
+  if (!c.elements.empty()) {
+    const EvidenceRecord& record = *c.elements.front();
+    out.flat_index = record.flat_index;
+    out.coords = coords_of(record.flat_index, shape);
+    out.value = record.number;
+    for (const Operand& operand : record.operands) {
+      ElementEvidence::OperandValue value{c.text(operand.slot), "", operand.number};
+      for (const ArgSnapshot& arg : c.context->op.inputs) {
+        if (arg.value == operand.value && arg.slot == operand.slot) value.name = c.name_of(arg);
+      }
+      out.operands.push_back(std::move(value));
+    }
+    return out;
+  }
+  // Statistics know where the first bad element stands, and what it is where all are of one kind.
+  if (bad->stats.first_nonfinite < 0) return std::nullopt;
+  out.flat_index = bad->stats.first_nonfinite;
+  out.coords = coords_of(out.flat_index, shape);
+  switch (bad->bad) {
+    case kBadNaN:
+      out.value = std::numeric_limits<double>::quiet_NaN();
+      return out;
+    case kBadPosInf:
+      out.value = std::numeric_limits<double>::infinity();
+      return out;
+    case kBadNegInf:
+      out.value = -std::numeric_limits<double>::infinity();
+      return out;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool about_the_batch(Phase phase) {
+  return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
+         phase == Phase::kBackward;
+}
+
+Finding make_finding(const Diagnosed& d) {
+  const Case& c = d.c;
+  const Birth& birth = c.birth;
+  Finding f;
+  f.cls = d.cls;
+  f.severity = Severity::kFault;
+  f.confidence = birth.watched && !birth.after_loss && d.diagnosis.sure ? Confidence::kObserved : Confidence::kInferred;
+  f.place = place_of(birth.at, c.names);
+  if (birth.kind == BirthKind::kBatch) f.place.module.reset();
+  f.call_site = c.text(birth.call_site);
+  f.scale = birth.scale;
+  f.first_step = birth.events.first();
+  f.title = d.diagnosis.title;
+  f.explanation = d.diagnosis.explanation;
+  f.evidence = d.diagnosis.evidence;
+  f.lifecycle = birth.lifecycle;
+  f.element = element_of(c);
+  if (c.is_op()) {
+    const OpSnapshot& op = c.context->op;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      f.inputs.push_back(summarise(op.inputs[i], "input", static_cast<int>(i), c.names));
+    f.output = summarise(*c.output, "output", static_cast<int>(c.context->bad_output), c.names);
+    f.tensor = f.output;
+    f.bad_elements = c.output->stats.nonfinite();
+  } else {
+    f.tensor = summarise(birth.source, "input", 0, c.names);
+    f.bad_elements = birth.source.stats.nonfinite();
+  }
+  if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
+  if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
+  for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
+  if (birth.kind == BirthKind::kBatch) {
+    f.samples = bad_samples(c).ids;
+  } else if (about_the_batch(birth.at.phase) && birth.samples != nullptr && birth.kind == BirthKind::kOp) {
+    f.samples = *birth.samples;
+  }
+  f.chain = birth.chain;
+  if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
+  if (birth.first_bad_loss && *birth.first_bad_loss > birth.events.first()) {
+    f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
+  }
+  if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
+  if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
+  for (const std::string& id : d.diagnosis.advice) f.advice.push_back(make_advice(id));
+  return f;
+}
+
+// A finding in the making: the birth that leads it, and what the others of the same fault add.
+class Group {
+ public:
+  explicit Group(Diagnosed lead) : lead_(std::move(lead)), finding_(make_finding(lead_)) {
+    modules_.insert(lead_.c.birth.at.module);
+    add_events(lead_.c.birth);
+  }
+
+  // One finding for what a reader would call one fault: same class and op, in the same step at any module, or again
+  // later at a module it has.
+  bool holds(const Diagnosed& other) const {
+    const OpRef &x = lead_.c.birth.at, &y = other.c.birth.at;
+    const bool alike =
+        lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
+    return alike && (x.step == y.step || modules_.contains(y.module));
+  }
+  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_); }
+
+  void add(const Diagnosed& other) {
+    const Birth& birth = other.c.birth;
+    add_events(birth);
+    if (birth.kind == BirthKind::kBatch) {
+      finding_.evidence.push_back(other.diagnosis.title + ".");
+      for (std::int64_t id : bad_samples(other.c).ids) {
+        if (std::find(finding_.samples.begin(), finding_.samples.end(), id) == finding_.samples.end())
+          finding_.samples.push_back(id);
+      }
+    } else if (birth.at.step != lead_.c.birth.at.step) {
+      if (later_.empty() || later_.back() != birth.at.step) later_.push_back(birth.at.step);
+    } else if (!modules_.insert(birth.at.module).second) {
+      ++same_module_[other.c.module()];
+    } else if (finding_.also.size() < kMaxAlso) {
+      finding_.also.push_back(other.c.module());
+    }
+    add_sinks(other);
+  }
+
+  // The forward op and its gradient met the same singular number: one fault, two ways into the weights.
+  void add_derivative(const Diagnosed& other) {
+    add_events(other.c.birth);
+    add_sinks(other);
+    finding_.evidence.push_back(
+        fmt::format("Its derivative has no finite value there either: {}.", made_text(other.c)));
+    Chain& chain = finding_.chain;
+    const Chain& more = other.c.birth.chain;
+    if (chain.nodes.empty() || chain.nodes.size() + more.nodes.size() > 64) return;
+    const int shift = static_cast<int>(chain.nodes.size());
+    for (ChainNode node : more.nodes) {
+      if (node.role == "origin") node.role = "carrier";
+      chain.nodes.push_back(std::move(node));
+    }
+    if (!more.nodes.empty()) chain.edges.push_back({0, shift});
+    for (const ChainEdge& edge : more.edges) chain.edges.push_back({edge.from + shift, edge.to + shift});
+    chain.omitted += more.omitted;
+  }
+
+  Finding finish() {
+    finding_.occurrence_count = events_.count();
+    finding_.last_step = events_.last();
+    for (const auto& [module, count] : same_module_) {
+      finding_.evidence.push_back(fmt::format("{} more such {}{} in this step.", count, count == 1 ? "op" : "ops",
+                                              module.empty() ? "" : " in " + module));
+    }
+    std::vector<std::string> steps;
+    for (std::uint32_t step : later_) steps.push_back(std::to_string(step));
+    if (!steps.empty()) {
+      finding_.evidence.push_back(
+          fmt::format("It arose anew in {} {}.", steps.size() == 1 ? "step" : "steps", join(steps, 8)));
+    }
+    return std::move(finding_);
+  }
+
+ private:
+  void add_events(const Birth& birth) {
+    events_.add(birth.events);
+    if (birth.repeats_in_step > 0) same_module_[lead_.c.text(birth.at.module)] += birth.repeats_in_step;
+  }
+  void add_sinks(const Diagnosed& other) {
+    if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
+    for (const SinkHit& sink : other.c.birth.sinks) {
+      std::string text = sink_text(sink.kind, other.c.text(sink.path));
+      const bool known = std::find(finding_.sinks.begin(), finding_.sinks.end(), text) != finding_.sinks.end();
+      if (!known && finding_.sinks.size() < kMaxSinks) finding_.sinks.push_back(std::move(text));
+    }
+  }
+
+  Diagnosed lead_;
+  Finding finding_;
+  StepSet events_;
+  std::set<StringId> modules_;
+  std::map<std::string, std::uint64_t> same_module_;
+  std::vector<std::uint32_t> later_;  // steps in which the same fault was born again
+};
+
+}  // namespace
+
+OpPlace place_of(const OpRef& at, const Names& names) {
+  OpPlace place;
+  place.step = at.step;
+  place.micro_batch = at.micro_batch;
+  place.phase = at.phase;
+  place.seq = at.seq;
+  if (const std::string& module = names.text(at.module); !module.empty()) place.module = module;
+  if (const std::string& op = names.text(at.op); !op.empty()) place.op = op;
+  return place;
+}
+
+TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names) {
+  TensorSummary out;
+  out.role = role;
+  out.slot = names.text(arg.slot);
+  out.index = index;
+  out.name = arg_name(arg, names);
+  if (const LayoutRecord* layout = names.layout(arg.layout)) {
+    out.dtype = layout->dtype;
+    out.shape = layout->sizes;
+  }
+  out.arg_role = arg.role;
+  out.has_stats = arg.known;
+  if (arg.known) out.stats = expand(arg.stats);
+  out.flushed = arg.flushed;
+  return out;
+}
+
+BadSamples bad_samples(const Case& c) {
+  BadSamples out;
+  const ArgSnapshot& source = c.birth.source;
+  if (c.birth.samples == nullptr) return out;
+  out.ids = *c.birth.samples;
+  const LayoutRecord* layout = c.names.layout(source.layout);
+  if (layout == nullptr || layout->sizes.empty()) return out;
+  out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
+  if (out.coords.empty() || static_cast<std::int64_t>(out.ids.size()) != layout->sizes[0]) return out;
+  out.row = out.coords[0];
+  out.rows_known = true;
+  out.may_be_more = source.stats.nonfinite() != 1 && out.ids.size() > 1;
+  out.ids = {out.ids[static_cast<std::size_t>(out.row)]};
+  return out;
+}
+
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence) {
+  std::vector<const Birth*> origins = graph.origins();
+  std::sort(origins.begin(), origins.end(), earlier);
+  std::vector<Group> groups;
+  for (const Birth* birth : origins) {
+    std::vector<const EvidenceRecord*> elements;
+    if (const auto it = evidence.find(birth->at.seq); it != evidence.end() && birth->context != nullptr) {
+      const OpSnapshot& op = birth->context->op;
+      for (const EvidenceRecord& record : it->second) {
+        const bool ours = birth->context->bad_output < op.outputs.size() &&
+                          op.outputs[birth->context->bad_output].value == record.value;
+        if (ours) elements.push_back(&record);
+      }
+      std::stable_sort(elements.begin(), elements.end(),
+                       [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
+    }
+    Diagnosed found = diagnose(make_case(*birth, names, std::move(elements)));
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.holds(found); });
+    if (same != groups.end()) {
+      same->add(found);
+      continue;
+    }
+    const auto forward =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.has_derivative(found); });
+    if (forward != groups.end()) {
+      forward->add_derivative(found);
+    } else {
+      groups.emplace_back(std::move(found));
+    }
+  }
+  std::vector<Finding> findings;
+  for (Group& group : groups) findings.push_back(group.finish());
+  return findings;
+}
+
+}  // namespace nanhunt::analyze

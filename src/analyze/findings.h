@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// From origins to findings: classify each, fold equal ones together, put the earliest first.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/advice.h"
+#include "src/analyze/case.h"
+#include "src/analyze/value_graph.h"
+
+namespace nanhunt::analyze {
+
+using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;  // by op
+
+// Faults, in the order in which their badness first did harm.
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence);
+
+// Which samples of the batch are bad, for a birth of kind kBatch.
+struct BadSamples {
+  std::vector<std::int64_t> ids;     // of the bad row, or of the whole batch
+  std::vector<std::int64_t> coords;  // of the first bad element
+  std::int64_t row = -1;
+  bool rows_known = false;   // ids are those of bad rows
+  bool may_be_more = false;  // rows beyond the first were not recorded
+};
+BadSamples bad_samples(const Case& c);
+
+OpPlace place_of(const OpRef& at, const Names& names);
+TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/lifecycle.h"
+
+namespace nanhunt::analyze {
+
+bool mixes(const OpInfo& info, ArgRole role) {
+  if (role == ArgRole::kMask || role == ArgRole::kIndex) return false;
+  return role != ArgRole::kOverwritten || !info.has(kOverwritesAll);
+}
+
+Flow classify(const OpInView& op, std::uint8_t out_kinds) {
+  Flow flow;
+  std::uint8_t in_kinds = 0;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    if (!mixes(*op.info, op.inputs[i].role)) continue;
+    const Value* value = op.in[i];
+    if (value == nullptr || !value->has_stats) {
+      flow.watched = false;
+      if (value != nullptr && value->tainted()) flow.tainted.push_back(value);
+      continue;
+    }
+    if (value->bad == 0) continue;
+    in_kinds = static_cast<std::uint8_t>(in_kinds | value->bad);
+    flow.bad.push_back(value);
+  }
+  if (!flow.bad.empty()) {
+    const bool new_nan = (out_kinds & kBadNaN) != 0 && (in_kinds & kBadNaN) == 0;
+    flow.lifecycle = new_nan ? Lifecycle::kTransform : Lifecycle::kPropagate;
+  } else {
+    flow.lifecycle = flow.watched ? Lifecycle::kAppear : Lifecycle::kUnknown;
+  }
+  return flow;
+}
+
+}  // namespace nanhunt::analyze

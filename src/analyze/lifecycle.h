@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an op did to badness (design section 2).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "src/analyze/value_graph.h"
+
+namespace nanhunt::analyze {
+
+struct Flow {
+  Lifecycle lifecycle = Lifecycle::kUnknown;
+  std::vector<const Value*> bad;      // inputs whose badness can have gone into the output
+  std::vector<const Value*> tainted;  // unread inputs that may have carried some
+  bool watched = true;                // every input that matters was read
+};
+
+// Does this input's content go into the output? Masks and indices select, and some in-place ops ignore what they
+// replace.
+bool mixes(const OpInfo& info, ArgRole role);
+
+// For an op with an output whose bad kinds are `out_kinds` (not 0).
+Flow classify(const OpInView& op, std::uint8_t out_kinds);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::string watched_text(const Coverage& coverage) {
+  return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
+                     count_of(static_cast<std::int64_t>(coverage.ops), "op"));
+}
+
+}  // namespace
+
+void conclude(Analysis& analysis, const AnalyzeOptions& options) {
+  std::vector<Finding>& findings = analysis.findings;
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return std::tuple(-static_cast<int>(a.severity), a.first_step, a.rank) <
+           std::tuple(-static_cast<int>(b.severity), b.first_step, b.rank);
+  });
+  const std::size_t limit = std::max<std::size_t>(1, options.max_findings);
+  if (findings.size() > limit) {
+    analysis.coverage.unwatched.push_back(
+        fmt::format("{} more findings were left out of this report.", findings.size() - limit));
+    findings.resize(limit);
+  }
+  for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
+
+  Verdict& verdict = analysis.verdict;
+  verdict = Verdict{};
+  const Coverage& coverage = analysis.coverage;
+  const bool parts_missing = coverage.chunks_lost > 0 || coverage.records_dropped > 0;
+  const Severity worst = findings.empty() ? Severity::kInfo : findings.front().severity;
+  if (worst != Severity::kInfo) {
+    verdict.status = worst == Severity::kFault ? VerdictStatus::kFault : VerdictStatus::kWarning;
+    verdict.headline = findings.front().title;
+    verdict.origin = findings.front().id;
+  } else if (coverage.steps == 0 && coverage.ops == 0) {
+    verdict.status = VerdictStatus::kInconclusive;
+    verdict.headline = "Nothing was recorded, so nothing can be said";
+  } else {
+    verdict.status = VerdictStatus::kClean;
+    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}", watched_text(coverage),
+                                   parts_missing ? "; parts of the trace are missing" : "");
+  }
+}
+
+Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options) {
+  if (ranks.size() == 1) return std::move(ranks.front());
+  Analysis all;
+  auto append = [](auto& to, auto& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  auto append_new = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
+    for (const std::string& text : from) {
+      if (std::find(to.begin(), to.end(), text) == to.end()) to.push_back(text);
+    }
+  };
+  for (Analysis& one : ranks) {
+    all.coverage.steps = std::max(all.coverage.steps, one.coverage.steps);  // ranks take the same steps
+    all.coverage.ops += one.coverage.ops;
+    all.coverage.values += one.coverage.values;
+    all.coverage.records_dropped += one.coverage.records_dropped;
+    all.coverage.chunks_lost += one.coverage.chunks_lost;
+    all.coverage.clean_end = all.coverage.clean_end && one.coverage.clean_end;
+    append_new(all.coverage.unwatched, one.coverage.unwatched);
+    append_new(all.coverage.not_modelled, one.coverage.not_modelled);
+    append(all.ranks, one.ranks);
+    append(all.findings, one.findings);
+    append(all.eps_audit, one.eps_audit);
+    append(all.experiments, one.experiments);
+    if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
+      all.timeline = std::move(one.timeline);
+      all.timeline_omitted = one.timeline_omitted;
+    }
+  }
+  conclude(all, options);
+  return all;
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of every analysis: ranks together, findings in order with their ids, one verdict.
+#pragma once
+
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::analyze {
+
+// Orders findings (faults before warnings before notes, earliest harm first, then rank), cuts them to max_findings,
+// numbers them and states the verdict.
+void conclude(Analysis& analysis, const AnalyzeOptions& options);
+
+Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options);
+
+}  // namespace nanhunt::analyze

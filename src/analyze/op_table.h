@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the analyzer knows of ops by name, as data: where they are not defined, how a zero gets into their output, how
+// large their output can be, which infinities they write on purpose. An op that is not listed is analysed all the
+// same; only the reason for what it did stays open.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nanhunt::analyze {
+
+// Where an op has no finite answer, given the argument named in OpInfo::pole_slots.
+enum class Pole : std::uint8_t {
+  kNone,
+  kZero,           // x = 0: x in a denominator
+  kNonPositive,    // x = 0 is a pole, x < 0 outside the domain: log, rsqrt
+  kNegative,       // x < 0 is outside the domain: sqrt
+  kPower,          // x ^ exponent: a negative exponent has a pole at 0, a fractional one no value below 0
+  kPowerBackward,  // the same for the derivative x ^ (exponent - 1)
+  kMinusOne,       // log1p
+  kUnit,           // |x| > 1 is outside the domain: acos
+  kUnitBackward,   // |x| = 1 is a pole of its derivative
+  kLabels,         // mean over the labels that are not ignored: none is 0/0
+  kEmpty,          // mean over no element
+};
+
+// How an element of the output becomes 0 (used to walk back from a zero denominator).
+enum class ZeroRule : std::uint8_t {
+  kStop,       // by its own doing: exp, softmax, relu, a gather
+  kSame,       // where `self` is 0 or was too small for the format: sqrt, casts, views, division by a number
+  kProduct,    // where a factor is 0, or the product was too small
+  kAdd,        // x + c: a guard when c is a number
+  kClamp,      // max(x, c): a guard when c is a number above 0
+  kConstant,   // fill, full
+  kReduce,     // where all of `self` is 0
+  kSquareAdd,  // self + value * tensor1 * tensor2: a second moment
+};
+
+// An upper bound of |output|, from the largest magnitudes of the inputs.
+enum class Bound : std::uint8_t { kUnknown, kCopy, kSum, kProduct, kQuotient, kExp, kPower, kReduceSum, kMatmul };
+
+enum OpFlag : std::uint16_t {
+  kOverwritesAll = 1,   // in place, old contents do not matter: fill_, copy_
+  kWritesConstant = 2,  // an infinity in its output was written on purpose
+  kKeepsMask = 4,       // an infinity written on purpose is still one after this op: add, where, views
+  kSoftmax = 8,         // takes -Inf as "no weight"; a row of nothing else is indeterminate
+  kAccumulates = 16,    // sums inside: Inf - Inf can make a NaN of finite inputs
+  kArithmetic = 32,     // besides its poles, only magnitude can make a non-finite number of finite inputs
+  kElementwise = 64,    // output element i depends on input elements i alone
+  kStoresState = 128,   // in phase optimizer: what it writes is state
+  kSelects = 256,       // hands on some elements of its operands as they are: where, cat, gather
+};
+
+struct OpInfo {
+  std::string_view name;
+  std::uint16_t flags = 0;
+  Pole pole = Pole::kNone;
+  std::array<std::string_view, 2> pole_slots{};  // the dispatcher's name, then another it is known by
+  ZeroRule zero = ZeroRule::kStop;
+  Bound bound = Bound::kUnknown;
+
+  bool has(OpFlag flag) const { return (flags & flag) != 0; }
+  bool known() const { return !name.empty(); }
+};
+
+// Names as recorded: "add_", "addmm", "sqrt_backward", with or without "aten::". Never fails.
+const OpInfo& op_info(std::string_view op);
+
+// The forward op of "<op>_backward", else "". In-place and dispatcher marks are taken off.
+std::string forward_op(std::string_view op);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// bad_input: the batch held NaN or Inf before any op touched it.
+#include <fmt/format.h>
+
+#include "src/analyze/findings.h"
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.birth.kind != BirthKind::kBatch) return std::nullopt;
+  const ArgSnapshot& source = c.birth.source;
+  const ValueStats& s = source.stats;
+  const BadSamples samples = bad_samples(c);
+  const std::string what = fmt::format("{} {}", c.birth.role == MarkKind::kLabel ? "labels" : "batch tensor",
+                                       c.text(source.name).empty() ? "(unnamed)" : c.text(source.name));
+  const std::string count = bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel);
+
+  Diagnosis d;
+  d.title =
+      fmt::format("The {} of step {} holds {}{}", what, c.birth.at.step, count,
+                  samples.rows_known && samples.ids.size() == 1 ? fmt::format(": sample {}", samples.ids[0]) : "");
+  d.explanation = "The numbers were not finite when they came from the data, before any op had read them.";
+  if (samples.rows_known) {
+    d.evidence.push_back(fmt::format("The first bad element is {} in row {} of the batch: sample {} of the data set.",
+                                     coords_text(samples.coords), samples.row, samples.ids[0]));
+    if (samples.may_be_more)
+      d.evidence.push_back(
+          "Further bad rows were not recorded one by one: other samples of this batch may be bad too.");
+  } else if (!samples.ids.empty()) {
+    d.evidence.push_back("Which rows are bad was not recorded: the samples are those of the whole batch.");
+  } else {
+    d.evidence.push_back("The run did not say which samples the batch holds.");
+  }
+  d.advice = {"drop-bad-samples"};
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kBadInputRule{FindingClass::kBadInput, diagnose};
+
+}  // namespace nanhunt::analyze

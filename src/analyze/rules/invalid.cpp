@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// invalid: an argument outside the domain (sqrt or log of a negative), or an indeterminate form of infinities that were
+// written on purpose (softmax over a row of only -Inf).
+#include <fmt/format.h>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+// The inputs that carried the infinities, with how many.
+std::string masks_text(const Case& c) {
+  std::vector<std::string> parts;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.bad == 0) continue;
+    parts.push_back(fmt::format("{} holds {}", arg_text(c, arg),
+                                bad_count_text(arg.stats.nan, arg.stats.pos_inf, arg.stats.neg_inf, arg.stats.numel)));
+  }
+  return parts.empty() ? "" : join(parts, 4) + ", written on purpose: a mask.";
+}
+
+Diagnosis indeterminate(const Case& c, const std::string& place) {
+  Diagnosis d;
+  if (c.info->has(kSoftmax)) {
+    d.title = fmt::format("{} meets a row of only -Inf", place);
+    d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
+                                made_text(c));
+    d.advice = {"keep-one-key"};
+  } else {
+    d.title = fmt::format("{} turns infinities of a mask into NaN", place);
+    d.explanation = fmt::format("The infinities were written on purpose, but 0 * Inf and Inf - Inf have no value. {}.",
+                                made_text(c));
+    d.advice = {"finite-mask"};
+  }
+  add_if(d.evidence, masks_text(c));
+  add_if(d.evidence, c.element_text());
+  return d;
+}
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (!c.is_op()) return std::nullopt;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  if (c.birth.lifecycle == Lifecycle::kTransform) return indeterminate(c, place);
+  if (c.birth.deliberate == Deliberate::kYes) {
+    Diagnosis d;
+    d.title =
+        fmt::format("An infinity written on purpose by {} reached {}", place,
+                    c.birth.sinks.empty() ? "a sink" : sink_text(c.birth.sinks[0].kind, c.text(c.birth.sinks[0].path)));
+    d.explanation = "It was meant as a mask, but nothing absorbed it: a masked entry was selected.";
+    d.advice = {"finite-mask"};
+    d.sure = false;
+    return d;
+  }
+  if (c.info->has(kWritesConstant) && (c.output->bad & kBadNaN) != 0 && c.inputs_finite()) {
+    Diagnosis d;
+    d.title = fmt::format("{} writes NaN", place);
+    d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+    d.advice = {"guard-value"};
+    return d;
+  }
+  if (c.singular != Singular::kOutside) return std::nullopt;
+  Diagnosis d;
+  const bool backward = !forward_op(c.op()).empty();
+  const std::string_view what =
+      c.info->pole == Pole::kUnit || c.info->pole == Pole::kUnitBackward ? "a number beyond 1" : "a negative number";
+  d.title = fmt::format("{}: {} of {}", place,
+                        backward ? forward_op(c.op()) + "'s derivative" : std::string(c.info->name), what);
+  d.explanation = fmt::format("The argument is outside the domain, whatever the format. {}.", made_text(c));
+  d.evidence.push_back(fmt::format("{} runs from {} to {}.", arg_text(c, *c.pole), number(c.pole->stats.min),
+                                   number(c.pole->stats.max)));
+  add_if(d.evidence, c.element_text());
+  d.advice = {"clamp-input"};
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kInvalidRule{FindingClass::kInvalid, diagnose};
+
+}  // namespace nanhunt::analyze

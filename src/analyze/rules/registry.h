@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line per rule; registry.cpp gives them their order.
+#pragma once
+
+#include "src/analyze/rules/rule.h"
+
+namespace nanhunt::analyze {
+
+extern const Rule kBadInputRule;
+extern const Rule kBadStateRule;
+extern const Rule kEpsUnderflowRule;
+extern const Rule kUnderflowRule;
+extern const Rule kDivideByZeroRule;
+extern const Rule kInvalidRule;
+extern const Rule kOverflowRule;
+extern const Rule kUnexplainedRule;
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rule says which class an origin belongs to and why, in words with numbers. One file each; the order is
+// registry.cpp's.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/analyze/case.h"
+
+namespace nanhunt::analyze {
+
+struct Diagnosis {
+  std::string title;                  // one sentence: what happened where
+  std::string explanation;            // a few sentences: why
+  std::vector<std::string> evidence;  // sentences with numbers
+  std::vector<std::string> advice;    // ids, best first; src/analyze/advice.cpp
+  bool sure = true;                   // false: the records fit, but something else would fit too
+};
+
+struct Rule {
+  FindingClass cls;
+  std::optional<Diagnosis> (*diagnose)(const Case&);  // nullopt: not this class
+};
+
+std::span<const Rule> all_rules();  // first match wins; the last always matches
+
+// Words several rules use.
+std::string made_text(const Case& c);                         // "addcdiv_ made 600 NaN and 40 Inf of 2048"
+std::string pole_words(const Case& c);                        // "0/0", "log of 0", "sqrt has no finite derivative at 0"
+std::string pole_count_text(const Case& c);                   // "tensor2 holds 640 zeros of 2048"
+std::string arg_text(const Case& c, const ArgSnapshot& arg);  // "tensor1 (fc1.weight.exp_avg)"
+std::string range_text(const Case& c);                        // "inputs are finite: self up to 131, mat2 up to 4.2"
+void add_if(std::vector<std::string>& lines, std::string line);  // unless it is empty
+std::vector<std::string> denominator_advice(const Case& c);
+
+}  // namespace nanhunt::analyze

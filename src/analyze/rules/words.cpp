@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "src/analyze/rules/rule.h"
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+
+std::string made_text(const Case& c) {
+  const ValueStats& s = c.output->stats;
+  return fmt::format("{} made {}", c.op(), bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel));
+}
+
+std::string pole_words(const Case& c) {
+  const std::string forward = forward_op(c.op());
+  const std::string_view name = c.info->name;
+  switch (c.info->pole) {
+    case Pole::kLabels:
+      return "0/0";
+    case Pole::kEmpty:
+      return "0/0";
+    case Pole::kNonPositive:
+      return fmt::format("{} of 0", name);
+    case Pole::kPower:
+      return "0 to a negative power";
+    case Pole::kPowerBackward:
+    case Pole::kUnitBackward:
+      return fmt::format("{} has no finite derivative there", forward);
+    case Pole::kMinusOne:
+      return "log of 0";
+    default:
+      break;
+  }
+  if (name == "sqrt_backward" || name == "log_backward" || name == "rsqrt_backward") {
+    return fmt::format("{} has no finite derivative at 0", forward);
+  }
+  return c.output->stats.inf() == 0 ? "0/0" : c.output->stats.nan == 0 ? "division by 0" : "division by 0 and 0/0";
+}
+
+std::string pole_count_text(const Case& c) {
+  if (c.pole == nullptr) return "";
+  return fmt::format("{} holds {} of {}", arg_text(c, *c.pole), count_of(c.pole->stats.zero, "zero"),
+                     c.pole->stats.numel);
+}
+
+std::string arg_text(const Case& c, const ArgSnapshot& arg) {
+  const std::string& slot = c.text(arg.slot);
+  const std::string name = c.name_of(arg);
+  if (name.empty()) return slot.empty() ? "an input" : slot;
+  return slot.empty() ? name : slot + " (" + name + ")";
+}
+
+std::string range_text(const Case& c) {
+  std::vector<std::string> parts;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
+    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) continue;
+    parts.push_back(fmt::format("{} up to {}", arg_text(c, arg), number(arg.stats.amax)));
+  }
+  return parts.empty() ? "" : "Finite inputs: " + join(parts, 6) + ".";
+}
+
+void add_if(std::vector<std::string>& lines, std::string line) {
+  if (!line.empty()) lines.push_back(std::move(line));
+}
+
+std::vector<std::string> denominator_advice(const Case& c) {
+  const std::string_view name = c.info->name;
+  if (name == "sqrt_backward" || name == "rsqrt_backward") return {"builtin-norm", "eps-in-sqrt"};
+  if (name.starts_with("log")) return {"log-softmax", "clamp-input"};
+  if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
+  return {"guard-denominator"};
+}
+
+}  // namespace nanhunt::analyze

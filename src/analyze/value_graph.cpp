@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/value_graph.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/analyze/lifecycle.h"
+#include "src/analyze/slice.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::uint8_t kLastingRoles = 1u << static_cast<unsigned>(MarkKind::kParameter) |
+                                       1u << static_cast<unsigned>(MarkKind::kState) |
+                                       1u << static_cast<unsigned>(MarkKind::kBuffer);
+
+// A range of a batch's argument table; a damaged one is cut to what is there.
+template <typename T>
+std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, std::uint32_t count) {
+  if (first >= table.size()) return {};
+  return std::span<const T>(table).subspan(first, std::min<std::size_t>(count, table.size() - first));
+}
+
+// fill_(-inf), but not fill_(-1e9), which the format made infinite.
+bool writes_infinity_on_purpose(const OpInView& op) {
+  if (!op.info->has(kWritesConstant)) return false;
+  return op.scalars.empty() ||
+         std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
+}
+
+// Infinities in the output that the infinities that came in cannot have become.
+bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad) {
+  std::int64_t pos_in = 0, inf_in = 0, numel_in = 0;
+  for (const Value* value : bad) {
+    pos_in += value->stats.pos_inf;
+    inf_in += value->stats.inf();
+    numel_in = std::max(numel_in, value->stats.numel);
+  }
+  return std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
+    if (out == nullptr || out->bad == 0) return false;
+    if (op.info->bound == Bound::kExp) return out->stats.pos_inf > 0 && pos_in == 0;  // exp(-Inf) is 0
+    // Broadcasting multiplies what came in; without it each element has one to blame.
+    return op.info->has(kElementwise) && out->stats.numel == numel_in && out->stats.inf() > inf_in;
+  });
+}
+
+}  // namespace
+
+void ValueGraph::add_value(const ValueRecord& record) {
+  ++counts_.values;
+  values_.insert(record);
+}
+
+const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) {
+  collect_garbage_if_needed();
+  enter_step(op.step);
+  ++counts_.ops;
+  if (op.seq > next_seq_) {
+    counts_.lost_ops += op.seq - next_seq_;
+    lost_records_ = true;
+  }
+  next_seq_ = std::max(next_seq_, op.seq + 1);
+
+  view_.record = &op;
+  view_.info = &names_.op(op.op);
+  view_.inputs = slice_of(batch.inputs, op.first_input, op.input_count);
+  view_.outputs = slice_of(batch.outputs, op.first_output, op.output_count);
+  view_.scalars = slice_of(batch.scalars, op.first_scalar, op.scalar_count);
+  in_.clear();
+  out_.clear();
+  const OpRef at{op.seq, op.step, op.micro_batch, op.phase, op.module, op.op};
+  bool bad_in = false;
+  bool bad_out = false;
+  for (const OpArg& arg : view_.inputs) {
+    Value* value = values_.find(arg.value);
+    in_.push_back(value);
+    if (value == nullptr || !value->has_stats) {
+      if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
+      bad_in = bad_in || (value != nullptr && value->tainted());
+      continue;
+    }
+    if (value->bad == 0) continue;
+    bad_in = true;
+    if (!value->resolved) {
+      OpRef use = at;
+      use.seq = kNoSeq;
+      use.module = 0;
+      use.op = kUnwatchedOp;
+      resolve(*value, BirthKind::kUnwatched, MarkKind::kBatch, use);
+    }
+  }
+  for (const OpArg& arg : view_.outputs) {
+    Value* value = values_.find(arg.value);
+    out_.push_back(value);
+    bad_out = bad_out || (value != nullptr && value->bad != 0);
+  }
+  view_.in = in_;
+  view_.out = out_;
+
+  ring_.push(op, view_.inputs, view_.outputs, view_.scalars);
+  if (bad_out) {
+    ++counts_.bad_ops;
+    ++step_bad_ops_;
+    bad_outputs(view_, at);
+  } else if (bad_in) {
+    ++counts_.disappeared;
+    LabelSetId labels = 0;
+    for (const Value* value : in_) {
+      if (value != nullptr && (value->bad != 0 || value->tainted())) labels = labels_.merge(labels, value->labels);
+    }
+    for (Value* value : out_) {
+      if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
+    }
+  }
+  finish_outputs(view_);
+  return view_;
+}
+
+void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node) {
+  value.labels = labels;
+  value.deliberate = deliberate;
+  value.node = node;
+  value.resolved = true;
+}
+
+void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
+  unsigned kinds = 0;
+  for (const Value* value : op.out) kinds |= value != nullptr ? value->bad : 0u;
+  const Flow flow = classify(op, static_cast<std::uint8_t>(kinds));
+  const bool nan_out = (kinds & kBadNaN) != 0;
+
+  LabelSetId labels = 0;
+  BirthId birth = 0;
+  Deliberate deliberate = Deliberate::kNo;
+  auto give_birth = [&](Deliberate on_purpose) {
+    Birth& made = new_birth(BirthKind::kOp, at);
+    made.call_site = op.record->call_site;
+    made.lifecycle = flow.lifecycle;
+    made.watched = flow.watched;
+    made.deliberate = deliberate = on_purpose;
+    made.context = capture(op, names_, values_, ring_);
+    birth = made.id;
+    labels = labels_.of(birth);
+  };
+  if (!flow.bad.empty()) {
+    Deliberate level = Deliberate::kYes;
+    bool mask_like = true;  // nothing but -Inf came in
+    for (const Value* value : flow.bad) {
+      level = std::min(level, value->deliberate);
+      mask_like = mask_like && value->stats.nan == 0 && value->stats.pos_inf == 0;
+    }
+    const bool mask =
+        level == Deliberate::kYes || (level == Deliberate::kLikely && (mask_like || op.info->has(kSoftmax)));
+    if (flow.lifecycle == Lifecycle::kTransform && mask) {
+      give_birth(Deliberate::kNo);
+    } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
+      give_birth(Deliberate::kNo);
+      find_birth(birth)->lifecycle = Lifecycle::kAppear;
+    } else {
+      // An infinity written on purpose takes no blame where arithmetic badness came in beside it; nor does an
+      // operand of which an op that only selects let nothing through.
+      const bool selects = op.info->has(kSelects) && std::any_of(flow.bad.begin(), flow.bad.end(),
+                                                                 [&](const Value* v) { return (v->bad & kinds) != 0; });
+      for (const Value* value : flow.bad) {
+        if (selects && (value->bad & kinds) == 0) continue;
+        if (level == value->deliberate || value->deliberate == Deliberate::kNo)
+          labels = labels_.merge(labels, value->labels);
+      }
+      if (!nan_out && (level == Deliberate::kYes || op.info->has(kKeepsMask))) deliberate = level;
+    }
+  } else if (!flow.tainted.empty()) {
+    for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+  } else {
+    give_birth(!nan_out && writes_infinity_on_purpose(op) ? Deliberate::kYes : Deliberate::kNo);
+  }
+
+  parents_.clear();
+  for (const Value* value : flow.bad) parents_.push_back(value->node);
+  for (const Value* value : flow.tainted) parents_.push_back(value->node);
+  for (Value* value : op.out) {
+    if (value == nullptr) continue;
+    if (!value->has_stats) value->labels = labels;
+    if (value->bad == 0) continue;
+    value->labels = labels;
+    const NodeId node = add_node(*value, at, flow.lifecycle, birth, parents_);
+    carry(*value, labels, deliberate, node);
+    if (birth != 0) {
+      Birth* made = find_birth(birth);
+      if (made != nullptr && made->node == kNoNode) made->node = node;
+    }
+    note_first(value->labels, value->bad, at);
+  }
+}
+
+// What every op does to its outputs: an in-place write keeps name and role, old versions die.
+void ValueGraph::finish_outputs(const OpInView& op) {
+  for (Value* value : op.out) {
+    if (value == nullptr) continue;
+    value->resolved = true;
+    for (std::size_t i = 0; i < op.in.size(); ++i) {
+      const Value* old = op.in[i];
+      if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten || old->storage != value->storage) continue;
+      if (value->name == 0) value->name = old->name;
+      value->roles = static_cast<std::uint8_t>(value->roles | (old->roles & kLastingRoles));
+    }
+    if (value->name == 0 && value->base != 0) {
+      if (const Value* base = values_.find(value->base)) value->name = base->name;
+    }
+    if ((value->roles & kLastingRoles) != 0) {
+      if (value->bad != 0) {
+        bad_homes_[value->storage] = value->id;
+      } else if (!bad_homes_.empty() && value->has_stats) {
+        bad_homes_.erase(value->storage);
+      }
+    }
+    values_.retire(value->storage, value->version, [&](Value& gone, StorageInfo& info) {
+      if ((gone.bad == 0 && !gone.tainted()) || gone.labels == 0) return;
+      info.residual_labels = labels_.merge(info.residual_labels, gone.labels);
+      info.residual_node = gone.node;
+      info.residual_deliberate = gone.deliberate;
+    });
+    if (value->has_stats) {
+      StorageInfo* info = values_.storage(value->storage);
+      if (info != nullptr && value->stats.numel >= info->max_numel) info->residual_labels = 0;
+    }
+  }
+}
+
+bool ValueGraph::inherit(Value& value, int depth) {
+  constexpr int kMaxDepth = 64;
+  if (Value* base = values_.find(value.base)) {
+    if (base->bad != 0 && !base->resolved && depth < kMaxDepth) inherit(*base, depth + 1);
+    if (base->bad != 0 && base->resolved) {
+      carry(value, base->labels, base->deliberate, base->node);
+      if (value.name == 0) value.name = base->name;
+      return true;
+    }
+  }
+  StorageInfo* info = values_.storage(value.storage);
+  if (info == nullptr || value.dead) return false;
+  int looked = 0;
+  for (std::int32_t slot = value.older; slot >= 0 && looked < kMaxDepth; slot = values_.at(slot).older, ++looked) {
+    const Value& other = values_.at(slot);
+    if (other.bad == 0 || !other.resolved || other.version > value.version) continue;
+    carry(value, other.labels, other.deliberate, other.node);
+    return true;
+  }
+  if (info->residual_labels == 0) return false;
+  carry(value, info->residual_labels, info->residual_deliberate, info->residual_node);
+  return true;
+}
+
+void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at) {
+  if (inherit(value, 0)) {
+    note_first(value.labels, value.bad, at);
+    return;
+  }
+  Birth& birth = new_birth(kind, at);
+  birth.role = role;
+  birth.lifecycle = Lifecycle::kUnknown;
+  birth.watched = kind != BirthKind::kUnwatched;
+  birth.source = snapshot(&value, OpArg{value.id, 0, ArgRole::kRead});
+  const bool inf_alone = (value.bad & kBadNaN) == 0;
+  const bool may_be_mask = role != MarkKind::kParameter && role != MarkKind::kState;
+  if (inf_alone && may_be_mask) birth.deliberate = Deliberate::kLikely;
+  if (value.older >= 0) {
+    const Value& before = values_.at(value.older);
+    birth.was_clean = before.has_stats && before.bad == 0 && before.stats.numel >= value.stats.numel;
+  }
+  birth.node = add_node(value, at, Lifecycle::kUnknown, birth.id, {});
+  carry(value, labels_.of(birth.id), birth.deliberate, birth.node);
+  note_first(value.labels, value.bad, at);
+}
+
+Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {
+  auto made = std::make_unique<Birth>();
+  made->id = next_birth_++;
+  made->kind = kind;
+  made->at = at;
+  made->after_loss = lost_records_;
+  if (samples_ != nullptr && samples_of_.step == at.step && samples_of_.micro_batch == at.micro_batch)
+    made->samples = samples_;
+  born_in_step_.push_back(made->id);
+  return *births_.emplace_hint(births_.end(), made->id, std::move(made))->second;
+}
+
+Birth* ValueGraph::find_birth(BirthId id) {
+  const auto it = births_.find(id);
+  return it == births_.end() ? nullptr : it->second.get();
+}
+
+bool ValueGraph::all_settled(LabelSetId labels) {
+  LabelSets::Set& set = labels_.get(labels);
+  if (set.settled) return true;
+  for (BirthId id : set.births) {
+    const Birth* birth = find_birth(id);
+    if (birth != nullptr && !birth->settled) return false;
+  }
+  return set.settled = true;
+}
+
+NodeId ValueGraph::add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,
+                            std::span<const NodeId> parents) {
+  if (birth == 0 && value.labels != 0 && all_settled(value.labels)) return kNoNode;
+  BadNode node;
+  node.at = at;
+  node.lifecycle = lifecycle;
+  node.birth = birth;
+  node.nan = value.stats.nan;
+  node.pos_inf = value.stats.pos_inf;
+  node.neg_inf = value.stats.neg_inf;
+  node.numel = value.stats.numel;
+  return graph_.add(node, parents);
+}
+
+void ValueGraph::note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at) {
+  LabelSets::Set& set = labels_.get(labels);
+  const bool inf = (kinds & kBadInf) != 0 && !set.saw_inf;
+  const bool nan = (kinds & kBadNaN) != 0 && !set.saw_nan;
+  if (!inf && !nan) return;
+  for (BirthId id : set.births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    if (inf && !birth->first_inf) birth->first_inf = at;
+    if (nan && !birth->first_nan) birth->first_nan = at;
+  }
+  set.saw_inf = set.saw_inf || inf;
+  set.saw_nan = set.saw_nan || nan;
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// One forward pass over the records. Every bad value carries the set of births it descends from; a bad value that is a
+// sink makes those births origins. Memory stays bounded however long the run is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "src/analyze/birth.h"
+#include "src/analyze/chain.h"
+#include "src/analyze/labels.h"
+#include "src/analyze/names.h"
+#include "src/analyze/op_ring.h"
+#include "src/analyze/value_table.h"
+
+namespace nanhunt::analyze {
+
+// One op as the pass sees it. Pointers may be nullptr: the value's row was lost.
+struct OpInView {
+  const OpRecord* record = nullptr;
+  const OpInfo* info = nullptr;
+  std::span<const OpArg> inputs, outputs;
+  std::span<const ScalarArg> scalars;
+  std::span<Value*const> in, out;
+};
+
+struct GraphCounts {
+  std::uint64_t ops = 0, values = 0, bad_ops = 0;
+  std::uint64_t lost_ops = 0;          // gaps in sequence numbers
+  std::uint64_t unwatched_inputs = 0;  // inputs whose row or statistics were missing
+  std::uint64_t births_forgotten = 0;  // origins beyond kMaxOrigins
+  std::uint64_t disappeared = 0;       // ops that took in something bad and gave out nothing bad
+};
+
+class ValueGraph {
+ public:
+  explicit ValueGraph(Names& names) : names_(names) {}
+
+  void add_value(const ValueRecord& record);
+  // Returns the view, valid until the next call, so that the audits need no look-ups of their own.
+  const OpInView& on_op(const RecordBatch& batch, const OpRecord& op);
+  void on_mark(const MarkRecord& mark);
+  void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
+  void on_loss_of_records() { lost_records_ = true; }
+  void on_samples(const SampleIdsRecord& record);
+  // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
+  std::uint64_t on_step_end(const StepRecord& step);
+  void finish();
+
+  const Value* value(ValueId id) { return values_.find(id); }
+  const OpRing& ring() const { return ring_; }
+  const GraphCounts& counts() const { return counts_; }
+  bool saw_bad_sink() const { return saw_bad_sink_; }
+  std::uint64_t evicted() const { return values_.evicted(); }
+  struct Footprint {
+    std::size_t values = 0, births = 0, label_sets = 0, nodes = 0;
+  };
+  Footprint footprint() const { return {values_.size(), births_.size(), labels_.size(), graph_.size()}; }
+  // Origins in order of birth.
+  std::vector<const Birth*> origins() const;
+
+ private:
+  static constexpr std::size_t kMaxOrigins = 4096;  // harmful births kept; more are counted
+  static constexpr std::size_t kMaxChains = 512;    // of which get a full chain
+  static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
+  using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId>;  // op, module, phase, call site
+
+  void enter_step(std::uint32_t step);
+  void settle();
+  // Only between records: ids of label sets and nodes change.
+  void collect_garbage_if_needed();
+  void collect_garbage();
+
+  // Finds out where the badness of a value that no watched op made comes from.
+  bool inherit(Value& value, int depth);
+  void resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at);
+  Birth& new_birth(BirthKind kind, const OpRef& at);
+  void bad_outputs(const OpInView& op, const OpRef& at);
+  void finish_outputs(const OpInView& op);
+  bool becomes_origin(Birth& birth, std::uint32_t step);
+  void hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step);
+  void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
+  void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
+  bool all_settled(LabelSetId labels);
+  NodeId add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,
+                  std::span<const NodeId> parents);
+  Birth* find_birth(BirthId id);
+
+  Names& names_;
+  ValueTable values_;
+  LabelSets labels_;
+  BadGraph graph_;
+  OpRing ring_;
+  GraphCounts counts_;
+  std::map<BirthId, std::unique_ptr<Birth>> births_;
+  BirthId next_birth_ = 1;
+  std::map<Place, std::vector<BirthId>> harmful_at_;
+  std::size_t harmful_ = 0, chains_ = 0;
+  std::vector<BirthId> pending_;                // first event in the current step
+  std::vector<BirthId> born_in_step_;           // need the step's scale
+  std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
+  bool saw_bad_sink_ = false;
+
+  std::uint32_t step_ = 0;
+  std::uint64_t step_bad_ops_ = 0;
+  std::uint64_t next_seq_ = 0;
+  bool lost_records_ = false;
+  std::uint64_t gc_ops_ = 0;  // ops seen at the last garbage collection
+  std::size_t max_births_ = 4096, max_sets_ = 1u << 16;
+  SampleIdsRecord samples_of_;  // step and micro-batch of samples_; its ids are unused
+  std::shared_ptr<const std::vector<std::int64_t>> samples_;
+
+  OpInView view_;
+  std::vector<Value*> in_, out_;
+  std::vector<NodeId> parents_;
+};
+
+}  // namespace nanhunt::analyze

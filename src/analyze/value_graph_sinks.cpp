@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second half of ValueGraph: marks, sinks, steps, and what is thrown away to stay small.
+#include <algorithm>
+
+#include "src/analyze/value_graph.h"
+
+namespace nanhunt::analyze {
+
+void ValueGraph::on_mark(const MarkRecord& mark) {
+  collect_garbage_if_needed();
+  enter_step(mark.step);
+  Value* value = values_.find(mark.value);
+  if (value == nullptr) return;
+  if (mark.path != 0) value->name = mark.path;
+  value->add_role(mark.kind);
+  if (value->bad == 0) return;
+
+  const bool from_outside = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
+  const bool lasting =
+      mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState || mark.kind == MarkKind::kBuffer;
+  OpRef at;
+  at.step = mark.step;
+  at.micro_batch = mark.micro_batch;
+  at.phase = Phase::kData;
+  BirthKind kind = BirthKind::kUnwatched;
+  at.op = kUnwatchedOp;
+  if (from_outside) {
+    kind = BirthKind::kBatch;
+    at.op = kBatchOp;
+  } else if (lasting) {
+    kind = BirthKind::kState;
+    at.op = kStateOp;
+    at.module = mark.path;
+  }
+  if (!value->resolved) {
+    resolve(*value, kind, mark.kind, at);
+  } else if (kind != BirthKind::kUnwatched && labels_.get(value->labels).births.size() == 1) {
+    // It was used before it was said to be the batch, or a parameter: now its birth has a name.
+    Birth* birth = find_birth(labels_.get(value->labels).births.front());
+    if (birth != nullptr && birth->kind == BirthKind::kUnwatched && birth->source.value == value->id) {
+      birth->kind = kind;
+      birth->role = mark.kind;
+      birth->watched = true;
+      birth->at = at;
+    }
+  }
+  for (BirthId id : labels_.get(value->labels).births) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
+  }
+  if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
+}
+
+// The first time a birth does harm. False: another one stands for it, or there are too many.
+bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
+  if (birth.settled) return false;
+  std::vector<BirthId>& there =
+      harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase, birth.call_site}];
+  const bool repeats = there.size() >= kMaxPerPlace;
+  if (repeats || harmful_ >= kMaxOrigins) {
+    birth.settled = true;
+    birth.context.reset();
+    if (repeats) {
+      birth.lead = there.front();
+      Birth* lead = find_birth(birth.lead);
+      if (lead->events.first() == step) ++lead->repeats_in_step;
+    } else {
+      ++counts_.births_forgotten;
+    }
+    return false;
+  }
+  there.push_back(birth.id);
+  birth.harmful = true;
+  ++harmful_;
+  pending_.push_back(birth.id);
+  return true;
+}
+
+void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step) {
+  const LabelSets::Set& set = labels_.get(value.labels);
+  auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
+  const bool others = std::any_of(set.births.begin(), set.births.end(), [&](BirthId id) {
+    const Birth* birth = find_birth(id);
+    return birth != nullptr && !blameless(*birth);
+  });
+  for (BirthId id : set.births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || (others && blameless(*birth))) continue;
+    // A buffer of infinities is a mask that was registered, not harm.
+    if (kind == MarkKind::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
+    saw_bad_sink_ = true;
+    if (birth->lead != 0) birth = find_birth(birth->lead);
+    if (!birth->harmful && !becomes_origin(*birth, step)) {
+      if (birth->lead == 0) continue;  // forgotten
+      birth = find_birth(birth->lead);
+    }
+    birth->events.add(step);
+    if (kind == MarkKind::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if (birth->settled) continue;
+    const bool known = std::any_of(birth->sinks.begin(), birth->sinks.end(),
+                                   [&](const SinkHit& sink) { return sink.kind == kind && sink.path == path; });
+    if (known) continue;
+    if (birth->sinks.size() < kMaxSinks) {
+      birth->sinks.push_back({kind, path, value.id, value.node, value.bad, value.stats});
+    } else {
+      ++birth->more_sinks;
+    }
+  }
+}
+
+void ValueGraph::on_samples(const SampleIdsRecord& record) {
+  samples_of_.step = record.step;
+  samples_of_.micro_batch = record.micro_batch;
+  samples_ = std::make_shared<const std::vector<std::int64_t>>(record.sample_ids);
+}
+
+std::uint64_t ValueGraph::on_step_end(const StepRecord& step) {
+  for (BirthId id : born_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->at.step == step.step) birth->scale = step.scale;
+  }
+  born_in_step_.clear();
+  return step.step == step_ ? step_bad_ops_ : 0;
+}
+
+void ValueGraph::enter_step(std::uint32_t step) {
+  if (step <= step_) return;
+  settle();
+  step_ = step;
+  step_bad_ops_ = 0;
+}
+
+void ValueGraph::settle() {
+  // What an op left bad in a parameter is a sink even where no mark says so (the run may have been killed first).
+  for (const auto& [storage, id] : bad_homes_) {
+    const Value* value = values_.find(id);
+    if (value == nullptr) continue;
+    const MarkKind kind = value->has_role(MarkKind::kParameter) ? MarkKind::kParameter
+                          : value->has_role(MarkKind::kState)   ? MarkKind::kState
+                                                                : MarkKind::kBuffer;
+    hit_sink(*value, kind, value->name, step_);
+  }
+  bad_homes_.clear();
+  for (BirthId id : pending_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    if (chains_ < kMaxChains) {
+      birth->chain = graph_.extract(*birth, names_);
+      ++chains_;
+    }
+    birth->settled = true;
+  }
+  pending_.clear();
+}
+
+void ValueGraph::finish() { settle(); }
+
+std::vector<const Birth*> ValueGraph::origins() const {
+  std::vector<const Birth*> out;
+  for (const auto& [id, birth] : births_) {
+    if (birth->harmful) out.push_back(birth.get());
+  }
+  return out;
+}
+
+void ValueGraph::collect_garbage_if_needed() {
+  constexpr std::uint64_t kOpsBetween = 50000;
+  const bool graph_full = graph_.size() >= BadGraph::kMaxNodes && counts_.ops > gc_ops_ + kOpsBetween;
+  if (births_.size() - harmful_ > max_births_ || labels_.size() > max_sets_ || graph_full) collect_garbage();
+}
+
+void ValueGraph::collect_garbage() {
+  gc_ops_ = counts_.ops;
+  // Roots: every value that can still be read, and what storages remember.
+  std::vector<bool> used(labels_.size(), false);
+  std::vector<NodeId> roots;
+  auto root = [&](LabelSetId labels, NodeId node) {
+    used[labels] = true;
+    if (node != kNoNode) roots.push_back(node);
+  };
+  values_.for_each([&](Value& value) { root(value.labels, value.node); });
+  values_.for_each_storage([&](StorageInfo& info) { root(info.residual_labels, info.residual_node); });
+  for (BirthId id : pending_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    roots.push_back(birth->node);
+    for (const SinkHit& sink : birth->sinks) roots.push_back(sink.node);
+  }
+
+  std::vector<BirthId> alive = pending_;
+  for (LabelSetId id = 1; id < used.size(); ++id) {
+    if (used[id]) alive.insert(alive.end(), labels_.get(id).births.begin(), labels_.get(id).births.end());
+  }
+  std::sort(alive.begin(), alive.end());
+  std::erase_if(births_, [&](const auto& entry) {
+    return !entry.second->harmful && !std::binary_search(alive.begin(), alive.end(), entry.first);
+  });
+
+  const std::vector<LabelSetId> new_sets = labels_.keep(used);
+  const std::vector<NodeId> new_nodes = graph_.keep(roots);
+  auto node = [&](NodeId old) { return old == kNoNode ? kNoNode : new_nodes[old]; };
+  values_.for_each([&](Value& value) {
+    value.labels = new_sets[value.labels];
+    value.node = node(value.node);
+  });
+  values_.for_each_storage([&](StorageInfo& info) {
+    info.residual_labels = new_sets[info.residual_labels];
+    info.residual_node = node(info.residual_node);
+  });
+  for (auto& [id, birth] : births_) {
+    birth->node = node(birth->node);
+    for (SinkHit& sink : birth->sinks) sink.node = node(sink.node);
+  }
+  std::erase_if(born_in_step_, [&](BirthId id) { return !births_.contains(id); });
+  max_births_ = std::max<std::size_t>(4096, 2 * (births_.size() - harmful_));
+  max_sets_ = std::max<std::size_t>(1u << 16, 2 * labels_.size());
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nanhunt/event.h"
+
+#include <array>
+#include <cstddef>
+
+namespace nanhunt {
+namespace {
+
+// In the order of the enumerators.
+constexpr std::array<std::string_view, 10> kPhaseNames = {"data", "forward", "loss", "scale",     "backward",
+                                                          "comm", "unscale", "clip", "optimizer", "update"};
+static_assert(kPhaseNames.size() == static_cast<std::size_t>(Phase::kUpdate) + 1);
+
+constexpr std::array<std::string_view, 7> kMarkKindNames = {"loss",   "door_gradient", "parameter", "state",
+                                                            "buffer", "batch",         "label"};
+static_assert(kMarkKindNames.size() == static_cast<std::size_t>(MarkKind::kLabel) + 1);
+
+}  // namespace
+
+std::string_view phase_name(Phase phase) {
+  const auto i = static_cast<std::size_t>(phase);
+  return i < kPhaseNames.size() ? kPhaseNames[i] : "unknown";
+}
+
+std::optional<Phase> parse_phase(std::string_view name) {
+  for (std::size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (kPhaseNames[i] == name) return static_cast<Phase>(i);
+  }
+  return std::nullopt;
+}
+
+std::string_view mark_kind_name(MarkKind kind) {
+  const auto i = static_cast<std::size_t>(kind);
+  return i < kMarkKindNames.size() ? kMarkKindNames[i] : "unknown";
+}
+
+}  // namespace nanhunt

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nanhunt/engine/module.h"
+
+#include <algorithm>
+#include <set>
+
+#include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/random.h"
+#include "src/engine/ops/op.h"
+
+namespace nanhunt::engine {
+namespace {
+
+std::string join(const std::string& parent, const std::string& name) {
+  return parent.empty() ? name : parent + "." + name;
+}
+
+// Keeps enter and exit paired when a forward throws.
+class ScopedModuleCall {
+ public:
+  explicit ScopedModuleCall(const std::string& path) : path_(path), module_(path) { notify_module_enter(path_); }
+  ~ScopedModuleCall() { notify_module_exit(path_); }
+  ScopedModuleCall(const ScopedModuleCall&) = delete;
+  ScopedModuleCall& operator=(const ScopedModuleCall&) = delete;
+
+ private:
+  const std::string& path_;
+  ScopedModule module_;
+};
+
+template <typename Entries>
+bool has_name(const Entries& entries, const std::string& name) {
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.first == name; });
+}
+
+std::string random_identifier(RandomStream& random) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
+  std::string name(8, ' ');
+  for (char& c : name) c = kLetters[random.below(kLetters.size())];
+  return name;
+}
+
+}  // namespace
+
+Tensor Module::operator()(const Tensor& input) {
+  const ScopedModuleCall call(path_);
+  return forward(input);
+}
+
+void Module::expect_new_name(const char* what, const std::string& name) const {
+  if (name.empty() || name.find('.') != std::string::npos) {
+    fail(what, "a name without dots", "'" + name + "'");
+  }
+  if (has_name(parameters_, name) || has_name(buffers_, name) || has_name(children_, name)) {
+    fail(what, "a name not used yet in '" + path_ + "'", "'" + name + "'");
+  }
+}
+
+Tensor& Module::register_parameter(std::string name, Tensor value) {
+  expect_new_name("register_parameter", name);
+  expect_floating("register_parameter", value, name);
+  if (!value.is_contiguous()) fail("register_parameter", "a contiguous tensor", describe(value));
+  value.set_requires_grad(true);
+  parameters_.emplace_back(std::move(name), std::make_unique<Tensor>(std::move(value)));
+  return *parameters_.back().second;
+}
+
+Tensor& Module::register_buffer(std::string name, Tensor value) {
+  expect_new_name("register_buffer", name);
+  expect_defined("register_buffer", value, name);
+  buffers_.emplace_back(std::move(name), std::make_unique<Tensor>(std::move(value)));
+  return *buffers_.back().second;
+}
+
+void Module::add_child(std::string name, std::unique_ptr<Module> child) {
+  expect_new_name("register_module", name);
+  child->set_path(join(path_, name));
+  children_.emplace_back(std::move(name), std::move(child));
+}
+
+void Module::set_path(std::string path) {
+  path_ = std::move(path);
+  for (auto& [name, child] : children_) child->set_path(join(path_, name));
+}
+
+std::vector<NamedTensor> Module::named_parameters() const {
+  std::vector<NamedTensor> out;
+  for (const auto& [name, tensor] : parameters_) out.push_back({join(path_, name), *tensor});
+  for (const auto& [name, child] : children_) {
+    for (NamedTensor& entry : child->named_parameters()) out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+std::vector<NamedTensor> Module::named_buffers() const {
+  std::vector<NamedTensor> out;
+  for (const auto& [name, tensor] : buffers_) out.push_back({join(path_, name), *tensor});
+  for (const auto& [name, child] : children_) {
+    for (NamedTensor& entry : child->named_buffers()) out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+void Module::to(DType dtype) {
+  auto convert = [dtype](Tensor& tensor) {
+    if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
+    Tensor converted = Tensor::zeros(tensor.sizes(), dtype);
+    converted.copy_from(tensor);
+    tensor = std::move(converted.set_requires_grad(tensor.requires_grad()));
+  };
+  for (auto& [name, tensor] : parameters_) convert(*tensor);
+  for (auto& [name, tensor] : buffers_) convert(*tensor);
+  for (auto& [name, child] : children_) child->to(dtype);
+}
+
+std::vector<std::pair<std::string, std::string>> Module::randomise_names(std::uint64_t seed) {
+  RandomStream random(seed, /*stream=*/0x6e616d65);
+  std::vector<std::pair<std::string, std::string>> renamed;
+  rename_below(path_, random, renamed);
+  return renamed;
+}
+
+void Module::rename_below(const std::string& old_path, RandomStream& random,
+                          std::vector<std::pair<std::string, std::string>>& renamed) {
+  std::set<std::string> used;
+  auto rename = [&](std::string& name) {
+    const std::string old = join(old_path, name);
+    do {
+      name = random_identifier(random);
+    } while (!used.insert(name).second);
+    renamed.emplace_back(old, join(path_, name));
+    return old;
+  };
+  for (auto& [name, tensor] : parameters_) rename(name);
+  for (auto& [name, tensor] : buffers_) rename(name);
+  for (auto& [name, child] : children_) {
+    const std::string old = rename(name);
+    child->path_ = join(path_, name);
+    child->rename_below(old, random, renamed);
+  }
+}
+
+}  // namespace nanhunt::engine

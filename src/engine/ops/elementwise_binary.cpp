@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// add, sub, mul, div (by tensor or scalar), pow. Backward formulas are those of eager PyTorch.
+#include <cmath>
+
+#include "nanhunt/engine/ops.h"
+#include "src/engine/ops/elementwise.h"
+
+namespace nanhunt::engine {
+namespace {
+
+struct Plan {
+  DType dtype;
+  Shape shape;
+};
+
+// At least one operand floats; the other may be of any dtype and promotes.
+Plan plan(std::string_view op, const Tensor& self, const Tensor& other) {
+  expect_defined(op, self, "self");
+  expect_defined(op, other, "other");
+  Plan p{promote(self, other), broadcast(op, self.sizes(), other.sizes())};
+  switch (p.dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64:
+      return p;
+    default:
+      fail(op, "an operand of fp16, bf16, fp32 or fp64", describe(self) + " and " + describe(other));
+  }
+}
+
+// self + sign * alpha * other. A unit alpha multiplies nothing.
+Tensor add_scaled(std::string_view op, const Tensor& self, const Tensor& other, double alpha, double sign) {
+  const Plan p = plan(op, self, other);
+  const double factor = sign * alpha;
+  Tensor out = factor == 1 ? map(
+                                 p.shape, p.dtype, [](auto a, auto b) { return a + b; }, self, other)
+               : factor == -1 ? map(
+                                    p.shape, p.dtype, [](auto a, auto b) { return a - b; }, self, other)
+                              : map(
+                                    p.shape, p.dtype, [factor](auto a, auto b) { return a + cast_like(a, factor) * b; },
+                                    self, other);
+  return finish(
+      op, op_math(p.dtype), std::move(out), {{"self", &self}, {"other", &other}}, {{"alpha", alpha}}, {},
+      [factor](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+        return {map_gradient(
+                    node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
+                map_gradient(
+                    node.edges[1], g.sizes(), node.dtype, [factor](auto x) { return cast_like(x, factor) * x; }, g)};
+      });
+}
+
+// f(self, scalar) with gradient df(grad, scalar).
+template <typename F, typename Gradient>
+Tensor with_scalar(std::string_view op, const Tensor& self, double other, F f, Gradient df) {
+  expect_floating(op, self, "self");
+  return finish(op, op_math(self.dtype()),
+                map(
+                    self.sizes(), self.dtype(), [=](auto x) { return f(x, cast_like(x, other)); }, self),
+                {{"self", &self}}, {{"other", other}}, {},
+                [df, other](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  return {map_gradient(
+                      node.edges[0], g.sizes(), node.dtype, [=](auto x) { return df(x, cast_like(x, other)); }, g)};
+                });
+}
+
+// The exponents that eager kernels compute without pow; the others go through pow.
+struct Power {
+  double exponent;
+  template <typename T>
+  T operator()(T x) const {
+    if (exponent == 0) return T{1};
+    if (exponent == 1) return x;
+    if (exponent == 0.5) return std::sqrt(x);
+    if (exponent == -0.5) return T{1} / std::sqrt(x);
+    if (exponent == 2) return x * x;
+    if (exponent == 3) return x * x * x;
+    if (exponent == -1) return T{1} / x;
+    if (exponent == -2) return T{1} / (x * x);
+    return std::pow(x, static_cast<T>(exponent));
+  }
+};
+
+}  // namespace
+
+Tensor add(const Tensor& self, const Tensor& other, double alpha) { return add_scaled("add", self, other, alpha, 1); }
+Tensor sub(const Tensor& self, const Tensor& other, double alpha) { return add_scaled("sub", self, other, alpha, -1); }
+
+Tensor mul(const Tensor& self, const Tensor& other) {
+  const Plan p = plan("mul", self, other);
+  return finish("mul", op_math(p.dtype),
+                map(
+                    p.shape, p.dtype, [](auto a, auto b) { return a * b; }, self, other),
+                {{"self", &self}, {"other", &other}}, {},
+                {{"self", saved_for(other, self)}, {"other", saved_for(self, other)}},
+                [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+                  const auto product = [](auto x, auto y) { return x * y; };
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, product, g, b),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, product, g, a)};
+                });
+}
+
+Tensor div(const Tensor& self, const Tensor& other) {
+  const Plan p = plan("div", self, other);
+  return finish("div", op_math(p.dtype),
+                map(
+                    p.shape, p.dtype, [](auto a, auto b) { return a / b; }, self, other),
+                {{"self", &self}, {"other", &other}}, {}, {{"self", saved_for(other, self)}, {"other", &other}},
+                [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+                  return {map_gradient(
+                              node.edges[0], g.sizes(), node.dtype, [](auto x, auto y) { return x / y; }, g, b),
+                          // Divides twice, as eager does: b * b would underflow earlier.
+                          map_gradient(
+                              node.edges[1], g.sizes(), node.dtype,
+                              [](auto x, auto n, auto d) { return -x * ((n / d) / d); }, g, a, b)};
+                });
+}
+
+Tensor pow(const Tensor& self, double exponent) {
+  expect_floating("pow", self, "self");
+  return finish("pow", op_math(self.dtype()), map(self.sizes(), self.dtype(), Power{exponent}, self), {{"self", &self}},
+                {{"exponent", exponent}}, {{"self", &self}},
+                [exponent](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  // A zero exponent gives zeros, whatever the gradient.
+                  if (exponent == 0) return {Tensor::zeros(g.sizes(), node.dtype)};
+                  return {map_gradient(
+                      node.edges[0], g.sizes(), node.dtype,
+                      [exponent](auto x, auto y) { return x * (cast_like(x, exponent) * Power{exponent - 1}(y)); }, g,
+                      node.saved[0].tensor)};
+                });
+}
+
+Tensor add(const Tensor& self, double other) {
+  return with_scalar(
+      "add", self, other, [](auto x, auto s) { return x + s; }, [](auto g, auto) { return g; });
+}
+Tensor sub(const Tensor& self, double other) {
+  return with_scalar(
+      "sub", self, other, [](auto x, auto s) { return x - s; }, [](auto g, auto) { return g; });
+}
+Tensor mul(const Tensor& self, double other) {
+  return with_scalar(
+      "mul", self, other, [](auto x, auto s) { return x * s; }, [](auto g, auto s) { return g * s; });
+}
+Tensor div(const Tensor& self, double other) {
+  return with_scalar(
+      "div", self, other, [](auto x, auto s) { return x / s; }, [](auto g, auto s) { return g / s; });
+}
+
+}  // namespace nanhunt::engine

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# The part of the engine that trains: random numbers, data, modules, models, optimizers, Trainer.
+set(NANHUNT_ENGINE_TRAINING_SOURCES
+  random/philox.cpp
+  data/batches.cpp data/digits.cpp data/digits_file.cpp
+  modules/layers.cpp modules/module.cpp
+  models/mlp.cpp
+  optim/adam.cpp optim/fused.cpp optim/make_optimizer.cpp optim/sgd.cpp optim/stepped_optimizer.cpp
+  trainer.cpp)
+# The data set is assembled into digits_file.cpp, which must be built again when it changes.
+set(_digits_csv "${CMAKE_CURRENT_SOURCE_DIR}/data/digits.csv")
+set_source_files_properties(data/digits_file.cpp PROPERTIES
+  COMPILE_DEFINITIONS "NANHUNT_DIGITS_CSV=\"${_digits_csv}\"" OBJECT_DEPENDS "${_digits_csv}")

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nanhunt/engine/trainer.h"
+
+#include <map>
+
+#include "nanhunt/engine/autograd.h"
+#include "nanhunt/engine/hooks.h"
+#include "src/engine/ops/op.h"
+
+namespace nanhunt::engine {
+namespace {
+
+// Deep copies, and back into the very same tensors: views and optimizers keep their handles.
+std::vector<Tensor> clone_all(const std::vector<NamedTensor>& tensors) {
+  std::vector<Tensor> copies;
+  for (const NamedTensor& entry : tensors) copies.push_back(entry.tensor.clone());
+  return copies;
+}
+
+void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copies) {
+  if (tensors.size() != copies.size()) fail("restore", "a snapshot of this model", "one of another model");
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_from(copies[i]);
+}
+
+void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
+}
+
+}  // namespace
+
+struct Trainer::Snapshot {
+  std::uint32_t next_step = 0;
+  std::vector<Tensor> parameters, buffers;
+  Optimizer::Snapshot optimizer;
+};
+
+struct Trainer::Impl {
+  std::unique_ptr<Module> model;
+  std::unique_ptr<Optimizer> optimizer;
+  BatchSource batches;
+  LossFunction loss;
+  std::function<void(Trainer&)> door_callback;
+  std::uint32_t next_step = 0;
+  bool start_marked = false;                             // observers know what the coming step starts from
+  std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
+
+  void mark_start() {
+    if (start_marked || !has_observers()) return;
+    start_marked = true;
+    mark_all(MarkKind::kParameter, model->named_parameters());
+    mark_all(MarkKind::kState, optimizer->named_state());
+    buffer_versions.clear();
+    mark_changed_buffers();
+  }
+
+  void mark_changed_buffers() {
+    if (!has_observers()) return;
+    for (const auto& [path, tensor] : model->named_buffers()) {
+      const auto [known, is_new] = buffer_versions.try_emplace(path, tensor.version());
+      if (!is_new && known->second == tensor.version()) continue;
+      known->second = tensor.version();
+      notify_mark(MarkKind::kBuffer, path, tensor);
+    }
+  }
+
+  Batch load_batch(std::uint32_t step) {
+    const ScopedPhase phase(Phase::kData);
+    const ScopedModule no_module("");
+    mark_start();
+    Batch batch = batches(step);
+    notify_micro_batch(0, batch.sample_ids);
+    if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
+    if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
+    return batch;
+  }
+
+  Tensor compute_loss(const Batch& batch) {
+    Tensor output;
+    {
+      const ScopedPhase phase(Phase::kForward);
+      output = (*model)(batch.inputs);
+    }
+    const ScopedPhase phase(Phase::kLoss);
+    const ScopedModule region("<loss>");
+    Tensor value = loss(output, batch);
+    notify_mark(MarkKind::kLoss, "loss", value);
+    return value;
+  }
+};
+
+Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches,
+                 LossFunction loss)
+    : impl_(std::make_unique<Impl>()) {
+  if (model == nullptr || optimizer == nullptr || !batches || !loss) {
+    fail("trainer", "a model, an optimizer, a batch source and a loss", "an empty one");
+  }
+  impl_->model = std::move(model);
+  impl_->optimizer = std::move(optimizer);
+  impl_->batches = std::move(batches);
+  impl_->loss = std::move(loss);
+}
+
+Trainer::~Trainer() = default;
+
+StepResult Trainer::step() {
+  Impl& run = *impl_;
+  const std::uint32_t step = run.next_step;
+  notify_step_begin(step);
+  const Batch batch = run.load_batch(step);
+  run.optimizer->zero_grad();
+  const Tensor loss = run.compute_loss(batch);
+  {
+    const ScopedPhase phase(Phase::kBackward);
+    loss.backward();
+  }
+  {
+    const ScopedPhase phase(Phase::kOptimizer);
+    for (const auto& [path, parameter] : run.optimizer->parameters()) {
+      if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
+    }
+  }
+  if (run.door_callback) run.door_callback(*this);
+  notify_optimizer_begin();
+  run.optimizer->step();
+  notify_optimizer_end(/*skipped=*/false);
+  run.mark_changed_buffers();
+  ++run.next_step;
+  const StepResult result{.step = step, .loss = loss.item(), .skipped = false};
+  notify_step_end(step, result.loss, run.optimizer->options().lr, /*scale=*/1, result.skipped);
+  return result;
+}
+
+std::uint32_t Trainer::next_step() const { return impl_->next_step; }
+Module& Trainer::model() { return *impl_->model; }
+Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
+
+void Trainer::set_door_callback(std::function<void(Trainer&)> callback) { impl_->door_callback = std::move(callback); }
+
+std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
+  auto out = std::make_shared<Snapshot>();
+  out->next_step = impl_->next_step;
+  out->parameters = clone_all(impl_->model->named_parameters());
+  out->buffers = clone_all(impl_->model->named_buffers());
+  out->optimizer = impl_->optimizer->snapshot();
+  return out;
+}
+
+void Trainer::restore(const Snapshot& snapshot) {
+  copy_back(impl_->model->named_parameters(), snapshot.parameters);
+  copy_back(impl_->model->named_buffers(), snapshot.buffers);
+  impl_->optimizer->restore(snapshot.optimizer);
+  impl_->optimizer->zero_grad();
+  impl_->next_step = snapshot.next_step;
+  impl_->start_marked = false;
+}
+
+}  // namespace nanhunt::engine

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins engine and analysis: tries fixes on the very run that failed and records what came of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "nanhunt/recorder.h"
+
+namespace nanhunt::hunt {
+
+struct Fix {
+  std::string id;           // "fp32-masters"
+  std::string description;  // "fp32 master weights and optimizer state"
+};
+
+// A run that can be trained again from its start with one thing changed. Implemented above this layer
+// (hooks/engine); never watched while it replays.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  virtual std::vector<Fix> fixes() const = 0;
+  // Trains afresh with the fix through `step` and `further_steps` more; stops at the first non-finite
+  // loss, gradient, parameter or state. Update norms are compared with an fp64 optimizer fed the same gradients.
+  virtual ExperimentRecord try_fix(const Fix& fix, std::uint32_t step, std::uint32_t further_steps) = 0;
+};
+
+// A verified fix must train this many finite steps past the failure, with every parameter's update norm
+// within this factor of an fp64 optimizer's (design section 6).
+inline constexpr std::uint32_t kFurtherSteps = 50;
+inline constexpr double kUpdateFactorBound = 1.25;
+
+// Tries every fix for a failure at `step` and hands each outcome to the recorder. Returns them in order.
+std::vector<ExperimentRecord> verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder);
+
+// What the trace says so far, and what came of the fixes tried on account of it.
+struct HuntOutcome {
+  Analysis analysis;  // as it was before the fixes were tried
+  std::vector<ExperimentRecord> experiments;
+};
+
+// Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, tries every fix
+// at the step of that finding. The experiments are in the trace, so a later analysis has them.
+Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder);
+
+}  // namespace nanhunt::hunt

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/op_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nanhunt::record {
+namespace {
+
+struct Row {
+  std::string_view op;
+  OpTraits traits;
+};
+
+constexpr FlushRule kNo = FlushRule::kNotMeasured;
+constexpr ElementMap kEach = ElementMap::kElementwise;
+constexpr ElementMap kSame = ElementMap::kSameShape;
+
+// Sorted by name. exp, softmax and sigmoid are not measured: their tails vanish by design.
+constexpr std::array kRows = {
+    Row{"_to_copy", {FlushRule::kCopy, kEach}},
+    Row{"abs", {kNo, kEach}},
+    Row{"add", {kNo, kEach}},
+    Row{"add_", {kNo, kEach}},
+    Row{"addcdiv_", {kNo, kEach}},
+    Row{"addcmul_", {FlushRule::kSquareAdd, kEach}},
+    Row{"clamp", {kNo, kEach}},
+    Row{"clone", {kNo, kEach}},
+    Row{"copy_", {FlushRule::kCopy, kEach}},
+    Row{"div", {FlushRule::kQuotient, kEach}},
+    Row{"div_", {FlushRule::kQuotient, kEach}},
+    Row{"eq", {kNo, kEach}},
+    Row{"exp", {kNo, kEach}},
+    Row{"fill_", {kNo, kEach}},
+    Row{"gt", {kNo, kEach}},
+    Row{"lerp_", {kNo, kEach}},
+    Row{"log", {kNo, kEach}},
+    Row{"log_softmax", {kNo, kSame}},
+    Row{"masked_fill", {kNo, kEach}},
+    Row{"mean", {kNo, kSame}},
+    Row{"mul", {FlushRule::kProduct, kEach}},
+    Row{"mul_", {FlushRule::kProduct, kEach}},
+    Row{"neg", {kNo, kEach}},
+    Row{"norm", {kNo, kSame}},
+    Row{"pow", {FlushRule::kPower, kEach}},
+    Row{"relu", {kNo, kEach}},
+    Row{"rsqrt", {kNo, kEach}},
+    Row{"sigmoid", {kNo, kEach}},
+    Row{"softmax", {kNo, kSame}},
+    Row{"sqrt", {kNo, kEach}},
+    Row{"sub", {kNo, kEach}},
+    Row{"sub_", {kNo, kEach}},
+    Row{"sum", {kNo, kSame}},
+    Row{"tanh", {kNo, kEach}},
+    Row{"where", {kNo, kEach}},
+};
+static_assert(std::is_sorted(kRows.begin(), kRows.end(), [](const Row& a, const Row& b) { return a.op < b.op; }));
+
+constexpr std::string_view kBackward = "_backward";
+
+}  // namespace
+
+OpTraits op_traits(std::string_view op) {
+  const bool backward = op.ends_with(kBackward);
+  if (backward) op.remove_suffix(kBackward.size());
+  const auto it = std::lower_bound(kRows.begin(), kRows.end(), op,
+                                   [](const Row& row, std::string_view name) { return row.op < name; });
+  if (it == kRows.end() || it->op != op) return {};
+  OpTraits traits = it->traits;
+  if (backward) traits.flush = FlushRule::kNotMeasured;
+  return traits;
+}
+
+}  // namespace nanhunt::record

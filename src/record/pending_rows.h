@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows not yet handed to the writer, with what is needed to thin them when there is no room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nanhunt/trace.h"
+
+namespace nanhunt::record {
+
+struct PendingRows {
+  RecordBatch batch;
+  // Parallel to batch.ops and batch.marks: 1: something non-finite goes in or comes out, never dropped.
+  std::vector<std::uint8_t> op_is_essential, mark_is_essential;
+  // Parallel to batch.ends_of_life: lowest number of a batch that holds a row of the storage.
+  std::vector<std::uint64_t> end_first_batch;
+  std::uint64_t number = 1;  // of this batch, 1, 2, 3 ...
+
+  void clear();
+};
+
+struct Dropped {
+  std::uint64_t ops = 0, values = 0, other = 0;
+  bool any() const { return ops + values + other != 0; }
+  void add(const Dropped& more);
+};
+
+// Takes routine rows out, in place: ops without bad inputs or outputs, their values, marks of good values, ends of
+// storages of which no row is left. Strings, layouts, steps, sample ids, evidence and everything an essential row
+// refers to stay. `dropped_values` gets the values whose rows went.
+Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values);
+
+// What is lost if the whole batch is. Strings and layouts are not counted: they are kept.
+Dropped rows_of(const RecordBatch& batch);
+
+}  // namespace nanhunt::record

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/recorder.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "src/record/batch_queue.h"
+#include "src/record/fp_environment.h"
+#include "src/record/row_builder.h"
+#include "src/record/writer_thread.h"
+
+namespace nanhunt::record {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kBatchOps = 2048;  // rows are handed over after this many, or at a quarter of the queue's bytes
+
+// A row waits at most two ticks to be handed over and, where the run waits for the writer, half of flush_ms in the
+// queue; together flush_ms. Writing comes on top.
+milliseconds tick_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 4)); }
+milliseconds queue_age_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 2)); }
+
+class RecorderImpl final : public Recorder {
+ public:
+  RecorderImpl(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer)
+      : options_(options),
+        process_(getpid()),
+        started_(BatchQueue::Clock::now()),
+        builder_({options.stats, options.max_evidence, {}}),
+        queue_(std::make_unique<BatchQueue>(std::max<std::size_t>(options.queue_bytes, 1))),
+        writer_(std::make_unique<WriterThread>(*queue_, std::move(writer), tick_of(options.flush_ms),
+                                               [this] { on_tick(); })) {}
+
+  ~RecorderImpl() override {
+    const Status ignored = close();  // whoever wants to know calls close() itself
+    (void)ignored;
+    if (getpid() != process_) {  // their thread is not here: its locks can neither be waited for nor destroyed
+      (void)writer_.release();
+      (void)queue_.release();
+    }
+  }
+
+  void on_op(const OpEvent& event) noexcept override {
+    guarded(&Dropped::ops, [&] {
+      const bool anomalous = builder_.add_op(event);
+      ++ops_;
+      if (anomalous && anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
+    });
+  }
+  void on_mark(const MarkEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] {
+      builder_.add_mark(event);
+      ++marks_;
+    });
+  }
+  void on_batch(const BatchEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_batch(event); });
+  }
+  void on_step_end(const StepEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] {
+      const std::chrono::nanoseconds since = BatchQueue::Clock::now() - started_;
+      builder_.add_step(event, since.count());
+    });
+  }
+  void on_storage_released(std::uint64_t storage) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_release(storage); });
+  }
+  void on_experiment(const ExperimentRecord& experiment) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
+  }
+
+  RecorderCounters counters() const override {
+    const WriterThread::Failures failures = writer_->failures();
+    std::lock_guard lock(mutex_);
+    Dropped all = dropped_;
+    all.add(failures.dropped);
+    RecorderCounters c;
+    c.ops = ops_;
+    c.values = builder_.values_made();
+    c.marks = marks_;
+    c.dropped_ops = all.ops;
+    c.dropped_values = all.values;
+    c.dropped_other = all.other + builder_.refused();
+    c.write_errors = failures.errors;
+    c.first_write_error = failures.first.message();
+    return c;
+  }
+  std::uint64_t anomalies() const override { return anomalies_.load(std::memory_order_relaxed); }
+  const std::string& attempt_dir() const override { return writer_->attempt_dir(); }
+
+  Status flush() override {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return close_status_;
+      if (in_forked_child()) return {};
+      const Status handed = hand_over_all();
+      if (!handed) return handed;
+    }
+    queue_->wait_until_written();
+    return outcome();
+  }
+
+  Status close() override {
+    std::lock_guard lock(mutex_);
+    if (closed_) return close_status_;
+    if (in_forked_child()) return {};
+    closed_ = true;
+    const Status handed = hand_over_all();
+    queue_->close();
+    writer_->join();
+    close_status_ = outcome();
+    if (close_status_ && !handed) close_status_ = handed;
+    return close_status_;
+  }
+
+ private:
+  // Runs one event. Nothing it throws gets out, nor what its arithmetic does to the floating-point environment.
+  template <typename Event>
+  void guarded(std::uint64_t Dropped::*kind, Event&& event) noexcept {
+    try {
+      std::lock_guard lock(mutex_);
+      ScopedDefaultFpEnvironment environment;
+      try {
+        if (closed_) return count_lost(kind);
+        event();
+      } catch (...) {  // no memory: the event is lost, the run is not
+        return count_lost(kind);
+      }
+      try {
+        hand_over_if_due();
+      } catch (...) {  // no memory: the rows stay, the next event tries again
+      }
+    } catch (...) {  // the mutex itself failed
+    }
+  }
+
+  void count_lost(std::uint64_t Dropped::*kind) {
+    ++(dropped_.*kind);
+    ++(unreported_.*kind);
+  }
+
+  void hand_over_if_due() {
+    const std::size_t ops = builder_.rows().batch.ops.size();
+    std::size_t bytes = builder_.bytes();
+    const bool asked = hand_over_soon_ || tick_waits_.load(std::memory_order_relaxed);
+    if (!asked && ops < kept_ops_ + kBatchOps && bytes < kept_bytes_ + batch_bytes()) return;
+    if (in_forked_child()) return;
+    hand_over_soon_ = false;
+    tick_waits_.store(false, std::memory_order_relaxed);
+    if (options_.on_full == OnFull::kWait) {
+      queue_->wait_for_room(bytes, queue_age_of(options_.flush_ms));
+    } else if (!queue_->has_room(bytes)) {
+      const Dropped dropped = builder_.thin_rows();
+      dropped_.add(dropped);
+      unreported_.add(dropped);
+      // What is left is never dropped: it waits here for room, and once it is a batch of its own the run waits too.
+      kept_ops_ = builder_.rows().batch.ops.size();
+      kept_bytes_ = builder_.bytes();
+      if (kept_bytes_ < batch_bytes()) return;
+      queue_->wait_for_room(kept_bytes_, BatchQueue::Clock::duration::max());
+    }
+    push();
+  }
+  std::size_t batch_bytes() const { return std::max<std::size_t>(options_.queue_bytes / 4, 1); }
+
+  Status hand_over_all() {
+    try {
+      if (builder_.empty() && !unreported_.any()) return {};
+      queue_->wait_for_room(builder_.bytes(), BatchQueue::Clock::duration::max());
+      push();
+      return {};
+    } catch (const std::exception& e) {
+      return {StatusCode::kWriteFailed,
+              fmt::format("cannot hand the last rows to the writer of {}: {}", attempt_dir(), e.what())};
+    }
+  }
+
+  void push() {
+    if (unreported_.any()) {
+      builder_.add_drop(unreported_);
+      unreported_ = {};
+    }
+    RecordBatch next = queue_->empty_batch();
+    const std::size_t bytes = builder_.bytes();
+    queue_->push(std::move(builder_.rows().batch), bytes, builder_.next_seq());
+    builder_.begin_batch(std::move(next));
+    kept_ops_ = 0;
+    kept_bytes_ = 0;
+  }
+
+  // From the writer's thread. It must not wait for the run, which may be waiting for it.
+  void on_tick() {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) {
+      tick_waits_.store(true, std::memory_order_relaxed);  // the event that is running hands over
+      return;
+    }
+    try {
+      if (closed_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
+      push();
+    } catch (...) {  // no memory: the next tick tries again
+    }
+  }
+
+  // A forked child has no writer thread: it records nothing and leaves the parent's file alone.
+  bool in_forked_child() {
+    if (getpid() == process_) return false;
+    closed_ = true;
+    return true;
+  }
+
+  Status outcome() const {
+    const WriterThread::Failures failures = writer_->failures();
+    if (failures.errors == 0) return {};
+    return {
+        failures.first.code(),
+        fmt::format("the trace in {} is incomplete, {} ops and {} values were lost: {}. What was written before stays "
+                    "readable; make room or choose another folder, then run again",
+                    attempt_dir(), failures.dropped.ops, failures.dropped.values, failures.first.message())};
+  }
+
+  const RecorderOptions options_;
+  const pid_t process_;
+  const BatchQueue::Clock::time_point started_;
+
+  mutable std::mutex mutex_;  // held during an event, also while the event waits for room
+  RowBuilder builder_;
+  std::uint64_t ops_ = 0, marks_ = 0;
+  std::atomic<std::uint64_t> anomalies_{0};
+  Dropped dropped_, unreported_;               // here, not by the writer; unreported: no DropRecord tells of them yet
+  std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
+  bool hand_over_soon_ = false;
+  std::atomic<bool> tick_waits_{false};
+  bool closed_ = false;
+  Status close_status_;
+  std::unique_ptr<BatchQueue> queue_;
+  std::unique_ptr<WriterThread> writer_;  // last: its thread uses everything above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Recorder>> make_recorder(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer) {
+  const std::string dir = writer->attempt_dir();
+  try {
+    return std::unique_ptr<Recorder>(std::make_unique<RecorderImpl>(options, std::move(writer)));
+  } catch (const std::exception& e) {
+    return Status(StatusCode::kWriteFailed, fmt::format("cannot start recording to {}: {}", dir, e.what()));
+  }
+}
+
+}  // namespace nanhunt::record
+
+namespace nanhunt {
+
+Result<std::unique_ptr<Recorder>> Recorder::open(const RecorderOptions& options, RunInfo info) {
+  auto writer = TraceWriter::create(options.run_dir, std::move(info), options.writer);
+  if (!writer) return writer.status();
+  return record::make_recorder(options, std::move(*writer));
+}
+
+}  // namespace nanhunt

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/row_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/record/evidence.h"
+#include "src/record/op_table.h"
+
+namespace nanhunt::record {
+namespace {
+
+bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
+
+bool mixes_numbers(ArgRole role) { return role != ArgRole::kMask && role != ArgRole::kIndex; }
+
+template <typename T>
+void cut(std::vector<T>& rows, std::size_t size) {
+  rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(size), rows.end());
+}
+
+}  // namespace
+
+// Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
+struct RowBuilder::Checkpoint {
+  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends;
+  explicit Checkpoint(const RecordBatch& b)
+      : values(b.values.size()),
+        ops(b.ops.size()),
+        inputs(b.inputs.size()),
+        outputs(b.outputs.size()),
+        scalars(b.scalars.size()),
+        marks(b.marks.size()),
+        sample_ids(b.sample_ids.size()),
+        evidence(b.evidence.size()),
+        ends(b.ends_of_life.size()) {}
+};
+
+// Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
+class RowBuilder::Rollback {
+ public:
+  explicit Rollback(RowBuilder& builder) : builder_(builder), before_(builder.rows_.batch) {}
+  ~Rollback() {
+    if (done_) return;
+    PendingRows& rows = builder_.rows_;
+    RecordBatch& b = rows.batch;
+    for (std::size_t i = before_.values; i < b.values.size(); ++i) {
+      ValueInfo* info = builder_.table_.find_id(b.values[i].storage, b.values[i].id);
+      if (info != nullptr) info->row_batch = 0;
+    }
+    cut(b.values, before_.values);
+    cut(b.ops, before_.ops);
+    cut(b.inputs, before_.inputs);
+    cut(b.outputs, before_.outputs);
+    cut(b.scalars, before_.scalars);
+    cut(b.marks, before_.marks);
+    cut(b.sample_ids, before_.sample_ids);
+    cut(b.evidence, before_.evidence);
+    cut(b.ends_of_life, before_.ends);
+    rows.op_is_essential.resize(b.ops.size());
+    rows.mark_is_essential.resize(b.marks.size());
+    rows.end_first_batch.resize(b.ends_of_life.size());
+    builder_.table_.end_event();
+  }
+  Rollback(const Rollback&) = delete;
+  Rollback& operator=(const Rollback&) = delete;
+  void commit() {
+    done_ = true;
+    builder_.table_.end_event();
+  }
+
+ private:
+  RowBuilder& builder_;
+  Checkpoint before_;
+  bool done_ = false;
+};
+
+RowBuilder::RowBuilder(const RowBuilderOptions& options)
+    : level_(std::clamp(options.stats, StatsLevel::kCounts, StatsLevel::kSums)),
+      evidence_left_(options.max_evidence),
+      table_(options.table) {}
+
+void RowBuilder::write_row(ValueInfo& info) {
+  rows_.batch.values.push_back(info.record);
+  info.row_batch = rows_.number;
+}
+
+void RowBuilder::write_again_if_dropped(ValueInfo& info) {
+  if (info.row_batch != 0) return;
+  if (info.record.base != 0) {
+    ValueInfo* base = table_.find_id(info.record.storage, info.record.base);
+    if (base != nullptr) write_again_if_dropped(*base);  // bases are older: this ends
+  }
+  write_row(info);
+}
+
+ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer) {
+  ValueRecord record;
+  record.id = next_value_;
+  record.storage = view.storage;
+  record.version = view.version;
+  record.offset = view.offset;
+  record.layout = layout;
+  record.producer = producer;
+  if (base != nullptr) {
+    record.base = base->record.id;
+    write_again_if_dropped(*base);
+  }
+  if (is_readable(view.tensor)) {
+    // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
+    // where the first bad element stands depends on the order.
+    const bool same_elements = base != nullptr && base->known_finite() && base->dtype == view.tensor.dtype &&
+                               base->record.offset == view.offset && base->record.stats.numel == view.tensor.numel() &&
+                               layouts_.is_dense(layout) && layouts_.is_dense(base->record.layout);
+    record.stats = same_elements ? base->record.stats : compute_stats(view.tensor, level_);
+    record.has_stats = true;
+  }
+  ValueInfo& info = table_.add(std::move(record), view.tensor.dtype, /*row_batch=*/0);
+  ++next_value_;
+  return info;
+}
+
+ValueInfo& RowBuilder::look_up(const ValueView& view) {
+  const LayoutId layout = layouts_.intern(view.tensor, rows_.batch);
+  ValueInfo* known = table_.find(view.storage, view.version, view.offset, layout);
+  if (known == nullptr) {
+    known = &add_value(view, layout, table_.find_base(view.storage, view.version), kNoSeq);
+  }
+  table_.touch(view.storage, next_seq_);
+  write_again_if_dropped(*known);
+  return *known;
+}
+
+ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, std::uint64_t seq) {
+  const ValueView& view = output.value;
+  ValueInfo* base = nullptr;  // the input this output is a view of
+  for (std::size_t i = 0; i < event.inputs.size() && base == nullptr; ++i) {
+    const ValueView& in = event.inputs[i].value;
+    if (in.storage != 0 && in.storage == view.storage && in.version == view.version) base = inputs_[i];
+  }
+  ValueInfo& info = add_value(view, layouts_.intern(view.tensor, rows_.batch), base, seq);
+  table_.touch(view.storage, next_seq_);
+  const FlushRule rule = op_traits(event.op).flush;
+  if (rule != FlushRule::kNotMeasured && info.record.has_stats) {
+    flush_inputs_.clear();
+    for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+      const ValueRecord& in = inputs_[i]->record;
+      flush_inputs_.push_back({&event.inputs[i], in.has_stats ? &in.stats : nullptr, in.id});
+    }
+    info.record.flushed = count_flushed(rule, flush_inputs_, event.scalars, view.tensor, info.record.stats);
+  }
+  write_row(info);
+  return info;
+}
+
+void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, std::uint64_t seq) {
+  const TensorStats& stats = made.record.stats;
+  bool nan_in = false, inf_in = false;
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    if (!mixes_numbers(event.inputs[i].role) || !inputs_[i]->is_bad()) continue;
+    nan_in = nan_in || inputs_[i]->record.stats.nan > 0;
+    inf_in = inf_in || inputs_[i]->record.stats.inf() > 0;
+  }
+  const ElementMap map = op_traits(event.op).elements;
+  const auto add = [&](std::int64_t at) {
+    if (at < 0 || evidence_left_ == 0) return;
+    EvidenceRecord row;
+    row.seq = seq;
+    row.value = made.record.id;
+    row.flat_index = at;
+    row.number = element_at(output.value.tensor, at);
+    for (const OperandNumber& operand : operands_at(map, event.inputs, output.value.tensor.sizes, at)) {
+      row.operands.push_back({strings_.intern(event.inputs[operand.input].slot, rows_.batch),
+                              inputs_[operand.input]->record.id, operand.flat_index, operand.number});
+    }
+    extra_bytes_ += sizeof(EvidenceRecord) + row.operands.size() * sizeof(Operand);
+    rows_.batch.evidence.push_back(std::move(row));
+    --evidence_left_;
+  };
+  // Born here: the first of each kind. Inf turned into NaN: the first NaN. Carried on: nothing new to see.
+  if (stats.inf() > 0 && !inf_in && !nan_in) add(find_first(output.value.tensor, BadKind::kInf));
+  if (stats.nan > 0 && !nan_in) add(find_first(output.value.tensor, BadKind::kNan));
+}
+
+bool RowBuilder::add_op(const OpEvent& event) {
+  Rollback rollback(*this);
+  const std::uint64_t seq = next_seq_++;  // used up even if the op is lost, so that it never names another
+  RecordBatch& b = rows_.batch;
+  OpRecord op;
+  op.seq = seq;
+  op.step = event.step;
+  op.micro_batch = event.micro_batch;
+  op.phase = event.phase;
+  op.module = strings_.intern(event.module, b);
+  op.op = strings_.intern(event.op, b);
+  op.call_site = strings_.intern(event.call_site, b);
+  op.compute_dtype = event.compute_dtype;
+
+  bool bad_in = false, bad_out = false;
+  op.first_input = static_cast<std::uint32_t>(b.inputs.size());
+  op.input_count = static_cast<std::uint32_t>(event.inputs.size());
+  inputs_.clear();
+  for (const OpInput& in : event.inputs) {
+    ValueInfo& info = look_up(in.value);
+    inputs_.push_back(&info);
+    bad_in = bad_in || info.is_bad();
+    b.inputs.push_back({info.record.id, strings_.intern(in.slot, b), in.role});
+  }
+  op.first_output = static_cast<std::uint32_t>(b.outputs.size());
+  op.output_count = static_cast<std::uint32_t>(event.outputs.size());
+  for (const OpOutput& out : event.outputs) {
+    const ValueInfo& info = make_output(event, out, seq);
+    b.outputs.push_back({info.record.id, strings_.intern(out.slot, b), ArgRole::kRead});
+    if (!info.is_bad()) continue;
+    bad_out = true;
+    if (evidence_left_ > 0) add_evidence(event, out, info, seq);
+  }
+  op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
+  op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());
+  for (const OpScalar& scalar : event.scalars) {
+    b.scalars.push_back({strings_.intern(scalar.name, b), scalar.value});
+  }
+  b.ops.push_back(op);
+  rows_.op_is_essential.push_back(bad_in || bad_out ? 1 : 0);
+  rollback.commit();
+  finish_event();
+  return bad_out;
+}
+
+void RowBuilder::add_mark(const MarkEvent& event) {
+  Rollback rollback(*this);
+  const ValueInfo& info = look_up(event.value);
+  MarkRecord mark;
+  mark.seq = next_seq_;
+  mark.step = event.step;
+  mark.micro_batch = event.micro_batch;
+  mark.kind = event.kind;
+  mark.path = strings_.intern(event.path, rows_.batch);
+  mark.value = info.record.id;
+  const bool bad = info.is_bad();
+  rows_.batch.marks.push_back(mark);
+  rows_.mark_is_essential.push_back(bad ? 1 : 0);
+  rollback.commit();
+  finish_event();
+}
+
+void RowBuilder::add_batch(const BatchEvent& event) {
+  Rollback rollback(*this);
+  rows_.batch.sample_ids.push_back({event.step, event.micro_batch, {event.sample_ids.begin(), event.sample_ids.end()}});
+  extra_bytes_ += sizeof(SampleIdsRecord) + event.sample_ids.size_bytes();
+  rollback.commit();
+}
+
+void RowBuilder::add_step(const StepEvent& event, std::int64_t wall_ns) {
+  rows_.batch.steps.push_back({event.step, event.skipped, event.loss, event.lr, event.scale, next_seq_, wall_ns});
+}
+
+void RowBuilder::add_release(std::uint64_t storage) {
+  Rollback rollback(*this);
+  const ValueTable::Released released = table_.release(storage);
+  if (released.has_rows) {
+    rows_.batch.ends_of_life.push_back({storage, next_seq_});
+    rows_.end_first_batch.push_back(released.first_batch);
+  }
+  rollback.commit();
+}
+
+void RowBuilder::add_experiment(const ExperimentRecord& experiment) {
+  rows_.batch.experiments.push_back(experiment);
+  extra_bytes_ += sizeof(ExperimentRecord) + experiment.fix.size() + experiment.description.size();
+}
+
+void RowBuilder::add_drop(const Dropped& dropped) {
+  rows_.batch.drops.push_back({next_seq_, dropped.ops, dropped.values, dropped.other});
+}
+
+void RowBuilder::finish_event() noexcept {
+  if (!table_.over_limit()) return;
+  try {
+    for (std::uint64_t storage : table_.least_recently_used()) add_release(storage);
+  } catch (...) {  // no memory: the next event tries again
+  }
+}
+
+std::size_t RowBuilder::bytes() const {
+  constexpr std::size_t kNameBytes = 64;  // a string's or layout's own memory, typically
+  const RecordBatch& b = rows_.batch;
+  return b.values.size() * sizeof(ValueRecord) + b.ops.size() * (sizeof(OpRecord) + 1) +
+         (b.inputs.size() + b.outputs.size()) * sizeof(OpArg) + b.scalars.size() * sizeof(ScalarArg) +
+         b.marks.size() * (sizeof(MarkRecord) + 1) + b.strings.size() * (sizeof(StringRecord) + kNameBytes) +
+         b.layouts.size() * (sizeof(LayoutRecord) + kNameBytes) +
+         b.ends_of_life.size() * (sizeof(EndOfLifeRecord) + 8) + b.steps.size() * sizeof(StepRecord) + extra_bytes_;
+}
+
+void RowBuilder::begin_batch(RecordBatch&& empty_batch) noexcept {
+  rows_.batch = std::move(empty_batch);
+  rows_.clear();
+  ++rows_.number;
+  extra_bytes_ = 0;
+}
+
+Dropped RowBuilder::thin_rows() {
+  std::vector<ValueRecord> gone;
+  const Dropped dropped = thin(rows_, gone);
+  for (const ValueRecord& value : gone) {
+    ValueInfo* info = table_.find_id(value.storage, value.id);
+    if (info != nullptr) info->row_batch = 0;
+  }
+  return dropped;
+}
+
+}  // namespace nanhunt::record

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events in, rows out. Runs in the thread of the run, reads the live data, and knows nothing of queues or files.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nanhunt/event.h"
+#include "nanhunt/trace.h"
+#include "src/record/flush_count.h"
+#include "src/record/interner.h"
+#include "src/record/pending_rows.h"
+#include "src/record/value_table.h"
+
+namespace nanhunt::record {
+
+struct RowBuilderOptions {
+  // Raised to kCounts: a lifecycle needs NaN and Inf apart. Lowered to kSums: a ValueRecord holds no more.
+  StatsLevel stats = StatsLevel::kSums;
+  std::uint32_t max_evidence = 256;
+  ValueTableLimits table;
+};
+
+// Every add_ may throw std::bad_alloc; the rows are then as before the call, and the event is lost whole.
+class RowBuilder {
+ public:
+  explicit RowBuilder(const RowBuilderOptions& options);
+
+  bool add_op(const OpEvent& event);  // true: a floating output is not finite
+  void add_mark(const MarkEvent& event);
+  void add_batch(const BatchEvent& event);
+  void add_step(const StepEvent& event, std::int64_t wall_ns);
+  void add_release(std::uint64_t storage);
+  void add_experiment(const ExperimentRecord& experiment);
+  void add_drop(const Dropped& dropped);
+
+  PendingRows& rows() { return rows_; }
+  const PendingRows& rows() const { return rows_; }
+  bool empty() const { return rows_.batch.empty(); }
+  std::size_t bytes() const;  // that the rows take, about; cheap
+  std::uint64_t next_seq() const { return next_seq_; }
+  std::uint64_t values_made() const { return next_value_ - 1; }
+  // Names and shapes that were refused a number.
+  std::uint64_t refused() const { return strings_.refused() + layouts_.refused(); }
+  const ValueTable& table() const { return table_; }
+
+  // Goes on in the memory of `empty_batch`; rows().batch was moved from.
+  void begin_batch(RecordBatch&& empty_batch) noexcept;
+  // Drops routine rows of the batch at hand.
+  Dropped thin_rows();
+
+ private:
+  struct Checkpoint;
+  class Rollback;
+
+  // The value `view` shows, made known if it was not, with a row that was not dropped.
+  ValueInfo& look_up(const ValueView& view);
+  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, std::uint64_t seq);
+  ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer);
+  void write_row(ValueInfo& info);
+  void write_again_if_dropped(ValueInfo& info);
+  void add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, std::uint64_t seq);
+  void finish_event() noexcept;
+
+  StatsLevel level_;
+  std::uint32_t evidence_left_;
+  std::uint64_t next_seq_ = 0;
+  ValueId next_value_ = 1;
+  std::size_t extra_bytes_ = 0;  // of rows that own memory
+  StringInterner strings_;
+  LayoutInterner layouts_;
+  ValueTable table_;
+  PendingRows rows_;
+  std::vector<ValueInfo*> inputs_;  // of the op at hand
+  std::vector<FlushInput> flush_inputs_;
+};
+
+}  // namespace nanhunt::record

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each kind of record offers to writer and reader. One file per kind in records/, one table here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "nanhunt/trace.h"
+#include "src/trace/columns.h"
+
+namespace nanhunt::trace {
+
+struct RowRange {
+  std::size_t begin = 0, end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+struct KeyRange {
+  std::uint64_t first = 0, last = 0;
+};
+
+struct RecordKind {
+  std::uint16_t type;
+  std::string_view name;  // as RecordBatch calls the list
+  std::size_t (*count)(const RecordBatch&);
+  void (*clear)(RecordBatch&);
+  void (*copy)(const RecordBatch& from, std::size_t row, RecordBatch& to);
+  void (*encode)(const RecordBatch&, RowRange, ColumnWriter&);
+  // Appends `rows` rows and returns nullptr, or says why it cannot (the caller then clears the kind).
+  const char* (*decode)(ColumnReader&, std::size_t rows, RecordBatch&);
+  // Why the row cannot be stored, or nullptr. `encode` looks too, and says refused() if there is such a row.
+  const char* (*refuse)(const RecordBatch&, std::size_t row) = nullptr;
+  // About how many payload bytes the row's lists and texts take; nullptr: none.
+  std::size_t (*weight)(const RecordBatch&, std::size_t row) = nullptr;
+  // Whether the row must be read before this op; nullptr: it has no place in time.
+  bool (*before)(const RecordBatch&, std::size_t row, const OpRecord& op) = nullptr;
+  // For the index of the end chunk; nullptr: no key.
+  KeyRange (*keys)(const RecordBatch&, RowRange) = nullptr;
+};
+
+// All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
+std::span<const RecordKind> record_kinds();
+inline constexpr std::size_t kKindCount = 11;
+inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
+                               kEvidenceType = 8, kEndType = 255;
+
+const RecordKind* find_record_kind(std::uint16_t type);  // nullptr: unknown
+std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unknown"
+
+extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
+    kExperiments, kDrops;
+
+// The list handling that every kind but ops shares.
+template <auto kList>
+struct ListOf {
+  static std::size_t count(const RecordBatch& batch) { return (batch.*kList).size(); }
+  static void clear(RecordBatch& batch) { (batch.*kList).clear(); }
+  static void copy(const RecordBatch& from, std::size_t row, RecordBatch& to) {
+    (to.*kList).push_back((from.*kList)[row]);
+  }
+};
+
+// For an `encode` that does not find out on its way.
+template <auto kRefuse>
+void refuse_rows(const RecordBatch& batch, RowRange range, ColumnWriter& out) {
+  for (std::size_t row = range.begin; row < range.end; ++row) {
+    if (kRefuse(batch, row) != nullptr) out.refuse();
+  }
+}
+
+// A column made from one field of every row.
+template <typename Rows, typename Field>
+void write_field(ColumnWriter& out, const Rows& rows, RowRange range, Coding coding, Field field) {
+  std::uint64_t* values = out.take(range.size());
+  for (std::size_t i = 0; i < range.size(); ++i) values[i] = static_cast<std::uint64_t>(field(rows[range.begin + i]));
+  out.column(values, range.size(), coding);
+}
+
+inline constexpr const char* kBadColumns = "columns do not fit";
+
+}  // namespace nanhunt::trace

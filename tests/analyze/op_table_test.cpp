@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The op table answers for every way a name is written.
+#include <gtest/gtest.h>
+
+#include "src/analyze/op_table.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+TEST(OpTable, finds_an_op_under_all_its_names) {
+  for (const char* name : {"add", "add_", "aten::add", "aten::add_", "aten::add.Tensor"})
+    EXPECT_EQ(op_info(name).name, "add") << name;
+  EXPECT_EQ(op_info("_fused_adam_").name, "_fused_adam");
+  EXPECT_EQ(op_info("_to_copy").name, "_to_copy");
+  EXPECT_EQ(op_info("sqrt_backward").pole, Pole::kZero);
+}
+
+TEST(OpTable, knows_nothing_of_other_ops_and_does_not_fail) {
+  for (const char* name : {"", "_", "__", "my_kernel", "my_kernel_backward", "_backward", "aten::", ".", "add__"}) {
+    EXPECT_FALSE(op_info(name).known()) << name;
+  }
+}
+
+TEST(OpTable, takes_the_gradient_of_a_listed_op_for_products_and_sums) {
+  EXPECT_TRUE(op_info("addmm_backward").has(kArithmetic));
+  EXPECT_TRUE(op_info("exp_backward").has(kAccumulates));
+  EXPECT_EQ(op_info("exp_backward").pole, Pole::kNone);
+}
+
+TEST(OpTable, names_the_forward_op_of_a_gradient) {
+  EXPECT_EQ(forward_op("sqrt_backward"), "sqrt");
+  EXPECT_EQ(forward_op("sqrt"), "");
+  EXPECT_EQ(forward_op(""), "");
+}
+
+}  // namespace
+}  // namespace nanhunt::analyze

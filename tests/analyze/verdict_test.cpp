@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds the findings: batches cut anywhere, names that mean nothing, experiments, audits, timeline, bounds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+// Two faults, a view, an in-place write, releases, evidence: something of everything.
+TraceBuilder everything(const std::string& a, const std::string& b) {
+  TraceBuilder t;
+  Handle w = t.value(finite());
+  t.mark(MarkKind::kParameter, a + ".weight", w);
+  for (std::int64_t step = 0; step < 4; ++step) {
+    t.samples({step * 2, step * 2 + 1});
+    const Handle x =
+        t.value(step == 2 ? finite().shape({2, 4}).nan(1).first_at(5) : finite().shape({2, 4}).range(0, 100));
+    t.mark(MarkKind::kBatch, b, x);
+    const Handle v = t.in(a).view("reshape", x, step == 2 ? finite().nan(1) : finite().range(0, 100));
+    const Handle e = t.op("exp", {{"self", v}}, step == 2 ? finite().nan(1) : step == 1 ? finite().inf(1) : finite());
+    if (step == 1) t.element(e, 4, std::numeric_limits<double>::infinity(), {{{"self", v}, 100.0}});
+    const Handle l = t.in("<loss>", Phase::kLoss)
+                         .op("sum", {{"self", e}},
+                             step == 2   ? finite(1).nan(1)
+                             : step == 1 ? finite(1).inf(1)
+                                         : finite(1));
+    t.mark(MarkKind::kLoss, "loss", l);
+    t.in(a + ".weight", Phase::kOptimizer)
+        .in_place("add_", w, {{"other", t.value(finite())}}, finite(), {{"alpha", -0.1}});
+    t.mark(MarkKind::kParameter, a + ".weight", w);
+    t.release(x);
+    t.release(e);
+    t.end_step(step == 1 || step == 2 ? std::nan("") : 1.0);
+  }
+  return t;
+}
+
+std::string fingerprint(const Analysis& a) {
+  std::string out = table(a) + a.verdict.headline + "\n";
+  for (const Finding& f : a.findings) {
+    out += f.title + f.explanation + std::to_string(f.occurrence_count) + std::to_string(f.last_step);
+    for (const std::string& line : f.evidence) out += line;
+    for (const std::string& line : f.sinks) out += line;
+    for (std::int64_t id : f.samples) out += std::to_string(id) + ",";
+    for (const ChainNode& node : f.chain.nodes) out += node.label + ";";
+    for (const ChainEdge& edge : f.chain.edges) out += std::to_string(edge.from) + std::to_string(edge.to);
+  }
+  for (const TimelineStep& step : a.timeline) out += std::to_string(step.bad_ops) + " ";
+  for (const EpsAuditRow& row : a.eps_audit) out += row.where + row.verdict;
+  return out;
+}
+
+TEST(Verdict, does_not_depend_on_how_records_are_cut_into_batches) {
+  const TraceBuilder t = everything("fc1", "images");
+  const std::string whole = fingerprint(analysis_of(t));
+  EXPECT_NE(whole.find("overflow"), std::string::npos);
+  EXPECT_NE(whole.find("bad_input"), std::string::npos);
+  for (const std::size_t events : {1u, 2u, 3u, 5u, 7u, 11u, 20u})
+    EXPECT_EQ(fingerprint(analysis_of(t, events)), whole) << events;
+}
+
+TEST(Verdict, does_not_depend_on_names) {
+  const auto shape = [](const Analysis& a) {
+    std::string out;
+    for (const Finding& f : a.findings) {
+      out += std::string(finding_class_name(f.cls)) + f.place.op.value_or("") + std::to_string(f.place.seq) +
+             std::string(severity_name(f.severity));
+    }
+    return out + std::string(verdict_status_name(a.verdict.status));
+  };
+  const std::string expected = shape(analysis_of(everything("fc1", "images")));
+  for (const char* name : {"", "exp", "eps", "log_backward", "\x1b[31m", "<batch>", "zzz.exp_avg_sq"}) {
+    EXPECT_EQ(shape(analysis_of(everything(name, std::string(name) + "2"))), expected) << name;
+  }
+}
+
+TEST(Verdict, the_earliest_harm_is_the_headline_whatever_was_born_first) {
+  TraceBuilder t;
+  // given an Inf hidden since op 0 that does harm in step 1, and another that does harm in step 0
+  const Handle hidden = t.in("old").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
+  const Handle e = t.in("new").op("log", {{"self", t.value(finite().zeros(1).range(0, 1))}}, finite().neg_inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", hidden}}, finite(1).inf(1)));
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a),
+            "divide_by_zero | log | new | forward | step 0 | appear | observed\n"
+            "overflow | exp | old | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.findings[1].first_step, 1u);
+}
+
+ExperimentRecord tried(const std::string& fix, bool finite_run, double factor, bool verified) {
+  ExperimentRecord e;
+  e.fix = fix;
+  e.description = "description of " + fix;
+  e.finite = finite_run;
+  e.further_steps = finite_run ? 51 : 0;
+  e.loss_before = 2.31;
+  e.loss_after = 0.42;
+  e.update_factor = factor;
+  e.verified = verified;
+  return e;
+}
+
+TEST(Advice, says_what_was_seen_when_it_was_tried_and_puts_cures_first) {
+  TraceBuilder t;
+  const Handle e =
+      t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 100))}}, finite().as(DType::kF16).inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  t.experiment(tried("clamp-input", true, 54, false));
+  t.experiment(tried("fp32-compute", true, 1.02, true));
+  t.experiment(tried("own-idea", false, 0, false));
+  const std::vector<Advice> advice = analysis_of(t).findings.at(0).advice;
+  ASSERT_EQ(advice.size(), 4u);
+  EXPECT_EQ(advice[0].id, "fp32-compute");
+  EXPECT_EQ(advice[0].verified, true);
+  EXPECT_EQ(advice[0].evidence,
+            "tried on this run: 51 steps past the failure stayed finite, loss 2.31 -> 0.42, updates within 1.02x of an "
+            "fp64 optimizer's");
+  EXPECT_EQ(advice[1].id, "bf16");
+  EXPECT_FALSE(advice[1].verified.has_value());
+  EXPECT_EQ(advice[2].id, "clamp-input");
+  EXPECT_EQ(advice[2].verified, false);
+  EXPECT_NE(advice[2].evidence.find("54x off"), std::string::npos);
+  EXPECT_EQ(advice[3].id, "own-idea");
+  EXPECT_EQ(advice[3].text, "description of own-idea");
+  EXPECT_NE(advice[3].evidence.find("NaN or Inf again"), std::string::npos);
+}
+
+TEST(EpsAudit, tells_what_is_left_of_each_guard_in_the_format_that_stores_it) {
+  TraceBuilder t;
+  const auto guarded = [&](DType dtype, double eps, const std::string& path, std::int64_t zeros) {
+    t.in(path, Phase::kOptimizer);
+    Handle d = t.value(finite().as(dtype));
+    t.in_place("add_", d, {}, finite().as(dtype).zeros(zeros), {{"other", eps}});
+    Handle w = t.value(finite().as(dtype));
+    t.in_place("addcdiv_", w, {{"tensor1", t.value(finite().as(dtype))}, {"tensor2", d}}, finite().as(dtype));
+  };
+  guarded(DType::kF16, 1e-8, "a", 3);
+  guarded(DType::kF16, 1e-8, "a", 4);
+  guarded(DType::kF16, 1e-5, "b", 0);
+  guarded(DType::kF16, 1e-4, "c", 0);
+  guarded(DType::kF32, 1e-8, "d", 0);
+  t.in("e", Phase::kOptimizer)
+      .computing_in(DType::kF32)
+      .op("_fused_adam_", {{"self", t.value(finite().as(DType::kF16))}}, finite().as(DType::kF16), {{"eps", 1e-8}});
+  // a count that is no guard
+  Handle steps = t.value(finite(1));
+  t.in_place("add_", steps, {}, finite(1), {{"other", 1}});
+  t.op("div", {{"self", t.value(finite())}, {"other", steps}}, finite());
+  std::string rows;
+  for (const EpsAuditRow& row : analysis_of(t).eps_audit) {
+    rows += row.where + " " + std::string(dtype_name(row.dtype)) + " " + row.verdict + " " +
+            std::to_string(row.occurrences) + " " + std::to_string(row.zero_denominators) + "\n";
+  }
+  EXPECT_EQ(rows,
+            "optimizer add_ (a) fp16 zero 2 7\n"
+            "optimizer add_ (b) fp16 subnormal 1 0\n"
+            "optimizer add_ (c) fp16 ok 1 0\n"
+            "optimizer add_ (d) fp32 ok 1 0\n"
+            "optimizer _fused_adam_ (e) fp32 ok 1 0\n");
+}
+
+TEST(Timeline, keeps_bad_steps_and_both_ends_when_it_is_thinned) {
+  TraceBuilder t;
+  const Handle x = t.value(finite());
+  for (std::uint32_t step = 0; step < 10001; ++step) {
+    const bool bad = step == 4321 || step == 9000;
+    t.op("mul", {{"self", x}}, bad ? finite().inf(1) : finite());
+    t.end_step(1);
+  }
+  const Analysis a = analysis_of(t);
+  EXPECT_LE(a.timeline.size(), 4096u);
+  EXPECT_EQ(a.timeline_omitted, 10001u - a.timeline.size());
+  EXPECT_EQ(a.timeline.front().step, 0u);
+  EXPECT_EQ(a.timeline.back().step, 10000u);
+  std::vector<std::uint32_t> bad;
+  for (const TimelineStep& step : a.timeline) {
+    if (step.bad_ops > 0) bad.push_back(step.step);
+  }
+  EXPECT_EQ(bad, (std::vector<std::uint32_t>{4321, 9000}));
+}
+
+TEST(Verdict, findings_beyond_the_limit_are_counted) {
+  TraceBuilder t;
+  for (int i = 0; i < 5; ++i) {
+    const Handle e = t.in("m").op("op" + std::to_string(i), {{"self", t.value(finite())}}, finite().nan(1));
+    t.mark(MarkKind::kLoss, "loss" + std::to_string(i), e);
+  }
+  const Analysis a = analysis_of(t, 0, {.max_findings = 2});
+  EXPECT_EQ(a.findings.size(), 2u);
+  EXPECT_EQ(a.coverage.unwatched.back(), "3 more findings were left out of this report.");
+}
+
+TEST(Verdict, the_scale_of_the_step_is_told) {
+  TraceBuilder t;
+  const Handle g = t.in("fc", Phase::kBackward)
+                       .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
+                           finite().as(DType::kF16).inf(1));
+  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.end_step(1, 65536);
+  EXPECT_EQ(analysis_of(t).findings.at(0).scale, 65536);
+}
+
+}  // namespace
+}  // namespace nanhunt

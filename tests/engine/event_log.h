@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// An observer that writes down everything it is told, one line each, in order: "step 0", "batch 0 [3 1]",
+// "enter fc1", "op forward fc1 addmm", "mark parameter fc1.weight", "door", "stepped", "end 0".
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "nanhunt/engine/hooks.h"
+
+namespace nanhunt::engine::testing {
+
+class EventLog : public Observer {
+ public:
+  std::vector<std::string> lines;
+
+  std::vector<std::string> starting_with(const std::string& prefix) const {
+    std::vector<std::string> found;
+    std::copy_if(lines.begin(), lines.end(), std::back_inserter(found),
+                 [&](const std::string& line) { return line.starts_with(prefix); });
+    return found;
+  }
+  // Position of a line; fails the test if there is none.
+  std::size_t index_of(const std::string& line) const {
+    const auto found = std::find(lines.begin(), lines.end(), line);
+    EXPECT_NE(found, lines.end()) << "no line '" << line << "'";
+    return static_cast<std::size_t>(found - lines.begin());
+  }
+
+  void on_op(const OpCall& call) noexcept override {
+    lines.push_back("op " + std::string(phase_name(call.phase)) + " " + std::string(call.module) + " " +
+                    std::string(call.op));
+  }
+  void on_module_enter(std::string_view path) noexcept override { lines.push_back("enter " + std::string(path)); }
+  void on_module_exit(std::string_view path) noexcept override { lines.push_back("exit " + std::string(path)); }
+  void on_step_begin(std::uint32_t step) noexcept override { lines.push_back("step " + std::to_string(step)); }
+  void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> ids) noexcept override {
+    std::string line = "batch " + std::to_string(micro_batch) + " [";
+    for (std::size_t i = 0; i < ids.size(); ++i) line += (i ? " " : "") + std::to_string(ids[i]);
+    lines.push_back(line + "]");
+  }
+  void on_mark(MarkKind kind, std::string_view path, const Tensor&) noexcept override {
+    lines.push_back("mark " + std::string(mark_kind_name(kind)) + " " + std::string(path));
+  }
+  void on_optimizer_begin() noexcept override { lines.push_back("door"); }
+  void on_optimizer_end(bool skipped) noexcept override { lines.push_back(skipped ? "skipped" : "stepped"); }
+  void on_step_end(std::uint32_t step, double loss, double lr, double, bool) noexcept override {
+    lines.push_back("end " + std::to_string(step));
+    last_loss = loss;
+    last_lr = lr;
+  }
+  double last_loss = 0, last_lr = 0;
+};
+
+// The raw bytes of tensors, to compare runs bit for bit (NaN included).
+template <typename NamedTensors>
+std::vector<std::byte> bytes_of(const NamedTensors& tensors) {
+  std::vector<std::byte> bytes;
+  for (const auto& entry : tensors) {
+    const Tensor flat = entry.tensor.clone();
+    const auto* first = static_cast<const std::byte*>(flat.raw());
+    bytes.insert(bytes.end(), first, first + flat.numel() * static_cast<std::int64_t>(dtype_size(flat.dtype())));
+  }
+  return bytes;
+}
+
+}  // namespace nanhunt::engine::testing

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "hooks/engine/engine_hooks.h"
+#include "nanhunt/engine/autograd.h"
+#include "nanhunt/engine/data.h"
+#include "nanhunt/engine/models.h"
+#include "nanhunt/engine/ops.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+using engine::Tensor;
+
+// Digits in pure fp16 with Adam: pixels that are never set give weights without gradient, so that 0 / (0 + eps)
+// is 0/0 where eps rounds to 0.
+std::unique_ptr<engine::Trainer> make_trainer(const std::string& fix) {
+  engine::MlpOptions model;
+  model.sizes = {64, 16, 10};
+  model.dtype = DType::kF16;
+  auto mlp = std::make_unique<engine::Mlp>(model);
+  engine::OptimizerOptions options{.algorithm = "adam", .lr = 1e-3, .eps = 1e-8};
+  if (fix == "fp32-masters") options.fp32_masters = true;
+  if (fix == "eps-raised") options.eps = 1e-4;
+  auto optimizer = engine::make_optimizer(mlp->named_parameters(), options);
+  return std::make_unique<engine::Trainer>(
+      std::move(mlp), std::move(optimizer), engine::digits_train_batches(32, 1, DType::kF16),
+      [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+}
+
+const std::vector<hunt::Fix> kFixes = {{"fp32-masters", "fp32 master weights and optimizer state"},
+                                       {"eps-raised", "eps 1e-4"}};
+
+TEST(EngineReplay, TheUnfixedRunIsSeenToFail) {
+  auto replay = make_engine_replay(make_trainer, kFixes);
+  const ExperimentRecord outcome = replay->try_fix({"", "nothing changed"}, 0, hunt::kFurtherSteps);
+  EXPECT_FALSE(outcome.finite);
+  EXPECT_EQ(outcome.further_steps, 0u);
+}
+
+TEST(EngineReplay, Fp32MastersCureTheRun) {
+  auto replay = make_engine_replay(make_trainer, kFixes);
+  const ExperimentRecord outcome = replay->try_fix(kFixes[0], 0, hunt::kFurtherSteps);
+  EXPECT_TRUE(outcome.finite);
+  EXPECT_EQ(outcome.further_steps, hunt::kFurtherSteps);
+  EXPECT_GE(outcome.update_factor, 1);
+  EXPECT_LE(outcome.update_factor, 1.01);
+  EXPECT_LT(outcome.loss_after, outcome.loss_before);
+  EXPECT_FALSE(outcome.verified);  // verify_fixes says so
+}
+
+TEST(EngineReplay, ARaisedEpsStopsTheNanButStepsTooFar) {
+  auto replay = make_engine_replay(make_trainer, kFixes);
+  const ExperimentRecord outcome = replay->try_fix(kFixes[1], 0, hunt::kFurtherSteps);
+  EXPECT_TRUE(outcome.finite);
+  EXPECT_GT(outcome.update_factor, hunt::kUpdateFactorBound);
+}
+
+TEST(EngineReplay, EqualTrialsGiveEqualOutcomes) {
+  auto replay = make_engine_replay(make_trainer, kFixes);
+  EXPECT_EQ(replay->try_fix(kFixes[0], 3, 5), replay->try_fix(kFixes[0], 3, 5));
+}
+
+TEST(EngineReplay, NobodySeesTheReplay) {
+  struct Counter final : engine::Observer {
+    void on_op(const engine::OpCall&) noexcept override { ++ops; }
+    void on_storage_released(std::uint64_t) noexcept override { ++releases; }
+    int ops = 0, releases = 0;
+  } counter;
+  auto replay = make_engine_replay(make_trainer, kFixes);
+  const engine::HookHandle handle = engine::add_observer(counter);
+  replay->try_fix(kFixes[0], 0, 2);
+  EXPECT_EQ(counter.ops, 0);
+  EXPECT_EQ(counter.releases, 0);
+}
+
+TEST(EngineReplay, WhatTheFactoryThrowsReachesTheCaller) {
+  auto replay = make_engine_replay(
+      [](const std::string&) -> std::unique_ptr<engine::Trainer> { throw std::invalid_argument("no such fix"); },
+      kFixes);
+  EXPECT_THROW(replay->try_fix(kFixes[0], 0, 1), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace nanhunt::hooks

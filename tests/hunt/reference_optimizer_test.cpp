@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/hunt/reference_optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+namespace nanhunt::hunt {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// One parameter of one element, its gradients in turn; returns where it ends.
+double train(const ReferenceOptions& options, double p, std::vector<double> gradients) {
+  ReferenceOptimizer optimizer(options);
+  for (double g : gradients) p += optimizer.update(0, std::vector<double>{p}, std::vector<double>{g})[0];
+  return p;
+}
+
+TEST(ReferenceOptimizer, PlainSgdFollowsTheGradient) {
+  EXPECT_DOUBLE_EQ(train({.algorithm = "sgd", .lr = 0.5}, 1, {2, -1}), 1 - 0.5 * 2 + 0.5 * 1);
+}
+
+TEST(ReferenceOptimizer, SgdDecaysByAddingToTheGradient) {
+  EXPECT_DOUBLE_EQ(train({.algorithm = "sgd", .lr = 0.5, .weight_decay = 0.1}, 10, {2}), 10 - 0.5 * (2 + 0.1 * 10));
+}
+
+TEST(ReferenceOptimizer, MomentumStartsAsTheFirstGradient) {
+  const double p = train({.algorithm = "sgd", .lr = 0.1, .momentum = 0.9}, 0, {1, 2});
+  EXPECT_DOUBLE_EQ(p, -0.1 * 1 - 0.1 * (0.9 * 1 + 2));
+}
+
+TEST(ReferenceOptimizer, NesterovLooksAhead) {
+  const double p = train({.algorithm = "sgd", .lr = 0.1, .momentum = 0.9, .nesterov = true}, 0, {1, 2});
+  EXPECT_DOUBLE_EQ(p, -0.1 * (1 + 0.9 * 1) - 0.1 * (2 + 0.9 * (0.9 * 1 + 2)));
+}
+
+TEST(ReferenceOptimizer, AdamsFirstStepIsLrTimesTheSign) {
+  // m / (1 - b1) = g and v / (1 - b2) = g^2.
+  const double g = -3e-3, eps = 1e-8;
+  EXPECT_NEAR(train({.lr = 1e-2}, 0, {g}), -1e-2 * g / (std::abs(g) + eps), 1e-15);
+}
+
+TEST(ReferenceOptimizer, AdamFollowsO2OverSeveralSteps) {
+  const ReferenceOptions o{.lr = 1e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3};
+  const std::vector<double> gradients = {0.5, -0.25, 1e-4, 2};
+  double p = 1, m = 0, v = 0;
+  for (std::size_t t = 1; t <= gradients.size(); ++t) {
+    const double g = gradients[t - 1];
+    m = m + (1 - 0.8) * (g - m);
+    v = 0.95 * v + (1 - 0.95) * g * g;
+    const auto n = static_cast<double>(t);
+    p -= (1e-3 / (1 - std::pow(0.8, n))) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(0.95, n)) + 1e-3);
+  }
+  EXPECT_NEAR(train(o, 1, gradients), p, 1e-15);
+}
+
+TEST(ReferenceOptimizer, AdamDecaysThroughTheGradientAndAdamWBesideIt) {
+  const ReferenceOptions adam{.algorithm = "adam", .lr = 0.1, .eps = 0, .weight_decay = 0.5};
+  EXPECT_NEAR(train(adam, 4, {0}), 4 - 0.1, 1e-12);  // the decay alone is a gradient of 2
+  const ReferenceOptions adamw{.algorithm = "adamw", .lr = 0.1, .eps = 0, .weight_decay = 0.5};
+  EXPECT_NEAR(train(adamw, 4, {0}), 4 * (1 - 0.1 * 0.5), 1e-12);
+  EXPECT_NEAR(train(adamw, 4, {-7}), 4 * (1 - 0.1 * 0.5) + 0.1, 1e-12);
+}
+
+TEST(ReferenceOptimizer, AWeightThatNeverHadAGradientStaysPutEvenWithoutEps) {
+  EXPECT_EQ(train({.eps = 0}, 1, {0, 0, 0}), 1);
+}
+
+TEST(ReferenceOptimizer, ParametersHaveTheirOwnMoments) {
+  ReferenceOptimizer optimizer({.algorithm = "sgd", .lr = 1, .momentum = 1});
+  const std::vector<double> two = {0, 0}, ones = {1, 1}, one = {0}, g = {5};
+  optimizer.update(1, two, ones);
+  EXPECT_EQ(optimizer.update(0, one, g)[0], -5);
+  EXPECT_EQ(optimizer.update(1, two, ones)[1], -2);
+  EXPECT_THROW(optimizer.update(1, one, g), std::invalid_argument);
+  EXPECT_THROW(optimizer.update(0, one, ones), std::invalid_argument);
+}
+
+TEST(NormFactor, SaysHowFarApartTwoNormsAre) {
+  EXPECT_EQ(norm_factor(2, 1), 2);
+  EXPECT_EQ(norm_factor(1, 2), 2);
+  EXPECT_EQ(norm_factor(0, 0), 1);
+  EXPECT_EQ(norm_factor(0, 1), kInf);
+  EXPECT_EQ(norm_factor(1, 0), kInf);
+  EXPECT_EQ(norm_factor(kInf, 1), kInf);
+  EXPECT_EQ(norm_factor(std::nan(""), 1), kInf);
+}
+
+}  // namespace
+}  // namespace nanhunt::hunt

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fails the recorder's allocations one after the other: the run goes on, what is kept is consistent, and what is lost
+// is counted.
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "src/record/recorder.h"
+#include "tests/record/support.h"
+
+namespace {
+
+thread_local long allocations_until_failure = -1;  // -1: never
+
+void* allocate(std::size_t size) {
+  if (allocations_until_failure == 0) throw std::bad_alloc();
+  if (allocations_until_failure > 0) --allocations_until_failure;
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate(size); }
+void* operator new[](std::size_t size) { return allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace nanhunt::record {
+namespace {
+
+using testing::ScriptedWriter;
+using testing::TestTensor;
+using testing::WriterScript;
+
+struct Events {
+  TestTensor w{DType::kF16, {2, 2}, {1, 2, 3, 4}, 1};
+  TestTensor v{DType::kF16, {2, 2}, {0, 1, 2, 3}, 2};
+  TestTensor nan{DType::kF16, {2, 2}, {0, std::nan(""), 1, 1}, 3};
+  TestTensor wt = w.t();
+  std::vector<OpInput> t_in{{"self", w.value()}};
+  std::vector<OpOutput> t_out{{"out", wt.value()}};
+  std::vector<OpInput> div_in{{"self", v.value()}, {"other", w.value()}};
+  std::vector<OpOutput> div_out{{"out", nan.value()}};
+  std::vector<OpScalar> scalars{{"value", 0.5}};
+  std::vector<std::int64_t> ids{1, 2, 3};
+};
+
+void record_all(Recorder& recorder, const Events& events) {
+  OpEvent t;
+  t.op = "t";
+  t.module = "a_module_whose_name_is_too_long_for_the_small_string";
+  t.inputs = events.t_in;
+  t.outputs = events.t_out;
+  recorder.on_op(t);
+  OpEvent div;
+  div.op = "div";
+  div.module = "another_module_whose_name_is_too_long_to_be_short";
+  div.inputs = events.div_in;
+  div.outputs = events.div_out;
+  div.scalars = events.scalars;
+  recorder.on_op(div);
+  recorder.on_batch({0, 0, events.ids});
+  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", events.nan.value()});
+  recorder.on_step_end({});
+  recorder.on_storage_released(2);
+}
+
+TEST(OutOfMemory, EveryFailedAllocationCostsAnEventAtMost) {
+  const Events events;
+  bool failed_somewhere = false;
+  for (long failing = 0; failing < 200; ++failing) {
+    // given
+    auto script = std::make_shared<WriterScript>();
+    auto recorder = make_recorder({}, std::make_unique<ScriptedWriter>(script));
+    ASSERT_TRUE(recorder);
+    // when one allocation fails, and everything is recorded again afterwards
+    allocations_until_failure = failing;
+    record_all(**recorder, events);
+    const bool failed = allocations_until_failure == 0;
+    allocations_until_failure = -1;
+    failed_somewhere = failed_somewhere || failed;
+    record_all(**recorder, events);
+    ASSERT_TRUE((*recorder)->close());
+    // then the second round is whole and nothing dangles
+    const RecordBatch all = script->all();
+    const RecorderCounters counters = (*recorder)->counters();
+    EXPECT_EQ(counters.ops + counters.dropped_ops, 4u);
+    EXPECT_EQ(all.ops.size(), counters.ops);
+    EXPECT_GE(counters.ops, 2u);
+    EXPECT_GE(all.marks.size(), 1u);
+    EXPECT_TRUE(failed || counters.dropped_ops + counters.dropped_other == 0);
+    std::uint64_t reported = 0;
+    for (const DropRecord& drop : all.drops) reported += drop.ops;
+    EXPECT_EQ(reported, counters.dropped_ops);
+    std::set<StringId> strings{0};
+    std::set<ValueId> values;
+    for (const StringRecord& s : all.strings) EXPECT_TRUE(strings.insert(s.id).second);
+    for (const ValueRecord& v : all.values) EXPECT_TRUE(values.insert(v.id).second);
+    for (const OpArg& arg : all.inputs) EXPECT_TRUE(values.contains(arg.value)) << failing;
+    for (const OpArg& arg : all.outputs) EXPECT_TRUE(values.contains(arg.value)) << failing;
+    for (const OpRecord& op : all.ops) EXPECT_TRUE(strings.contains(op.op) && strings.contains(op.module));
+    if (!failed) break;  // past the last allocation
+  }
+  EXPECT_TRUE(failed_somewhere);
+}
+
+}  // namespace
+}  // namespace nanhunt::record

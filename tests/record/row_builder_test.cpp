@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/row_builder.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/record/support.h"
+
+namespace nanhunt::record {
+namespace {
+
+using testing::add_op;
+using ::testing::ElementsAre;
+using testing::TestTensor;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+class RowBuilderTest : public ::testing::Test {
+ protected:
+  const RecordBatch& batch() const { return builder.rows().batch; }
+  const ValueRecord& value(ValueId id) const {
+    for (const ValueRecord& v : batch().values) {
+      if (v.id == id) return v;
+    }
+    throw std::out_of_range("no such value");
+  }
+  std::string text(StringId id) const {
+    for (const StringRecord& s : batch().strings) {
+      if (s.id == id) return s.text;
+    }
+    return "";
+  }
+  RowBuilder builder{{}};
+};
+
+TEST_F(RowBuilderTest, AnOpLeavesItsInputsOutputsAndNames) {
+  // given
+  const TestTensor a(DType::kF32, {2}, {1, 2}, 10), b(DType::kF32, {2}, {3, 4}, 11), c(DType::kF32, {2}, {4, 6}, 12);
+  // when
+  const bool anomalous = add_op(builder, "add", {{"self", a}, {"other", b}}, {{"out", c}}, {{"alpha", 1}});
+  // then
+  EXPECT_FALSE(anomalous);
+  ASSERT_EQ(batch().ops.size(), 1u);
+  const OpRecord& op = batch().ops[0];
+  EXPECT_EQ(op.seq, 0u);
+  EXPECT_EQ(op.step, 3u);
+  EXPECT_EQ(text(op.op), "add");
+  EXPECT_EQ(text(op.module), "fc1");
+  EXPECT_EQ(op.call_site, 0u);
+  ASSERT_EQ(batch().inputs.size(), 2u);
+  EXPECT_EQ(text(batch().inputs[1].slot), "other");
+  EXPECT_EQ(batch().scalars.size(), 1u);
+  ASSERT_EQ(batch().values.size(), 3u);
+  EXPECT_EQ(batch().values[0].id, 1u);
+  EXPECT_EQ(batch().values[0].producer, kNoSeq);
+  EXPECT_EQ(batch().values[2].producer, 0u);
+  EXPECT_EQ(batch().values[2].stats.amax, 6);
+  EXPECT_EQ(batch().layouts.size(), 1u);
+}
+
+TEST_F(RowBuilderTest, AValueSeenAgainKeepsItsIdAndIsNotWrittenTwice) {
+  const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11), c(DType::kF32, {1}, {1}, 12);
+  add_op(builder, "neg", {{"self", a}}, {{"out", b}});
+  add_op(builder, "neg", {{"self", b}}, {{"out", c}});
+  add_op(builder, "add", {{"self", b}, {"other", c}}, {{"out", TestTensor(DType::kF32, {1}, {2}, 13)}});
+  EXPECT_EQ(batch().inputs[1].value, batch().outputs[0].value);
+  EXPECT_EQ(batch().inputs[2].value, batch().outputs[0].value);
+  EXPECT_EQ(batch().values.size(), 4u);
+}
+
+TEST_F(RowBuilderTest, AnInPlaceWriteMakesANewValueThatHasTheOldOneAmongItsInputs) {
+  // given
+  TestTensor p(DType::kF32, {2}, {1, 2}, 10);
+  const TestTensor g(DType::kF32, {2}, {1, 1}, 11);
+  builder.add_mark({0, 0, MarkKind::kParameter, "fc1.weight", p.value()});
+  // when
+  p.write({2, 3});
+  add_op(builder, "add_", {{"self", p.old_version(), ArgRole::kOverwritten}, {"other", g}}, {{"out", p}});
+  // then
+  ASSERT_EQ(batch().inputs.size(), 2u);
+  EXPECT_EQ(batch().inputs[0].value, batch().marks[0].value);
+  EXPECT_EQ(batch().inputs[0].role, ArgRole::kOverwritten);
+  EXPECT_NE(batch().outputs[0].value, batch().inputs[0].value);
+  const ValueRecord& written = value(batch().outputs[0].value);
+  EXPECT_EQ(written.version, 1u);
+  EXPECT_EQ(written.base, 0u);
+  EXPECT_EQ(written.stats.max, 3);
+}
+
+TEST_F(RowBuilderTest, AnUnseenOldVersionHasNoStatistics) {
+  TestTensor p(DType::kF32, {1}, {1}, 10);
+  p.write({2});
+  add_op(builder, "fill_", {{"self", p.old_version(), ArgRole::kOverwritten}}, {{"out", p}});
+  EXPECT_FALSE(value(batch().inputs[0].value).has_stats);
+  EXPECT_EQ(value(batch().inputs[0].value).producer, kNoSeq);
+}
+
+TEST_F(RowBuilderTest, AViewOpsOutputHasItsInputAsBase) {
+  const TestTensor w(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6}, 10);
+  add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
+  const ValueRecord& view = value(batch().outputs[0].value);
+  EXPECT_EQ(view.base, batch().inputs[0].value);
+  EXPECT_EQ(view.producer, 0u);
+  EXPECT_EQ(view.stats, compute_stats(w.t().tensor(), StatsLevel::kSums));
+}
+
+TEST_F(RowBuilderTest, APartialViewHasItsOwnStatistics) {
+  const TestTensor w(DType::kF32, {4}, {1, 2, 3, 40}, 10);
+  add_op(builder, "narrow", {{"self", w}}, {{"out", w.view({2}, {1}, 2)}});
+  const ValueRecord& view = value(batch().outputs[0].value);
+  EXPECT_EQ(view.offset, 2);
+  EXPECT_EQ(view.stats.numel, 2);
+  EXPECT_EQ(view.stats.min, 3);
+}
+
+TEST_F(RowBuilderTest, ATransposedBadTensorKnowsWhereItsOwnFirstBadElementIs) {
+  const TestTensor w(DType::kF32, {2, 2}, {1, 2, kNan, 4}, 10);
+  add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
+  EXPECT_EQ(value(batch().inputs[0].value).stats.first_nonfinite, 2);
+  EXPECT_EQ(value(batch().outputs[0].value).stats.first_nonfinite, 1);
+}
+
+TEST_F(RowBuilderTest, AnUnseenViewOfAKnownValueHasItAsBase) {
+  const TestTensor w(DType::kF32, {4}, {1, 2, 3, 4}, 10);
+  builder.add_mark({0, 0, MarkKind::kParameter, "w", w.value()});
+  builder.add_mark({0, 0, MarkKind::kParameter, "w.part", w.view({2}, {1}, 1).value()});
+  EXPECT_EQ(value(2).base, 1u);
+  EXPECT_EQ(value(2).producer, kNoSeq);
+}
+
+TEST_F(RowBuilderTest, AViewOfAnotherDtypeIsAnotherValue) {
+  const TestTensor a(DType::kF32, {2}, {1, 2}, 10);
+  const TestTensor same_bytes(DType::kI32, {2}, {1, 2}, 10);
+  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
+  builder.add_mark({0, 0, MarkKind::kBuffer, "b", same_bytes.value()});
+  EXPECT_EQ(batch().values.size(), 2u);
+  EXPECT_NE(value(1).layout, value(2).layout);
+}
+
+TEST_F(RowBuilderTest, ATensorWithoutIdentityIsANewValueEachTime) {
+  const TestTensor a(DType::kF32, {1}, {1}, 0);
+  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
+  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
+  EXPECT_EQ(batch().values.size(), 2u);
+  EXPECT_EQ(builder.table().values(), 0u);
+}
+
+TEST_F(RowBuilderTest, AReleasedStorageIsForgottenAndTold) {
+  // given
+  const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11);
+  add_op(builder, "neg", {{"self", a}}, {{"out", b}});
+  // when
+  builder.add_release(10);
+  builder.add_release(10);
+  builder.add_release(999);
+  // then
+  EXPECT_THAT(batch().ends_of_life, ElementsAre(EndOfLifeRecord{10, 1}));
+  EXPECT_EQ(builder.table().storages(), 1u);
+}
+
+TEST_F(RowBuilderTest, LongLivedStoragesDoNotGrowWithEveryWriteOrView) {
+  TestTensor p(DType::kF32, {4}, {1, 2, 3, 4}, 10);
+  for (int i = 0; i < 100; ++i) {
+    p.write({1, 2, 3, 4});
+    add_op(builder, "add_", {{"self", p.old_version(), ArgRole::kOverwritten}}, {{"out", p}});
+  }
+  EXPECT_LE(builder.table().values(), 5u);
+  for (int i = 0; i < 2000; ++i) {
+    add_op(builder, "narrow", {{"self", p}}, {{"out", p.view({1}, {i + 1}, 0)}});
+  }
+  EXPECT_LE(builder.table().values(), 257u);
+}
+
+TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedFirst) {
+  // given
+  RowBuilder small({StatsLevel::kSums, 0, {.storages = 100, .values_per_storage = 8, .versions = 2}});
+  const TestTensor parameter(DType::kF32, {1}, {1}, 1);
+  // when
+  for (std::uint64_t s = 2; s < 1000; ++s) {
+    add_op(small, "neg", {{"self", parameter}}, {{"out", TestTensor(DType::kF32, {1}, {1}, s)}});
+  }
+  // then
+  EXPECT_LE(small.table().storages(), 101u);
+  const RecordBatch& b = small.rows().batch;
+  for (const OpArg& in : b.inputs) EXPECT_EQ(in.value, 1u);  // the parameter was never forgotten
+  EXPECT_GT(b.ends_of_life.size(), 800u);
+}
+
+TEST_F(RowBuilderTest, MarksBatchesStepsAndExperimentsAreKept) {
+  const TestTensor loss(DType::kF32, {}, {kInf}, 10);
+  const std::vector<std::int64_t> ids = {7, 9};
+  builder.add_batch({2, 1, ids});
+  builder.add_mark({2, 1, MarkKind::kLoss, "loss", loss.value()});
+  builder.add_step({2, true, kInf, 0.5, 1024}, 77);
+  ExperimentRecord experiment;
+  experiment.fix = "fp32-masters";
+  builder.add_experiment(experiment);
+  EXPECT_THAT(batch().sample_ids, ElementsAre(SampleIdsRecord{2, 1, {7, 9}}));
+  ASSERT_EQ(batch().marks.size(), 1u);
+  EXPECT_EQ(batch().marks[0].seq, 0u);
+  EXPECT_EQ(text(batch().marks[0].path), "loss");
+  EXPECT_EQ(value(1).stats.pos_inf, 1);
+  EXPECT_THAT(batch().steps, ElementsAre(StepRecord{2, true, kInf, 0.5, 1024, 0, 77}));
+  EXPECT_EQ(batch().experiments.size(), 1u);
+}
+
+TEST_F(RowBuilderTest, EvidenceShowsTheFirstInfAndTheFirstNanAndWhatMetThere) {
+  // given 0/0 at element 1 and 2/0 at element 2
+  const TestTensor a(DType::kF16, {3}, {1, 0, 2}, 10), b(DType::kF16, {3}, {1, 0, 0}, 11);
+  const TestTensor out(DType::kF16, {3}, {1, kNan, kInf}, 12);
+  // when
+  EXPECT_TRUE(add_op(builder, "div", {{"self", a}, {"other", b}}, {{"out", out}}));
+  // then
+  ASSERT_EQ(batch().evidence.size(), 2u);
+  const EvidenceRecord& inf = batch().evidence[0];
+  const EvidenceRecord& nan = batch().evidence[1];
+  EXPECT_EQ(inf.flat_index, 2);
+  EXPECT_EQ(inf.number, kInf);
+  ASSERT_EQ(inf.operands.size(), 2u);
+  EXPECT_EQ(text(inf.operands[0].slot), "self");
+  EXPECT_EQ(inf.operands[0].number, 2);
+  EXPECT_EQ(inf.operands[1].number, 0);
+  EXPECT_EQ(nan.flat_index, 1);
+  EXPECT_TRUE(std::isnan(nan.number));
+  EXPECT_EQ(nan.value, batch().outputs[0].value);
+}
+
+TEST_F(RowBuilderTest, InfTurnedIntoNanIsEvidenceButACarriedNanIsNot) {
+  const TestTensor inf(DType::kF32, {1}, {kInf}, 10), zero(DType::kF32, {1}, {0}, 11);
+  const TestTensor nan(DType::kF32, {1}, {kNan}, 12), carried(DType::kF32, {1}, {kNan}, 13);
+  const TestTensor carried_inf(DType::kF32, {1}, {-kInf}, 14);
+  add_op(builder, "neg", {{"self", inf}}, {{"out", carried_inf}});
+  EXPECT_EQ(batch().evidence.size(), 0u);
+  add_op(builder, "mul", {{"self", inf}, {"other", zero}}, {{"out", nan}});
+  EXPECT_EQ(batch().evidence.size(), 1u);
+  add_op(builder, "neg", {{"self", nan}}, {{"out", carried}});
+  EXPECT_EQ(batch().evidence.size(), 1u);
+}
+
+TEST_F(RowBuilderTest, EvidenceStaysWithinItsBudget) {
+  RowBuilder small({StatsLevel::kSums, 1, {}});
+  const TestTensor a(DType::kF32, {1}, {1}, 10), bad(DType::kF32, {2}, {kNan, kInf}, 11);
+  add_op(small, "log", {{"self", a}}, {{"out", bad}});
+  EXPECT_EQ(small.rows().batch.evidence.size(), 1u);
+}
+
+TEST_F(RowBuilderTest, FlushedElementsAreCountedForProducts) {
+  const TestTensor g(DType::kF16, {3}, {1e-5, 0, 1}, 10), v(DType::kF16, {3}, {0, 0, 1}, 11);
+  add_op(builder, "mul", {{"self", g}, {"other", g}}, {{"out", v}});
+  EXPECT_EQ(value(batch().outputs[0].value).flushed, 1);
+}
+
+TEST_F(RowBuilderTest, BelowCountsItStillTellsNanFromInf) {
+  RowBuilder low({StatsLevel::kFinite, 0, {}});
+  add_op(low, "neg", {}, {{"out", TestTensor(DType::kF32, {2}, {kNan, kInf}, 10)}});
+  EXPECT_EQ(low.rows().batch.values[0].stats.nan, 1);
+  EXPECT_EQ(low.rows().batch.values[0].stats.pos_inf, 1);
+}
+
+TEST_F(RowBuilderTest, AnIntegerOutputIsNoAnomalyAndAnEmptyOneIsRecorded) {
+  EXPECT_FALSE(add_op(builder, "argmax", {}, {{"out", TestTensor(DType::kI64, {2}, {1, 2}, 10)}}));
+  EXPECT_FALSE(add_op(builder, "narrow", {}, {{"out", TestTensor(DType::kF16, {0, 3}, {}, 11)}}));
+  EXPECT_EQ(value(2).stats.numel, 0);
+}
+
+TEST_F(RowBuilderTest, NamesPastTheLimitAreRefusedAndCounted) {
+  StringInterner few(2);
+  RecordBatch rows;
+  EXPECT_EQ(few.intern("a", rows), 1u);
+  EXPECT_EQ(few.intern("", rows), 0u);
+  EXPECT_EQ(few.intern("b", rows), 2u);
+  EXPECT_EQ(few.intern("c", rows), 0u);
+  EXPECT_EQ(few.intern("a", rows), 1u);
+  EXPECT_EQ(few.refused(), 1u);
+  EXPECT_EQ(rows.strings.size(), 2u);
+}
+
+TEST_F(RowBuilderTest, ThinningKeepsWhatIsBadAndAllItNeeds) {
+  // given a clean op, a bad one that reads its output, and a clean one elsewhere
+  const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {-1}, 11), bad(DType::kF32, {1}, {kNan}, 12);
+  const TestTensor c(DType::kF32, {1}, {1}, 13), d(DType::kF32, {1}, {2}, 14);
+  add_op(builder, "neg", {{"self", a}}, {{"out", b}});
+  add_op(builder, "sqrt", {{"self", b}}, {{"out", bad}});
+  add_op(builder, "exp", {{"self", c}}, {{"out", d}}, {{"base", 2.5}});
+  builder.add_mark({0, 0, MarkKind::kLoss, "loss", bad.value()});
+  builder.add_mark({0, 0, MarkKind::kParameter, "a", a.value()});
+  builder.add_release(14);
+  builder.add_release(12);
+  // when
+  const Dropped dropped = builder.thin_rows();
+  // then
+  EXPECT_EQ(dropped.ops, 2u);
+  EXPECT_EQ(dropped.values, 3u);
+  EXPECT_EQ(dropped.other, 1u);
+  ASSERT_EQ(batch().ops.size(), 1u);
+  EXPECT_EQ(text(batch().ops[0].op), "sqrt");
+  EXPECT_EQ(batch().ops[0].first_input, 0u);
+  ASSERT_EQ(batch().inputs.size(), 1u);
+  EXPECT_EQ(value(batch().inputs[0].value).stats.min, -1);
+  EXPECT_EQ(batch().marks.size(), 1u);
+  EXPECT_EQ(batch().evidence.size(), 1u);
+  EXPECT_THAT(batch().ends_of_life, ElementsAre(EndOfLifeRecord{12, 3}));
+  EXPECT_NE(text(1), "");  // every name is still there
+  EXPECT_TRUE(batch().scalars.empty());
+}
+
+TEST_F(RowBuilderTest, AValueWhoseRowWasDroppedIsWrittenAgainWhenItIsNeeded) {
+  // given
+  const TestTensor w(DType::kF32, {2, 1}, {1, 2}, 10), out(DType::kF32, {1}, {3}, 11);
+  add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
+  const ValueId base = batch().inputs[0].value, view = batch().outputs[0].value;
+  builder.thin_rows();
+  ASSERT_TRUE(batch().values.empty());
+  // when
+  add_op(builder, "mm", {{"self", w.t()}}, {{"out", out}});
+  // then
+  ASSERT_EQ(batch().values.size(), 3u);
+  EXPECT_EQ(batch().values[0].id, base);
+  EXPECT_EQ(batch().values[1].id, view);
+  EXPECT_EQ(batch().values[1].producer, 0u);
+  EXPECT_EQ(batch().values[2].id, 3u);
+}
+
+TEST_F(RowBuilderTest, AStorageWithRowsInAnEarlierBatchEndsInTheFileEvenWhenThinned) {
+  const TestTensor a(DType::kF32, {1}, {1}, 10);
+  builder.add_mark({0, 0, MarkKind::kParameter, "a", a.value()});
+  builder.begin_batch({});
+  builder.add_release(10);
+  builder.thin_rows();
+  EXPECT_EQ(batch().ends_of_life.size(), 1u);
+}
+
+}  // namespace
+}  // namespace nanhunt::record

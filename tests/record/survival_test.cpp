@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder with a real trace file, in processes that die or run out of disk.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "nanhunt/recorder.h"
+#include "tests/record/support.h"
+
+namespace nanhunt {
+namespace {
+
+using record::testing::TestTensor;
+
+class SurvivalTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = std::filesystem::path(::testing::TempDir()) /
+           ("nanhunt-" + std::string(test->name()) + "-" + std::to_string(getpid()));
+    std::filesystem::remove_all(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  RecorderOptions options() const {
+    RecorderOptions options;
+    options.run_dir = dir_.string();
+    return options;
+  }
+  static void record_ops(Recorder& recorder, std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t i = first; i < first + count; ++i) {
+      const TestTensor in(DType::kF32, {2}, {double(i), 0.1}, 2 * i + 1),
+          out(DType::kF32, {2}, {1, double(i)}, 2 * i + 2);
+      record::testing::op([&](const OpEvent& e) { recorder.on_op(e); }, "exp", {{"self", in}}, {{"out", out}});
+      recorder.on_storage_released(2 * i + 1);
+      recorder.on_storage_released(2 * i + 2);
+    }
+  }
+  // Runs `body` in a child; returns how it ended, as waitpid says.
+  template <typename Body>
+  static int in_child(Body&& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+      body();
+      _exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return status;
+  }
+  RecordBatch read(TraceHealth& health, Status* status = nullptr) const {
+    RecordBatch all;
+    auto attempts = find_attempts(dir_.string());
+    EXPECT_TRUE(attempts) << attempts.status().message();
+    if (!attempts) return all;
+    EXPECT_EQ(attempts->size(), 1u);
+    const Status read = read_attempt(
+        attempts->front(), [&](const RecordBatch& b) { record::testing::append(all, b); }, health);
+    if (status != nullptr) *status = read;
+    return all;
+  }
+
+  std::filesystem::path dir_;
+};
+
+TEST_F(SurvivalTest, AFinishedRunReadsBackWhole) {
+  auto recorder = Recorder::open(options(), {});
+  ASSERT_TRUE(recorder) << recorder.status().message();
+  record_ops(**recorder, 0, 5000);
+  EXPECT_TRUE((*recorder)->close());
+  TraceHealth health;
+  const RecordBatch all = read(health);
+  EXPECT_TRUE(health.clean_end);
+  EXPECT_FALSE(health.damaged());
+  EXPECT_EQ(all.ops.size(), 5000u);
+  EXPECT_EQ(all.values.size(), 10000u);
+}
+
+TEST_F(SurvivalTest, AKilledRunKeepsEverythingOlderThanTheFlushInterval) {
+  // given a run that kills itself a while after its last op
+  const int status = in_child([&] {
+    RecorderOptions o = options();
+    o.flush_ms = 100;
+    auto recorder = Recorder::open(o, {});
+    if (!recorder) _exit(2);
+    record_ops(**recorder, 0, 3000);
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    kill(getpid(), SIGKILL);
+  });
+  ASSERT_TRUE(WIFSIGNALED(status));
+  // then
+  TraceHealth health;
+  Status read_status;
+  const RecordBatch all = read(health, &read_status);
+  EXPECT_TRUE(read_status) << read_status.message();
+  EXPECT_FALSE(health.clean_end);
+  EXPECT_EQ(all.ops.size(), 3000u);
+}
+
+TEST_F(SurvivalTest, ARunKilledInTheMiddleOfRecordingReadsBackUpToSomePoint) {
+  const int status = in_child([&] {
+    auto recorder = Recorder::open(options(), {});
+    if (!recorder) _exit(2);
+    std::thread killer([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      kill(getpid(), SIGKILL);
+    });
+    for (std::uint64_t i = 0;; ++i) record_ops(**recorder, i * 100, 100);
+  });
+  ASSERT_TRUE(WIFSIGNALED(status));
+  TraceHealth health;
+  const RecordBatch all = read(health);
+  EXPECT_FALSE(health.clean_end);
+  EXPECT_EQ(health.chunks_lost, 0u);
+  ASSERT_GT(all.ops.size(), 0u);
+  for (std::size_t i = 0; i < all.ops.size(); ++i) ASSERT_EQ(all.ops[i].seq, i);
+}
+
+TEST_F(SurvivalTest, AFullDiskIsReportedAndTheRunGoesOn) {
+  // given a child that may write no more once 1000 ops are in the file
+  const int status = in_child([&] {
+    auto recorder = Recorder::open(options(), {});
+    if (!recorder) _exit(2);
+    record_ops(**recorder, 0, 1000);
+    if (!(*recorder)->flush()) _exit(3);
+    const auto file = std::filesystem::path((*recorder)->attempt_dir()) / "000000.nht";
+    const rlim_t size = std::filesystem::file_size(file);
+    const rlimit limit{size, size};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(4);
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      record_ops(**recorder, 1000 + i * 2000, 2000);
+      if ((*recorder)->flush().code() != StatusCode::kWriteFailed) _exit(5);
+    }
+    const RecorderCounters counters = (*recorder)->counters();
+    if (counters.write_errors == 0 || counters.ops != 41000 || counters.dropped_ops == 0) _exit(6);
+    if ((*recorder)->close().code() != StatusCode::kWriteFailed) _exit(7);
+  });
+  // then it was not killed by SIGXFSZ, what was written before is there, and nothing looks complete
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  TraceHealth health;
+  const RecordBatch all = read(health);
+  EXPECT_TRUE(!health.clean_end || health.chunks_lost > 0);
+  ASSERT_GE(all.ops.size(), 1000u);
+  for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(all.ops[i].seq, i);
+}
+
+TEST_F(SurvivalTest, AForkedChildLeavesTheParentsTraceAlone) {
+  auto recorder = Recorder::open(options(), {});
+  ASSERT_TRUE(recorder) << recorder.status().message();
+  record_ops(**recorder, 0, 10);
+  ASSERT_TRUE((*recorder)->flush());
+  const int status = in_child([&] {
+    record_ops(**recorder, 10, 10000);
+    recorder->reset();
+  });
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  record_ops(**recorder, 10, 10);
+  EXPECT_TRUE((*recorder)->close());
+  TraceHealth health;
+  EXPECT_EQ(read(health).ops.size(), 20u);
+  EXPECT_TRUE(health.clean_end);
+}
+
+TEST_F(SurvivalTest, AFolderThatCannotBeMadeIsAnErrorNotACrash) {
+  std::filesystem::create_directories(dir_);
+  const std::string file = (dir_ / "file").string();
+  close(open(file.c_str(), O_CREAT | O_WRONLY, 0600));
+  RecorderOptions o = options();
+  o.run_dir = file + "/run";
+  auto recorder = Recorder::open(o, {});
+  ASSERT_FALSE(recorder);
+  EXPECT_EQ(recorder.status().code(), StatusCode::kWriteFailed);
+  EXPECT_FALSE(recorder.status().message().empty());
+}
+
+}  // namespace
+}  // namespace nanhunt

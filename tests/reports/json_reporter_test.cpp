@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape is held to the schema by test_report_schema.py, on the golden files these tests keep equal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/reports/golden.h"
+#include "nanhunt/reporter.h"
+#include "reports/json_values.h"
+#include "tests/reports/sample_analysis.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_reports;
+using nlohmann::json;
+
+json report_of(const Analysis& analysis) { return json::parse(render_json(analysis)); }
+
+TEST(JsonReporter, a_fault_is_written_as_the_golden_report) {
+  expect_golden("fault.json", render_json(make_fault_analysis()));
+}
+
+TEST(JsonReporter, a_clean_run_is_written_as_the_golden_report) {
+  expect_golden("clean.json", render_json(make_clean_analysis()));
+}
+
+TEST(JsonReporter, hostile_names_are_written_as_the_golden_report) {
+  expect_golden("hostile.json", render_json(make_hostile_analysis()));
+}
+
+TEST(JsonReporter, an_empty_analysis_is_written_as_the_golden_report) {
+  expect_golden("empty.json", render_json(Analysis{}));
+}
+
+TEST(JsonReporter, numbers_that_json_cannot_write_become_strings) {
+  const json report = report_of(make_hostile_analysis());
+  EXPECT_EQ(report["timeline"]["steps"][1]["loss"], "NaN");
+  EXPECT_EQ(report["timeline"]["steps"][3]["loss"], "-Infinity");
+  EXPECT_EQ(report["timeline"]["steps"][4]["loss"], "Infinity");
+  EXPECT_TRUE(report["timeline"]["steps"][6]["lr"].is_null());
+  EXPECT_EQ(report["findings"][0]["scale"], "Infinity");
+  EXPECT_EQ(report["findings"][0]["element"]["value"], "NaN");
+}
+
+TEST(JsonReporter, integers_stay_exact_in_a_double) {
+  const json report = report_of(make_hostile_analysis());
+  const json& finding = report["findings"][0];
+  EXPECT_TRUE(finding["op_seq"].is_null());
+  EXPECT_EQ(finding["occurrences"]["count"], 9007199254740991);
+  EXPECT_EQ(finding["samples"], json({"-9223372036854775808", "9223372036854775807"}));
+  EXPECT_EQ(reports::json_integer(9007199254740991), 9007199254740991);
+  EXPECT_EQ(reports::json_integer(9007199254740992), "9007199254740992");
+  EXPECT_TRUE(reports::json_seq(kNoSeq).is_null());
+  EXPECT_EQ(reports::json_seq(0), 0);
+}
+
+TEST(JsonReporter, extrema_of_no_elements_are_null) {
+  Analysis analysis = make_fault_analysis();
+  TensorStats& stats = analysis.findings[0].output->stats;
+  stats = {};
+  stats.level = StatsLevel::kSums;
+  stats.numel = stats.nan = 3;
+  stats.any_nonfinite = true;
+  stats.first_nonfinite = 0;
+
+  const json report = report_of(analysis);
+  const json& shown = report["findings"][0]["output"]["stats"];
+
+  for (const char* name : {"amax", "amin_nonzero", "min", "max"}) EXPECT_TRUE(shown[name].is_null()) << name;
+  EXPECT_EQ(shown["nan"], 3);
+  EXPECT_EQ(shown["sum"], 0);
+}
+
+TEST(JsonReporter, zeros_alone_have_extrema_but_no_smallest_magnitude) {
+  Analysis analysis = make_fault_analysis();
+  TensorStats& stats = analysis.findings[0].output->stats;
+  stats = {};
+  stats.level = StatsLevel::kCounts;
+  stats.numel = stats.zero = 3;
+
+  const json report = report_of(analysis);
+  const json& shown = report["findings"][0]["output"]["stats"];
+
+  EXPECT_EQ(shown["amax"], 0);
+  EXPECT_EQ(shown["min"], 0);
+  EXPECT_TRUE(shown["amin_nonzero"].is_null());
+  EXPECT_TRUE(shown["sum"].is_null());  // not at this level
+}
+
+TEST(JsonReporter, contents_that_were_not_read_have_no_statistics) {
+  EXPECT_TRUE(report_of(make_fault_analysis())["findings"][0]["inputs"][2]["stats"].is_null());
+}
+
+TEST(JsonReporter, only_ascii_is_written_so_nothing_can_steer_a_terminal) {
+  for (const char c : render_json(make_hostile_analysis())) {
+    const auto byte = static_cast<unsigned char>(c);
+    ASSERT_TRUE((byte >= 0x20 && byte < 0x7f) || c == '\n') << static_cast<int>(byte);
+  }
+}
+
+TEST(JsonReporter, edges_outside_the_chain_are_left_out) {
+  const json report = report_of(make_hostile_analysis());
+  const json& chain = report["findings"][0]["chain"];
+  for (const json& edge : chain["edges"]) {
+    EXPECT_LT(edge["from"].get<std::size_t>(), chain["nodes"].size());
+    EXPECT_LT(edge["to"].get<std::size_t>(), chain["nodes"].size());
+  }
+  EXPECT_EQ(chain["edges"].size(), 6u);
+}
+
+TEST(JsonReporter, what_varies_between_equal_runs_stands_under_volatile_alone) {
+  Analysis other = make_fault_analysis();
+  other.ranks[0].info.started = "2031-01-01T00:00:00Z";
+  other.ranks[0].info.host = "elsewhere";
+  other.ranks[0].info.pid = 1;
+  json a = report_of(make_fault_analysis()), b = report_of(other);
+  EXPECT_NE(a, b);
+  for (json* report : {&a, &b}) (*report)["run"]["ranks"][0].erase("volatile");
+  EXPECT_EQ(a, b);
+}
+
+TEST(JsonReporter, findings_are_bounded_and_the_rest_is_counted) {
+  Analysis analysis = make_fault_analysis();
+  Finding small;
+  small.id = "F";
+  analysis.findings.resize(100'000, small);
+  analysis.verdict.origin = "F1";
+  std::swap(analysis.findings.front(), analysis.findings.back());
+
+  const json report = report_of(analysis);
+
+  EXPECT_EQ(report["findings"].size() + report["findings_omitted"].get<std::size_t>(), 100'000u);
+  EXPECT_LE(report["findings"].size(), 256u);
+  // The finding that the verdict names is there, wherever it stood.
+  EXPECT_EQ(report["findings"][0]["id"], "F1");
+}
+
+TEST(JsonReporter, advice_that_was_seen_to_work_comes_first) {
+  const json report = report_of(make_fault_analysis());
+  const json& advice = report["findings"][0]["advice"];
+  EXPECT_EQ(advice[0]["id"], "fp32-masters");
+  EXPECT_EQ(advice[0]["verified"], true);
+  EXPECT_TRUE(advice[1]["verified"].is_null());
+  EXPECT_EQ(advice[2]["verified"], false);
+}
+
+TEST(JsonText, long_text_is_cut_at_a_character) {
+  const json cut = reports::json_text("aé", 2);
+  EXPECT_EQ(cut, "a…");
+  EXPECT_EQ(reports::json_text("aé", 3), "aé");
+}
+
+}  // namespace
+}  // namespace nanhunt

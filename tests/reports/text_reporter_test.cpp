@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/reports/golden.h"
+#include "nanhunt/reporter.h"
+#include "reports/text_layout.h"
+#include "tests/reports/sample_analysis.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_reports;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(TextReporter, a_fault_is_told_as_in_the_golden_text) {
+  expect_golden("fault.txt", render_text(make_fault_analysis()));
+}
+
+TEST(TextReporter, a_clean_run_is_told_as_in_the_golden_text) {
+  expect_golden("clean.txt", render_text(make_clean_analysis()));
+}
+
+TEST(TextReporter, the_five_questions_are_answered_in_the_first_lines) {
+  const std::string text = render_text(make_fault_analysis());
+  EXPECT_THAT(text, StartsWith("FAULT  "));
+  EXPECT_THAT(text, ContainsRegex("Operation +addcdiv_\n"));
+  EXPECT_THAT(text, ContainsRegex("Layer +fc1.weight\n"));
+  EXPECT_THAT(text, ContainsRegex("When +step 0, phase optimizer\n"));
+  EXPECT_THAT(text, ContainsRegex("Cause +eps_underflow: "));
+  EXPECT_THAT(text, ContainsRegex("Cure +Keep fp32 master weights and optimizer state. .seen to work on this run.\n"));
+}
+
+TEST(TextReporter, hostile_names_cannot_steer_a_terminal) {
+  for (const bool colour : {false, true}) {
+    std::string text = render_text(make_hostile_analysis(), {colour, 80});
+    for (const char* raw : {"\x7f", "\xe2\x80\xae", "\xe2\x81\xa6", "\xff", "\xc2\x9b", "\r", "\t", "\x1b[31m"}) {
+      EXPECT_EQ(text.find(raw), std::string::npos);
+    }
+    EXPECT_EQ(text.find('\x1b') != std::string::npos, colour);
+  }
+}
+
+TEST(TextReporter, colours_come_only_when_asked_for_and_change_nothing_else) {
+  std::string coloured = render_text(make_fault_analysis(), {true, 100});
+  EXPECT_THAT(coloured, HasSubstr("\x1b[1;31mFAULT\x1b[0m"));
+  for (std::size_t at = coloured.find('\x1b'); at != std::string::npos; at = coloured.find('\x1b')) {
+    coloured.erase(at, coloured.find('m', at) - at + 1);
+  }
+  EXPECT_EQ(coloured, render_text(make_fault_analysis()));
+}
+
+TEST(TextReporter, a_hundred_thousand_findings_fit_on_a_few_screens) {
+  Analysis analysis = make_fault_analysis();
+  analysis.findings.resize(100'000, analysis.findings[1]);
+
+  const std::string text = render_text(analysis);
+
+  EXPECT_LT(text.size(), 20'000u);
+  EXPECT_THAT(text, HasSubstr("… and 99,987 more"));
+}
+
+TEST(TextReporter, damage_and_a_missing_end_are_told) {
+  Analysis analysis = make_clean_analysis();
+  analysis.coverage.chunks_lost = 2;
+  analysis.coverage.records_dropped = 1;
+  analysis.coverage.clean_end = false;
+  analysis.ranks[0].health.bytes_skipped = 2048;
+
+  const std::string text = render_text(analysis);
+
+  EXPECT_THAT(text, HasSubstr("2 chunks of the trace could not be read"));
+  EXPECT_THAT(text, HasSubstr("1 record was dropped"));
+  EXPECT_THAT(text, HasSubstr("2.0 KiB of the trace made no sense"));
+  EXPECT_THAT(text, HasSubstr("no clean end"));
+}
+
+TEST(TextReporter, an_empty_analysis_is_inconclusive) {
+  EXPECT_THAT(render_text(Analysis{}), StartsWith("INCONCLUSIVE  "));
+}
+
+TEST(TextReporter, lines_are_no_wider_than_asked_for) {
+  const std::string text = render_text(make_clean_analysis(), {false, 60});
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    const std::string line = text.substr(begin, end - begin);
+    if (line.find("·") == std::string::npos) {
+      EXPECT_LE(reports::columns_of(line), 60u) << line;
+    }
+    begin = end + 1;
+  }
+}
+
+TEST(TextLayout, words_longer_than_a_line_stay_whole) {
+  reports::TextLayout layout(false, 40);
+  const std::string word(100, 'x');
+  layout.paragraph("a " + word + " b", 2, "- ");
+  EXPECT_EQ(layout.take(), "  - a\n    " + word + "\n    b\n");
+}
+
+TEST(TextLayout, columns_line_up_by_characters_not_bytes) {
+  reports::TextLayout layout(false, 80);
+  layout.table({{"é", "n"}, {"ab", "10"}}, {false, true}, 0);
+  EXPECT_EQ(layout.take(), "é    n\nab  10\n");
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one bundled scenario watched at level `ops` and hands back what the analyzer made of its trace.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "tools/nanhunt/scenarios/scenario.h"
+
+namespace nanhunt::testing_support {
+
+struct Hunt {
+  Analysis analysis;
+  std::string run_dir;
+  std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path
+  // The name a path has in this hunt.
+  std::string renamed_path(const std::string& path) const;
+};
+
+struct HuntOptions {
+  std::optional<std::uint64_t> rename_seed;
+  std::uint32_t steps = 0;    // 0: the scenario's own
+  bool verify_fixes = false;  // as `nanhunt train` does
+};
+
+// Throws std::runtime_error with the message of whatever failed.
+Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& options = {});
+
+}  // namespace nanhunt::testing_support

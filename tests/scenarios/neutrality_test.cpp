@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Watching must not change the run: weights and optimizer state are compared byte for byte.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "hooks/engine/engine_hooks.h"
+#include "tools/nanhunt/scenarios/scenario.h"
+
+namespace nanhunt {
+namespace {
+
+std::vector<std::byte> bytes_after(engine::Trainer& trainer, std::uint32_t steps) {
+  for (std::uint32_t i = 0; i < steps; ++i) trainer.step();
+  std::vector<std::byte> all;
+  auto append = [&](const std::vector<engine::NamedTensor>& tensors) {
+    for (const auto& [path, tensor] : tensors) {
+      const engine::Tensor flat = tensor.clone();
+      const auto* first = static_cast<const std::byte*>(flat.raw());
+      all.insert(all.end(), first, first + flat.numel() * static_cast<std::int64_t>(dtype_size(flat.dtype())));
+    }
+  };
+  append(trainer.model().named_parameters());
+  append(trainer.model().named_buffers());
+  append(trainer.optimizer().named_state());
+  return all;
+}
+
+class Neutrality : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Scenarios, Neutrality,
+                         testing::Values("adam-eps-fixed", "adam-eps-raised", "overflow-forward", "sqrt-backward",
+                                         "bad-batch-fixed"),
+                         [](const auto& at) {
+                           std::string name = at.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_with_and_without_hooks_at_level_ops) {
+  const scenarios::Scenario& scenario = *scenarios::find_scenario(GetParam());
+  // given the same run, unwatched
+  const auto plain = bytes_after(*scenario.make({}).trainer, 200);
+  // when it is watched at level ops
+  const auto dir = std::filesystem::path(testing::TempDir()) / ("nanhunt-neutral-" + scenario.name);
+  std::filesystem::remove_all(dir);
+  RecorderOptions options;
+  options.run_dir = dir.string();
+  auto recorder = Recorder::open(options, RunInfo{});
+  ASSERT_TRUE(recorder.is_ok()) << recorder.status().message();
+  std::vector<std::byte> watched;
+  {
+    hooks::EngineWatch watch(**recorder);
+    watched = bytes_after(*scenario.make({}).trainer, 200);
+  }
+  ASSERT_TRUE((*recorder)->close().is_ok());
+  EXPECT_GT((*recorder)->counters().ops, 200u);
+  std::filesystem::remove_all(dir);
+  // then not one byte differs
+  ASSERT_FALSE(plain.empty());
+  ASSERT_EQ(plain.size(), watched.size());
+  EXPECT_EQ(std::memcmp(plain.data(), watched.data(), plain.size()), 0);
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The promise of the product, on real training: every planted fault is named (op, module, phase, step, class),
+// every repaired twin is silent, and no answer depends on what modules are called.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/scenarios/hunt_scenario.h"
+
+namespace nanhunt {
+namespace {
+
+using scenarios::Scenario;
+using testing_support::Hunt;
+using testing_support::HuntOptions;
+
+std::string case_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::vector<std::string> scenario_names(bool clean) {
+  std::vector<std::string> names;
+  for (const Scenario& s : scenarios::all_scenarios()) {
+    if ((s.expected.status == VerdictStatus::kClean) == clean) names.push_back(s.name);
+  }
+  return names;
+}
+
+void expect_named(const Hunt& hunt, const scenarios::Expectation& expected) {
+  ASSERT_FALSE(hunt.analysis.findings.empty()) << hunt.analysis.verdict.headline;
+  const Finding& finding = hunt.analysis.findings.front();
+  EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), verdict_status_name(expected.status));
+  EXPECT_EQ(hunt.analysis.verdict.origin, finding.id);
+  EXPECT_EQ(finding_class_name(finding.cls), finding_class_name(expected.cls)) << finding.title;
+  EXPECT_EQ(phase_name(finding.place.phase), phase_name(expected.phase));
+  EXPECT_EQ(finding.place.step, expected.step);
+  EXPECT_EQ(finding.place.op, expected.op);
+  const auto module = expected.module ? std::optional(hunt.renamed_path(*expected.module)) : std::nullopt;
+  EXPECT_EQ(finding.place.module, module);
+  for (std::int64_t sample : expected.samples) {
+    EXPECT_NE(std::find(finding.samples.begin(), finding.samples.end(), sample), finding.samples.end())
+        << "sample " << sample << " is not named";
+  }
+}
+
+class PlantedFault : public testing::TestWithParam<std::string> {};
+class RepairedTwin : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Scenarios, PlantedFault, testing::ValuesIn(scenario_names(false)), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, RepairedTwin, testing::ValuesIn(scenario_names(true)), case_name);
+
+TEST_P(PlantedFault, is_named_with_op_module_phase_step_and_class) {
+  const Scenario& scenario = *scenarios::find_scenario(GetParam());
+  const Hunt hunt = testing_support::hunt_scenario(scenario);
+  expect_named(hunt, scenario.expected);
+}
+
+TEST_P(PlantedFault, is_named_the_same_when_all_module_names_are_random) {
+  const Scenario& scenario = *scenarios::find_scenario(GetParam());
+  for (std::uint64_t seed : {11u, 12u}) {
+    HuntOptions options;
+    options.rename_seed = seed;
+    const Hunt hunt = testing_support::hunt_scenario(scenario, options);
+    ASSERT_FALSE(hunt.renamed.empty());
+    expect_named(hunt, scenario.expected);
+  }
+}
+
+TEST_P(PlantedFault, has_a_fix_that_was_seen_to_work_on_this_very_run) {
+  const Scenario& scenario = *scenarios::find_scenario(GetParam());
+  HuntOptions options;
+  options.verify_fixes = true;
+  const Hunt hunt = testing_support::hunt_scenario(scenario, options);
+  ASSERT_FALSE(hunt.analysis.findings.empty());
+  const auto& advice = hunt.analysis.findings.front().advice;
+  EXPECT_TRUE(std::any_of(advice.begin(), advice.end(), [](const Advice& a) { return a.verified == true; }));
+}
+
+TEST_P(RepairedTwin, is_silent) {
+  const Scenario& scenario = *scenarios::find_scenario(GetParam());
+  const Hunt hunt = testing_support::hunt_scenario(scenario);
+  EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean") << hunt.analysis.verdict.headline;
+  for (const Finding& finding : hunt.analysis.findings) {
+    EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+  }
+}
+
+TEST(Scenarios, every_planted_fault_has_a_repaired_twin) {
+  std::set<std::string> names;
+  for (const Scenario& s : scenarios::all_scenarios()) EXPECT_TRUE(names.insert(s.name).second) << s.name;
+  for (const Scenario& s : scenarios::all_scenarios()) {
+    if (s.expected.status != VerdictStatus::kClean) {
+      EXPECT_TRUE(names.contains(s.name + "-fixed")) << s.name;
+    }
+  }
+}
+
+TEST(Scenarios, advice_of_adam_eps_tells_a_cure_from_a_silencer) {
+  // given the pure fp16 Adam run and its fixes tried on it
+  HuntOptions options;
+  options.verify_fixes = true;
+  const Hunt hunt = testing_support::hunt_scenario(*scenarios::find_scenario("adam-eps"), options);
+  // then fp32 masters are a cure, and a raised eps stops the NaN without being one
+  std::optional<bool> masters, raised;
+  for (const Advice& advice : hunt.analysis.findings.at(0).advice) {
+    if (advice.id == "fp32-masters") masters = advice.verified;
+    if (advice.id == "eps-1e-4") raised = advice.verified;
+  }
+  EXPECT_EQ(masters, true);
+  EXPECT_EQ(raised, false);
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Includes and link targets go downwards only. Every rule is first shown a planted mistake, which it must find."""
+
+import pytest
+import tree
+from layers import PUBLIC_OWNER, check_includes, check_links, layer_of
+
+EXISTING = {
+    "include/nanhunt/dtype.h",
+    "include/nanhunt/trace.h",
+    "include/nanhunt/recorder.h",
+    "include/nanhunt/analyzer.h",
+    "include/nanhunt/engine/tensor.h",
+    "src/core/bits.h",
+    "src/trace/chunk.h",
+    "src/record/queue.h",
+    "src/hunt/hunt.h",
+    "kernels/stats.h",
+    "hooks/engine/engine_hooks.h",
+    "hooks/torch/watch.h",
+    "tools/nanhunt/verb.h",
+    "tests/support/temp_dir.h",
+}
+
+
+def problems(path: str, text: str) -> list[str]:
+    return check_includes(path, text, EXISTING.__contains__)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "expected"),
+    [
+        ("src/core/bits.cpp", '#include "src/trace/chunk.h"', "upwards"),
+        ("src/core/bits.cpp", '#include "nanhunt/trace.h"', "upwards"),
+        ("src/core/bits.cpp", "#include <nanhunt/trace.h>", "upwards"),
+        ("include/nanhunt/dtype.h", '#include "nanhunt/trace.h"', "upwards"),
+        ("kernels/cpu/stats.cpp", '#include "src/trace/chunk.h"', "sideways"),
+        ("src/trace/reader.cpp", '#include "kernels/stats.h"', "sideways"),
+        ("src/analyze/graph.cpp", '#include "nanhunt/recorder.h"', "sideways"),
+        ("src/analyze/graph.cpp", '#include "nanhunt/engine/tensor.h"', "sideways"),
+        ("src/engine/tensor.cpp", '#include "nanhunt/recorder.h"', "sideways"),
+        ("src/engine/tensor.cpp", '  #  include  "hooks/engine/engine_hooks.h"', "upwards"),
+        ("reports/text.cpp", '#include "src/hunt/hunt.h"', "sideways"),
+        ("src/hunt/hunt.cpp", '#include "hooks/engine/engine_hooks.h"', "upwards"),
+        ("hooks/engine/watch.cpp", '#include "hooks/torch/watch.h"', "sideways"),
+        ("hooks/engine/watch.cpp", '#include "tools/nanhunt/verb.h"', "upwards"),
+        ("src/core/bits.cpp", '#include "tests/support/temp_dir.h"', "belongs to no layer"),
+        ("src/trace/reader.cpp", '#include "chunk.h"', "from the root"),
+        ("src/trace/reader.cpp", '#include "../trace/chunk.h"', "from the repository root"),
+        ("src/trace/reader.cpp", "#include NANHUNT_HEADER", "cannot be checked"),
+        ("src/trace/reader.cpp", "#include <cuda_runtime.h>", "CUDA header"),
+        ("kernels/cpu/stats.cpp", "#include <cub/cub.cuh>", "CUDA header"),
+        ("tests/kernels/stats_test.cpp", "#include <cuda_fp16.h>", "CUDA header"),
+        ("include/nanhunt/dtype.h", "#include <fmt/format.h>", "only the standard library"),
+        ("include/nanhunt/dtype.h", "#include <unistd.h>", "only the standard library"),
+        ("include/nanhunt/trace.h", '#include "src/core/bits.h"', "only the standard library"),
+        ("include/nanhunt/new_thing.h", "#include <string>", "PUBLIC_OWNER"),
+        ("src/misc/thing.cpp", "#include <string>", "not in the table"),
+    ],
+)
+def test_a_planted_wrong_include_is_found(path, line, expected):
+    found = problems(path, f"// a file\n#include <string>\n{line}\n")
+    assert len(found) == 1, found
+    assert expected in found[0]
+    if "table" not in expected and expected != "PUBLIC_OWNER":
+        assert f"{path}:3:" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "src/record/recorder.cpp",
+            '#include "nanhunt/recorder.h"\n#include <fmt/format.h>\n#include "kernels/stats.h"',
+        ),
+        ("src/trace/reader.cpp", '// #include "hooks/engine/engine_hooks.h"'),
+        ("src/trace/reader.cpp", '/* old:\n#include "hooks/engine/engine_hooks.h"\n*/'),
+        ("src/trace/reader.cpp", 'auto s = R"(\n#include "hooks/engine/engine_hooks.h"\n)";'),
+        ("kernels/cuda/stats.cu", '#include <cuda_runtime.h>\n#include "kernels/stats.h"'),
+        ("tools/nanhunt/main.cpp", '#include "hooks/engine/engine_hooks.h"\n#include "nanhunt/dtype.h"'),
+        ("tests/record/queue_test.cpp", '#include "src/record/queue.h"\n#include "tests/support/temp_dir.h"'),
+        ("include/nanhunt/recorder.h", '#include <string>\n#include "nanhunt/trace.h"'),
+    ],
+)
+def test_a_right_include_is_left_alone(path, text):
+    assert problems(path, text) == []
+
+
+def test_a_planted_wrong_link_is_found():
+    assert check_links("nanhunt_layer(trace SOURCES a.cpp DEPS nanhunt::core nanhunt::record)") == [
+        "nanhunt_layer(trace) links record, which is not below it"
+    ]
+    assert check_links("nanhunt_layer(hunt SOURCES h.cpp DEPS nanhunt::reports)") != []
+    assert check_links("nanhunt_layer(misc SOURCES m.cpp DEPS nanhunt::core)") != []
+    assert (
+        check_links("nanhunt_layer(hooks_engine SOURCES h.cpp DEPS nanhunt::hunt PRIVATE_DEPS nanhunt_dep_blas)") == []
+    )
+
+
+def test_every_include_of_the_project_goes_downwards():
+    exists = set(tree.project_files()).__contains__
+    found = [p for path in tree.cpp_files() for p in check_includes(path, tree.read(path), exists)]
+    assert found == []
+
+
+def test_every_link_of_the_project_goes_downwards():
+    files = [path for path in tree.cmake_files() if not path.startswith("tools/cmake/")]
+    found = [f"{path}: {p}" for path in files for p in check_links(tree.without_hash_comments(tree.read(path)))]
+    assert found == []
+
+
+def test_every_public_header_has_an_owner():
+    public = [path for path in tree.project_files() if path.startswith("include/") and path.endswith(".h")]
+    assert public
+    assert [path for path in public if layer_of(path).startswith("unknown")] == []
+    assert [path for path in public if not (path.startswith("include/nanhunt/engine/") or path in PUBLIC_OWNER)] == []

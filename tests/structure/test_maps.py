@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents agree with the tree: maps name what exists, links lead somewhere, the README's code is compiled code."""
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+import tree
+
+DOCUMENTS = [path for path in tree.project_files() if path.endswith(".md")]
+MAPPED = ["include", "src", "hooks", "tools", "tests"]
+
+
+def folders_below(parent: str) -> set[str]:
+    depth = len(PurePosixPath(parent).parts)
+    found = {PurePosixPath(path).parts for path in tree.project_files() if path.startswith(parent + "/")}
+    return {parts[depth] for parts in found if len(parts) > depth + 1}
+
+
+def folders_named(map_text: str) -> set[str]:
+    """First column of a map's tables: | `name/` | ..."""
+    return {name.rstrip("/") for name in re.findall(r"^\|\s*`([\w.-]+/)`", map_text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("parent", MAPPED)
+def test_a_map_names_exactly_the_folders_that_exist(parent):
+    named = folders_named(tree.read(f"{parent}/README.md"))
+    assert named == folders_below(parent)
+
+
+def test_the_readme_names_every_folder_of_the_top_level():
+    named = folders_named(tree.read("README.md"))
+    top = {path.split("/", 1)[0] for path in tree.project_files() if "/" in path and not path.startswith(".")}
+    assert named == top
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_local_link_of_a_document_leads_somewhere(document):
+    folder = PurePosixPath(document).parent
+    text = re.sub(r"```.*?```", "", tree.read(document), flags=re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        if not (tree.ROOT / folder / target).exists():
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_readme_lists_every_scenario():
+    sources = [path for path in tree.cpp_files() if path.startswith("tools/nanhunt/scenarios/")]
+    scenarios = {name for path in sources for name in re.findall(r'\.name = "([a-z0-9-]+)"', tree.read(path))}
+    table = tree.read("README.md").split("## Scenarios", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)) == scenarios
+
+
+def test_the_readme_example_is_the_compiled_one():
+    source = tree.read("tests/structure/readme_example.cpp")
+    example = re.search(r"// readme: begin\n(.*?)// readme: end\n", source, re.DOTALL).group(1)
+    blocks = re.findall(r"```cpp\n(.*?)```", tree.read("README.md"), re.DOTALL)
+    assert [block.strip() for block in blocks] == [example.strip()]

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/run_program.h"
+#include "tests/tools/sample_trace.h"
+
+namespace nanhunt::testing_tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string make_damaged_run(std::string* segment) {
+  const std::string run = make_folder();
+  *segment = write_sample_trace(run, {.steps = 200});
+  std::string bytes = read_file(*segment);
+  for (std::size_t i = 0; i < 64; ++i) bytes[bytes.size() / 2 + i] ^= 0x55;
+  write_file(*segment, bytes);
+  return run;
+}
+
+TEST(Doctor, an_intact_trace_lost_nothing) {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  const Outcome doctor = run_nanhunt({"doctor", run});
+  EXPECT_EQ(doctor.status, 0) << doctor.err;
+  EXPECT_THAT(doctor.out, HasSubstr("rank 0, attempt 0: intact"));
+  EXPECT_THAT(doctor.out, HasSubstr("lost: nothing"));
+}
+
+TEST(Doctor, says_exactly_what_was_lost) {
+  std::string segment;
+  const std::string run = make_damaged_run(&segment);
+  const json doctor = json::parse(run_nanhunt({"doctor", run, "--json"}).out);
+  const json& attempt = doctor["attempts"][0];
+  EXPECT_EQ(attempt["condition"], "damaged");
+  EXPECT_GE(attempt["health"]["chunks_lost"], 1);
+  EXPECT_FALSE(attempt["health"]["problems"].empty());
+}
+
+TEST(Doctor, salvages_into_a_new_folder_and_leaves_the_original_alone) {
+  std::string segment;
+  const std::string run = make_damaged_run(&segment), out = make_folder() + "/salvaged";
+  const std::string before = read_file(segment);
+
+  const Outcome doctor = run_nanhunt({"doctor", run, "--salvage", out});
+
+  EXPECT_EQ(doctor.status, 0) << doctor.err;
+  EXPECT_THAT(doctor.err, HasSubstr("nanhunt report " + out));
+  EXPECT_EQ(read_file(segment), before);
+  const json copy = json::parse(run_nanhunt({"doctor", out, "--json"}).out);
+  EXPECT_EQ(copy["attempts"][0]["condition"], "intact");
+  EXPECT_EQ(run_nanhunt({"check", out}).status, 1);  // the fault is still in it
+}
+
+TEST(Doctor, does_not_salvage_into_a_folder_that_holds_something) {
+  std::string segment;
+  const std::string run = make_damaged_run(&segment), out = make_folder();
+  write_file(out + "/mine", "");
+  const Outcome doctor = run_nanhunt({"doctor", run, "--salvage", out});
+  EXPECT_EQ(doctor.status, 6);
+  EXPECT_THAT(doctor.err, HasSubstr("new folder"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(out), fs::directory_iterator()), 1);
+}
+
+TEST(Doctor, a_copy_that_cannot_be_written_gives_status_6) {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  EXPECT_EQ(run_nanhunt({"doctor", run, "--salvage", "/proc/nowhere/out"}).status, 6);
+}
+
+TEST(Doctor, nothing_readable_is_nothing_to_salvage) {
+  const std::string run = make_folder(), out = make_folder() + "/salvaged";
+  write_file(write_sample_trace(run), "garbage");
+  const Outcome doctor = run_nanhunt({"doctor", run, "--salvage", out});
+  EXPECT_EQ(doctor.status, 3);
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST(Doctor, a_run_that_was_killed_has_no_clean_end_and_no_damage) {
+  const std::string run = make_folder();
+  write_sample_trace(run, {.clean_end = false});
+  const json doctor = json::parse(run_nanhunt({"doctor", run, "--json"}).out);
+  EXPECT_EQ(doctor["attempts"][0]["condition"], "no clean end");
+  EXPECT_EQ(doctor["attempts"][0]["health"]["chunks_lost"], 0);
+}
+
+}  // namespace
+}  // namespace nanhunt::testing_tools

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/run_program.h"
+#include "tests/tools/sample_trace.h"
+
+namespace nanhunt::testing_tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string make_run() {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  return run;
+}
+
+TEST(Report, writes_both_files_and_prints_the_text) {
+  const std::string run = make_run();
+  const Outcome report = run_nanhunt({"report", run});
+  EXPECT_EQ(report.status, 0) << report.err;
+  EXPECT_THAT(report.out, StartsWith("FAULT  "));
+  EXPECT_THAT(report.err, HasSubstr(run + "/report.json"));
+  EXPECT_THAT(report.err, HasSubstr(run + "/report.html"));
+  EXPECT_EQ(json::parse(read_file(run + "/report.json"))["schema"], "nanhunt.report");
+  EXPECT_THAT(read_file(run + "/report.html"), StartsWith("<!doctype html>"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 3);  // no temporary file is left
+}
+
+TEST(Report, the_same_trace_gives_the_same_bytes_wherever_it_lies) {
+  const std::string run = make_run(), copy = make_folder() + "/elsewhere";
+  fs::copy(run, copy, fs::copy_options::recursive);
+  for (const char* format : {"--json", "--html", "--text"}) {
+    EXPECT_EQ(run_nanhunt({"report", run, format}).out, run_nanhunt({"report", copy, format}).out) << format;
+  }
+}
+
+TEST(Report, one_format_goes_to_stdout_and_writes_nothing) {
+  const std::string run = make_run();
+  EXPECT_EQ(json::parse(run_nanhunt({"report", run, "--json"}).out)["verdict"]["status"], "fault");
+  EXPECT_THAT(run_nanhunt({"report", run, "--html"}).out, StartsWith("<!doctype html>"));
+  EXPECT_THAT(run_nanhunt({"report", run, "--text"}).out, StartsWith("FAULT  "));
+  EXPECT_EQ(run_nanhunt({"report", run, "--json", "-o", "-"}).out, run_nanhunt({"report", run, "--json"}).out);
+  EXPECT_FALSE(fs::exists(run + "/report.json"));
+  EXPECT_FALSE(fs::exists(run + "/report.html"));
+}
+
+TEST(Report, the_ending_of_the_output_names_the_format) {
+  const std::string run = make_run();
+  for (const char* name : {"a.json", "a.html", "a.txt"}) {
+    const Outcome report = run_nanhunt({"report", run, "-o", run + "/" + name});
+    EXPECT_EQ(report.status, 0) << report.err;
+    EXPECT_EQ(report.out, "");
+  }
+  EXPECT_EQ(json::parse(read_file(run + "/a.json"))["schema_version"], 1);
+  EXPECT_THAT(read_file(run + "/a.html"), StartsWith("<!doctype html>"));
+  EXPECT_THAT(read_file(run + "/a.txt"), StartsWith("FAULT  "));
+}
+
+TEST(Report, no_colour_reaches_a_file_or_a_pipe) {
+  const std::string run = make_run();
+  EXPECT_EQ(run_nanhunt({"report", run, "--text"}, {.environment = {"TERM=xterm-256color"}}).out.find('\x1b'),
+            std::string::npos);
+}
+
+TEST(Report, an_output_that_cannot_be_written_gives_status_6) {
+  const std::string run = make_run();
+  for (const std::string& target : {std::string("/dev/full"), run + "/no/such/folder/a.json", run}) {
+    const Outcome report = run_nanhunt({"report", run, "--json", "-o", target});
+    EXPECT_EQ(report.status, 6) << target;
+    EXPECT_THAT(report.err, HasSubstr("cannot write '" + target + "'")) << target;
+  }
+  EXPECT_EQ(run_nanhunt({"report", run, "--json"}, {.stdout_to = "/dev/full"}).status, 6);
+}
+
+TEST(Report, a_run_folder_that_cannot_be_written_still_tells_the_verdict) {
+  const std::string run = make_run();
+  fs::create_directory(run + "/report.json");
+  const Outcome report = run_nanhunt({"report", run});
+  EXPECT_EQ(report.status, 6);
+  EXPECT_THAT(report.out, StartsWith("FAULT  "));
+  EXPECT_THAT(report.err, HasSubstr("report.json"));
+}
+
+TEST(Report, a_link_in_the_run_folder_is_replaced_not_followed) {
+  const std::string run = make_run(), outside = make_folder();
+  write_file(outside + "/precious", "keep me");
+  fs::create_symlink(outside + "/precious", run + "/report.json");
+  EXPECT_EQ(run_nanhunt({"report", run}).status, 0);
+  EXPECT_EQ(read_file(outside + "/precious"), "keep me");
+  EXPECT_FALSE(fs::is_symlink(run + "/report.json"));
+}
+
+TEST(Report, a_single_segment_is_reported_beside_it) {
+  const std::string run = make_folder();
+  const std::string segment = write_sample_trace(run);
+  EXPECT_EQ(run_nanhunt({"report", segment}).status, 0);
+  EXPECT_TRUE(fs::exists(fs::path(segment).parent_path() / "report.html"));
+}
+
+TEST(Report, a_reader_that_goes_away_is_no_error) {
+  const std::string run = make_run();
+  const Outcome report = run_nanhunt({"report", run, "--html"}, {.close_stdout_early = true});
+  EXPECT_EQ(report.status, 0) << report.err;
+  EXPECT_EQ(report.err, "");
+}
+
+}  // namespace
+}  // namespace nanhunt::testing_tools

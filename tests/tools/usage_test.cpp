@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "tests/tools/run_program.h"
+#include "tests/tools/sample_trace.h"
+
+namespace nanhunt::testing_tools {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr const char* kVerbs[] = {"train", "report", "check", "info", "dump", "doctor"};
+
+TEST(Usage, help_lists_every_verb_on_stdout) {
+  const Outcome run = run_nanhunt({"--help"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.err, "");
+  for (const char* verb : kVerbs) EXPECT_THAT(run.out, HasSubstr(std::string("\n  ") + verb));
+}
+
+TEST(Usage, every_verb_has_help_with_its_exit_statuses) {
+  for (const char* verb : kVerbs) {
+    const Outcome run = run_nanhunt({verb, "--help"});
+    EXPECT_EQ(run.status, 0) << verb;
+    EXPECT_THAT(run.out, HasSubstr("Exit status:\n  0  ")) << verb;
+    EXPECT_EQ(run.err, "") << verb;
+  }
+}
+
+TEST(Usage, the_version_is_one_line) {
+  const Outcome run = run_nanhunt({"--version"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.out, ::testing::MatchesRegex("nanhunt [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(Usage, no_verb_is_wrong_usage) {
+  const Outcome run = run_nanhunt({});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.err, StartsWith("nanhunt: say what to do: "));
+}
+
+TEST(Usage, an_unknown_verb_is_told_with_the_known_ones) {
+  const Outcome run = run_nanhunt({"frobnicate"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr("no verb 'frobnicate'"));
+  EXPECT_THAT(run.err, HasSubstr("report, check"));
+}
+
+TEST(Usage, an_unknown_option_is_wrong_usage_and_names_the_help) {
+  for (const char* verb : kVerbs) {
+    const Outcome run = run_nanhunt({verb, "RUN", "--no-such-option"});
+    EXPECT_EQ(run.status, 2) << verb;
+    EXPECT_EQ(run.out, "") << verb;
+    EXPECT_THAT(run.err, HasSubstr("--no-such-option")) << verb;
+    EXPECT_THAT(run.err, HasSubstr(std::string("nanhunt ") + verb + " --help")) << verb;
+  }
+}
+
+TEST(Usage, a_missing_run_is_wrong_usage) {
+  for (const char* verb : {"report", "check", "info", "dump", "doctor"}) {
+    const Outcome run = run_nanhunt({verb});
+    EXPECT_EQ(run.status, 2) << verb;
+    EXPECT_THAT(run.err, HasSubstr("RUN")) << verb;
+  }
+}
+
+TEST(Usage, values_outside_the_choice_are_wrong_usage) {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  EXPECT_EQ(run_nanhunt({"check", run, "--fail-on", "info"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"report", run, "--json", "--html"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"report", run, "-o", "report.pdf"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"dump", run, "--kind", "planets"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"dump", run, "--step", "-1"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"dump", run, "--step", "99999999999"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"dump", run, "--kind", "steps", "--module", "fc1"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"dump", run, "--rank", "7"}).status, 2);
+}
+
+TEST(Usage, hostile_arguments_cannot_steer_the_terminal) {
+  const Outcome run = run_nanhunt({"check", "\x1b[31m\xe2\x80\xae"});
+  EXPECT_EQ(run.status, 3);
+  EXPECT_EQ(run.err.find('\x1b'), std::string::npos);
+  EXPECT_THAT(run.err, HasSubstr("\\x1b[31m"));
+}
+
+// A bare chroot has no pseudo-terminals.
+bool pseudo_terminals_exist() {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (terminal < 0) return false;
+  std::array<char, 128> name{};
+  const bool opens = ::grantpt(terminal) == 0 && ::unlockpt(terminal) == 0 &&
+                     ::ptsname_r(terminal, name.data(), name.size()) == 0 && ::access(name.data(), R_OK | W_OK) == 0;
+  ::close(terminal);
+  return opens;
+}
+
+// What `nanhunt info` writes to a terminal.
+std::string info_on_a_terminal(const std::string& run, std::vector<std::string> environment) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  EXPECT_TRUE(terminal >= 0 && ::grantpt(terminal) == 0 && ::unlockpt(terminal) == 0);
+  std::array<char, 128> name{};
+  EXPECT_EQ(::ptsname_r(terminal, name.data(), name.size()), 0);
+  // Held open, or what the child wrote would be gone with it.
+  const int held = ::open(name.data(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  EXPECT_EQ(run_nanhunt({"info", run}, {.stdout_to = name.data(), .environment = std::move(environment)}).status, 0);
+  std::array<char, 8192> buffer{};
+  const ssize_t n = ::read(terminal, buffer.data(), buffer.size());
+  ::close(held);
+  ::close(terminal);
+  return n > 0 ? std::string(buffer.data(), static_cast<std::size_t>(n)) : std::string();
+}
+
+TEST(Usage, colours_come_on_a_terminal_that_has_them_and_never_with_no_color) {
+  if (!pseudo_terminals_exist()) GTEST_SKIP() << "there are no pseudo-terminals here (/dev/pts is not mounted)";
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  EXPECT_THAT(info_on_a_terminal(run, {"TERM=xterm"}), HasSubstr("\x1b[1mrank 0"));
+  EXPECT_THAT(info_on_a_terminal(run, {"TERM=xterm", "NO_COLOR=1"}), StartsWith("rank 0"));
+  EXPECT_THAT(info_on_a_terminal(run, {"TERM=dumb"}), StartsWith("rank 0"));
+  EXPECT_THAT(run_nanhunt({"info", run}, {.environment = {"TERM=xterm"}}).out, StartsWith("rank 0"));
+}
+
+}  // namespace
+}  // namespace nanhunt::testing_tools

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: finds the verb, lets it parse its options, runs it.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <csignal>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/core/version.h"
+#include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/verb.h"
+
+namespace {
+
+using namespace nanhunt::cli;
+
+constexpr const char* kAbout =
+    "Which operation made the first number that did harm, why, and does it matter?\n"
+    "nanhunt watches mixed-precision training and turns what it recorded into a verdict.";
+
+struct Parsed {
+  CLI::App* app = nullptr;
+  std::unique_ptr<Verb> verb;
+};
+
+std::string names_of(const std::vector<Parsed>& verbs) {
+  std::string names;
+  for (const Parsed& one : verbs) names += (names.empty() ? "" : ", ") + one.app->get_name();
+  return names;
+}
+
+// What was wrong with the command line, and what to do about it.
+int usage_error(const CLI::App& app, const std::vector<Parsed>& verbs, const CLI::ParseError& error, int argc,
+                char** argv) {
+  const auto chosen = app.get_subcommands();
+  if (!chosen.empty()) {
+    const std::string verb = chosen.front()->get_name();
+    say(verb + ": " + error.what() + ". See `nanhunt " + verb + " --help`.");
+    return kWrongUsage;
+  }
+  if (argc > 1 && argv[1][0] != '-') {
+    say("there is no verb '" + std::string(argv[1]) + "'. Verbs: " + names_of(verbs) + ". See `nanhunt --help`.");
+  } else if (argc > 1) {
+    say("there is no option '" + std::string(argv[1]) + "' before a verb. See `nanhunt --help`.");
+  } else {
+    say("say what to do: " + names_of(verbs) + ". See `nanhunt --help`.");
+  }
+  return kWrongUsage;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kAbout, "nanhunt");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "nanhunt " + std::string(nanhunt::version()));
+  app.footer("`nanhunt VERB --help` lists a verb's options and exit statuses.");
+  std::vector<Parsed> verbs;
+  for (const VerbEntry& entry : registered_verbs()) {
+    Parsed parsed;
+    parsed.app = app.add_subcommand(std::string(entry.info.name), std::string(entry.info.summary));
+    parsed.app->footer("Exit status:\n" + std::string(entry.info.exit_statuses));
+    parsed.verb = entry.make();
+    parsed.verb->declare(*parsed.app);
+    verbs.push_back(std::move(parsed));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return print_and_return(app.help());
+  } catch (const CLI::CallForVersion&) {
+    return print_and_return(app.version() + "\n");
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, verbs, error, argc, argv);
+  }
+  for (const Parsed& one : verbs) {
+    if (one.app->parsed()) return one.verb->run();
+  }
+  return kWrongUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A reader that goes away must show as a failed write, not kill us half-way through a file.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    say("out of memory. Try on a machine with more, or with a smaller trace.");
+  } catch (const std::exception& error) {
+    say(std::string("stopped by an unexpected error: ") + error.what() +
+        ". This is a fault of nanhunt: please report it with the command you ran.");
+  }
+  return kUnreadable;
+}

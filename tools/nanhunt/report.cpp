@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// nanhunt report: the verdict on a recorded run as text, JSON and HTML.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "nanhunt/reporter.h"
+#include "tools/nanhunt/analysis.h"
+#include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/verb.h"
+
+namespace nanhunt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Format { kAll, kText, kJson, kHtml };
+
+class ReportVerb final : public Verb {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
+    auto* text = app.add_flag("--text", text_, "Only the text report, to stdout; writes no file");
+    auto* json = app.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
+    auto* html = app.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
+    text->excludes(json)->excludes(html);
+    json->excludes(html);
+    app.add_option("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
+        ->type_name("FILE");
+  }
+
+  int run() override {
+    Format format = text_ ? Format::kText : json_ ? Format::kJson : html_ ? Format::kHtml : Format::kAll;
+    if (format == Format::kAll && !output_.empty()) {
+      format = format_of_name(output_);
+      if (format == Format::kAll) {
+        return fail({StatusCode::kUsage, "report: which format shall '" + output_ +
+                                             "' have? Add --text, --json or --html, or name it .txt, .json or .html."});
+      }
+    }
+    auto analysis = load_analysis(run_);
+    if (!analysis) return fail(analysis.status());
+    if (format == Format::kAll) return write_all(*analysis);
+    return write_one(*analysis, format);
+  }
+
+ private:
+  static Format format_of_name(const std::string& name) {
+    const std::string ending = fs::path(name).extension().string();
+    if (ending == ".json") return Format::kJson;
+    if (ending == ".html" || ending == ".htm") return Format::kHtml;
+    if (ending == ".txt") return Format::kText;
+    return Format::kAll;
+  }
+
+  static std::string text_for_stdout(const Analysis& analysis) {
+    return render_text(analysis, {stdout_has_colour(), stdout_width()});
+  }
+
+  int write_one(const Analysis& analysis, Format format) const {
+    const bool to_stdout = output_.empty() || output_ == "-";
+    std::string content;
+    if (format == Format::kJson) content = render_json(analysis);
+    if (format == Format::kHtml) content = render_html(analysis);
+    if (format == Format::kText) content = to_stdout ? text_for_stdout(analysis) : render_text(analysis);
+    if (to_stdout) return print_and_return(content);
+    if (Status written = write_output(output_, content); !written) return fail(written);
+    say("wrote " + output_);
+    return kDone;
+  }
+
+  // The text comes first: a folder that cannot be written keeps nobody from reading the verdict.
+  int write_all(const Analysis& analysis) const {
+    const int printed = print_and_return(text_for_stdout(analysis));
+    std::error_code ignored;
+    fs::path folder = run_;
+    if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
+    const std::string json_path = (folder / "report.json").string();
+    const std::string html_path = (folder / "report.html").string();
+    if (Status written = replace_file(json_path, render_json(analysis)); !written) return fail(written);
+    if (Status written = replace_file(html_path, render_html(analysis)); !written) return fail(written);
+    say("wrote " + json_path + " and " + html_path);
+    return printed;
+  }
+
+  std::string run_, output_;
+  bool text_ = false, json_ = false, html_ = false;
+};
+
+const RegisterVerb<ReportVerb> kReport{
+    {.order = 20,
+     .name = "report",
+     .summary = "Say what happened in a recorded run; write report.json and report.html",
+     .exit_statuses = "  0  done\n  2  wrong usage\n  3  the run cannot be read\n"
+                      "  6  a report could not be written"}};
+
+}  // namespace
+}  // namespace nanhunt::cli

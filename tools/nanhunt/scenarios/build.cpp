@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nanhunt/scenarios/build.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "nanhunt/engine/ops.h"
+
+namespace nanhunt::scenarios {
+namespace {
+
+// Calls change(element) for every pixel of every row that is sample `id`.
+template <typename F>
+void for_each_pixel(engine::Batch& batch, std::int64_t id, const F& change) {
+  const std::int64_t width = batch.inputs.size(1);
+  const std::size_t size = dtype_size(batch.inputs.dtype());
+  auto* first = static_cast<std::byte*>(batch.inputs.raw());
+  for (std::size_t row = 0; row < batch.sample_ids.size(); ++row) {
+    if (batch.sample_ids[row] != id) continue;
+    for (std::int64_t p = 0; p < width; ++p) {
+      change(p, first + (row * static_cast<std::size_t>(width) + static_cast<std::size_t>(p)) * size);
+    }
+  }
+}
+
+}  // namespace
+
+ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
+                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config) {
+  ScenarioRun run;
+  if (config.rename_seed) run.renamed = model->randomise_names(*config.rename_seed);
+  auto parameters = model->named_parameters();
+  run.trainer = std::make_unique<engine::Trainer>(
+      std::move(model), engine::make_optimizer(std::move(parameters), optimizer), std::move(batches), std::move(loss));
+  return run;
+}
+
+void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix) {
+  if (fix.empty()) return;
+  std::string known;
+  for (const hunt::Fix& f : fixes) {
+    if (f.id == fix) return;
+    known += (known.empty() ? "" : ", ") + f.id;
+  }
+  throw std::invalid_argument("[scenario] expected a fix among " + known + ", got '" + fix + "'");
+}
+
+std::vector<Scenario> with_twin(Scenario scenario, std::vector<std::string> twin_dtypes) {
+  scenario.make = [inner = scenario.make, fixes = scenario.fixes](const ScenarioConfig& config) {
+    expect_known_fix(fixes, config.fix);
+    return inner(config);
+  };
+  const hunt::Fix& fix = scenario.fixes.front();
+  Scenario twin = scenario;
+  twin.name += "-fixed";
+  twin.summary = scenario.name + " repaired: " + fix.description;
+  twin.dtypes = std::move(twin_dtypes);
+  twin.expected = {};
+  twin.fixes = {};
+  twin.make = [make = scenario.make, id = fix.id](const ScenarioConfig& config) {
+    expect_known_fix({}, config.fix);
+    ScenarioConfig fixed = config;
+    fixed.fix = id;
+    return make(fixed);
+  };
+  return {std::move(scenario), std::move(twin)};
+}
+
+engine::BatchOrder training_order(std::uint64_t seed, std::int64_t batch_size) {
+  const auto ids = engine::digits_train_ids();
+  return {{ids.begin(), ids.end()}, batch_size, seed};
+}
+
+std::int64_t sample_first_met_at(const engine::BatchOrder& order, std::uint32_t step) {
+  const std::vector<std::int64_t> ids = order.ids(step);
+  return ids[ids.size() / 2];
+}
+
+void scale_sample(engine::Batch& batch, std::int64_t id, double factor) {
+  const DType dtype = batch.inputs.dtype();
+  for_each_pixel(batch, id,
+                 [&](std::int64_t, std::byte* at) { store_from_f64(dtype, at, load_as_f64(dtype, at) * factor); });
+}
+
+void set_pixel(engine::Batch& batch, std::int64_t id, std::int64_t pixel, double value) {
+  const DType dtype = batch.inputs.dtype();
+  for_each_pixel(batch, id, [&](std::int64_t p, std::byte* at) {
+    if (p == pixel) store_from_f64(dtype, at, value);
+  });
+}
+
+engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch) {
+  return engine::cross_entropy(engine::to(logits, DType::kF32), batch.targets);
+}
+
+}  // namespace nanhunt::scenarios

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scenarios share: putting a trainer together, and a data set in which one sample is odd.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nanhunt/engine/data.h"
+#include "nanhunt/engine/models.h"
+#include "tools/nanhunt/scenarios/scenario.h"
+
+namespace nanhunt::scenarios {
+
+inline constexpr std::int64_t kBatchSize = 64;  // 22 steps an epoch
+inline constexpr std::uint32_t kSteps = 40;
+
+// Renames the model if asked, then makes optimizer and trainer.
+ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
+                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config);
+
+// Throws unless `config.fix` is empty or one of `fixes`.
+void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix);
+
+// The scenario and its twin NAME-fixed, which is the scenario with its first fix and expects silence.
+// `twin_dtypes`: formats the twin trains with.
+std::vector<Scenario> with_twin(Scenario scenario, std::vector<std::string> twin_dtypes);
+
+// Training order of the digits, the same for every scenario of a seed. The sample in the middle of the batch of
+// `step`; below 22 that is the first time it is met.
+engine::BatchOrder training_order(std::uint64_t seed, std::int64_t batch_size = kBatchSize);
+std::int64_t sample_first_met_at(const engine::BatchOrder& order, std::uint32_t step);
+
+// Multiplies or sets the pixels of one sample wherever it stands in the batch. Inputs must be contiguous.
+void scale_sample(engine::Batch& batch, std::int64_t id, double factor);
+void set_pixel(engine::Batch& batch, std::int64_t id, std::int64_t pixel, double value);
+
+// Mean cross entropy of class numbers, in fp32 as autocast does.
+engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch);
+
+}  // namespace nanhunt::scenarios

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nanhunt/scenarios/registry.h"
+
+namespace nanhunt::scenarios {
+namespace {
+
+// The order of `train --list`.
+constexpr std::vector<Scenario> (*kFiles[])() = {
+    adam_eps, overflow_forward, sqrt_backward, bad_batch, bad_weights, log_negative, log_zero,
+};
+
+}  // namespace
+
+std::span<const Scenario> all_scenarios() {
+  static const std::vector<Scenario> all = [] {
+    std::vector<Scenario> out;
+    for (const auto file : kFiles) {
+      for (Scenario& scenario : file()) out.push_back(std::move(scenario));
+    }
+    return out;
+  }();
+  return all;
+}
+
+const Scenario* find_scenario(std::string_view name) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (scenario.name == name) return &scenario;
+  }
+  return nullptr;
+}
+
+}  // namespace nanhunt::scenarios

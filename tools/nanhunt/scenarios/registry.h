@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per scenario file; registry.cpp lists them.
+#pragma once
+
+#include <vector>
+
+#include "tools/nanhunt/scenarios/scenario.h"
+
+namespace nanhunt::scenarios {
+
+std::vector<Scenario> adam_eps();  // and adam-eps-raised
+std::vector<Scenario> overflow_forward();
+std::vector<Scenario> sqrt_backward();
+std::vector<Scenario> bad_batch();
+std::vector<Scenario> bad_weights();
+std::vector<Scenario> log_negative();
+std::vector<Scenario> log_zero();
+
+}  // namespace nanhunt::scenarios

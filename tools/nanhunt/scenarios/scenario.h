@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bundled training runs with a planted fault, and their repaired twins NAME-fixed. `expected` is the
+// contract: tests hold `nanhunt check` to it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "nanhunt/engine/trainer.h"
+#include "src/hunt/hunt.h"
+
+namespace nanhunt::scenarios {
+
+struct Expectation {
+  VerdictStatus status = VerdictStatus::kClean;
+  // Of the headline finding; ignored when status is clean.
+  FindingClass cls = FindingClass::kUnexplained;
+  Phase phase = Phase::kForward;
+  std::optional<std::string> module;  // before renaming
+  std::string op;
+  std::uint32_t step = 0;
+  std::vector<std::int64_t> samples;  // must be among the finding's samples
+};
+
+struct ScenarioConfig {
+  std::uint64_t seed = 1;
+  std::optional<std::uint64_t> rename_seed;  // randomise every module and parameter name
+  std::string fix;                           // id of one of Scenario::fixes, "" for the scenario as it is
+};
+
+struct ScenarioRun {
+  std::unique_ptr<engine::Trainer> trainer;
+  std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path; empty without rename_seed
+};
+
+struct Scenario {
+  std::string name;
+  std::string summary;      // one sentence for --list
+  std::uint32_t steps = 0;  // default length
+  std::string level = "ops";  // lowest level that sees it
+  std::vector<std::string> dtypes;
+  Expectation expected;
+  std::vector<hunt::Fix> fixes;  // tried after a failure; empty for twins
+  std::function<ScenarioRun(const ScenarioConfig&)> make;
+};
+
+std::span<const Scenario> all_scenarios();
+const Scenario* find_scenario(std::string_view name);  // nullptr: none
+
+}  // namespace nanhunt::scenarios

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// nanhunt train: trains a bundled scenario, watched or not; when it went wrong, tries its fixes on the same run.
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hooks/engine/engine_hooks.h"
+#include "nanhunt/analyzer.h"
+#include "src/core/text.h"
+#include "src/core/version.h"
+#include "src/hunt/hunt.h"
+#include "tools/nanhunt/progress.h"
+#include "tools/nanhunt/run_info.h"
+#include "tools/nanhunt/scenarios/scenario.h"
+#include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/verb.h"
+
+namespace nanhunt::cli {
+namespace {
+
+using nlohmann::json;
+using scenarios::Scenario;
+
+// What came of a run, for the closing lines and --json.
+struct Outcome {
+  std::uint32_t steps = 0;
+  double first_loss = 0, last_loss = 0;
+  std::optional<std::uint32_t> first_bad_loss;
+  std::string attempt_dir;  // empty: not watched
+  RecorderCounters counters;
+  std::optional<hunt::HuntOutcome> hunted;
+  Status trace_status;
+};
+
+std::string scenario_list(bool as_json) {
+  json list = json::array();
+  std::string text;
+  for (const Scenario& s : scenarios::all_scenarios()) {
+    const bool clean = s.expected.status == VerdictStatus::kClean;
+    const std::string expected(clean ? "clean" : finding_class_name(s.expected.cls));
+    list.push_back(
+        {{"name", s.name}, {"summary", s.summary}, {"steps", s.steps}, {"level", s.level}, {"expected", expected}});
+    text += fmt::format("{:<24} {:<16} {}\n", s.name, expected, s.summary);
+  }
+  return as_json ? list.dump(2) + "\n" : text;
+}
+
+json outcome_json(const Scenario& scenario, const Outcome& outcome) {
+  json experiments = json::array();
+  std::string headline;
+  if (outcome.hunted) {
+    headline = printable(outcome.hunted->analysis.verdict.headline);
+    for (const ExperimentRecord& e : outcome.hunted->experiments) {
+      experiments.push_back({{"fix", e.fix},
+                             {"description", e.description},
+                             {"finite", e.finite},
+                             {"further_steps", e.further_steps},
+                             {"verified", e.verified}});
+    }
+  }
+  auto number = [](double v) { return std::isfinite(v) ? json(v) : json(format_number(v)); };
+  return {{"scenario", scenario.name},
+          {"steps", outcome.steps},
+          {"first_loss", number(outcome.first_loss)},
+          {"last_loss", number(outcome.last_loss)},
+          {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
+          {"trace", outcome.attempt_dir.empty() ? json() : json(printable(outcome.attempt_dir))},
+          {"ops", outcome.counters.ops},
+          {"values", outcome.counters.values},
+          {"dropped_ops", outcome.counters.dropped_ops},
+          {"headline", headline.empty() ? json() : json(headline)},
+          {"experiments", std::move(experiments)}};
+}
+
+std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
+  std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
+                                 format_number(outcome.first_loss), format_number(outcome.last_loss));
+  if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
+  text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
+                      printable(outcome.attempt_dir));
+  if (outcome.counters.dropped_ops + outcome.counters.dropped_values + outcome.counters.dropped_other != 0) {
+    text += fmt::format("Dropped {} ops and {} values: the report says what that means.\n",
+                        outcome.counters.dropped_ops, outcome.counters.dropped_values);
+  }
+  if (outcome.hunted) {
+    text += printable(outcome.hunted->analysis.verdict.headline) + "\n";
+    for (const ExperimentRecord& e : outcome.hunted->experiments) {
+      text += fmt::format("  tried on this run: {}: {}\n", e.description,
+                          e.verified ? "cured it"
+                          : e.finite ? "stays finite, but is no cure"
+                                     : "did not help");
+    }
+  }
+  return text + fmt::format("Next: nanhunt report {}\n", printable(run));
+}
+
+class TrainVerb final : public Verb {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("SCENARIO", scenario_, "What to train; --list names them");
+    app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
+    app.add_option("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
+        ->type_name("RUN");
+    app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
+    app.add_option("--seed", seed_, "Seed of weights and batch order");
+    app.add_option("--level", level_, "How closely to watch: ops (every op) or off")
+        ->check(CLI::IsMember({"ops", "off"}))
+        ->capture_default_str();
+    app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
+    app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
+    app.add_flag("--json", json_, "Print the outcome as JSON");
+  }
+
+  int run() override {
+    if (list_) return print_and_return(scenario_list(json_));
+    if (scenario_.empty()) {
+      return fail({StatusCode::kUsage, "train: say which scenario. `nanhunt train --list` names them."});
+    }
+    const Scenario* scenario = scenarios::find_scenario(scenario_);
+    if (scenario == nullptr) {
+      return fail(
+          {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
+    }
+    if (out_.empty()) out_ = "nanhunt-" + scenario->name;
+    Outcome outcome;
+    if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
+    if (!outcome.trace_status)
+      say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
+    return print_and_return(json_ ? outcome_json(*scenario, outcome).dump(2) + "\n"
+                                  : outcome_text(*scenario, outcome, out_));
+  }
+
+ private:
+  scenarios::ScenarioConfig config(const std::string& fix) const {
+    scenarios::ScenarioConfig config;
+    config.seed = seed_;
+    config.rename_seed = rename_seed_;
+    config.fix = fix;
+    return config;
+  }
+
+  Status train(const Scenario& scenario, Outcome& outcome) const {
+    std::unique_ptr<Recorder> recorder;
+    if (level_ != "off") {
+      RecorderOptions options;
+      options.run_dir = out_;
+      auto opened = Recorder::open(options, run_info(scenario));
+      if (!opened) return opened.status();
+      recorder = std::move(*opened);
+      outcome.attempt_dir = recorder->attempt_dir();
+    }
+    {
+      std::optional<hooks::EngineWatch> watch;
+      if (recorder) watch.emplace(*recorder);
+      train_steps(scenario, outcome);
+    }
+    if (!recorder) return {};
+    if (!no_verify_) try_fixes(scenario, *recorder, outcome);
+    outcome.trace_status = recorder->close();
+    outcome.counters = recorder->counters();
+    if (outcome.trace_status && outcome.counters.write_errors != 0) {
+      outcome.trace_status = {StatusCode::kWriteFailed, outcome.counters.first_write_error};
+    }
+    return {};
+  }
+
+  void train_steps(const Scenario& scenario, Outcome& outcome) const {
+    const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
+    const scenarios::ScenarioRun run = scenario.make(config(""));
+    Progress progress("training " + scenario.name, steps);
+    for (std::uint32_t i = 0; i < steps; ++i) {
+      const engine::StepResult result = run.trainer->step();
+      if (i == 0) outcome.first_loss = result.loss;
+      outcome.last_loss = result.loss;
+      if (!std::isfinite(result.loss) && !outcome.first_bad_loss) outcome.first_bad_loss = result.step;
+      outcome.steps = i + 1;
+      progress.update(i + 1, "loss " + format_number(result.loss));
+    }
+  }
+
+  void try_fixes(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
+    auto replay = hooks::make_engine_replay(
+        [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, scenario.fixes);
+    auto hunted = hunt::hunt_run(*replay, recorder);
+    // A trace that cannot be read back is the report's business to explain; training is done.
+    if (hunted)
+      outcome.hunted = std::move(*hunted);
+    else
+      say(hunted.status().message() + " No fix was tried.");
+  }
+
+  RunInfo run_info(const Scenario& scenario) const {
+    RunInfo info = make_run_info();
+    info.command = {"nanhunt", "train", scenario.name};
+    info.framework = "nanhunt-engine " + std::string(version());
+    info.device = "cpu";
+    info.level = level_;
+    info.scenario = scenario.name;
+    info.dtypes = scenario.dtypes;
+    info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
+    if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
+    return info;
+  }
+
+  std::string scenario_, out_, level_ = "ops";
+  std::uint32_t steps_ = 0;
+  std::uint64_t seed_ = 1;
+  std::optional<std::uint64_t> rename_seed_;
+  bool list_ = false, no_verify_ = false, json_ = false;
+};
+
+const RegisterVerb<TrainVerb> kTrain{{.order = 10,
+                                      .name = "train",
+                                      .summary = "Train a bundled scenario and record it",
+                                      .exit_statuses =
+                                          "  0  trained, whatever became of the numbers\n  2  wrong usage\n"
+                                          "  6  the run folder could not be written"}};
+
+}  // namespace
+}  // namespace nanhunt::cli
