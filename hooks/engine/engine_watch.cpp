@@ -61,6 +61,13 @@ class EngineWatch::Adapter final : public engine::Observer {
     recorder_.on_mark({step_, micro_batch_, kind, path, view_of(tensor, tensor.version(), /*has_contents=*/true)});
   }
 
+  void on_scaler(const ScalerEvent& event) noexcept override {
+    ScalerEvent placed = event;
+    placed.step = step_;
+    placed.micro_batch = micro_batch_;
+    recorder_.on_scaler(placed);
+  }
+
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override {
     recorder_.on_step_end({step, skipped, loss, lr, scale});
     step_ = step + 1;  // what happens between two steps belongs to the coming one

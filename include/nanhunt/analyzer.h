@@ -147,11 +147,63 @@ struct EpsAuditRow {
   std::uint64_t zero_denominators = 0;  // elements that were 0 after eps was added
 };
 
+// The loss scaler of a run, from its own records (ScalerRecord).
+struct ScalerSection {
+  std::string family;  // "torch.amp", "static"
+  bool dynamic = true;
+  double init_scale = 1, growth_factor = 0, backoff_factor = 0;
+  std::int64_t growth_interval = 0;
+  double final_scale = 1;
+  std::uint64_t steps = 0, skipped = 0, backoffs = 0, growths = 0;
+  std::uint32_t longest_streak = 0;    // of skipped steps
+  bool ends_in_streak = false;
+  struct Point {
+    std::uint32_t step = 0;
+    double scale = 1;
+    bool skipped = false;
+  };
+  std::vector<Point> points;  // at most 4096, thinned keeping the least and largest scale and the skips of each stretch
+  struct Event {
+    std::uint32_t step = 0;
+    std::uint64_t seq = 0;
+    std::string what;  // "skip", "backoff", "growth", "set", "refused"
+    double scale = 1;  // after it
+    std::string text;  // why a call was refused
+  };
+  std::vector<Event> events;  // the first and last 512
+  std::uint64_t events_omitted = 0;
+};
+
+// A module's numbers over the whole run, forward outputs and gradients apart. Headroom: log2(largest finite number of
+// the format / amax), in binades; underflow: share of the elements of one value that were stored as zero although
+// their exact result is not, or that are subnormal in their format.
+struct LayerSummary {
+  std::string module;
+  DType dtype = DType::kF32;  // of its outputs; the narrowest
+  std::uint64_t ops = 0, bad_ops = 0;
+  std::int64_t nan = 0, inf = 0;
+  std::uint32_t first_bad_step = 0;     // when bad_ops > 0
+  double amax_forward = 0, amax_gradient = 0;
+  double headroom_forward = 0, headroom_gradient = 0;    // smallest seen; NaN: nothing seen
+  double underflow_forward = 0, underflow_gradient = 0;  // largest seen; NaN: nothing seen
+};
+
+// Layers x steps. Columns are stretches of equal length; rows follow Analysis::layers; cells are row-major.
+struct LayerMap {
+  std::uint32_t first_step = 0, steps_per_column = 1;
+  std::uint32_t columns = 0;              // at most 512
+  std::vector<float> headroom;            // smallest of the stretch, forward and gradients; NaN: nothing seen
+  std::vector<float> underflow;           // largest of the stretch; NaN: nothing seen
+  std::vector<std::uint8_t> nonfinite;    // 1: something was not finite
+};
+
 struct TimelineStep {
   std::uint32_t step = 0;
   bool skipped = false;
   double loss = 0, lr = 0, scale = 1;
   std::uint64_t bad_ops = 0;  // ops with a non-finite output
+  double gradient_norm = 0;   // 2-norm over the gradients at the door, unscaled by the step's scale; NaN: not seen
+  double weight_norm = 0;     // 2-norm over the parameters after the step; NaN: not seen
 };
 
 struct Coverage {
@@ -183,6 +235,10 @@ struct Analysis {
   std::vector<TimelineStep> timeline;  // at most 4096, decimated keeping bad and skipped steps
   std::uint64_t timeline_omitted = 0;
   std::vector<ExperimentRecord> experiments;
+  std::optional<ScalerSection> scaler;  // null: no scaler was seen
+  std::vector<LayerSummary> layers;     // in order of first appearance; at most 2048
+  std::uint64_t layers_omitted = 0;
+  LayerMap layer_map;
 };
 
 struct AnalyzeOptions {

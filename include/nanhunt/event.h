@@ -103,6 +103,36 @@ struct BatchEvent {
   std::span<const std::int64_t> sample_ids;  // row i of the batch is sample_ids[i] of the data set
 };
 
+// What a loss scaler or a gradient clip did. Written to traces: never renumber.
+enum class ScalerAction : std::uint8_t {
+  kCreate = 0,   // first seen: its configuration
+  kScale = 1,    // the loss was multiplied by the scale
+  kUnscale = 2,  // an optimizer's gradients were checked and multiplied by 1/scale
+  kClip = 3,     // gradients were clipped by their norm (with or without a scaler)
+  kStep = 4,     // the optimizer ran
+  kSkip = 5,     // the optimizer was held back
+  kUpdate = 6,   // the scale after the update
+  kSet = 7,      // the scale was set by hand
+  kRefused = 8,  // a call was refused: `text` says why
+};
+std::string_view scaler_action_name(ScalerAction action);  // "create", "scale", "unscale", ...
+
+struct ScalerEvent {
+  std::uint32_t step = 0;
+  std::uint32_t micro_batch = 0;
+  ScalerAction action = ScalerAction::kUpdate;
+  std::uint32_t optimizer = 0;  // numbered in order of first use
+  bool found_inf = false;
+  double scale = 1;                  // after the action
+  std::int64_t growth_tracker = 0;   // after the action
+  double total_norm = 0;             // kClip: norm before clipping; else 0
+  double max_norm = 0;               // kClip
+  bool dynamic = true;               // kCreate, and the three below
+  double growth_factor = 0, backoff_factor = 0;
+  std::int64_t growth_interval = 0;
+  std::string_view text;             // kCreate: family, "torch.amp"; kRefused: why
+};
+
 // A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.
 struct StepEvent {
   std::uint32_t step = 0;

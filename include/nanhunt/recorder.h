@@ -46,6 +46,7 @@ class Recorder {
   virtual void on_op(const OpEvent& event) noexcept = 0;
   virtual void on_mark(const MarkEvent& event) noexcept = 0;
   virtual void on_batch(const BatchEvent& event) noexcept = 0;
+  virtual void on_scaler(const ScalerEvent& event) noexcept = 0;
   virtual void on_step_end(const StepEvent& event) noexcept = 0;
   virtual void on_storage_released(std::uint64_t storage) noexcept = 0;
   virtual void on_experiment(const ExperimentRecord& experiment) noexcept = 0;

@@ -148,6 +148,31 @@ struct DropRecord {
   bool operator==(const DropRecord&) const = default;
 };
 
+// What a loss scaler or a clip did (ScalerEvent).
+struct ScalerRecord {
+  std::uint64_t seq = 0;  // seq of the next op: it happened before it
+  std::uint32_t step = 0, micro_batch = 0;
+  ScalerAction action = ScalerAction::kUpdate;
+  std::uint32_t optimizer = 0;
+  bool found_inf = false, dynamic = true;
+  double scale = 1;
+  std::int64_t growth_tracker = 0, growth_interval = 0;
+  double total_norm = 0, max_norm = 0;
+  double growth_factor = 0, backoff_factor = 0;
+  StringId text = 0;
+  bool operator==(const ScalerRecord&) const = default;
+};
+
+// How the magnitudes of one value are spread: of inputs and outputs of ops where badness was born. Bins as in
+// TensorStats: bin i counts finite non-zero |x| in [2^(min_exponent+i), 2^(min_exponent+i+1)).
+struct HistogramRecord {
+  std::uint64_t seq = 0;  // of the op
+  ValueId value = 0;
+  std::int32_t min_exponent = 0;
+  std::vector<std::int64_t> bins;
+  bool operator==(const HistogramRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -162,6 +187,8 @@ struct RecordBatch {
   std::vector<EndOfLifeRecord> ends_of_life;
   std::vector<ExperimentRecord> experiments;
   std::vector<DropRecord> drops;
+  std::vector<ScalerRecord> scaler;
+  std::vector<HistogramRecord> histograms;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;

@@ -30,6 +30,21 @@ std::optional<Phase> parse_phase(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view scaler_action_name(ScalerAction action) {
+  switch (action) {
+    case ScalerAction::kCreate: return "create";
+    case ScalerAction::kScale: return "scale";
+    case ScalerAction::kUnscale: return "unscale";
+    case ScalerAction::kClip: return "clip";
+    case ScalerAction::kStep: return "step";
+    case ScalerAction::kSkip: return "skip";
+    case ScalerAction::kUpdate: return "update";
+    case ScalerAction::kSet: return "set";
+    case ScalerAction::kRefused: return "refused";
+  }
+  return "unknown";
+}
+
 std::string_view mark_kind_name(MarkKind kind) {
   const auto i = static_cast<std::size_t>(kind);
   return i < kMarkKindNames.size() ? kMarkKindNames[i] : "unknown";

@@ -112,6 +112,9 @@ void notify_step_begin(std::uint32_t step) {
 void notify_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) {
   tell([&](Observer& observer) { observer.on_micro_batch(micro_batch, sample_ids); });
 }
+void notify_scaler(const ScalerEvent& event) {
+  tell([&](Observer& observer) { observer.on_scaler(event); });
+}
 void notify_optimizer_begin() {
   tell([](Observer& observer) { observer.on_optimizer_begin(); });
 }

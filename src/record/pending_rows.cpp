@@ -124,7 +124,7 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values) {
 Dropped rows_of(const RecordBatch& b) {
   return {b.ops.size(), b.values.size(),
           b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +
-              b.experiments.size()};
+              b.experiments.size() + b.scaler.size() + b.histograms.size()};
 }
 
 }  // namespace nanhunt::record

@@ -65,6 +65,9 @@ class RecorderImpl final : public Recorder {
   void on_batch(const BatchEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_batch(event); });
   }
+  void on_scaler(const ScalerEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_scaler(event); });
+  }
   void on_step_end(const StepEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
       const std::chrono::nanoseconds since = BatchQueue::Clock::now() - started_;

@@ -23,7 +23,7 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
-  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends;
+  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms;
   explicit Checkpoint(const RecordBatch& b)
       : values(b.values.size()),
         ops(b.ops.size()),
@@ -33,7 +33,9 @@ struct RowBuilder::Checkpoint {
         marks(b.marks.size()),
         sample_ids(b.sample_ids.size()),
         evidence(b.evidence.size()),
-        ends(b.ends_of_life.size()) {}
+        ends(b.ends_of_life.size()),
+        scaler(b.scaler.size()),
+        histograms(b.histograms.size()) {}
 };
 
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
@@ -57,6 +59,8 @@ class RowBuilder::Rollback {
     cut(b.sample_ids, before_.sample_ids);
     cut(b.evidence, before_.evidence);
     cut(b.ends_of_life, before_.ends);
+    cut(b.scaler, before_.scaler);
+    cut(b.histograms, before_.histograms);
     rows.op_is_essential.resize(b.ops.size());
     rows.mark_is_essential.resize(b.marks.size());
     rows.end_first_batch.resize(b.ends_of_life.size());
@@ -248,6 +252,29 @@ void RowBuilder::add_batch(const BatchEvent& event) {
   Rollback rollback(*this);
   rows_.batch.sample_ids.push_back({event.step, event.micro_batch, {event.sample_ids.begin(), event.sample_ids.end()}});
   extra_bytes_ += sizeof(SampleIdsRecord) + event.sample_ids.size_bytes();
+  rollback.commit();
+}
+
+void RowBuilder::add_scaler(const ScalerEvent& event) {
+  Rollback rollback(*this);
+  ScalerRecord row;
+  row.seq = next_seq_;
+  row.step = event.step;
+  row.micro_batch = event.micro_batch;
+  row.action = event.action;
+  row.optimizer = event.optimizer;
+  row.found_inf = event.found_inf;
+  row.scale = event.scale;
+  row.growth_tracker = event.growth_tracker;
+  row.total_norm = event.total_norm;
+  row.max_norm = event.max_norm;
+  row.dynamic = event.dynamic;
+  row.growth_factor = event.growth_factor;
+  row.backoff_factor = event.backoff_factor;
+  row.growth_interval = event.growth_interval;
+  row.text = strings_.intern(event.text, rows_.batch);
+  rows_.batch.scaler.push_back(row);
+  extra_bytes_ += sizeof(ScalerRecord);
   rollback.commit();
 }
 

@@ -30,6 +30,7 @@ class RowBuilder {
   bool add_op(const OpEvent& event);  // true: a floating output is not finite
   void add_mark(const MarkEvent& event);
   void add_batch(const BatchEvent& event);
+  void add_scaler(const ScalerEvent& event);
   void add_step(const StepEvent& event, std::int64_t wall_ns);
   void add_release(std::uint64_t storage);
   void add_experiment(const ExperimentRecord& experiment);

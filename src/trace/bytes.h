@@ -25,6 +25,8 @@ void store(std::byte* at, T value) {
 
 inline std::uint64_t zigzag(std::uint64_t difference) { return (difference << 1) ^ (0 - (difference >> 63)); }
 inline std::uint64_t unzigzag(std::uint64_t code) { return (code >> 1) ^ (0 - (code & 1)); }
+inline std::uint64_t zigzag_signed(std::int64_t value) { return zigzag(static_cast<std::uint64_t>(value)); }
+inline std::int64_t unzigzag_signed(std::uint64_t code) { return static_cast<std::int64_t>(unzigzag(code)); }
 
 inline std::uint64_t double_bits(double value) { return std::bit_cast<std::uint64_t>(value); }
 inline double bits_double(std::uint64_t bits) { return std::bit_cast<double>(bits); }

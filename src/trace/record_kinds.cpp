@@ -7,7 +7,8 @@ namespace nanhunt::trace {
 
 std::span<const RecordKind> record_kinds() {
   static const std::array<RecordKind, kKindCount> kinds = {
-      kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife, kExperiments, kDrops};
+      kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
+      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms};
   return kinds;
 }
 

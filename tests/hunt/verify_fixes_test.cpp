@@ -26,6 +26,7 @@ class ExperimentCollector final : public Recorder {
   void on_op(const OpEvent&) noexcept override {}
   void on_mark(const MarkEvent&) noexcept override {}
   void on_batch(const BatchEvent&) noexcept override {}
+  void on_scaler(const ScalerEvent&) noexcept override {}
   void on_step_end(const StepEvent&) noexcept override {}
   void on_storage_released(std::uint64_t) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }

@@ -134,6 +134,8 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.ends_of_life, from.ends_of_life);
   copy(to.experiments, from.experiments);
   copy(to.drops, from.drops);
+  copy(to.scaler, from.scaler);
+  copy(to.histograms, from.histograms);
 }
 
 // What a fake writer does, shared with the test after the recorder took the writer.

@@ -287,6 +287,8 @@ class TraceBuilder {
     add(to.ends_of_life, event.ends_of_life);
     add(to.experiments, event.experiments);
     add(to.drops, event.drops);
+    add(to.scaler, event.scaler);
+    add(to.histograms, event.histograms);
   }
 
   std::vector<RecordBatch> log_;  // one event each, in order

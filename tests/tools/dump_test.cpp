@@ -61,7 +61,8 @@ TEST(Dump, values_know_the_op_that_made_them) {
 TEST(Dump, every_kind_can_be_shown) {
   const std::string run = make_folder();
   write_sample_trace(run);
-  for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops"}) {
+  for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
+                           "scaler", "histograms"}) {
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind}).status, 0) << kind;
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind, "--json"}).status, 0) << kind;
   }

@@ -104,6 +104,18 @@ std::string batch_text(const RecordBatch& batch) {
   for (const auto& row : batch.drops) {
     out.line("drop seq={} ops={} values={} other={}", row.seq, row.ops, row.values, row.other);
   }
+  for (const auto& row : batch.scaler) {
+    out.line(
+        "scaler seq={} step={} mb={} action={} optimizer={} found_inf={} dynamic={} scale={} tracker={} interval={} "
+        "norm={} max={} growth={} backoff={} text={}",
+        row.seq, row.step, row.micro_batch, scaler_action_name(row.action), row.optimizer, row.found_inf, row.dynamic,
+        number(row.scale), row.growth_tracker, row.growth_interval, number(row.total_norm), number(row.max_norm),
+        number(row.growth_factor), number(row.backoff_factor), row.text);
+  }
+  for (const auto& row : batch.histograms) {
+    out.line("histogram seq={} value={} from={} bins=[{}]", row.seq, row.value, row.min_exponent,
+             fmt::join(row.bins, " "));
+  }
   return out.take();
 }
 

@@ -166,6 +166,23 @@ RecordBatch RandomBatches::next(std::size_t rows) {
                                  any_double(), chance(50)});
   }
   for (const auto seq : sorted_seqs()) batch.drops.push_back({seq, any_u64(), any_u64(), any_u64()});
+  for (const auto seq : sorted_seqs()) {
+    ScalerRecord row{seq, any_u32(), any_u32(), static_cast<ScalerAction>(below(9)), any_u32(), chance(50), chance(50)};
+    row.scale = any_double();
+    row.growth_tracker = any_i64();
+    row.growth_interval = any_i64();
+    row.total_norm = any_double();
+    row.max_norm = any_double();
+    row.growth_factor = any_double();
+    row.backoff_factor = any_double();
+    row.text = static_cast<StringId>(below(next_string_));
+    batch.scaler.push_back(row);
+  }
+  for (const auto seq : sorted_seqs()) {
+    HistogramRecord row{seq, any_u64(), static_cast<std::int32_t>(below(2149)) - 1074, {}};
+    for (std::uint64_t bins = below(40); bins > 0; --bins) row.bins.push_back(any_i64());
+    batch.histograms.push_back(std::move(row));
+  }
   return batch;
 }
 

@@ -204,6 +204,40 @@ void drop_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit)
   }
 }
 
+void scaler_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const ScalerRecord& row : batch.scaler) {
+    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
+                          {"step", row.step},
+                          {"micro_batch", row.micro_batch},
+                          {"action", scaler_action_name(row.action)},
+                          {"optimizer", row.optimizer},
+                          {"found_inf", row.found_inf},
+                          {"scale", json_number(row.scale)},
+                          {"growth_tracker", json_integer(row.growth_tracker)},
+                          {"total_norm", json_number(row.total_norm)},
+                          {"max_norm", json_number(row.max_norm)},
+                          {"dynamic", row.dynamic},
+                          {"growth_factor", json_number(row.growth_factor)},
+                          {"backoff_factor", json_number(row.backoff_factor)},
+                          {"growth_interval", json_integer(row.growth_interval)},
+                          {"text", name_json(names, row.text)}});
+  }
+}
+
+void histogram_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const HistogramRecord& row : batch.histograms) {
+    const OpBrief* op = names.op(row.seq);
+    RowPlace place;
+    if (op != nullptr) place = {op->step, names.text(op->module)};
+    emit(place, {{"seq", json_seq(row.seq)},
+                 {"op", op == nullptr ? json() : name_json(names, op->op)},
+                 {"module", op == nullptr ? json() : name_json(names, op->module)},
+                 {"value", id_json(row.value)},
+                 {"min_exponent", row.min_exponent},
+                 {"bins", row.bins}});
+  }
+}
+
 const std::vector<DumpKind>& kinds() {
   static const std::vector<DumpKind> kKinds = {
       {"ops",
@@ -233,6 +267,12 @@ const std::vector<DumpKind>& kinds() {
         "description"},
        experiment_rows},
       {"drops", false, false, {"seq", "ops", "values", "other"}, drop_rows},
+      {"scaler",
+       true,
+       false,
+       {"step", "seq", "action", "scale", "found_inf", "growth_tracker", "total_norm", "max_norm", "text"},
+       scaler_rows},
+      {"histograms", true, true, {"seq", "op", "module", "value", "min_exponent", "bins"}, histogram_rows},
   };
   return kKinds;
 }

@@ -44,6 +44,8 @@ class Observer {
   // A tensor plays a part: loss, gradient at the door, parameter (when first seen and after each update),
   // optimizer state, buffer, batch, label.
   virtual void on_mark(MarkKind, std::string_view /*path*/, const Tensor&) noexcept {}
+  // step and micro_batch of the event are not filled in: observers count them.
+  virtual void on_scaler(const ScalerEvent&) noexcept {}
   // Before the optimizer changes anything; after it did (or did not: skipped).
   virtual void on_optimizer_begin() noexcept {}
   virtual void on_optimizer_end(bool /*skipped*/) noexcept {}
@@ -103,6 +105,7 @@ void notify_module_enter(std::string_view path);
 void notify_module_exit(std::string_view path);
 void notify_step_begin(std::uint32_t step);
 void notify_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids);
+void notify_scaler(const ScalerEvent& event);
 void notify_optimizer_begin();
 void notify_optimizer_end(bool skipped);
 void notify_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped);

@@ -8,9 +8,6 @@ namespace {
 
 using List = ListOf<&RecordBatch::evidence>;
 
-std::uint64_t zigzag_signed(std::int64_t value) { return zigzag(static_cast<std::uint64_t>(value)); }
-std::int64_t unzigzag_signed(std::uint64_t code) { return static_cast<std::int64_t>(unzigzag(code)); }
-
 const char* refuse(const RecordBatch& batch, std::size_t row) {
   const auto& operands = batch.evidence[row].operands;
   if (operands.size() > kMaxRowItems) return "it has more than 524288 operands";
