@@ -133,20 +133,23 @@ int wrap_dim(std::string_view op, const Tensor& tensor, int dim) {
   return dim < 0 ? dim + dims : dim;
 }
 
-Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars) {
+Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars, Args also) {
   if (!has_observers()) return out;
   std::vector<OpArgument> arguments;
   arguments.reserve(inputs.size());
   for (const Arg& input : inputs) {
     arguments.push_back({input.slot, input.tensor, input.tensor->version(), input.role});
   }
-  const OpArgument output{"out", &out, out.version(), ArgRole::kRead};
+  std::vector<OpArgument> outputs{{"out", &out, out.version(), ArgRole::kRead}};
+  for (const Arg& output : also) {
+    outputs.push_back({output.slot, output.tensor, output.tensor->version(), ArgRole::kRead});
+  }
   notify_op({.op = op,
              .phase = current_phase(),
              .module = current_module(),
              .compute_dtype = compute,
              .inputs = arguments,
-             .outputs = std::span(&output, 1),
+             .outputs = outputs,
              .scalars = std::span(scalars.begin(), scalars.size())});
   return out;
 }

@@ -45,8 +45,9 @@ struct Arg {
 using Args = std::initializer_list<Arg>;
 using Scalars = std::initializer_list<OpScalar>;
 
-// An op without gradient: tells observers, returns `out`.
-Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars = {});
+// An op without gradient: tells observers, returns `out`. `also` are further results, under their own slots
+// ("mean", "indices"); no gradient flows through them.
+Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars = {}, Args also = {});
 bool wants_grad(Args inputs);
 void attach_node(std::string_view op, DType compute, const Tensor& out, Args inputs, Scalars scalars, Args saved,
                  decltype(Node::backward) backward);
@@ -59,8 +60,9 @@ inline const Tensor* saved_for(const Tensor& input, const Tensor& value) {
 // A differentiable op. `saved` are the values its backward reads: role kRead means kSaved there, masks and
 // indices keep theirs. All text must be literals.
 template <typename F>
-Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars, Args saved, F&& backward) {
-  out = finish(op, compute, std::move(out), inputs, scalars);
+Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars, Args saved, F&& backward,
+              Args also = {}) {
+  out = finish(op, compute, std::move(out), inputs, scalars, also);
   if (wants_grad(inputs)) attach_node(op, compute, out, inputs, scalars, saved, std::forward<F>(backward));
   return out;
 }
