@@ -223,7 +223,10 @@ class TraceWriter {
                                                      const TraceWriterOptions& options = {});
   virtual ~TraceWriter() = default;  // without close() the trace reads as "running or killed"
   // One write() per chunk. A failure (disk full) leaves everything before it readable; later calls try a new chunk.
-  virtual Status write(const RecordBatch& batch) = 0;
+  // After one, `unwritten` (if given) gets the rows that are not in the file, ops without their arguments. Strings and
+  // layouts are not among them: they are tried again with the next call.
+  virtual Status write(const RecordBatch& batch, RecordBatch* unwritten) = 0;
+  Status write(const RecordBatch& batch) { return write(batch, nullptr); }
   virtual Status close() = 0;  // end chunk with index
   virtual const std::string& attempt_dir() const = 0;
   virtual std::uint64_t bytes_written() const = 0;

@@ -99,6 +99,8 @@ void WriterThread::run() {
 
 void WriterThread::write(RecordBatch& batch, std::uint64_t next_seq) {
   Status status;
+  RecordBatch unwritten;
+  const RecordBatch* lost = &unwritten;
   try {
     prepend(batch.strings, carried_.strings);
     prepend(batch.layouts, carried_.layouts);
@@ -106,21 +108,22 @@ void WriterThread::write(RecordBatch& batch, std::uint64_t next_seq) {
       batch.drops.push_back({next_seq, unreported_.ops, unreported_.values, unreported_.other});
       unreported_ = {};
     }
-    status = writer_->write(batch);
+    status = writer_->write(batch, &unwritten);
   } catch (const std::exception& e) {
     status = {StatusCode::kWriteFailed, std::string("cannot write to the trace: ") + e.what()};
+    lost = &batch;  // how much of it got there is not known
   }
   if (status) return;
 
   note_failure(status);
-  const Dropped lost = rows_of(batch);
-  unreported_.add(lost);
+  const Dropped rows = rows_of(*lost);
+  unreported_.add(rows);
   // What the batch was to report goes unreported with it.
-  for (const DropRecord& drop : batch.drops) unreported_.add({drop.ops, drop.values, drop.other});
+  for (const DropRecord& drop : lost->drops) unreported_.add({drop.ops, drop.values, drop.other});
   if (carried_.strings.empty()) carried_.strings = std::move(batch.strings);
   if (carried_.layouts.empty()) carried_.layouts = std::move(batch.layouts);
   std::lock_guard lock(mutex_);
-  failures_.dropped.add(lost);
+  failures_.dropped.add(rows);
 }
 
 }  // namespace nanhunt::record

@@ -52,8 +52,12 @@ class Writer final : public TraceWriter {
     return file_.append(store_file_header(header_));
   }
 
-  Status write(const RecordBatch& batch) override {
-    if (closed_) return {StatusCode::kUsage, "the trace is closed: open another attempt to write more"};
+  Status write(const RecordBatch& batch, RecordBatch* unwritten) override {
+    if (closed_) {
+      if (unwritten != nullptr) *unwritten = batch;
+      return {StatusCode::kUsage, "the trace is closed: open another attempt to write more"};
+    }
+    unwritten_ = unwritten;
     Status status;
     add_to_tables(batch, status);
     if (batch.empty()) return status;
@@ -141,6 +145,7 @@ class Writer final : public TraceWriter {
         kind.copy(batch, row, good);
       } else {
         keep(status, refused(kind, row, why));
+        note_unwritten(kind, batch, row);
       }
     }
     const RowRange all{0, kind.count(good)};
@@ -154,8 +159,18 @@ class Writer final : public TraceWriter {
   // A number that failed stays used: a reader then knows that something is missing.
   Status append_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows) {
     Status written = append_chunk(kind, batch, rows, 0);
-    if (!written) ++sequence_;
+    if (written) return written;
+    ++sequence_;
+    for (std::size_t row = rows.begin; row < rows.end; ++row) note_unwritten(kind, batch, row);
     return written;
+  }
+
+  void note_unwritten(const RecordKind& kind, const RecordBatch& batch, std::size_t row) {
+    if (unwritten_ == nullptr) return;
+    if (kind.type != kOpsType) return kind.copy(batch, row, *unwritten_);
+    OpRecord op = batch.ops[row];  // its ranges may be what was refused
+    op.input_count = op.output_count = op.scalar_count = 0;
+    unwritten_->ops.push_back(op);
   }
 
   // The columns of these rows have been written.
@@ -231,6 +246,7 @@ class Writer final : public TraceWriter {
   std::vector<bool> known_strings_, known_layouts_;
   Table strings_{kStrings}, layouts_{kLayouts};
   std::uint64_t sequence_ = 0, closed_segments_bytes_ = 0;
+  RecordBatch* unwritten_ = nullptr;  // of the write at hand
   bool frame_open_ = false, closed_ = false;
   std::uint16_t last_type_ = 0;
 };

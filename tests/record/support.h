@@ -175,7 +175,7 @@ struct WriterScript {
 class ScriptedWriter final : public TraceWriter {
  public:
   explicit ScriptedWriter(std::shared_ptr<WriterScript> script) : script_(std::move(script)) {}
-  Status write(const RecordBatch& batch) override {
+  Status write(const RecordBatch& batch, RecordBatch* unwritten) override {
     std::unique_lock lock(script_->mutex);
     ++script_->waiting;
     script_->changed.notify_all();
@@ -184,7 +184,10 @@ class ScriptedWriter final : public TraceWriter {
     ++script_->writes;
     script_->changed.notify_all();
     if (script_->throwing) throw std::bad_alloc();
-    if (script_->failing) return {StatusCode::kWriteFailed, "no space left on device"};
+    if (script_->failing) {
+      if (unwritten != nullptr) *unwritten = batch;
+      return {StatusCode::kWriteFailed, "no space left on device"};
+    }
     script_->batches.push_back(batch);
     return {};
   }

@@ -2,6 +2,7 @@
 // The recorder with a real trace file, in processes that die or run out of disk.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,6 +153,51 @@ TEST_F(SurvivalTest, AFullDiskIsReportedAndTheRunGoesOn) {
   EXPECT_TRUE(!health.clean_end || health.chunks_lost > 0);
   ASSERT_GE(all.ops.size(), 1000u);
   for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(all.ops[i].seq, i);
+}
+
+TEST_F(SurvivalTest, WhatIsInTheFileAndWhatIsCountedAsDroppedAddUpAfterAFullDisk) {
+  // given room for some chunks of a batch, but not for all
+  constexpr std::uint64_t kOps = 20000;
+  void* const shared = mmap(nullptr, sizeof(RecorderCounters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* const dropped = static_cast<std::uint64_t*>(shared);
+  const int status = in_child([&] {
+    RecorderOptions o = options();
+    o.flush_ms = 1 << 20;  // batches are cut by their size
+    auto recorder = Recorder::open(o, {});
+    if (!recorder) _exit(2);
+    const rlimit limit{20'000, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(3);
+    record_ops(**recorder, 0, kOps);
+    if ((*recorder)->flush().code() != StatusCode::kWriteFailed) _exit(4);
+    const rlimit room{RLIM_INFINITY, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_FSIZE, &room) != 0) _exit(5);
+    if ((*recorder)->close().code() != StatusCode::kWriteFailed) _exit(6);
+    const RecorderCounters counters = (*recorder)->counters();
+    dropped[0] = counters.dropped_ops;
+    dropped[1] = counters.dropped_values;
+    dropped[2] = counters.dropped_other;
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  // then
+  TraceHealth health;
+  const RecordBatch all = read(health);
+  EXPECT_GT(all.ops.size(), 0u);
+  EXPECT_GT(dropped[0], 0u);
+  EXPECT_EQ(all.ops.size() + dropped[0], kOps);
+  EXPECT_EQ(all.values.size() + dropped[1], 2 * kOps);
+  EXPECT_EQ(all.ends_of_life.size() + dropped[2], 2 * kOps);
+  DropRecord told;
+  for (const DropRecord& drop : all.drops) {
+    told.ops += drop.ops;
+    told.values += drop.values;
+    told.other += drop.other;
+  }
+  EXPECT_EQ(told.ops, dropped[0]);
+  EXPECT_EQ(told.values, dropped[1]);
+  EXPECT_EQ(told.other, dropped[2]);
+  munmap(shared, sizeof(RecorderCounters));
 }
 
 TEST_F(SurvivalTest, AForkedChildLeavesTheParentsTraceAlone) {

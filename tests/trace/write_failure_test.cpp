@@ -104,6 +104,58 @@ TEST_F(WriteFailure, a_disk_full_at_any_byte_loses_only_whole_chunks) {
   }
 }
 
+// Rows by table; names are tried again and so never lost.
+std::vector<std::size_t> row_counts(const RecordBatch& b) {
+  return {b.values.size(), b.ops.size(),          b.marks.size(),       b.sample_ids.size(), b.steps.size(),
+          b.evidence.size(), b.ends_of_life.size(), b.experiments.size(), b.drops.size()};
+}
+
+TEST_F(WriteFailure, what_did_not_fit_and_what_is_in_the_file_add_up_to_what_was_given) {
+  RandomBatches random(33);
+  const RecordBatch small = random.next(4), big = random.next(60);
+  const std::uint64_t whole = load(write_trace("whole", {small, big}) + "/000000.nht").size();
+  RecordBatch given;
+  append_batch(small, given);
+  append_batch(big, given);
+  bool partly = false;
+  for (std::uint64_t limit = 3000; limit < whole; limit += 997) {
+    auto writer = TraceWriter::create(path("run-" + std::to_string(limit)), info());
+    ASSERT_TRUE(writer.is_ok()) << writer.status().message();
+    RecordBatch unwritten;
+    {
+      const ScopedFileLimit full(limit);
+      for (const RecordBatch* batch : {&small, &big}) {
+        RecordBatch rest;
+        if ((*writer)->write(*batch, &rest)) {
+          EXPECT_EQ(row_counts(rest), row_counts({}));
+        }
+        append_batch(rest, unwritten);
+        if (batch == &big) partly = partly || (!rest.values.empty() && rest.values.size() < big.values.size()) ||
+                                    (rest.values.empty() && !rest.ops.empty());
+      }
+    }
+    const ReadResult result = read((*writer)->attempt_dir());
+    append_batch(result.all, unwritten);
+    ASSERT_EQ(row_counts(unwritten), row_counts(given)) << limit;
+  }
+  EXPECT_TRUE(partly) << "no limit fell inside a batch";
+}
+
+TEST_F(WriteFailure, a_row_that_cannot_be_stored_is_handed_back_alone) {
+  auto writer = TraceWriter::create(path("run"), info());
+  ASSERT_TRUE(writer.is_ok());
+  RecordBatch batch;
+  batch.ops.resize(3);
+  for (std::size_t i = 0; i < 3; ++i) batch.ops[i].seq = i;
+  batch.ops[1].first_input = 7;  // of no inputs
+  batch.ops[1].input_count = 1;
+  RecordBatch unwritten;
+  EXPECT_FALSE((*writer)->write(batch, &unwritten).is_ok());
+  ASSERT_EQ(unwritten.ops.size(), 1u);
+  EXPECT_EQ(unwritten.ops[0].seq, 1u);
+  EXPECT_EQ(read((*writer)->attempt_dir()).all.ops.size(), 2u);
+}
+
 TEST_F(WriteFailure, a_disk_full_at_the_start_gives_an_error_and_leaves_no_half_attempt) {
   const ScopedFileLimit full(20);
   const auto writer = TraceWriter::create(path("run"), info());
