@@ -47,38 +47,31 @@ Status list_numbered(const std::string& folder, std::optional<std::uint32_t> (*p
   return Status::ok();
 }
 
-AttemptTrace open_attempt(const std::string& dir, const std::string& info_folder, std::uint32_t rank,
-                          std::uint32_t attempt) {
+// The folders' names decide where they hold a number: a copied or damaged run.json must not make one rank hide another.
+AttemptTrace open_attempt(const std::string& dir, const std::string& info_folder, std::optional<std::uint32_t> rank,
+                          std::optional<std::uint32_t> attempt) {
   AttemptTrace found;
   found.dir = dir;
-  found.info.rank = rank;
-  found.info.attempt = attempt;
   found.has_info = read_run_info(info_folder, found.info);
+  if (rank) found.info.rank = *rank;
+  if (attempt) found.info.attempt = *attempt;
   return found;
-}
-
-// Rank and attempt as the folders' names have them, 0 where they have none.
-std::uint32_t number_in_name(const fs::path& folder, std::optional<std::uint32_t> (*parse)(std::string_view)) {
-  return parse(folder.filename().string()).value_or(0);
 }
 
 AttemptTrace attempt_in(const std::string& dir, const fs::path& folder) {
   std::error_code ignored;
   const fs::path full = fs::weakly_canonical(folder, ignored);
   return open_attempt(dir, folder.empty() ? "." : folder.string(),
-                      number_in_name(full.parent_path(), parse_rank_folder_name),
-                      number_in_name(full, parse_attempt_folder_name));
+                      parse_rank_folder_name(full.parent_path().filename().string()),
+                      parse_attempt_folder_name(full.filename().string()));
 }
 
-Status attempts_of_rank(const Numbered& rank, std::vector<AttemptTrace>& out) {
+Status attempts_of_rank(const std::string& folder, std::optional<std::uint32_t> rank, std::vector<AttemptTrace>& out) {
   std::vector<Numbered> attempts;
-  if (Status status = list_numbered(rank.path, parse_attempt_folder_name, /*folders=*/true, attempts); !status)
+  if (Status status = list_numbered(folder, parse_attempt_folder_name, /*folders=*/true, attempts); !status)
     return status;
   for (const Numbered& attempt : attempts) {
-    out.push_back(open_attempt(attempt.path, attempt.path, rank.number, attempt.number));
-    // The folders decide: a copied or damaged run.json must not make one rank hide another.
-    out.back().info.rank = rank.number;
-    out.back().info.attempt = attempt.number;
+    out.push_back(open_attempt(attempt.path, attempt.path, rank, attempt.number));
   }
   return Status::ok();
 }
@@ -116,11 +109,11 @@ Result<std::vector<AttemptTrace>> find_attempts(const std::string& path) {
   }
   if (Status listed = list_numbered(root, parse_rank_folder_name, /*folders=*/true, ranks); !listed) return listed;
   for (const Numbered& rank : ranks) {
-    if (Status listed = attempts_of_rank(rank, found); !listed) return listed;
+    if (Status listed = attempts_of_rank(rank.path, rank.number, found); !listed) return listed;
   }
   if (ranks.empty()) {  // perhaps a rank's folder
-    const Numbered rank{number_in_name(root, parse_rank_folder_name), root};
-    if (Status listed = attempts_of_rank(rank, found); !listed) return listed;
+    const std::string name = fs::weakly_canonical(root, error).filename().string();
+    if (Status listed = attempts_of_rank(root, parse_rank_folder_name(name), found); !listed) return listed;
   }
   if (found.empty()) {
     return Status{StatusCode::kNotFound, fmt::format("no trace in '{}': expected {} below it. Was the run recorded?",

@@ -74,6 +74,42 @@ TEST_F(FindAttempts, without_run_json_rank_and_attempt_come_from_the_folders_nam
   }
 }
 
+TEST_F(FindAttempts, names_of_folders_win_over_the_rank_and_attempt_in_run_json) {
+  const std::string first = write_rank("run", 0), other = write_rank("run", 1), again = write_rank("run", 1);
+  for (const std::string& dir : {other, again}) {
+    fs::copy_file(first + "/run.json", dir + "/run.json", fs::copy_options::overwrite_existing);
+  }
+  const auto found = find_attempts(path("run"));
+  ASSERT_TRUE(found.is_ok());
+  ASSERT_EQ(found->size(), 3u);
+  for (const std::size_t i : {1u, 2u}) {
+    EXPECT_TRUE((*found)[i].has_info);
+    EXPECT_EQ((*found)[i].info.rank, 1u);
+    EXPECT_EQ((*found)[i].info.attempt, i - 1);
+  }
+  for (const std::string& start : {again, again + "/000000.nht"}) {
+    const auto alone = find_attempts(start);
+    ASSERT_TRUE(alone.is_ok());
+    EXPECT_EQ((*alone)[0].info.rank, 1u) << start;
+    EXPECT_EQ((*alone)[0].info.attempt, 1u) << start;
+  }
+}
+
+TEST_F(FindAttempts, where_folders_have_names_of_their_own_run_json_says_rank_and_attempt) {
+  write_rank("run", 3);
+  const std::string second = write_rank("run", 3);
+  fs::rename(second, path("mine"));
+  auto found = find_attempts(path("mine"));
+  ASSERT_TRUE(found.is_ok());
+  EXPECT_EQ((*found)[0].info.rank, 3u);
+  EXPECT_EQ((*found)[0].info.attempt, 1u);
+  fs::rename(path("run") + "/rank-00003", path("kept"));
+  found = find_attempts(path("kept"));
+  ASSERT_TRUE(found.is_ok());
+  ASSERT_EQ(found->size(), 1u);
+  EXPECT_EQ((*found)[0].info.rank, 3u);
+}
+
 TEST_F(FindAttempts, what_is_missing_empty_or_no_run_is_told_apart) {
   auto found = find_attempts(path("nowhere"));
   EXPECT_EQ(found.status().code(), StatusCode::kNotFound);
