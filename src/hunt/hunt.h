@@ -24,6 +24,7 @@ class Replay {
   virtual std::vector<Fix> fixes() const = 0;
   // Trains afresh with the fix through `step` and `further_steps` more; stops at the first non-finite
   // loss, gradient, parameter or state. Update norms are compared with an fp64 optimizer fed the same gradients.
+  // What building or training throws comes out of here.
   virtual ExperimentRecord try_fix(const Fix& fix, std::uint32_t step, std::uint32_t further_steps) = 0;
 };
 
@@ -32,13 +33,19 @@ class Replay {
 inline constexpr std::uint32_t kFurtherSteps = 50;
 inline constexpr double kUpdateFactorBound = 1.25;
 
-// Tries every fix for a failure at `step` and hands each outcome to the recorder. Returns them in order.
-std::vector<ExperimentRecord> verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder);
+struct Trials {
+  std::vector<ExperimentRecord> experiments;  // in the order of the fixes
+  std::vector<std::string> broken_off;        // "fp32-masters: why": threw, so nothing is known of the fix
+};
+
+// Tries every fix for a failure at `step` and hands each outcome to the recorder. A trial that throws leaves no
+// experiment: it shows neither that the fix cures nor that it does not.
+Trials verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder);
 
 // What the trace says so far, and what came of the fixes tried on account of it.
 struct HuntOutcome {
   Analysis analysis;  // as it was before the fixes were tried
-  std::vector<ExperimentRecord> experiments;
+  Trials trials;
 };
 
 // Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, tries every fix

@@ -9,10 +9,10 @@ Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder) {
   if (Status flushed = recorder.flush(); !flushed) return flushed;
   auto analysis = analyze_run(recorder.attempt_dir());
   if (!analysis) return analysis.status();
-  HuntOutcome outcome{.analysis = std::move(*analysis), .experiments = {}};
+  HuntOutcome outcome{.analysis = std::move(*analysis), .trials = {}};
   const std::vector<Finding>& findings = outcome.analysis.findings;
   if (!findings.empty() && findings.front().severity != Severity::kInfo) {
-    outcome.experiments = verify_fixes(replay, findings.front().place.step, recorder);
+    outcome.trials = verify_fixes(replay, findings.front().place.step, recorder);
   }
   return outcome;
 }

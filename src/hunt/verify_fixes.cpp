@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/hunt/hunt.h"
 
+#include <exception>
+#include <utility>
+
 namespace nanhunt::hunt {
 
-std::vector<ExperimentRecord> verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder) {
-  std::vector<ExperimentRecord> outcomes;
+Trials verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder) {
+  Trials trials;
   for (const Fix& fix : replay.fixes()) {
-    ExperimentRecord outcome = replay.try_fix(fix, step, kFurtherSteps);
+    ExperimentRecord outcome;
+    try {
+      outcome = replay.try_fix(fix, step, kFurtherSteps);
+    } catch (const std::exception& e) {  // the run itself is over and recorded: the other fixes may still help it
+      trials.broken_off.push_back(fix.id + ": " + e.what());
+      continue;
+    }
     outcome.fix = fix.id;
     outcome.description = fix.description;
     outcome.step = step;
@@ -14,9 +23,9 @@ std::vector<ExperimentRecord> verify_fixes(Replay& replay, std::uint32_t step, R
     outcome.verified = outcome.finite && outcome.further_steps >= kFurtherSteps && outcome.update_factor >= 1 &&
                        outcome.update_factor <= kUpdateFactorBound;
     recorder.on_experiment(outcome);
-    outcomes.push_back(std::move(outcome));
+    trials.experiments.push_back(std::move(outcome));
   }
-  return outcomes;
+  return trials;
 }
 
 }  // namespace nanhunt::hunt

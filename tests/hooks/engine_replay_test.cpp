@@ -9,6 +9,8 @@
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
+#include "src/record/recorder.h"
+#include "tests/record/support.h"
 
 namespace nanhunt::hooks {
 namespace {
@@ -75,6 +77,66 @@ TEST(EngineReplay, NobodySeesTheReplay) {
   replay->try_fix(kFixes[0], 0, 2);
   EXPECT_EQ(counter.ops, 0);
   EXPECT_EQ(counter.releases, 0);
+}
+
+// The optimizer holds parameters that the loss does not depend on: they never get a gradient.
+std::unique_ptr<engine::Trainer> make_trainer_that_moves_nothing(const std::string&) {
+  engine::MlpOptions model;
+  model.sizes = {64, 16, 10};
+  const engine::Mlp other(model);
+  auto optimizer = engine::make_optimizer(other.named_parameters(), {.algorithm = "sgd", .lr = 1e-3});
+  return std::make_unique<engine::Trainer>(
+      std::make_unique<engine::Mlp>(model), std::move(optimizer), engine::digits_train_batches(32, 1, DType::kF32),
+      [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+}
+
+class EngineTrials : public ::testing::Test {
+ protected:
+  hunt::Trials verify(TrainerFactory make, std::uint32_t step) {
+    auto recorder = record::make_recorder(
+        {}, std::make_unique<record::testing::ScriptedWriter>(std::make_shared<record::testing::WriterScript>()));
+    EXPECT_TRUE(recorder) << recorder.status().message();
+    auto replay = make_engine_replay(std::move(make), {kFixes[0]});
+    return hunt::verify_fixes(*replay, step, **recorder);
+  }
+};
+
+TEST_F(EngineTrials, AFixIsNotVerifiedByARunInWhichNoUpdateCouldBeCompared) {
+  const hunt::Trials trials = verify(make_trainer_that_moves_nothing, 0);
+  ASSERT_EQ(trials.experiments.size(), 1u);
+  EXPECT_TRUE(trials.experiments[0].finite);
+  EXPECT_EQ(trials.experiments[0].further_steps, hunt::kFurtherSteps);
+  EXPECT_EQ(trials.experiments[0].update_factor, 0);
+  EXPECT_FALSE(trials.experiments[0].verified);
+}
+
+TEST_F(EngineTrials, AFixWhoseUpdatesAreRightIsVerified) {
+  const hunt::Trials trials = verify(make_trainer, 0);
+  ASSERT_EQ(trials.experiments.size(), 1u);
+  EXPECT_TRUE(trials.experiments[0].verified);
+}
+
+TEST_F(EngineTrials, AnEngineThatThrowsInTheMiddleOfTrainingBreaksTheTrialOff) {
+  // given a batch at step 5 of which the rows no longer fit the model
+  const auto make = [](const std::string& fix) {
+    auto whole = engine::digits_train_batches(32, 1, DType::kF32);
+    engine::MlpOptions model;
+    model.sizes = {64, 16, 10};
+    auto mlp = std::make_unique<engine::Mlp>(model);
+    auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 1e-3});
+    return std::make_unique<engine::Trainer>(
+        std::move(mlp), std::move(optimizer),
+        [whole, fix](std::uint32_t step) {
+          engine::Batch batch = whole(step);
+          if (step == 5 && !fix.empty()) batch.inputs = Tensor::zeros({32, 63}, DType::kF32);
+          return batch;
+        },
+        [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+  };
+  const hunt::Trials trials = verify(make, 3);
+  EXPECT_TRUE(trials.experiments.empty());
+  ASSERT_EQ(trials.broken_off.size(), 1u);
+  EXPECT_TRUE(trials.broken_off[0].starts_with("fp32-masters: [")) << trials.broken_off[0];
 }
 
 TEST(EngineReplay, WhatTheFactoryThrowsReachesTheCaller) {

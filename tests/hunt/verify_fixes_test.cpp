@@ -2,6 +2,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -15,10 +18,12 @@ class PlannedReplay final : public Replay {
   std::vector<Fix> fixes() const override { return {{"a", "first"}, {"b", "second"}}; }
   ExperimentRecord try_fix(const Fix& fix, std::uint32_t, std::uint32_t further_steps) override {
     asked_further = further_steps;
+    if (fix.id == throws) throw std::invalid_argument("[mm] expected 4 columns, got 3");
     return outcomes.at(fix.id);
   }
   std::map<std::string, ExperimentRecord> outcomes;
   std::uint32_t asked_further = 0;
+  std::string throws;  // id of the fix whose trial does
 };
 
 class ExperimentCollector final : public Recorder {
@@ -55,7 +60,7 @@ TEST(VerifyFixes, EveryFixIsTriedAndRecordedInOrder) {
   replay.outcomes = {{"a", outcome(true, 50, 1.01)}, {"b", outcome(true, 50, 54)}};
   ExperimentCollector recorder;
   // when
-  const auto tried = verify_fixes(replay, 7, recorder);
+  const auto tried = verify_fixes(replay, 7, recorder).experiments;
   // then
   EXPECT_EQ(replay.asked_further, kFurtherSteps);
   ASSERT_EQ(tried.size(), 2u);
@@ -72,7 +77,7 @@ TEST(VerifyFixes, OnlyAFiniteLongEnoughAndRightSizedRunVerifies) {
     PlannedReplay replay;
     replay.outcomes = {{"a", result}, {"b", result}};
     ExperimentCollector recorder;
-    return verify_fixes(replay, 0, recorder)[0].verified;
+    return verify_fixes(replay, 0, recorder).experiments.at(0).verified;
   };
   EXPECT_TRUE(verified(outcome(true, 50, 1)));
   EXPECT_TRUE(verified(outcome(true, 50, 1.25)));
@@ -82,6 +87,31 @@ TEST(VerifyFixes, OnlyAFiniteLongEnoughAndRightSizedRunVerifies) {
   EXPECT_FALSE(verified(outcome(true, 50, 0)));
   EXPECT_FALSE(verified(outcome(true, 50, std::nan(""))));
   EXPECT_FALSE(verified(outcome(true, 50, std::numeric_limits<double>::infinity())));
+}
+
+TEST(VerifyFixes, ATrialThatThrowsIsSaidAndTheOtherFixesAreStillTried) {
+  // given
+  PlannedReplay replay;
+  replay.outcomes = {{"a", outcome(true, 50, 1.01)}, {"b", outcome(true, 50, 1.01)}};
+  replay.throws = "a";
+  ExperimentCollector recorder;
+  // when
+  const Trials trials = verify_fixes(replay, 7, recorder);
+  // then nothing is claimed of the first
+  ASSERT_EQ(trials.experiments.size(), 1u);
+  EXPECT_EQ(trials.experiments[0].fix, "b");
+  EXPECT_TRUE(trials.experiments[0].verified);
+  EXPECT_EQ(recorder.experiments, trials.experiments);
+  EXPECT_EQ(trials.broken_off, std::vector<std::string>{"a: [mm] expected 4 columns, got 3"});
+}
+
+TEST(VerifyFixes, TrialsThatEndLeaveNothingToSay) {
+  PlannedReplay replay;
+  replay.outcomes = {{"a", outcome(false, 0, 0)}, {"b", outcome(true, 50, 1)}};
+  ExperimentCollector recorder;
+  const Trials trials = verify_fixes(replay, 0, recorder);
+  EXPECT_EQ(trials.experiments.size(), 2u);
+  EXPECT_TRUE(trials.broken_off.empty());
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
   std::string headline;
   if (outcome.hunted) {
     headline = printable(outcome.hunted->analysis.verdict.headline);
-    for (const ExperimentRecord& e : outcome.hunted->experiments) {
+    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
       experiments.push_back({{"fix", e.fix},
                              {"description", e.description},
                              {"finite", e.finite},
@@ -93,7 +93,7 @@ std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const
   }
   if (outcome.hunted) {
     text += printable(outcome.hunted->analysis.verdict.headline) + "\n";
-    for (const ExperimentRecord& e : outcome.hunted->experiments) {
+    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
       text += fmt::format("  tried on this run: {}: {}\n", e.description,
                           e.verified ? "cured it"
                           : e.finite ? "stays finite, but is no cure"
@@ -192,10 +192,11 @@ class TrainVerb final : public Verb {
         [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, scenario.fixes);
     auto hunted = hunt::hunt_run(*replay, recorder);
     // A trace that cannot be read back is the report's business to explain; training is done.
-    if (hunted)
-      outcome.hunted = std::move(*hunted);
-    else
-      say(hunted.status().message() + " No fix was tried.");
+    if (!hunted) return say(hunted.status().message() + " No fix was tried.");
+    for (const std::string& why : hunted->trials.broken_off) {
+      say("a fix could not be tried to its end, so nothing is known of it: " + printable(why));
+    }
+    outcome.hunted = std::move(*hunted);
   }
 
   RunInfo run_info(const Scenario& scenario) const {
