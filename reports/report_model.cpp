@@ -79,14 +79,22 @@ void view_coverage(const Analysis& analysis, ReportModel& model) {
   model.unwatched = sentences(c.unwatched, kMaxCoverageLines);
   model.not_modelled = sentences(c.not_modelled, kMaxCoverageLines);
   Lines& losses = model.losses;
-  if (c.records_dropped != 0) {
-    losses.shown.push_back(plural(c.records_dropped, "record was", "records were") + " dropped while recording.");
+  // records_dropped has both: what the recorder could not keep, and what the file kept no longer.
+  std::uint64_t in_damage = 0, skipped = 0;
+  for (const RankSummary& rank : analysis.ranks) {
+    in_damage += std::min(c.records_dropped - in_damage, rank.health.rows_lost);
+    in_damage += std::min(c.records_dropped - in_damage, lost_before_salvage(rank.info).rows_lost);
+    skipped += rank.health.bytes_skipped;
+  }
+  if (const std::uint64_t dropped = c.records_dropped - in_damage; dropped != 0) {
+    losses.shown.push_back(plural(dropped, "record was", "records were") + " dropped while recording.");
+  }
+  if (in_damage != 0) {
+    losses.shown.push_back(plural(in_damage, "record was", "records were") + " lost where the trace was damaged.");
   }
   if (c.chunks_lost != 0) {
     losses.shown.push_back(plural(c.chunks_lost, "chunk", "chunks") + " of the trace could not be read.");
   }
-  std::uint64_t skipped = 0;
-  for (const RankSummary& rank : analysis.ranks) skipped += rank.health.bytes_skipped;
   if (skipped != 0) losses.shown.push_back(format_bytes(skipped) + " of the trace made no sense and were passed over.");
   if (!c.clean_end) losses.shown.push_back("The trace has no clean end: the run is still going, or it was killed.");
 }

@@ -208,7 +208,8 @@ struct TimelineStep {
 
 struct Coverage {
   std::uint64_t steps = 0, ops = 0, values = 0;
-  std::uint64_t records_dropped = 0, chunks_lost = 0;
+  std::uint64_t records_dropped = 0;  // by the recorder, or lost in damage
+  std::uint64_t chunks_lost = 0;
   bool clean_end = true;
   std::vector<std::string> unwatched;     // what was not watched, as sentences
   std::vector<std::string> not_modelled;  // what the engine does not model

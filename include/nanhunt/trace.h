@@ -260,4 +260,8 @@ Status read_attempt(const AttemptTrace& attempt, const std::function<void(const 
 // Copies everything readable of an attempt into a new folder, with a clean end. Never touches the original.
 Status salvage_attempt(const AttemptTrace& attempt, const std::string& out_dir, TraceHealth& health);
 
+// What the trace that this one was salvaged from lacked: chunks_lost, rows_lost, bytes_skipped and clean_end. Nothing
+// for a trace that is no copy.
+TraceHealth lost_before_salvage(const RunInfo& info);
+
 }  // namespace nanhunt

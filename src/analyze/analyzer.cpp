@@ -163,7 +163,10 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   coverage.values = counts.values;
   coverage.records_dropped = dropped_ + health.rows_lost;
   coverage.chunks_lost = health.chunks_lost;
-  coverage.clean_end = health.clean_end;
+  // A copy of a damaged or killed run's trace is whole itself; what it was made from was not.
+  const TraceHealth before = lost_before_salvage(info);
+  coverage.chunks_lost += before.chunks_lost;
+  coverage.clean_end = health.clean_end && before.clean_end;
   coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
   if (counts.lost_ops > 0)
     coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops));
@@ -176,11 +179,6 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
   if (counts.births_forgotten > 0) {
     coverage.unwatched.push_back(fmt::format("{} further origins beyond the first ones.", counts.births_forgotten));
-  }
-  for (const auto& [name, text] : info.options) {
-    if (name == "salvaged") {
-      coverage.unwatched.push_back("What the trace that this one was salvaged from had lost: " + text + ".");
-    }
   }
   if (info.framework.starts_with("nanhunt-engine")) {
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",

@@ -75,9 +75,22 @@ TEST(TextReporter, damage_and_a_missing_end_are_told) {
   const std::string text = render_text(analysis);
 
   EXPECT_THAT(text, HasSubstr("2 chunks of the trace could not be read"));
-  EXPECT_THAT(text, HasSubstr("1 record was dropped"));
+  EXPECT_THAT(text, HasSubstr("1 record was dropped while recording"));
+  EXPECT_THAT(text, Not(HasSubstr("damaged")));
   EXPECT_THAT(text, HasSubstr("2.0 KiB of the trace made no sense"));
   EXPECT_THAT(text, HasSubstr("no clean end"));
+}
+
+TEST(TextReporter, records_lost_in_damage_and_records_dropped_while_recording_are_told_apart) {
+  Analysis analysis = make_clean_analysis();
+  analysis.coverage.records_dropped = 35;
+  analysis.ranks[0].health.rows_lost = 10;
+  analysis.ranks[0].info.options.emplace_back("salvaged", "chunks lost 1, rows lost 20, bytes skipped 0");
+
+  const std::string text = render_text(analysis);
+
+  EXPECT_THAT(text, HasSubstr("5 records were dropped while recording"));
+  EXPECT_THAT(text, HasSubstr("30 records were lost where the trace was damaged"));
 }
 
 TEST(TextReporter, an_empty_analysis_is_inconclusive) {

@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(Check, a_clean_run_is_one_line_and_status_0) {
@@ -69,6 +70,52 @@ TEST(Check, a_path_that_does_not_exist_cannot_be_read) {
   EXPECT_EQ(check.status, 3);
   EXPECT_EQ(check.out, "");
   EXPECT_THAT(check.err, HasSubstr("nowhere"));
+}
+
+TEST(Check, a_trace_without_a_clean_end_is_said_to_have_none) {
+  const std::string run = make_folder(), ended = make_folder();
+  write_sample_trace(run, {.bad = false, .clean_end = false});
+  write_sample_trace(ended, {.bad = false});
+  const Outcome check = run_nanhunt({"check", run});
+  EXPECT_EQ(check.status, 0) << check.err;
+  EXPECT_THAT(check.out, StartsWith("clean (no clean end: still running, or killed): "));
+  EXPECT_THAT(run_nanhunt({"check", ended}).out, Not(HasSubstr("no clean end")));
+}
+
+// A copy of a trace from whose middle a chunk was lost; its header tells how many rows it held.
+std::string salvage_damaged_trace(bool bad) {
+  const std::string run = make_folder(), copy = make_folder() + "/copy";
+  const std::string segment = write_sample_trace(run, {.steps = 200, .bad = bad});
+  std::string bytes = read_file(segment);
+  constexpr std::size_t kHeaderBytes = 40;
+  bytes.at(bytes.find("NHc\1", bytes.size() / 2) + kHeaderBytes) ^= 0x55;
+  write_file(segment, bytes);
+  EXPECT_EQ(run_nanhunt({"doctor", run, "--salvage", copy}).status, 0);
+  return copy;
+}
+
+TEST(Check, a_copy_of_a_damaged_trace_is_damaged_unless_there_is_a_fault) {
+  const std::string clean = salvage_damaged_trace(false), faulty = salvage_damaged_trace(true);
+  EXPECT_EQ(run_nanhunt({"check", clean}).status, 4);
+  EXPECT_THAT(run_nanhunt({"check", clean}).out, StartsWith("clean (damaged trace): "));
+  EXPECT_EQ(json::parse(run_nanhunt({"check", clean, "--json"}).out)["damaged"], true);
+  EXPECT_EQ(run_nanhunt({"check", faulty}).status, 1);
+  EXPECT_EQ(json::parse(run_nanhunt({"check", faulty, "--json"}).out)["damaged"], true);
+}
+
+TEST(Check, a_copy_of_a_whole_trace_is_whole) {
+  const std::string run = make_folder(), copy = make_folder() + "/copy";
+  write_sample_trace(run, {.bad = false});
+  EXPECT_EQ(run_nanhunt({"doctor", run, "--salvage", copy}).status, 0);
+  EXPECT_EQ(run_nanhunt({"check", copy}).status, 0);
+}
+
+TEST(Check, records_lost_in_damage_are_not_called_dropped_while_recording) {
+  const std::string copy = salvage_damaged_trace(false);
+  const std::string text = run_nanhunt({"report", copy, "--text"}).out + run_nanhunt({"info", copy}).out;
+  EXPECT_THAT(text, HasSubstr("lost where the trace was damaged"));
+  EXPECT_THAT(text, HasSubstr("lost in damage"));
+  EXPECT_THAT(text, Not(HasSubstr("while recording")));
 }
 
 TEST(Check, the_newest_attempt_counts) {

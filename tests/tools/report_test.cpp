@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string make_run() {
@@ -62,6 +63,16 @@ TEST(Report, the_ending_of_the_output_names_the_format) {
   EXPECT_EQ(json::parse(read_file(run + "/a.json"))["schema_version"], 1);
   EXPECT_THAT(read_file(run + "/a.html"), StartsWith("<!doctype html>"));
   EXPECT_THAT(read_file(run + "/a.txt"), StartsWith("FAULT  "));
+}
+
+TEST(Report, what_the_bundled_engine_does_not_model_is_in_every_format) {
+  const std::string run = make_folder(), other = make_folder();
+  write_sample_trace(run, {.framework = "nanhunt-engine 0.1.0"});
+  write_sample_trace(other);
+  for (const char* format : {"--json", "--html", "--text"}) {
+    EXPECT_THAT(run_nanhunt({"report", run, format}).out, HasSubstr("Split-K reduction in fp16.")) << format;
+    EXPECT_THAT(run_nanhunt({"report", other, format}).out, Not(HasSubstr("Split-K"))) << format;
+  }
 }
 
 TEST(Report, no_colour_reaches_a_file_or_a_pipe) {

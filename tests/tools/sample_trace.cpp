@@ -16,11 +16,11 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 enum Name : StringId { kModule = 1, kLossRegion, kSqrt, kMean, kSelf, kOut, kInputs, kLoss, kSite };
 
-RunInfo make_info(std::uint32_t rank) {
+RunInfo make_info(std::uint32_t rank, const std::string& framework) {
   RunInfo info;
   info.command = {"train.py", "--lr", "0.1"};
   info.nanhunt_version = "0.1.0";
-  info.framework = "test";
+  info.framework = framework;
   info.device = "cpu";
   info.level = "ops";
   info.dtypes = {"fp32"};
@@ -111,7 +111,7 @@ RecordBatch make_step(std::uint32_t step, bool bad) {
 }  // namespace
 
 std::string write_sample_trace(const std::string& run, const TraceOptions& options) {
-  auto writer = TraceWriter::create(run, make_info(options.rank));
+  auto writer = TraceWriter::create(run, make_info(options.rank, options.framework));
   EXPECT_TRUE(writer) << writer.status().message();
   RecordBatch names;
   add_names(names, options.module);
@@ -126,7 +126,7 @@ std::string write_sample_trace(const std::string& run, const TraceOptions& optio
 }
 
 void write_empty_trace(const std::string& run) {
-  auto writer = TraceWriter::create(run, make_info(0));
+  auto writer = TraceWriter::create(run, make_info(0, "test"));
   EXPECT_TRUE(writer) << writer.status().message();
   EXPECT_TRUE((*writer)->close());
 }

@@ -13,6 +13,7 @@ struct TraceOptions {
   bool bad = true;  // sqrt of a negative number in the loss of step 2
   bool clean_end = true;
   std::uint32_t rank = 0;
+  std::string framework = "test";
 };
 
 // Writes RUN/rank-NNNNN/attempt-K and gives the segment's path.

@@ -55,6 +55,12 @@ TEST_F(Salvage, a_damaged_trace_becomes_one_with_a_clean_end_that_says_what_it_l
   ASSERT_EQ(saved->size(), 1u);
   EXPECT_EQ((*saved)[0].info.scenario, "adam-eps");
   EXPECT_THAT((*saved)[0].info.options, Contains(Pair("salvaged", HasSubstr("rows lost"))));
+  const TraceHealth lost = lost_before_salvage((*saved)[0].info);
+  EXPECT_EQ(lost.chunks_lost, health.chunks_lost);
+  EXPECT_EQ(lost.rows_lost, health.rows_lost);
+  EXPECT_EQ(lost.bytes_skipped, health.bytes_skipped);
+  EXPECT_EQ(lost.clean_end, health.clean_end);
+  EXPECT_TRUE(lost.damaged());
   const ReadResult result = read((*saved)[0].dir);
   EXPECT_TRUE(result.status.is_ok()) << result.status.message();
   EXPECT_TRUE(result.health.clean_end);
@@ -67,6 +73,38 @@ TEST_F(Salvage, a_whole_trace_is_copied_row_for_row) {
   TraceHealth health;
   ASSERT_TRUE(salvage_attempt(attempt(), path("saved"), health).is_ok());
   EXPECT_EQ(batch_text(read(find_attempts(path("saved"))->at(0).dir).all), batch_text(whole_));
+}
+
+TEST_F(Salvage, the_copy_of_a_whole_trace_and_a_trace_that_is_no_copy_lacked_nothing) {
+  TraceHealth health;
+  ASSERT_TRUE(salvage_attempt(attempt(), path("saved"), health).is_ok());
+  for (const RunInfo& info : {find_attempts(path("saved"))->at(0).info, attempt().info}) {
+    EXPECT_FALSE(lost_before_salvage(info).damaged());
+    EXPECT_TRUE(lost_before_salvage(info).clean_end);
+  }
+}
+
+TEST_F(Salvage, the_copy_of_a_killed_run_remembers_that_it_had_no_clean_end) {
+  dir_ = write_trace("killed", {RandomBatches(42).next(30)}, {}, /*close=*/false);
+  TraceHealth health;
+  const AttemptTrace killed = find_attempts(dir_)->at(0);
+  ASSERT_TRUE(salvage_attempt(killed, path("saved"), health).is_ok());
+  const TraceHealth lost = lost_before_salvage(find_attempts(path("saved"))->at(0).info);
+  EXPECT_FALSE(lost.clean_end);
+  EXPECT_FALSE(lost.damaged());
+}
+
+TEST_F(Salvage, losses_of_a_copy_of_a_copy_add_up_whatever_run_json_holds) {
+  RunInfo info;
+  info.options = {{"salvaged", "chunks lost 1, rows lost 20, bytes skipped 300"},
+                  {"seed", "chunks lost 9"},
+                  {"salvaged", "chunks lost 2, rows lost 99999999999999999999999, no clean end"},
+                  {"salvaged", "rows lost -1, bytes skipped x"}};
+  const TraceHealth lost = lost_before_salvage(info);
+  EXPECT_EQ(lost.chunks_lost, 3u);
+  EXPECT_EQ(lost.rows_lost, (std::uint64_t{1} << 53) - 1);
+  EXPECT_EQ(lost.bytes_skipped, 300u);
+  EXPECT_FALSE(lost.clean_end);
 }
 
 TEST_F(Salvage, an_existing_run_gets_another_attempt_and_nothing_is_overwritten) {

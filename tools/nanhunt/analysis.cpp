@@ -7,21 +7,11 @@
 
 namespace nanhunt::cli {
 
-namespace {
-
-// A copy of a damaged trace is whole itself; what it was made from was not (see salvage_attempt).
-bool salvaged_with_losses(const RunInfo& info) {
-  return std::any_of(info.options.begin(), info.options.end(), [](const auto& option) {
-    return option.first == "salvaged" && !option.second.starts_with("chunks lost 0, rows lost 0, bytes skipped 0");
-  });
-}
-
-}  // namespace
-
+// A copy of a damaged trace is whole itself; what it was made from was not.
 bool is_damaged(const Analysis& analysis) {
   return analysis.coverage.chunks_lost != 0 ||
          std::any_of(analysis.ranks.begin(), analysis.ranks.end(),
-                     [](const RankSummary& r) { return r.health.damaged() || salvaged_with_losses(r.info); });
+                     [](const RankSummary& r) { return r.health.damaged() || lost_before_salvage(r.info).damaged(); });
 }
 
 Result<Analysis> load_analysis(const std::string& run) {

@@ -161,7 +161,11 @@ void write_text(TextLayout& out, const Summary& s) {
   fact("Operations", ops_text(s.contents));
   fact("Values", format_count(s.contents.values) + ", " + format_count(s.contents.bad_values) + " not finite");
   if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
-  if (s.contents.dropped != 0) fact("Dropped", plural(s.contents.dropped, "record", "records") + " while recording");
+  const std::uint64_t in_damage = std::min(s.contents.dropped, lost_before_salvage(info).rows_lost);
+  if (const std::uint64_t dropped = s.contents.dropped - in_damage; dropped != 0) {
+    fact("Dropped", plural(dropped, "record", "records") + " while recording");
+  }
+  if (in_damage != 0) fact("Salvaged", "without " + plural(in_damage, "record", "records") + " lost in damage");
   fact("Trace", plural(s.health.segments, "segment", "segments") + ", " + plural(s.health.chunks, "chunk", "chunks") +
                     ", " + plural(s.health.rows, "row", "rows") + ", " + format_bytes(s.health.bytes));
   fact("Health", health_text(s));
