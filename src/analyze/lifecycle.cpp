@@ -20,6 +20,7 @@ Flow classify(const OpInView& op, std::uint8_t out_kinds) {
       continue;
     }
     if (value->bad == 0) continue;
+    if (op.info->has(kSelects) && (value->bad & out_kinds) == 0) continue;  // none of it was selected
     in_kinds = static_cast<std::uint8_t>(in_kinds | value->bad);
     flow.bad.push_back(value);
   }

@@ -58,7 +58,7 @@ constexpr OpInfo kOps[] = {
     {"dot", kSums, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
     {"embedding", kKeepsMask, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
     {"exp", kEach, Pole::kNone, kNo, ZeroRule::kStop, Bound::kExp},
-    {"exp2", kEach, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
+    {"exp2", kEach, Pole::kNone, kNo, ZeroRule::kStop, Bound::kExp},
     {"expand", kKeepsMask, Pole::kNone, kNo, ZeroRule::kSame, Bound::kCopy},
     {"expm1", kEach, Pole::kNone, kNo, ZeroRule::kStop, Bound::kExp},
     {"fill", kElementwise | kOverwritesAll | kWritesConstant, Pole::kNone, kNo, ZeroRule::kConstant, Bound::kUnknown},

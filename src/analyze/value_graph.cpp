@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "src/analyze/lifecycle.h"
 #include "src/analyze/slice.h"
@@ -30,12 +31,14 @@ bool writes_infinity_on_purpose(const OpInView& op) {
 
 // Infinities in the output that the infinities that came in cannot have become.
 bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad) {
-  std::int64_t pos_in = 0, inf_in = 0, numel_in = 0;
+  std::int64_t pos_in = 0, inf_in = 0, numel_in = std::numeric_limits<std::int64_t>::max();
   for (const Value* value : bad) {
     pos_in += value->stats.pos_inf;
     inf_in += value->stats.inf();
-    numel_in = std::max(numel_in, value->stats.numel);
+    numel_in = std::min(numel_in, value->stats.numel);
   }
+  // An op that only selects makes none, but for a constant that the format could not hold.
+  if (op.info->has(kSelects) && (!op.info->has(kWritesConstant) || writes_infinity_on_purpose(op))) return false;
   return std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
     if (out == nullptr || out->bad == 0) return false;
     if (op.info->bound == Bound::kExp) return out->stats.pos_inf > 0 && pos_in == 0;  // exp(-Inf) is 0
@@ -149,20 +152,17 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
       level = std::min(level, value->deliberate);
       mask_like = mask_like && value->stats.nan == 0 && value->stats.pos_inf == 0;
     }
-    const bool mask =
-        level == Deliberate::kYes || (level == Deliberate::kLikely && (mask_like || op.info->has(kSoftmax)));
+    // Masks are added, selected by or given to a softmax; features that are multiplied and summed up are none.
+    const bool takes_masks = !op.info->has(kAccumulates) || op.info->has(kSoftmax);
+    const bool mask = level == Deliberate::kYes || (level == Deliberate::kLikely && mask_like && takes_masks);
     if (flow.lifecycle == Lifecycle::kTransform && mask) {
       give_birth(Deliberate::kNo);
     } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
       give_birth(Deliberate::kNo);
       find_birth(birth)->lifecycle = Lifecycle::kAppear;
     } else {
-      // An infinity written on purpose takes no blame where arithmetic badness came in beside it; nor does an
-      // operand of which an op that only selects let nothing through.
-      const bool selects = op.info->has(kSelects) && std::any_of(flow.bad.begin(), flow.bad.end(),
-                                                                 [&](const Value* v) { return (v->bad & kinds) != 0; });
+      // An infinity written on purpose takes no blame where arithmetic badness came in beside it.
       for (const Value* value : flow.bad) {
-        if (selects && (value->bad & kinds) == 0) continue;
         if (level == value->deliberate || value->deliberate == Deliberate::kNo)
           labels = labels_.merge(labels, value->labels);
       }

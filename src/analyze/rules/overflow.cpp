@@ -51,8 +51,8 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
   if (c.info->name.starts_with("exp")) {
-    d.evidence.push_back(
-        fmt::format("exp passes {} at {}.", number(limits.max_finite), number(std::log(limits.overflows_from))));
+    const double from = c.info->name == "exp2" ? std::log2(limits.overflows_from) : std::log(limits.overflows_from);
+    d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite), number(from)));
     d.advice = narrow ? std::vector<std::string>{"clamp-input", "bf16", "fp32-compute"}
                       : std::vector<std::string>{"clamp-input", "lower-magnitude"};
   } else if (c.stored == DType::kF16) {
