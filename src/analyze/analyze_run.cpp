@@ -20,7 +20,7 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
   }
   std::vector<Analysis> ranks;
   Status first_failure;
-  std::vector<std::string> unreadable;
+  std::vector<std::string> unreadable, silent;
   for (const auto& [rank, attempt] : newest) {
     const std::unique_ptr<Analyzer> analyzer = Analyzer::make(options);
     TraceHealth health;
@@ -32,19 +32,27 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
       continue;  // the other ranks may still tell
     }
     ranks.push_back(analyzer->finish(attempt->info, health));
+    if (const Coverage& seen = ranks.back().coverage; seen.ops == 0 && seen.steps == 0) {
+      silent.push_back(fmt::format("Rank {}: nothing was recorded.", rank));
+    }
   }
   if (ranks.empty()) {
     if (!first_failure.is_ok()) return first_failure;
     return Status(StatusCode::kNotFound, path + ": no trace found. Give a run folder made by nanhunt.");
   }
   Analysis merged = analyze::merge_ranks(std::move(ranks), options);
-  if (!unreadable.empty() && merged.verdict.status == VerdictStatus::kClean) {
+  const bool harmless =
+      merged.verdict.status == VerdictStatus::kClean || merged.verdict.status == VerdictStatus::kCalibrating;
+  if (harmless && unreadable.size() + silent.size() > 0) {
     merged.verdict.status = VerdictStatus::kInconclusive;
-    merged.verdict.headline = fmt::format("No harm in what could be read, but {} of {} ranks could not be read",
-                                          unreadable.size(), newest.size());
+    merged.verdict.headline = fmt::format("No harm in what could be read, but {} of {} ranks {}",
+                                          unreadable.size() + silent.size(), newest.size(),
+                                          silent.empty() ? "could not be read" : "left nothing to read");
   }
   merged.coverage.chunks_lost += unreadable.size();  // at least one each
-  for (std::string& line : unreadable) merged.coverage.unwatched.push_back(std::move(line));
+  for (std::vector<std::string>* lines : {&unreadable, &silent}) {
+    for (std::string& line : *lines) merged.coverage.unwatched.push_back(std::move(line));
+  }
   return merged;
 }
 

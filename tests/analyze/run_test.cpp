@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // analyze_run: from a run folder on disk, several attempts and ranks, damaged or not there at all.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,11 +23,12 @@ class Run : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  std::string write(const TraceBuilder& trace, std::uint32_t rank = 0) {
+  std::string write(const TraceBuilder& trace, std::uint32_t rank = 0,
+                    const std::string& framework = "nanhunt-engine") {
     RunInfo info;
     info.rank = rank;
     info.world_size = 2;
-    info.framework = "nanhunt-engine";
+    info.framework = framework;
     auto writer = TraceWriter::create(dir_.string(), info);
     EXPECT_TRUE(writer.is_ok()) << writer.status().message();
     for (const RecordBatch& batch : trace.batches(16)) EXPECT_TRUE((*writer)->write(batch).is_ok());
@@ -55,7 +57,16 @@ TEST_F(Run, reads_what_was_written) {
   EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | observed\n");
   EXPECT_EQ(a->ranks.size(), 1u);
   EXPECT_TRUE(a->coverage.clean_end);
-  EXPECT_EQ(a->coverage.not_modelled.size(), 3u);
+}
+
+TEST_F(Run, of_the_bundled_engine_says_what_is_not_modelled) {
+  write(run_with(3), 0, "nanhunt-engine 0.1.0");
+  EXPECT_EQ(analyze_run(dir_.string())->coverage.not_modelled.size(), 3u);
+}
+
+TEST_F(Run, of_another_framework_has_nothing_that_is_not_modelled) {
+  write(run_with(3), 0, "torch 2.13.0");
+  EXPECT_TRUE(analyze_run(dir_.string())->coverage.not_modelled.empty());
 }
 
 TEST_F(Run, takes_the_newest_attempt) {
@@ -82,6 +93,59 @@ TEST_F(Run, puts_ranks_together_with_the_earliest_fault_first) {
   EXPECT_EQ(a->coverage.ops, 12u);
 }
 
+void make_unreadable(const fs::path& attempt) { std::ofstream(attempt / "000000.nht") << "no trace"; }
+
+TEST_F(Run, that_is_clean_where_it_can_be_read_is_inconclusive_when_a_rank_cannot_be_read) {
+  write(run_with(99), 0);
+  const fs::path other = write(run_with(99), 1);
+  ASSERT_EQ(analyze_run(dir_.string())->verdict.status, VerdictStatus::kClean);
+  make_unreadable(other);
+  const Result<Analysis> a = analyze_run(dir_.string());
+  ASSERT_TRUE(a.is_ok()) << a.status().message();
+  EXPECT_EQ(a->verdict.status, VerdictStatus::kInconclusive);
+  EXPECT_THAT(a->verdict.headline, testing::HasSubstr("1 of 2 ranks"));
+  EXPECT_THAT(a->coverage.unwatched, testing::Contains(testing::StartsWith("Rank 1: ")));
+  EXPECT_EQ(a->coverage.chunks_lost, 1u);
+  EXPECT_EQ(a->ranks.size(), 1u);
+}
+
+TEST_F(Run, that_is_clean_on_one_rank_is_inconclusive_when_another_rank_recorded_nothing) {
+  write(run_with(99), 0);
+  write(TraceBuilder(), 1);
+  const Result<Analysis> a = analyze_run(dir_.string());
+  ASSERT_TRUE(a.is_ok()) << a.status().message();
+  EXPECT_EQ(a->verdict.status, VerdictStatus::kInconclusive);
+  EXPECT_THAT(a->coverage.unwatched, testing::Contains("Rank 1: nothing was recorded."));
+  EXPECT_EQ(a->coverage.chunks_lost, 0u) << "nothing was damaged";
+}
+
+TEST_F(Run, with_a_fault_is_faulty_whatever_the_rank_that_cannot_be_read_did) {
+  make_unreadable(write(run_with(99), 0));
+  write(run_with(3), 1);
+  const Result<Analysis> a = analyze_run(dir_.string());
+  ASSERT_TRUE(a.is_ok()) << a.status().message();
+  EXPECT_EQ(a->verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | observed\n");
+  EXPECT_THAT(a->coverage.unwatched, testing::Contains(testing::StartsWith("Rank 0: ")));
+}
+
+TEST_F(Run, of_which_no_rank_can_be_read_is_an_error) {
+  make_unreadable(write(run_with(3), 0));
+  make_unreadable(write(run_with(3), 1));
+  EXPECT_EQ(analyze_run(dir_.string()).status().code(), StatusCode::kUnreadable);
+}
+
+TEST_F(Run, counts_a_rank_whose_run_json_claims_to_be_another) {
+  // given a rank without a fault, and a copy of its run.json in the folder of one with a fault
+  const fs::path clean = write(run_with(99), 0), faulty = write(run_with(3), 1);
+  fs::copy_file(clean / "run.json", faulty / "run.json", fs::copy_options::overwrite_existing);
+  const Result<Analysis> a = analyze_run(dir_.string());
+  ASSERT_TRUE(a.is_ok()) << a.status().message();
+  ASSERT_EQ(a->ranks.size(), 2u);
+  ASSERT_EQ(a->findings.size(), 1u);
+  EXPECT_EQ(a->findings[0].rank, 1u);
+}
+
 TEST_F(Run, analyses_what_is_left_of_a_damaged_trace_and_says_so) {
   const fs::path attempt = write(run_with(99));
   const fs::path file = attempt / "000000.nht";
@@ -95,6 +159,19 @@ TEST_F(Run, analyses_what_is_left_of_a_damaged_trace_and_says_so) {
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_TRUE(a->ranks.at(0).health.damaged());
   EXPECT_GT(a->coverage.chunks_lost, 0u);
+}
+
+TEST_F(Run, salvaged_from_a_damaged_and_killed_one_lacks_what_that_one_lacked) {
+  RunInfo info;
+  info.options = {{"salvaged", "chunks lost 2, rows lost 30, bytes skipped 400, no clean end"}};
+  TraceHealth whole;
+  whole.clean_end = true;
+  const Coverage copy = Analyzer::make()->finish(info, whole).coverage;
+  EXPECT_EQ(copy.chunks_lost, 2u);
+  EXPECT_FALSE(copy.clean_end);
+  const Coverage original = Analyzer::make()->finish(RunInfo{}, whole).coverage;
+  EXPECT_EQ(original.chunks_lost, 0u);
+  EXPECT_TRUE(original.clean_end);
 }
 
 TEST_F(Run, that_is_not_there_or_empty_is_an_error_with_a_message) {

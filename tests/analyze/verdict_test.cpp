@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include <optional>
+#include <string>
+
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {
@@ -132,6 +135,51 @@ TEST(Advice, says_what_was_seen_when_it_was_tried_and_puts_cures_first) {
   EXPECT_EQ(advice[3].id, "own-idea");
   EXPECT_EQ(advice[3].text, "description of own-idea");
   EXPECT_NE(advice[3].evidence.find("NaN or Inf again"), std::string::npos);
+}
+
+// exp overflows in module a at step 0 and in module b at step 2: the same advice twice.
+TraceBuilder two_overflows() {
+  TraceBuilder t;
+  const auto overflow = [&](const char* module) {
+    const Handle x = t.value(finite().as(DType::kF16).range(0, 100));
+    t.mark(MarkKind::kLoss, "loss", t.in(module).op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1)));
+    t.end_step();
+  };
+  overflow("a");
+  t.end_step();
+  overflow("b");
+  return t;
+}
+
+std::optional<bool> verified(const Finding& finding, const std::string& id) {
+  for (const Advice& advice : finding.advice) {
+    if (advice.id == id) return advice.verified;
+  }
+  ADD_FAILURE() << "no advice " << id << " for " << finding.title;
+  return std::nullopt;
+}
+
+TEST(Advice, that_was_tried_at_one_step_is_not_credited_to_a_failure_at_another) {
+  for (const std::uint32_t step : {0u, 2u}) {
+    TraceBuilder t = two_overflows();
+    ExperimentRecord cure = tried("fp32-compute", true, 1.02, true);
+    cure.step = step;
+    t.experiment(cure);
+    const std::vector<Finding> findings = analysis_of(t).findings;
+    ASSERT_EQ(findings.size(), 2u);
+    EXPECT_EQ(verified(findings[step == 0 ? 0 : 1], "fp32-compute"), true) << step;
+    EXPECT_EQ(verified(findings[step == 0 ? 1 : 0], "fp32-compute"), std::nullopt) << step;
+  }
+}
+
+TEST(Advice, that_was_tried_at_a_step_without_a_finding_is_credited_to_none) {
+  TraceBuilder t = two_overflows();
+  ExperimentRecord cure = tried("fp32-compute", true, 1.02, true);
+  cure.step = 1;
+  t.experiment(cure);
+  const Analysis a = analysis_of(t);
+  for (const Finding& finding : a.findings) EXPECT_EQ(verified(finding, "fp32-compute"), std::nullopt);
+  EXPECT_EQ(a.experiments.size(), 1u);  // it is told all the same
 }
 
 TEST(EpsAudit, tells_what_is_left_of_each_guard_in_the_format_that_stores_it) {
