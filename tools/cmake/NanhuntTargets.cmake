@@ -22,9 +22,10 @@ function(nanhunt_layer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(nanhunt_${name} STATIC ${ARG_SOURCES})
   add_library(nanhunt::${name} ALIAS nanhunt_${name})
-  target_include_directories(nanhunt_${name} PUBLIC "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(nanhunt_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} nanhunt_flags)
-  set_target_properties(nanhunt_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(nanhunt_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+  target_link_libraries(nanhunt_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} "$<BUILD_INTERFACE:nanhunt_flags>")
+  set_target_properties(nanhunt_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
 endfunction()
 
 # nanhunt_test(NAME SOURCES ... DEPS ...): executable NAME_tests; each of its cases is one ctest.

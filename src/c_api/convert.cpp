@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/c_api/convert.h"
+
+#include <limits>
+#include <span>
+#include <string>
+
+namespace nanhunt::c_api {
+namespace {
+
+constexpr std::int32_t kMaxDims = 64;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
+
+static_assert(NANHUNT_BOOL == static_cast<int>(DType::kBool) && NANHUNT_BOOL + 1 == kDTypeCount);
+static_assert(NANHUNT_PHASE_UPDATE == static_cast<int>(Phase::kUpdate));
+static_assert(NANHUNT_INDEX == static_cast<int>(ArgRole::kIndex));
+static_assert(NANHUNT_LABEL == static_cast<int>(MarkKind::kLabel));
+static_assert(NANHUNT_SCALER_REFUSED == static_cast<int>(ScalerAction::kRefused));
+
+[[noreturn]] void misuse(const char* slot, const std::string& what) {
+  throw Misuse(std::string("value '") + (slot == nullptr ? "" : slot) + "': " + what);
+}
+
+template <typename T>
+void expect_list(const char* what, const T* list, std::size_t count) {
+  if (list == nullptr && count != 0) {
+    throw Misuse(std::string(what) + ": expected " + std::to_string(count) + " items, got NULL");
+  }
+}
+
+}  // namespace
+
+ValueView Converter::value(const char* slot, const nanhunt_value& given) {
+  if (given.ndim < 0 || given.ndim > kMaxDims) {
+    misuse(slot, "expected 0 to 64 dimensions, got " + std::to_string(given.ndim));
+  }
+  const auto dims = static_cast<std::size_t>(given.ndim);
+  if (dims != 0 && given.sizes == nullptr) misuse(slot, "expected sizes, got NULL");
+  ValueView view;
+  view.tensor.data = given.data;
+  view.tensor.dtype = enum_of("dtype", given.dtype, DType::kBool);
+  view.tensor.sizes = {given.sizes, dims};
+  std::int64_t elements = 1;
+  bool is_empty = false;
+  for (const std::int64_t size : view.tensor.sizes) {
+    if (size < 0) misuse(slot, "expected sizes of 0 and more, got " + std::to_string(size));
+    is_empty |= size == 0;
+    if (size > 0 && elements > kMaxElements / size) misuse(slot, "expected at most 2^48 elements, got more");
+    if (size > 0) elements *= size;
+  }
+  if (given.strides != nullptr) {
+    view.tensor.strides = {given.strides, dims};
+  } else {
+    if (strides_used_ == strides_.size()) strides_.emplace_back();
+    std::vector<std::int64_t>& strides = strides_[strides_used_++];
+    strides.assign(dims, 0);
+    std::int64_t step = 1;
+    for (std::size_t i = dims; i-- > 0;) {
+      strides[i] = step;
+      step *= is_empty ? 1 : given.sizes[i];
+    }
+    view.tensor.strides = strides;
+  }
+  view.storage = given.storage;
+  view.version = given.version;
+  view.offset = given.offset;
+  return view;
+}
+
+OpEvent Converter::op(const nanhunt_op& given) {
+  strides_used_ = 0;
+  inputs_.clear();
+  outputs_.clear();
+  scalars_.clear();
+  expect_list("inputs", given.inputs, given.input_count);
+  expect_list("outputs", given.outputs, given.output_count);
+  expect_list("scalars", given.scalars, given.scalar_count);
+  for (const nanhunt_input& in : std::span(given.inputs, given.input_count)) {
+    const ArgRole role = enum_of("role", in.role, ArgRole::kIndex);
+    inputs_.push_back({text_of(in.slot), value(in.slot, in.value), role});
+    if (role == ArgRole::kOverwritten) inputs_.back().value.tensor.data = nullptr;
+  }
+  for (const nanhunt_output& out : std::span(given.outputs, given.output_count)) {
+    outputs_.push_back({text_of(out.slot), value(out.slot, out.value)});
+  }
+  for (const nanhunt_scalar& scalar : std::span(given.scalars, given.scalar_count)) {
+    scalars_.push_back({text_of(scalar.name), scalar.value});
+  }
+  OpEvent event;
+  event.step = given.step;
+  event.micro_batch = given.micro_batch;
+  event.phase = enum_of("phase", given.phase, Phase::kUpdate);
+  event.module = text_of(given.module);
+  event.op = text_of(given.op);
+  event.call_site = text_of(given.call_site);
+  event.compute_dtype = enum_of("compute_dtype", given.compute_dtype, DType::kBool);
+  event.inputs = inputs_;
+  event.outputs = outputs_;
+  event.scalars = scalars_;
+  return event;
+}
+
+MarkEvent Converter::mark(const nanhunt_mark& given) {
+  strides_used_ = 0;
+  return {given.step, given.micro_batch, enum_of("mark", given.kind, MarkKind::kLabel), text_of(given.path),
+          value(given.path, given.value)};
+}
+
+ScalerEvent Converter::scaler(const nanhunt_scaler_event& given) {
+  ScalerEvent event;
+  event.step = given.step;
+  event.micro_batch = given.micro_batch;
+  event.action = enum_of("action", given.action, ScalerAction::kRefused);
+  event.optimizer = given.optimizer;
+  event.found_inf = given.found_inf != 0;
+  event.scale = given.scale;
+  event.growth_tracker = given.growth_tracker;
+  event.total_norm = given.total_norm;
+  event.max_norm = given.max_norm;
+  event.dynamic = given.dynamic != 0;
+  event.growth_factor = given.growth_factor;
+  event.backoff_factor = given.backoff_factor;
+  event.growth_interval = given.growth_interval;
+  event.text = text_of(given.text);
+  return event;
+}
+
+}  // namespace nanhunt::c_api

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verdicts and reports through the C interface.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "nanhunt/analyzer.h"
+#include "nanhunt/reporter.h"
+#include "src/c_api/convert.h"
+#include "src/c_api/error.h"
+
+namespace nanhunt::c_api {
+namespace {
+
+static_assert(NANHUNT_INCONCLUSIVE == static_cast<int>(VerdictStatus::kInconclusive));
+static_assert(NANHUNT_CALIBRATING == static_cast<int>(VerdictStatus::kCalibrating));
+
+nanhunt_status report(const char* run, std::int32_t format, char** text, std::size_t* size) {
+  if (text == nullptr) return fail(NANHUNT_USAGE, "nanhunt_report: expected a place for the text, got NULL");
+  *text = nullptr;
+  if (size != nullptr) *size = 0;
+  if (format < NANHUNT_TEXT || format > NANHUNT_HTML) {
+    return fail(NANHUNT_USAGE, "nanhunt_report: expected NANHUNT_TEXT, NANHUNT_JSON or NANHUNT_HTML");
+  }
+  const auto analysis = analyze_run(std::string(text_of(run)));
+  if (!analysis) return result_of(analysis.status());
+  const std::string made = format == NANHUNT_TEXT   ? render_text(*analysis)
+                           : format == NANHUNT_JSON ? render_json(*analysis)
+                                                    : render_html(*analysis);
+  char* copy = static_cast<char*>(std::malloc(made.size() + 1));  // for callers that free() nothing themselves
+  if (copy == nullptr) return fail(NANHUNT_INTERNAL, "out of memory");
+  std::memcpy(copy, made.c_str(), made.size() + 1);
+  *text = copy;
+  if (size != nullptr) *size = made.size();
+  return NANHUNT_OK;
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api
+
+extern "C" {
+
+nanhunt_status nanhunt_check(const char* run, int32_t* verdict) {
+  using namespace nanhunt::c_api;
+  return guarded([&]() -> nanhunt_status {
+    if (verdict == nullptr) return fail(NANHUNT_USAGE, "nanhunt_check: expected a place for the verdict, got NULL");
+    const auto analysis = nanhunt::analyze_run(std::string(text_of(run)));
+    if (!analysis) return result_of(analysis.status());
+    *verdict = static_cast<int32_t>(analysis->verdict.status);
+    return NANHUNT_OK;
+  });
+}
+
+nanhunt_status nanhunt_report(const char* run, int32_t format, char** text, size_t* size) {
+  return nanhunt::c_api::guarded([&] { return nanhunt::c_api::report(run, format, text, size); });
+}
+
+void nanhunt_free(char* text) { std::free(text); }
+
+}  // extern "C"

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface as a careless caller uses it. A careful one is in consumer/.
+#include "nanhunt/c_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace {
+
+using testing::HasSubstr;
+
+class CApi : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    run_ = testing::TempDir() + "nanhunt_c_api_" + test->name();
+    std::filesystem::remove_all(run_);
+  }
+  void TearDown() override {
+    nanhunt_recorder_close(recorder_);
+    std::filesystem::remove_all(run_);
+  }
+
+  void open() {
+    nanhunt_recorder_options options{};
+    options.struct_size = sizeof options;
+    options.run_dir = run_.c_str();
+    ASSERT_EQ(nanhunt_recorder_open(&options, &recorder_), NANHUNT_OK) << nanhunt_last_error();
+  }
+  nanhunt_status close() {
+    const nanhunt_status status = nanhunt_recorder_close(recorder_);
+    recorder_ = nullptr;
+    return status;
+  }
+
+  nanhunt_value value(const float* data, std::uint64_t storage) const {
+    return {data, NANHUNT_F32, 1, sizes_.data(), nullptr, storage, 0, 0};
+  }
+  // y = log(x), marked as the loss.
+  void record_log(const std::array<float, 2>& x, const std::array<float, 2>& y) {
+    const nanhunt_input in{"self", value(x.data(), nanhunt_new_storage()), NANHUNT_READ};
+    const nanhunt_output out{"out", value(y.data(), nanhunt_new_storage())};
+    nanhunt_op op = log_op();
+    op.inputs = &in;
+    op.input_count = 1;
+    op.outputs = &out;
+    op.output_count = 1;
+    ASSERT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_OK) << nanhunt_last_error();
+    nanhunt_mark mark{sizeof mark, 0, 0, NANHUNT_LOSS, "loss", out.value};
+    ASSERT_EQ(nanhunt_record_mark(recorder_, &mark), NANHUNT_OK);
+    nanhunt_step step{sizeof step, 0, 0, static_cast<double>(y[1]), 0.1, 1};
+    ASSERT_EQ(nanhunt_record_step(recorder_, &step), NANHUNT_OK);
+  }
+  static nanhunt_op log_op() {
+    nanhunt_op op{};
+    op.struct_size = sizeof op;
+    op.phase = NANHUNT_PHASE_LOSS;
+    op.module = "<loss>";
+    op.op = "log";
+    op.compute_dtype = NANHUNT_F32;
+    return op;
+  }
+  std::int32_t verdict() const {
+    std::int32_t out = -1;
+    EXPECT_EQ(nanhunt_check(run_.c_str(), &out), NANHUNT_OK) << nanhunt_last_error();
+    return out;
+  }
+
+  std::string run_;
+  std::array<std::int64_t, 1> sizes_ = {2};
+  nanhunt_recorder* recorder_ = nullptr;
+};
+
+TEST_F(CApi, a_log_of_zero_is_found_and_its_twin_is_clean) {
+  open();
+  record_log({1, 0}, {0, -INFINITY});
+  ASSERT_EQ(close(), NANHUNT_OK);
+  EXPECT_EQ(verdict(), NANHUNT_FAULT);
+  char* text = nullptr;
+  std::size_t size = 0;
+  ASSERT_EQ(nanhunt_report(run_.c_str(), NANHUNT_JSON, &text, &size), NANHUNT_OK);
+  EXPECT_EQ(std::string(text).size(), size);
+  EXPECT_THAT(text, HasSubstr("\"divide_by_zero\""));
+  nanhunt_free(text);
+
+  std::filesystem::remove_all(run_);
+  open();
+  record_log({1, 2}, {0, 0.6931472F});
+  ASSERT_EQ(close(), NANHUNT_OK);
+  EXPECT_EQ(verdict(), NANHUNT_CLEAN);
+}
+
+TEST_F(CApi, wrong_arguments_are_refused_and_the_recorder_goes_on) {
+  open();
+  EXPECT_EQ(nanhunt_record_op(recorder_, nullptr), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("got NULL"));
+  nanhunt_op op = log_op();
+  op.struct_size = 0;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("struct_size"));
+  op = log_op();
+  op.phase = 10;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("expected 0 to 9, got 10"));
+  op = log_op();
+  op.input_count = 3;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+
+  const std::array<float, 2> x = {1, 2};
+  nanhunt_input in{"self", value(x.data(), 1), NANHUNT_READ};
+  op = log_op();
+  op.inputs = &in;
+  op.input_count = 1;
+  in.value.dtype = 10;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  in.value.dtype = NANHUNT_F32;
+  in.value.ndim = 65;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  in.value.ndim = 1;
+  in.value.sizes = nullptr;
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  const std::array<std::int64_t, 3> huge = {std::int64_t{1} << 40, std::int64_t{1} << 40, 2};
+  in.value.ndim = 3;
+  in.value.sizes = huge.data();
+  EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("'self'"));
+  EXPECT_EQ(nanhunt_record_batch(recorder_, 0, 0, nullptr, 2), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_op(nullptr, &op), NANHUNT_USAGE);
+
+  record_log({1, 2}, {0, 0.6931472F});
+  nanhunt_counters counters{};
+  counters.struct_size = sizeof counters;
+  ASSERT_EQ(nanhunt_recorder_counters(recorder_, &counters), NANHUNT_OK);
+  EXPECT_EQ(counters.ops, 1u);
+  EXPECT_EQ(counters.dropped_ops, 0u);
+  EXPECT_EQ(close(), NANHUNT_OK);
+  EXPECT_EQ(verdict(), NANHUNT_CLEAN);
+}
+
+TEST_F(CApi, a_caller_with_a_shorter_struct_gets_defaults_for_the_rest) {
+  open();
+  // An older header's step: only the number.
+  nanhunt_step step{};
+  step.struct_size = offsetof(nanhunt_step, loss);
+  step.step = 0;
+  step.scale = -5;  // beyond the caller's size: must not be read
+  EXPECT_EQ(nanhunt_record_step(recorder_, &step), NANHUNT_OK);
+  ASSERT_EQ(close(), NANHUNT_OK);
+  char* text = nullptr;
+  ASSERT_EQ(nanhunt_report(run_.c_str(), NANHUNT_JSON, &text, nullptr), NANHUNT_OK);
+  EXPECT_THAT(text, testing::Not(HasSubstr("-5")));
+  nanhunt_free(text);
+}
+
+TEST_F(CApi, scaler_events_reach_the_report) {
+  open();
+  nanhunt_scaler_event event{};
+  event.struct_size = sizeof event;
+  event.action = NANHUNT_SCALER_CREATE;
+  event.scale = 1024;
+  event.dynamic = 1;
+  event.growth_factor = 2;
+  event.backoff_factor = 0.5;
+  event.growth_interval = 2000;
+  event.text = "my scaler";
+  ASSERT_EQ(nanhunt_record_scaler(recorder_, &event), NANHUNT_OK);
+  event.action = 9;
+  EXPECT_EQ(nanhunt_record_scaler(recorder_, &event), NANHUNT_USAGE);
+  record_log({1, 2}, {0, 0.6931472F});
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  ASSERT_EQ(close(), NANHUNT_OK);
+  EXPECT_EQ(verdict(), NANHUNT_CLEAN);
+}
+
+TEST_F(CApi, failures_of_the_outside_world_have_their_status_and_words) {
+  std::int32_t verdict = -1;
+  EXPECT_EQ(nanhunt_check("/no/such/run", &verdict), NANHUNT_NOT_FOUND);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("/no/such/run"));
+  EXPECT_EQ(nanhunt_check("/no/such/run", nullptr), NANHUNT_USAGE);
+  char* text = nullptr;
+  EXPECT_EQ(nanhunt_report("/no/such/run", 3, &text, nullptr), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_report("/no/such/run", NANHUNT_TEXT, nullptr, nullptr), NANHUNT_USAGE);
+
+  std::ofstream(run_) << "a file where the folder should be";
+  nanhunt_recorder_options options{};
+  options.struct_size = sizeof options;
+  options.run_dir = run_.c_str();
+  EXPECT_EQ(nanhunt_recorder_open(&options, &recorder_), NANHUNT_WRITE_FAILED);
+  EXPECT_EQ(recorder_, nullptr);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr(run_));
+  EXPECT_EQ(nanhunt_recorder_open(nullptr, &recorder_), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_open(&options, nullptr), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_close(nullptr), NANHUNT_OK);
+}
+
+TEST(CApiVersion, is_that_of_the_header) {
+  EXPECT_EQ(nanhunt_c_api_version(), static_cast<std::uint32_t>(NANHUNT_C_API_VERSION));
+  EXPECT_THAT(nanhunt_version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+}  // namespace
