@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
 
 namespace nanhunt::engine {
@@ -119,6 +120,10 @@ Tensor div(const Tensor& self, const Tensor& other) {
 }
 
 Tensor pow(const Tensor& self, double exponent) {
+  if (amp::intercepts()) {
+    return amp::run(
+        "pow", [exponent](const Tensor& x) { return pow(x, exponent); }, self);
+  }
   expect_floating("pow", self, "self");
   return finish("pow", op_math(self.dtype()), map(self.sizes(), self.dtype(), Power{exponent}, self), {{"self", &self}},
                 {{"exponent", exponent}}, {{"self", &self}},

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
 
 namespace nanhunt::engine {
@@ -43,11 +44,13 @@ Tensor abs(const Tensor& self) {
 }
 
 Tensor exp(const Tensor& self) {
+  if (amp::intercepts()) return amp::run("exp", exp, self);
   return unary(
       "exp", self, [](auto x) { return std::exp(x); }, Saves::kResult, [](auto g, auto y) { return g * y; });
 }
 
 Tensor log(const Tensor& self) {
+  if (amp::intercepts()) return amp::run("log", log, self);
   return unary(
       "log", self, [](auto x) { return std::log(x); }, Saves::kSelf, [](auto g, auto x) { return g / x; });
 }
@@ -58,6 +61,7 @@ Tensor sqrt(const Tensor& self) {
 }
 
 Tensor rsqrt(const Tensor& self) {
+  if (amp::intercepts()) return amp::run("rsqrt", rsqrt, self);
   return unary(
       "rsqrt", self, [](auto x) { return 1 / std::sqrt(x); }, Saves::kResult,
       [](auto g, auto y) { return cast_like(g, -0.5) * g * (y * y * y); });

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
 
 // OpenBLAS has it; another BLAS may not, and then manages its own threads.
@@ -123,6 +124,7 @@ Tensor operand_gradient(const Edge& edge, bool by_columns, const Tensor& left, c
 }  // namespace
 
 Tensor matmul(const Tensor& self, const Tensor& other) {
+  if (amp::intercepts()) return amp::run("matmul", matmul, self, other);
   check_operands("mm", self, "self", other, "mat2");
   return finish("mm", op_math(self.dtype()), multiply("mm", self, other), {{"self", &self}, {"mat2", &other}}, {},
                 {{"self", saved_for(other, self)}, {"mat2", saved_for(self, other)}},
@@ -135,6 +137,7 @@ Tensor matmul(const Tensor& self, const Tensor& other) {
 }
 
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2) {
+  if (amp::intercepts()) return amp::run("addmm", addmm, bias, mat1, mat2);
   check_operands("addmm", mat1, "mat1", mat2, "mat2");
   expect_dtype("addmm", bias, "self", mat1.dtype());
   const Shape shape{mat1.size(0), mat2.size(1)};
@@ -155,6 +158,7 @@ Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2) {
 }
 
 Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias) {
+  if (amp::intercepts()) return amp::run("linear", linear, input, weight, bias);
   expect_floating("linear", weight, "weight");
   expect_dim("linear", weight, "weight", 2);
   return bias.defined() ? addmm(bias, input, t(weight)) : matmul(input, t(weight));

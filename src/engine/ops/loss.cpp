@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // nll_loss (mean over targets that are not ignored) and cross_entropy.
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/indices.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
@@ -50,6 +51,10 @@ Tensor loss_gradient(const Edge& edge, double g, const std::vector<std::int64_t>
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t ignore_index) {
+  if (amp::intercepts()) {
+    const auto loss = [ignore_index](const Tensor& x, const Tensor& y) { return nll_loss(x, y, ignore_index); };
+    return amp::run("nll_loss", loss, log_probs, target);
+  }
   expect_floating("nll_loss", log_probs, "self");
   expect_dim("nll_loss", log_probs, "self", 2);
   const std::vector<std::int64_t> targets = read_indices("nll_loss", target, "target");

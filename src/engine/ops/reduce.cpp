@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
 
 namespace nanhunt::engine {
@@ -43,9 +44,9 @@ Rows make_rows(std::string_view op, const Tensor& self, Dim dim, bool keepdim) {
 
 // out[r] = reduce(row r in op math, its length); reduce may overwrite the row.
 template <typename T, typename Reduce>
-Tensor reduce_rows(const Rows& rows, DType dtype, Reduce reduce) {
-  Tensor out = Tensor::zeros(rows.out_sizes, dtype);
-  const Reader<T> reader(rows.view, rows.view.sizes(), dtype);
+Tensor reduce_rows(const Rows& rows, DType out_dtype, Reduce reduce) {
+  Tensor out = Tensor::zeros(rows.out_sizes, out_dtype);
+  const Reader<T> reader(rows.view, rows.view.sizes(), rows.view.dtype());
   std::vector<T> row(static_cast<std::size_t>(rows.length)), results(static_cast<std::size_t>(out.numel()));
   for (std::size_t r = 0; r < results.size(); ++r) {
     read_all(reader, static_cast<std::int64_t>(r) * rows.length, rows.length, row.data());
@@ -56,10 +57,22 @@ Tensor reduce_rows(const Rows& rows, DType dtype, Reduce reduce) {
 }
 
 template <typename Reduce>
+Tensor reduce(const Rows& rows, DType out_dtype, Reduce reduce_row) {
+  return rows.view.dtype() == DType::kF64 ? reduce_rows<double>(rows, out_dtype, reduce_row)
+                                          : reduce_rows<float>(rows, out_dtype, reduce_row);
+}
+
+template <typename Reduce>
 Tensor reduce(const Rows& rows, Reduce reduce_row) {
-  const DType dtype = rows.view.dtype();
-  return dtype == DType::kF64 ? reduce_rows<double>(rows, dtype, reduce_row)
-                              : reduce_rows<float>(rows, dtype, reduce_row);
+  return reduce(rows, rows.view.dtype(), reduce_row);
+}
+
+// A gradient in the dtype of what it is for.
+Tensor converted(const Tensor& gradient, DType dtype) {
+  if (gradient.dtype() == dtype) return gradient;
+  Tensor out = Tensor::zeros(gradient.sizes(), dtype);
+  copy_elements(out, gradient);
+  return out;
 }
 
 // A result (or its gradient) repeated over the dimensions that were reduced.
@@ -89,12 +102,13 @@ Tensor finish_reduction(std::string_view op, Dim dim, const Tensor& self, const 
 
 Tensor sum(const Tensor& self, Dim dim, bool keepdim) {
   const Rows rows = make_rows("sum", self, dim, keepdim);
-  const Tensor out = reduce(rows, [](auto* x, std::int64_t n) { return sum_values(x, n); });
+  const Tensor out =
+      reduce(rows, amp::output_dtype("sum", self), [](auto* x, std::int64_t n) { return sum_values(x, n); });
   return finish_reduction("sum", rows.dim, self, out, {},
                           [dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                             const Edge& edge = node.edges[0];
                             return {map(
-                                edge.sizes, node.dtype, [](auto x) { return x; }, spread(g, edge.sizes, dim))};
+                                edge.sizes, edge.dtype, [](auto x) { return x; }, spread(g, edge.sizes, dim))};
                           });
 }
 
@@ -115,18 +129,19 @@ Tensor mean(const Tensor& self, Dim dim, bool keepdim) {
 
 Tensor norm(const Tensor& self, Dim dim, bool keepdim) {
   const Rows rows = make_rows("norm", self, dim, keepdim);
-  const Tensor out = reduce(rows, [](auto* x, std::int64_t n) {
+  const Tensor out = reduce(rows, amp::output_dtype("norm", self), [](auto* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] *= x[i];
     return std::sqrt(sum_values(x, n));
   });
   return finish_reduction(
       "norm", rows.dim, self, out, {{"self", &self}, {"result", &out}},
       [dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-        const Shape& sizes = node.edges[0].sizes;
-        return {map(
-            sizes, node.dtype,
-            [](auto x, auto grad, auto length) { return length == 0 ? decltype(x){0} : x * (grad / length); },
-            node.saved[0].tensor, spread(g, sizes, dim), spread(node.saved[1].tensor, sizes, dim))};
+        const Edge& edge = node.edges[0];
+        const Tensor grad = map(
+            edge.sizes, node.dtype,
+            [](auto x, auto dy, auto length) { return length == 0 ? decltype(x){0} : x * (dy / length); },
+            node.saved[0].tensor, spread(g, edge.sizes, dim), spread(node.saved[1].tensor, edge.sizes, dim));
+        return {converted(grad, edge.dtype)};
       });
 }
 

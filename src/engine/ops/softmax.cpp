@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -49,14 +50,14 @@ void backward_rows(const Tensor& g, const Tensor& result, const Tensor& out, boo
 Tensor softmax_op(std::string_view op, const Tensor& self, int dim, bool log) {
   expect_floating(op, self, "self");
   dim = wrap_dim(op, self, dim);
-  const Tensor out = Tensor::zeros(self.sizes(), self.dtype());
+  const Tensor out = Tensor::zeros(self.sizes(), amp::output_dtype(op, self));
   const bool wide = self.dtype() == DType::kF64;
   if (self.numel() > 0) {
     (wide ? forward_rows<double> : forward_rows<float>)(dim_last(self, dim), dim_last(out, dim), log);
   }
   return finish(op, op_math(self.dtype()), out, {{"self", &self}}, {{"dim", static_cast<double>(dim)}},
                 {{"result", &out}}, [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  const Tensor grad = Tensor::zeros(g.sizes(), g.dtype());
+                  const Tensor grad = Tensor::zeros(g.sizes(), node.edges[0].dtype);
                   if (g.numel() > 0) {
                     (wide ? backward_rows<double> : backward_rows<float>)(dim_last(g, dim),
                                                                           dim_last(node.saved[0].tensor, dim),

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/amp/policy.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nanhunt::engine::amp {
+namespace {
+
+// The CUDA lists of torch.amp, as far as the engine has the op. Composites that torch does not intercept
+// (cross_entropy) have no row: their parts do.
+constexpr std::array kTable = {
+    PolicyRow{"addmm", Policy::kLow},
+    PolicyRow{"exp", Policy::kFp32},
+    PolicyRow{"linear", Policy::kLow},
+    PolicyRow{"log", Policy::kFp32},
+    PolicyRow{"log_softmax", Policy::kFp32Output},
+    PolicyRow{"matmul", Policy::kLow},
+    PolicyRow{"nll_loss", Policy::kFp32},
+    PolicyRow{"norm", Policy::kAppendDtype},
+    PolicyRow{"pow", Policy::kFp32},
+    PolicyRow{"rsqrt", Policy::kFp32},
+    PolicyRow{"softmax", Policy::kFp32Output},
+    PolicyRow{"sum", Policy::kFp32Output},
+};
+
+}  // namespace
+
+std::span<const PolicyRow> policy_table() { return kTable; }
+
+std::optional<Policy> policy_of(std::string_view op) {
+  const auto row = std::find_if(kTable.begin(), kTable.end(), [op](const PolicyRow& entry) { return entry.op == op; });
+  if (row == kTable.end()) return std::nullopt;
+  return row->policy;
+}
+
+}  // namespace nanhunt::engine::amp
