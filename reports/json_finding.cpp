@@ -18,6 +18,7 @@ constexpr std::size_t kJsonOperands = 256;
 constexpr std::size_t kJsonDims = 64;
 constexpr std::size_t kJsonChain = 64;
 constexpr std::size_t kJsonAdvice = 64;
+constexpr std::size_t kJsonBins = 4096;
 
 std::string_view level_name(StatsLevel level) {
   switch (level) {
@@ -77,6 +78,22 @@ json stats_to_json(const TensorStats& s) {
   out["max"] = number(counts && s.has_finite(), s.max);
   out["sum"] = number(sums, s.sum);
   out["sum_sq"] = number(sums, s.sum_sq);
+  out["what_if"] = nullptr;
+  if (s.level >= StatsLevel::kWhatIf) {
+    out["what_if"] = json::object();
+    for (std::size_t i = 0; i < kWhatIfFormats.size(); ++i) {
+      const WhatIf& cast = s.what_if[i];
+      out["what_if"][std::string(dtype_name(kWhatIfFormats[i]))] = {{"overflow", json_integer(cast.overflow)},
+                                                                    {"flush_to_zero", json_integer(cast.flush_to_zero)},
+                                                                    {"subnormal", json_integer(cast.subnormal)}};
+    }
+  }
+  out["histogram"] = nullptr;
+  if (s.level >= StatsLevel::kHistogram && s.histogram.size() <= kJsonBins) {
+    json bins = json::array();
+    for (const std::int64_t n : s.histogram) bins.push_back(json_integer(n));
+    out["histogram"] = {{"min_exponent", s.histogram_min_exponent}, {"counts", std::move(bins)}};
+  }
   return out;
 }
 

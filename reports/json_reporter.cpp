@@ -5,6 +5,7 @@
 
 #include "nanhunt/reporter.h"
 #include "reports/json_finding.h"
+#include "reports/json_layers.h"
 #include "reports/json_run.h"
 #include "reports/json_values.h"
 #include "reports/report_model.h"
@@ -18,6 +19,8 @@ using nlohmann::json;
 constexpr int kSchemaVersion = 1;
 constexpr std::size_t kJsonFindings = 256;
 constexpr std::size_t kJsonRows = 4096;  // of each audit, of the timeline
+constexpr std::size_t kJsonLayers = 2048;
+constexpr std::size_t kJsonCells = kJsonLayers * 512;
 constexpr std::size_t kJsonExperiments = 1024;
 constexpr std::size_t kJsonRanks = 65536;
 
@@ -52,16 +55,14 @@ json timeline_to_json(const Analysis& analysis) {
                      {"loss", json_number(step.loss)},
                      {"lr", json_number_or_null(step.lr)},
                      {"scale", json_number_or_null(step.scale)},
-                     {"bad_ops", json_count(step.bad_ops)}});
+                     {"bad_ops", json_count(step.bad_ops)},
+                     {"gradient_norm", json_number_or_null(step.gradient_norm)},
+                     {"weight_norm", json_number_or_null(step.weight_norm)}});
   }
   const std::size_t shown = steps.size();
   return {{"steps", std::move(steps)},
+          {"layer_map", planes_to_json(make_layer_planes(analysis, kJsonLayers, kJsonCells))},
           {"omitted", json_count(analysis.timeline_omitted + (analysis.timeline.size() - shown))}};
-}
-
-json scaler_to_json(const Analysis& analysis) {
-  const json final_scale = analysis.timeline.empty() ? json() : json_number_or_null(analysis.timeline.back().scale);
-  return {{"family", nullptr}, {"points", json::array()}, {"events", json::array()}, {"final_scale", final_scale}};
 }
 
 json experiment_to_json(const ExperimentRecord& e) {
@@ -95,6 +96,8 @@ std::string render_json(const Analysis& analysis) {
     if (&finding != origin) findings.push_back(finding_to_json(finding));
   }
   const std::size_t findings_shown = findings.size();
+  json headroom = rows_to_json(analysis.layers, kJsonLayers, layer_to_json);
+  const std::uint64_t layers_omitted = analysis.layers_omitted + (analysis.layers.size() - headroom.size());
   const json report = {{"schema", "nanhunt.report"},
                        {"schema_version", kSchemaVersion},
                        {"run", {{"ranks", rows_to_json(analysis.ranks, kJsonRanks, rank_to_json)}}},
@@ -105,10 +108,11 @@ std::string render_json(const Analysis& analysis) {
                          {"origin", origin != nullptr ? json_text(origin->id) : json()}}},
                        {"findings", std::move(findings)},
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},
-                       {"scaler", scaler_to_json(analysis)},
+                       {"scaler", analysis.scaler ? scaler_to_json(*analysis.scaler) : json()},
                        {"eps_audit", rows_to_json(analysis.eps_audit, kJsonRows, eps_to_json)},
-                       {"update_loss", json::array()},  // audits of later versions
-                       {"headroom", json::array()},
+                       {"update_loss", json::array()},  // an audit of later versions
+                       {"headroom", std::move(headroom)},
+                       {"headroom_omitted", json_count(layers_omitted)},
                        {"timeline", timeline_to_json(analysis)},
                        {"experiments", rows_to_json(analysis.experiments, kJsonExperiments, experiment_to_json)}};
   return dump_json(report) + "\n";

@@ -12,6 +12,7 @@
 #include "nanhunt/reporter.h"
 #include "reports/json_values.h"
 #include "tests/reports/sample_analysis.h"
+#include "tests/reports/sample_runs.h"
 
 namespace nanhunt {
 namespace {
@@ -37,6 +38,10 @@ TEST(JsonReporter, an_empty_analysis_is_written_as_the_golden_report) {
   expect_golden("empty.json", render_json(Analysis{}));
 }
 
+TEST(JsonReporter, a_run_with_scaler_layers_norms_and_histograms_is_written_as_the_golden_report) {
+  expect_golden("overflow.json", render_json(make_overflow_analysis()));
+}
+
 TEST(JsonReporter, numbers_that_json_cannot_write_become_strings) {
   const json report = report_of(make_hostile_analysis());
   EXPECT_EQ(report["timeline"]["steps"][1]["loss"], "NaN");
@@ -57,6 +62,31 @@ TEST(JsonReporter, integers_stay_exact_in_a_double) {
   EXPECT_EQ(reports::json_integer(9007199254740992), "9007199254740992");
   EXPECT_TRUE(reports::json_seq(kNoSeq).is_null());
   EXPECT_EQ(reports::json_seq(0), 0);
+}
+
+TEST(JsonReporter, what_was_not_seen_is_null_and_never_zero) {
+  Analysis analysis = make_overflow_analysis();
+  analysis.timeline[0].gradient_norm = std::nan("");
+  analysis.layers[0].bad_ops = 0;
+  analysis.layers[0].headroom_gradient = std::nan("");
+  json report = report_of(analysis);
+  EXPECT_TRUE(report["timeline"]["steps"][0]["gradient_norm"].is_null());
+  EXPECT_TRUE(report["headroom"][0]["first_bad_step"].is_null());
+  EXPECT_TRUE(report["headroom"][0]["gradient"]["headroom"].is_null());
+  EXPECT_TRUE(report["findings"][0]["inputs"][0]["stats"]["histogram"].is_object());
+
+  report = report_of(make_fault_analysis());
+  EXPECT_TRUE(report["scaler"].is_null());
+  EXPECT_TRUE(report["timeline"]["layer_map"].is_null());
+  EXPECT_TRUE(report["findings"][0]["inputs"][0]["stats"]["histogram"].is_null());
+}
+
+TEST(JsonReporter, the_largest_map_of_layers_is_written_whole) {
+  const json report = report_of(make_long_analysis(100'000, 2048));
+  const json& map = report["timeline"]["layer_map"];
+  EXPECT_EQ(map["rows"], 2048);
+  EXPECT_EQ(map["columns"], 511);
+  EXPECT_EQ(map["headroom"].get<std::string>().size(), (2048u * 511u + 2) / 3 * 4);
 }
 
 TEST(JsonReporter, extrema_of_no_elements_are_null) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The golden reports, which the C++ tests keep equal to what is written, follow the published schema."""
 
+import base64
 import copy
 import json
 import pathlib
@@ -14,6 +15,9 @@ jsonschema = pytest.importorskip(
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "reports"
 SCHEMA = json.loads((ROOT / "reports" / "schema" / "nanhunt.report.schema.json").read_text())
+
+
+REPORTS = ["fault.json", "overflow.json", "clean.json", "hostile.json", "empty.json"]
 
 
 def no_bare_constant(name):
@@ -32,7 +36,7 @@ def validator():
     return jsonschema.Draft202012Validator(SCHEMA)
 
 
-@pytest.mark.parametrize("name", ["fault.json", "clean.json", "hostile.json", "empty.json"])
+@pytest.mark.parametrize("name", REPORTS)
 def test_a_report_follows_the_schema(validator, name):
     errors = [f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(load(name))]
     assert errors == []
@@ -69,15 +73,20 @@ def test_every_object_is_closed_and_requires_all_of_its_fields():
         lambda r: r["findings"][0].update(scale="inf"),
         lambda r: r["findings"][0]["inputs"][0]["stats"].update(nan="NaN"),
         lambda r: r["findings"][0]["advice"][0].update(verified="yes"),
+        lambda r: r["findings"][0]["inputs"][0]["stats"]["histogram"].pop("min_exponent"),
+        lambda r: r["scaler"]["events"][0].update(what="jump"),
+        lambda r: r["scaler"].update(final_scale=None),
+        lambda r: r["headroom"][0]["forward"].update(headroom="none"),
+        lambda r: r["timeline"]["layer_map"].update(columns=513),
     ],
 )
 def test_a_spoilt_report_is_refused(validator, spoil):
-    report = copy.deepcopy(load("fault.json"))
+    report = copy.deepcopy(load("overflow.json"))
     spoil(report)
     assert not validator.is_valid(report)
 
 
-@pytest.mark.parametrize("name", ["fault.json", "clean.json", "hostile.json", "empty.json"])
+@pytest.mark.parametrize("name", REPORTS)
 def test_keys_are_sorted(name):
     def check(pairs):
         keys = [key for key, _ in pairs]
@@ -85,3 +94,19 @@ def test_keys_are_sorted(name):
         return dict(pairs)
 
     json.loads((GOLDEN / name).read_text(), object_pairs_hook=check)
+
+
+def test_the_map_of_layers_reads_back_as_the_schema_says():
+    report = load("overflow.json")
+    layers = report["timeline"]["layer_map"]
+    cells = layers["rows"] * layers["columns"]
+    headroom, underflow, nonfinite = (base64.b64decode(layers[name]) for name in ("headroom", "underflow", "nonfinite"))
+    assert (len(headroom), len(underflow), len(nonfinite)) == (cells, cells, (cells + 7) // 8)
+    assert layers["rows"] == len(report["headroom"])
+
+    for row, layer in enumerate(report["headroom"]):
+        columns = range(row * layers["columns"], (row + 1) * layers["columns"])
+        smallest = min((headroom[i] - 1) / 4 for i in columns if headroom[i])
+        assert smallest <= layer["forward"]["headroom"] < smallest + 0.25
+        bad = [i for i in columns if nonfinite[i // 8] >> i % 8 & 1]
+        assert bool(bad) == (layer["bad_ops"] > 0)

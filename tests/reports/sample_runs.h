@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Analyses of whole runs, made up: a loss scaler at work, layers over many steps, norms, histograms.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::testing_reports {
+
+// A forward overflow in fp16 under a loss scaler that has also skipped for reasons of its own.
+Analysis make_overflow_analysis();
+// The scaler finding its scale; nothing wrong.
+Analysis make_calibrating_analysis();
+// What the analysis of a long run amounts to: its timeline and its map are as large as they may be.
+Analysis make_long_analysis(std::uint32_t steps, std::size_t layers);
+
+}  // namespace nanhunt::testing_reports
