@@ -285,7 +285,8 @@ void RowBuilder::add_step(const StepEvent& event, std::int64_t wall_ns) {
 void RowBuilder::add_release(std::uint64_t storage) {
   Rollback rollback(*this);
   const ValueTable::Released released = table_.release(storage);
-  if (released.has_rows) {
+  // One that is not known may have been forgotten: its rows are then in the file.
+  if (released.has_rows || (!released.known && forgot_storages_)) {
     rows_.batch.ends_of_life.push_back({storage, next_seq_});
     rows_.end_first_batch.push_back(released.first_batch);
   }
@@ -304,7 +305,9 @@ void RowBuilder::add_drop(const Dropped& dropped) {
 void RowBuilder::finish_event() noexcept {
   if (!table_.over_limit()) return;
   try {
-    for (std::uint64_t storage : table_.least_recently_used()) add_release(storage);
+    const std::vector<std::uint64_t> storages = table_.least_recently_used();
+    forgot_storages_ = true;
+    for (std::uint64_t storage : storages) table_.release(storage);
   } catch (...) {  // no memory: the next event tries again
   }
 }

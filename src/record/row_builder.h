@@ -65,9 +65,10 @@ class RowBuilder {
   void finish_event() noexcept;
 
   StatsLevel level_;
-  std::uint32_t evidence_left_;
+  std::uint32_t evidence_left_, histograms_left_;
   std::uint64_t next_seq_ = 0;
   ValueId next_value_ = 1;
+  bool forgot_storages_ = false;  // that may live on
   std::size_t extra_bytes_ = 0;  // of rows that own memory
   StringInterner strings_;
   LayoutInterner layouts_;

@@ -61,7 +61,7 @@ class ValueTable {
   };
   Released release(std::uint64_t storage);
   bool over_limit() const { return storages_.size() > limits_.storages; }
-  // Storages to release when over the limit: the less recently used half, in ascending order.
+  // Storages to forget when over the limit: the less recently used half, in ascending order.
   std::vector<std::uint64_t> least_recently_used() const;
 
   std::size_t storages() const { return storages_.size(); }

@@ -177,7 +177,7 @@ TEST_F(RowBuilderTest, LongLivedStoragesDoNotGrowWithEveryWriteOrView) {
 
 TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedFirst) {
   // given
-  RowBuilder small({StatsLevel::kSums, 0, {.storages = 100, .values_per_storage = 8, .versions = 2}});
+  RowBuilder small({StatsLevel::kSums, 0, 0, {.storages = 100, .values_per_storage = 8, .versions = 2}});
   const TestTensor parameter(DType::kF32, {1}, {1}, 1);
   // when
   for (std::uint64_t s = 2; s < 1000; ++s) {
@@ -187,7 +187,17 @@ TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedF
   EXPECT_LE(small.table().storages(), 101u);
   const RecordBatch& b = small.rows().batch;
   for (const OpArg& in : b.inputs) EXPECT_EQ(in.value, 1u);  // the parameter was never forgotten
-  EXPECT_GT(b.ends_of_life.size(), 800u);
+  EXPECT_TRUE(b.ends_of_life.empty());  // they live on: only the recorder forgot them
+  // when one that was forgotten ends after all, and one that is known
+  small.add_release(2);
+  small.add_release(1);
+  // then the file is told, for it holds rows of both
+  EXPECT_THAT(b.ends_of_life, ElementsAre(EndOfLifeRecord{2, 998}, EndOfLifeRecord{1, 998}));
+}
+
+TEST_F(RowBuilderTest, TheEndOfAStorageThatWasNeverSeenIsNotTold) {
+  builder.add_release(77);
+  EXPECT_TRUE(batch().ends_of_life.empty());
 }
 
 TEST_F(RowBuilderTest, MarksBatchesStepsAndExperimentsAreKept) {
