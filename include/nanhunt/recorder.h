@@ -28,6 +28,7 @@ struct RecorderOptions {
   std::size_t queue_bytes = 64u << 20;    // bound on rows waiting for the writer
   int flush_ms = 1000;                    // a kill loses at most this much, plus the chunk being written
   std::uint32_t max_evidence = 256;       // element evidence rows in an attempt
+  std::uint32_t max_histograms = 1024;    // histogram rows in an attempt
   TraceWriterOptions writer = {};
 };
 

@@ -15,6 +15,8 @@ struct Row {
 constexpr FlushRule kNo = FlushRule::kNotMeasured;
 constexpr ElementMap kEach = ElementMap::kElementwise;
 constexpr ElementMap kSame = ElementMap::kSameShape;
+constexpr ElementMap kNoMap = ElementMap::kNone;
+constexpr bool kIgnoresOld = true;
 
 // Sorted by name. exp, softmax and sigmoid are not measured: their tails vanish by design.
 constexpr std::array kRows = {
@@ -24,14 +26,15 @@ constexpr std::array kRows = {
     Row{"add_", {kNo, kEach}},
     Row{"addcdiv_", {kNo, kEach}},
     Row{"addcmul_", {FlushRule::kSquareAdd, kEach}},
+    Row{"bernoulli_", {kNo, kNoMap, kIgnoresOld}},
     Row{"clamp", {kNo, kEach}},
     Row{"clone", {kNo, kEach}},
-    Row{"copy_", {FlushRule::kCopy, kEach}},
+    Row{"copy_", {FlushRule::kCopy, kEach, kIgnoresOld}},
     Row{"div", {FlushRule::kQuotient, kEach}},
     Row{"div_", {FlushRule::kQuotient, kEach}},
     Row{"eq", {kNo, kEach}},
     Row{"exp", {kNo, kEach}},
-    Row{"fill_", {kNo, kEach}},
+    Row{"fill_", {kNo, kEach, kIgnoresOld}},
     Row{"gt", {kNo, kEach}},
     Row{"lerp_", {kNo, kEach}},
     Row{"log", {kNo, kEach}},
@@ -42,6 +45,7 @@ constexpr std::array kRows = {
     Row{"mul_", {FlushRule::kProduct, kEach}},
     Row{"neg", {kNo, kEach}},
     Row{"norm", {kNo, kSame}},
+    Row{"normal_", {kNo, kNoMap, kIgnoresOld}},
     Row{"pow", {FlushRule::kPower, kEach}},
     Row{"relu", {kNo, kEach}},
     Row{"rsqrt", {kNo, kEach}},
@@ -52,7 +56,9 @@ constexpr std::array kRows = {
     Row{"sub_", {kNo, kEach}},
     Row{"sum", {kNo, kSame}},
     Row{"tanh", {kNo, kEach}},
+    Row{"uniform_", {kNo, kNoMap, kIgnoresOld}},
     Row{"where", {kNo, kEach}},
+    Row{"zero_", {kNo, kNoMap, kIgnoresOld}},
 };
 static_assert(std::is_sorted(kRows.begin(), kRows.end(), [](const Row& a, const Row& b) { return a.op < b.op; }));
 

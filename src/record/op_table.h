@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the recorder knows of ops by name. Two questions only: which ops can lose a value to zero in a way that can be
-// counted, and which input elements meet in one output element. An op that is not listed is recorded all the same;
+// What the recorder knows of ops by name. Three questions only: which ops can lose a value to zero in a way that can be
+// counted, which input elements meet in one output element, and which ops write over contents that they do not read. An op that is not listed is recorded all the same;
 // it just has no `flushed` count and its evidence shows the bad element alone.
 #pragma once
 
@@ -31,6 +31,7 @@ enum class ElementMap : std::uint8_t {
 struct OpTraits {
   FlushRule flush = FlushRule::kNotMeasured;
   ElementMap elements = ElementMap::kNone;
+  bool ignores_old = false;  // in place, old contents do not matter: kOverwritesAll of src/analyze/op_table.cpp
 };
 
 // Names are the dispatcher's. `<op>_backward` maps elements as its forward op does.

@@ -7,7 +7,7 @@
 namespace nanhunt::record {
 namespace {
 
-// Values that essential ops, marks and evidence name, and bad values.
+// Values that essential ops, marks, evidence and histograms name, and bad values.
 std::unordered_set<ValueId> values_to_keep(const PendingRows& rows) {
   const RecordBatch& b = rows.batch;
   std::unordered_set<ValueId> keep;
@@ -24,6 +24,7 @@ std::unordered_set<ValueId> values_to_keep(const PendingRows& rows) {
     keep.insert(e.value);
     for (const Operand& o : e.operands) keep.insert(o.value);
   }
+  for (const HistogramRecord& h : b.histograms) keep.insert(h.value);
   for (const ValueRecord& v : b.values) {
     if (v.has_stats && v.stats.nonfinite() > 0) keep.insert(v.id);
   }

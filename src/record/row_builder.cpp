@@ -82,6 +82,7 @@ class RowBuilder::Rollback {
 RowBuilder::RowBuilder(const RowBuilderOptions& options)
     : level_(std::clamp(options.stats, StatsLevel::kCounts, StatsLevel::kSums)),
       evidence_left_(options.max_evidence),
+      histograms_left_(options.max_histograms),
       table_(options.table) {}
 
 void RowBuilder::write_row(ValueInfo& info) {
@@ -157,14 +158,21 @@ ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output,
   return info;
 }
 
-void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, std::uint64_t seq) {
-  const TensorStats& stats = made.record.stats;
+RowBuilder::Birth RowBuilder::birth_of(const OpEvent& event, const ValueInfo& made) const {
+  const bool ignores_old = op_traits(event.op).ignores_old;
   bool nan_in = false, inf_in = false;
   for (std::size_t i = 0; i < event.inputs.size(); ++i) {
-    if (!mixes_numbers(event.inputs[i].role) || !inputs_[i]->is_bad()) continue;
+    const ArgRole role = event.inputs[i].role;
+    if (!mixes_numbers(role) || !inputs_[i]->is_bad() || (ignores_old && role == ArgRole::kOverwritten)) continue;
     nan_in = nan_in || inputs_[i]->record.stats.nan > 0;
     inf_in = inf_in || inputs_[i]->record.stats.inf() > 0;
   }
+  const TensorStats& stats = made.record.stats;
+  return {.inf = stats.inf() > 0 && !inf_in && !nan_in, .nan = stats.nan > 0 && !nan_in};
+}
+
+void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, Birth birth,
+                              std::uint64_t seq) {
   const ElementMap map = op_traits(event.op).elements;
   const auto add = [&](std::int64_t at) {
     if (at < 0 || evidence_left_ == 0) return;
@@ -181,9 +189,31 @@ void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, cons
     rows_.batch.evidence.push_back(std::move(row));
     --evidence_left_;
   };
-  // Born here: the first of each kind. Inf turned into NaN: the first NaN. Carried on: nothing new to see.
-  if (stats.inf() > 0 && !inf_in && !nan_in) add(find_first(output.value.tensor, BadKind::kInf));
-  if (stats.nan > 0 && !nan_in) add(find_first(output.value.tensor, BadKind::kNan));
+  if (birth.inf) add(find_first(output.value.tensor, BadKind::kInf));
+  if (birth.nan) add(find_first(output.value.tensor, BadKind::kNan));
+}
+
+void RowBuilder::add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq) {
+  if (histograms_left_ == 0 || !is_readable(tensor) || !is_floating(tensor.dtype)) return;
+  const auto& rows = rows_.batch.histograms;
+  for (auto row = rows.rbegin(); row != rows.rend() && row->seq == seq; ++row) {
+    if (row->value == value.record.id) return;  // mul(x, x)
+  }
+  TensorStats stats = compute_stats(tensor, StatsLevel::kHistogram);
+  extra_bytes_ += sizeof(HistogramRecord) + stats.histogram.size() * sizeof(stats.histogram[0]);
+  rows_.batch.histograms.push_back({seq, value.record.id, stats.histogram_min_exponent, std::move(stats.histogram)});
+  --histograms_left_;
+}
+
+// Old contents are gone: whatever a hook hands over for them is something else.
+void RowBuilder::add_histograms(const OpEvent& event, std::uint64_t seq) {
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    const OpInput& in = event.inputs[i];
+    if (mixes_numbers(in.role) && in.role != ArgRole::kOverwritten) add_histogram(in.value.tensor, *inputs_[i], seq);
+  }
+  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
+    add_histogram(event.outputs[i].value.tensor, *outputs_[i], seq);
+  }
 }
 
 bool RowBuilder::add_op(const OpEvent& event) {
@@ -212,13 +242,19 @@ bool RowBuilder::add_op(const OpEvent& event) {
   }
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
   op.output_count = static_cast<std::uint32_t>(event.outputs.size());
+  outputs_.clear();
+  bool born = false;
   for (const OpOutput& out : event.outputs) {
-    const ValueInfo& info = make_output(event, out, seq);
+    ValueInfo& info = make_output(event, out, seq);
+    outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, strings_.intern(out.slot, b), ArgRole::kRead});
     if (!info.is_bad()) continue;
     bad_out = true;
-    if (evidence_left_ > 0) add_evidence(event, out, info, seq);
+    const Birth birth = birth_of(event, info);
+    born = born || birth.any();
+    if (birth.any() && evidence_left_ > 0) add_evidence(event, out, info, birth, seq);
   }
+  if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
   op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());
   for (const OpScalar& scalar : event.scalars) {

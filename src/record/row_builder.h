@@ -18,7 +18,7 @@ namespace nanhunt::record {
 struct RowBuilderOptions {
   // Raised to kCounts: a lifecycle needs NaN and Inf apart. Lowered to kSums: a ValueRecord holds no more.
   StatsLevel stats = StatsLevel::kSums;
-  std::uint32_t max_evidence = 256;
+  std::uint32_t max_evidence = 256, max_histograms = 1024;
   ValueTableLimits table;
 };
 
@@ -61,7 +61,15 @@ class RowBuilder {
   ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer);
   void write_row(ValueInfo& info);
   void write_again_if_dropped(ValueInfo& info);
-  void add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, std::uint64_t seq);
+  // Whether the op made `made` bad from inputs that were not bad in that way.
+  struct Birth {
+    bool inf = false, nan = false;
+    bool any() const { return inf || nan; }
+  };
+  Birth birth_of(const OpEvent& event, const ValueInfo& made) const;
+  void add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, Birth birth, std::uint64_t seq);
+  void add_histograms(const OpEvent& event, std::uint64_t seq);
+  void add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq);
   void finish_event() noexcept;
 
   StatsLevel level_;
@@ -74,7 +82,7 @@ class RowBuilder {
   LayoutInterner layouts_;
   ValueTable table_;
   PendingRows rows_;
-  std::vector<ValueInfo*> inputs_;  // of the op at hand
+  std::vector<ValueInfo*> inputs_, outputs_;  // of the op at hand
   std::vector<FlushInput> flush_inputs_;
 };
 

@@ -73,6 +73,7 @@ class Slicer {
   void take_values_for(const RecordKind& kind, std::size_t row) {
     if (kind.type == kMarksType) take_values(batch_.marks[row].value);
     if (kind.type == kEvidenceType) take_values(batch_.evidence[row].value);
+    if (kind.type == kHistogramsType) take_values(batch_.histograms[row].value);
   }
 
   void take(const RecordKind& kind) {

@@ -44,7 +44,7 @@ struct RecordKind {
 std::span<const RecordKind> record_kinds();
 inline constexpr std::size_t kKindCount = 13;
 inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
-                               kEvidenceType = 8, kEndType = 255;
+                               kEvidenceType = 8, kHistogramsType = 13, kEndType = 255;
 
 const RecordKind* find_record_kind(std::uint16_t type);  // nullptr: unknown
 std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unknown"

@@ -251,8 +251,94 @@ TEST_F(RowBuilderTest, InfTurnedIntoNanIsEvidenceButACarriedNanIsNot) {
   EXPECT_EQ(batch().evidence.size(), 1u);
 }
 
+TEST_F(RowBuilderTest, JunkThatAnOpWritesOverIsNotHeldAgainstIt) {
+  for (const char* name : {"fill_", "copy_"}) {
+    // given memory full of NaN, recorded as such
+    RowBuilder fresh{{}};
+    TestTensor p(DType::kF32, {2}, {kNan, kInf}, 10);
+    const TestTensor source(DType::kF32, {2}, {1, 2}, 11);
+    fresh.add_mark({0, 0, MarkKind::kBuffer, "junk", p.value()});
+    // when the op writes an infinity over it that its other input did not hold
+    p.write({1, kInf});
+    add_op(fresh, name, {{"self", p.old_version(), ArgRole::kOverwritten}, {"src", source}}, {{"out", p}});
+    // then it is a birth
+    EXPECT_EQ(fresh.rows().batch.evidence.size(), 1u) << name;
+    EXPECT_EQ(fresh.rows().batch.histograms.size(), 2u) << name;
+  }
+}
+
+TEST_F(RowBuilderTest, AnOpThatReadsWhatItWritesOverCarriesItsBadness) {
+  TestTensor p(DType::kF32, {2}, {kNan, kInf}, 10);
+  const TestTensor other(DType::kF32, {2}, {1, 2}, 11);
+  builder.add_mark({0, 0, MarkKind::kBuffer, "running_mean", p.value()});
+  p.write({kNan, kInf});
+  add_op(builder, "add_", {{"self", p.old_version(), ArgRole::kOverwritten}, {"other", other}}, {{"out", p}});
+  EXPECT_TRUE(batch().evidence.empty());
+  EXPECT_TRUE(batch().histograms.empty());
+}
+
+TEST_F(RowBuilderTest, ABirthLeavesHistogramsOfWhatWentInAndWhatCameOut) {
+  // given 4 * 2^15 = 2^17, beyond fp16
+  const TestTensor a(DType::kF16, {3}, {4, 0.5, 0}, 10), b(DType::kF16, {3}, {32768, 1, 1}, 11);
+  const TestTensor out(DType::kF16, {3}, {kInf, 0.5, 0}, 12);
+  // when
+  add_op(builder, "mul", {{"self", a}, {"other", b}}, {{"out", out}});
+  // then
+  ASSERT_EQ(batch().histograms.size(), 3u);
+  const HistogramRecord& first = batch().histograms[0];
+  EXPECT_EQ(first.seq, 0u);
+  EXPECT_EQ(first.value, batch().inputs[0].value);
+  EXPECT_EQ(first.min_exponent, -1);
+  EXPECT_THAT(first.bins, ElementsAre(1, 0, 0, 1));
+  EXPECT_EQ(batch().histograms[1].min_exponent, 0);
+  EXPECT_EQ(batch().histograms[1].bins.size(), 16u);
+  EXPECT_EQ(batch().histograms[2].value, batch().outputs[0].value);
+  EXPECT_THAT(batch().histograms[2].bins, ElementsAre(1));
+}
+
+TEST_F(RowBuilderTest, AnInfThatTurnsIntoNanLeavesHistogramsACarriedOneDoesNot) {
+  const TestTensor inf(DType::kF32, {1}, {kInf}, 10), zero(DType::kF32, {1}, {0}, 11);
+  const TestTensor nan(DType::kF32, {1}, {kNan}, 12), carried(DType::kF32, {1}, {kNan}, 13);
+  const TestTensor carried_inf(DType::kF32, {1}, {-kInf}, 14), clean(DType::kF32, {1}, {0}, 15);
+  add_op(builder, "neg", {{"self", inf}}, {{"out", carried_inf}});
+  add_op(builder, "neg", {{"self", zero}}, {{"out", clean}});
+  EXPECT_TRUE(batch().histograms.empty());
+  add_op(builder, "mul", {{"self", inf}, {"other", zero}}, {{"out", nan}});
+  EXPECT_EQ(batch().histograms.size(), 3u);
+  add_op(builder, "neg", {{"self", nan}}, {{"out", carried}});
+  EXPECT_EQ(batch().histograms.size(), 3u);
+}
+
+TEST_F(RowBuilderTest, HistogramsLeaveOutOldContentsMasksIndicesAndRepeats) {
+  TestTensor p(DType::kF32, {2}, {1, 2}, 10);
+  const TestTensor x(DType::kF32, {2}, {1, 2}, 11), mask(DType::kBool, {2}, {1, 0}, 12);
+  const TestTensor index(DType::kI64, {2}, {1, 0}, 13), gone = TestTensor(DType::kF32, {2}, {1, 1}, 14).without_data();
+  const TestTensor old = p;
+  builder.add_mark({0, 0, MarkKind::kParameter, "p", old.value()});
+  p.write({kInf, 2});  // in the same memory: `old` now shows what came out
+  add_op(builder, "index_put_",
+         {{"self", old, ArgRole::kOverwritten},
+          {"x", x},
+          {"x again", x},
+          {"mask", mask, ArgRole::kMask},
+          {"index", index, ArgRole::kIndex},
+          {"gone", gone}},
+         {{"out", p}});
+  ASSERT_EQ(batch().histograms.size(), 2u);
+  EXPECT_EQ(batch().histograms[0].value, batch().inputs[1].value);
+  EXPECT_EQ(batch().histograms[1].value, batch().outputs[0].value);
+}
+
+TEST_F(RowBuilderTest, HistogramsStayWithinTheirBudget) {
+  RowBuilder small({StatsLevel::kSums, 256, 3, {}});
+  const TestTensor a(DType::kF32, {1}, {0}, 10), bad(DType::kF32, {1}, {kInf}, 11), more(DType::kF32, {1}, {kInf}, 12);
+  add_op(small, "log", {{"self", a}}, {{"out", bad}});
+  add_op(small, "log", {{"self", a}}, {{"out", more}});
+  EXPECT_EQ(small.rows().batch.histograms.size(), 3u);
+}
+
 TEST_F(RowBuilderTest, EvidenceStaysWithinItsBudget) {
-  RowBuilder small({StatsLevel::kSums, 1, {}});
+  RowBuilder small({StatsLevel::kSums, 1, 3, {}});
   const TestTensor a(DType::kF32, {1}, {1}, 10), bad(DType::kF32, {2}, {kNan, kInf}, 11);
   add_op(small, "log", {{"self", a}}, {{"out", bad}});
   EXPECT_EQ(small.rows().batch.evidence.size(), 1u);
@@ -265,7 +351,7 @@ TEST_F(RowBuilderTest, FlushedElementsAreCountedForProducts) {
 }
 
 TEST_F(RowBuilderTest, BelowCountsItStillTellsNanFromInf) {
-  RowBuilder low({StatsLevel::kFinite, 0, {}});
+  RowBuilder low({StatsLevel::kFinite, 0, 0, {}});
   add_op(low, "neg", {}, {{"out", TestTensor(DType::kF32, {2}, {kNan, kInf}, 10)}});
   EXPECT_EQ(low.rows().batch.values[0].stats.nan, 1);
   EXPECT_EQ(low.rows().batch.values[0].stats.pos_inf, 1);

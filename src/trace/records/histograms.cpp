@@ -56,13 +56,12 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
 
 std::size_t weight(const RecordBatch& batch, std::size_t row) { return 8 * batch.histograms[row].bins.size(); }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
-  return batch.histograms[row].seq <= op.seq;
-}
+// As evidence: about its op, so it follows it.
+bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.histograms[row].seq < op.seq; }
 
 }  // namespace
 
-const RecordKind kHistograms = {.type = 13,
+const RecordKind kHistograms = {.type = kHistogramsType,
                                 .name = "histograms",
                                 .count = List::count,
                                 .clear = List::clear,
