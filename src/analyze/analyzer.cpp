@@ -28,7 +28,7 @@ constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
 class AnalyzerImpl final : public Analyzer {
  public:
   explicit AnalyzerImpl(const AnalyzeOptions& options)
-      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_) {}
+      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), scaler_(names_) {}
 
   void add(const RecordBatch& batch) override {
     for (const StringRecord& record : batch.strings) names_.add(record);
@@ -56,7 +56,7 @@ class AnalyzerImpl final : public Analyzer {
 
  private:
   struct Cursor {
-    std::size_t mark = 0, step = 0, end = 0, drop = 0, samples = 0;
+    std::size_t mark = 0, step = 0, end = 0, drop = 0, samples = 0, scaler = 0;
   };
 
   // Everything that happened before op `seq`. Marks come before the end of their step, and both before a release at the
@@ -78,6 +78,18 @@ class AnalyzerImpl final : public Analyzer {
         } else {
           mark = nullptr;
         }
+      }
+      // So does what a scaler did in that step.
+      const ScalerRecord* scaled = at.scaler < batch.scaler.size() ? &batch.scaler[at.scaler] : nullptr;
+      if (scaled != nullptr && scaled->seq > seq) scaled = nullptr;
+      if (scaled != nullptr && mark != nullptr && mark->seq <= scaled->seq) scaled = nullptr;
+      if (scaled != nullptr && step != nullptr &&
+          (step->end_seq < scaled->seq || (step->end_seq == scaled->seq && step->step < scaled->step)))
+        scaled = nullptr;
+      if (scaled != nullptr) {
+        scaler_.on_scaler(*scaled);
+        ++at.scaler;
+        continue;
       }
       const std::uint64_t next = mark != nullptr ? mark->seq : step != nullptr ? step->end_seq : kEnd;
       if (drop != nullptr && drop->seq <= next) {
@@ -115,11 +127,12 @@ class AnalyzerImpl final : public Analyzer {
   void on_step(const StepRecord& record) {
     TimelineStep step;
     step.step = record.step;
-    step.skipped = record.skipped;
     step.loss = record.loss;
     step.lr = record.lr;
-    step.scale = record.scale;
-    step.bad_ops = graph_.on_step_end(record);
+    const StepOutcome outcome = scaler_.on_step_end(record);
+    step.skipped = outcome.held_back;
+    step.scale = outcome.scaled ? outcome.scale : record.scale;
+    step.bad_ops = graph_.on_step_end(record, outcome);
     timeline_.add(step);
     if (!std::isfinite(record.loss) && !bad_loss_) bad_loss_ = step;
   }
@@ -132,6 +145,7 @@ class AnalyzerImpl final : public Analyzer {
   ValueGraph graph_;
   EpsAudit eps_;
   StateUnderflow state_underflow_;
+  ScalerWatch scaler_;
   Timeline timeline_;
   EvidenceMap evidence_;
   std::size_t evidence_count_ = 0;
@@ -191,13 +205,14 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
-  analysis.findings = find_faults(graph_, names_, evidence_);
+  analysis.findings = find_faults(graph_, names_, evidence_, scaler_);
   if (analysis.findings.empty() && bad_loss_) analysis.findings.push_back(bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   for (Finding& finding : analysis.findings) finding.rank = info.rank;
   add_experiments(analysis.findings, experiments_);
   analysis.experiments = std::move(experiments_);
   analysis.eps_audit = eps_.rows();
+  analysis.scaler = scaler_.section();
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
   conclude(analysis, options_);

@@ -20,6 +20,7 @@ enum class BirthKind : std::uint8_t {
   kBatch,      // an input of the step was bad
   kState,      // a parameter, optimizer state or buffer was bad, and no watched op had made it so
   kUnwatched,  // bad when first seen, and neither of the above
+  kKept,       // an op of backward added to gradients that a skipped step had left bad
 };
 
 // A value as an op saw it, kept past the value's life.
@@ -102,6 +103,18 @@ class StepSet {
   std::vector<Run> runs_;
 };
 
+// What the loss scaler made of the steps in which a birth's badness reached a sink.
+struct ScaleTrial {
+  bool scaled = true;          // a scaler was at work in each of them
+  bool only_gradients = true;  // no loss, parameter, state or buffer was reached
+  bool all_held_back = true;   // the optimizer ran in none of them
+  bool open = false;           // no step has been clean since the last of them
+  bool lowered = true;         // each time it was gone at a lower scale; else also at the same one
+  double largest = 0, least = 0, last = 0;  // scales of those steps
+  double gone_at = 0;          // scale of the clean step after the last of them
+  std::uint32_t ended = 0;     // how many of them have a step record
+};
+
 struct Birth {
   BirthId id = 0;
   BirthKind kind = BirthKind::kOp;
@@ -129,6 +142,8 @@ struct Birth {
   std::vector<SinkHit> sinks;         // of the first event, at most kMaxSinks
   std::uint64_t more_sinks = 0;
   std::optional<std::uint32_t> first_bad_loss;
+  ScaleTrial trial;
+  bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;
 };
 

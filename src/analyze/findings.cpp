@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "src/analyze/rules/rule.h"
+#include "src/analyze/rules/scaler.h"
 #include "src/analyze/text.h"
 
 namespace nanhunt::analyze {
@@ -233,6 +234,55 @@ class Group {
   std::vector<std::uint32_t> later_;  // steps in which the same fault was born again
 };
 
+// Overflows of scaled gradients: one finding, led by the earliest, however many ops and steps.
+class ScaledOverflows {
+ public:
+  void add(Diagnosed found) { all_.push_back(std::move(found)); }
+  bool empty() const { return all_.empty(); }
+  std::vector<const ScaleTrial*> trials() const {
+    std::vector<const ScaleTrial*> out;
+    for (const Diagnosed& found : all_) out.push_back(&found.c.birth.trial);
+    return out;
+  }
+  Finding fold() const {
+    Finding f = make_finding(all_.front());
+    StepSet events;
+    std::vector<std::string> places;
+    for (const Diagnosed& found : all_) {
+      const Birth& birth = found.c.birth;
+      events.add(birth.events);
+      if (birth.events.first() == f.first_step && &found != &all_.front()) {
+        for (const SinkHit& sink : birth.sinks) {
+          std::string text = sink_text(sink.kind, found.c.text(sink.path));
+          const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
+          if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
+        }
+      }
+      std::string place = place_text(birth.at, found.c.names);
+      if (&found != &all_.front() && std::find(places.begin(), places.end(), place) == places.end())
+        places.push_back(std::move(place));
+    }
+    std::erase(places, place_text(all_.front().c.birth.at, all_.front().c.names));
+    f.occurrence_count = events.count();
+    f.last_step = events.last();
+    if (!places.empty()) f.evidence.push_back("Also overflowed: " + join(places, 6) + ".");
+    return f;
+  }
+
+ private:
+  std::vector<Diagnosed> all_;
+};
+
+// The scale cannot recover: told with the origin underneath, which is `found` by the caller where one was seen.
+Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::CollapseState& state) {
+  Finding f = origin ? std::move(*origin) : Finding{};
+  if (!origin) f.place.step = state.step;
+  f.first_step = state.step;
+  f.last_step = std::max(f.last_step, state.step);
+  tell_collapse(f, state);
+  return f;
+}
+
 }  // namespace
 
 OpPlace place_of(const OpRef& at, const Names& names) {
@@ -279,7 +329,12 @@ BadSamples bad_samples(const Case& c) {
   return out;
 }
 
-std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence) {
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence,
+                                 const ScalerWatch& scaler) {
+  const auto& collapse = scaler.collapse();
+  const bool scale_lost = collapse && (collapse->kind == ScalerWatch::Collapse::kZero ||
+                                       collapse->kind == ScalerWatch::Collapse::kInfinite);
+  ScaledOverflows calibrated, open, ruined;
   std::vector<const Birth*> origins = graph.origins();
   std::sort(origins.begin(), origins.end(), earlier);
   std::vector<Group> groups;
@@ -296,6 +351,15 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Ev
                        [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
     }
     Diagnosed found = diagnose(make_case(*birth, names, std::move(elements)));
+    const Excuse excuse = excuse_of(found.c, found.cls, scaler);
+    if (excuse != Excuse::kNone) {
+      (excuse == Excuse::kOpen ? open : calibrated).add(std::move(found));
+      continue;
+    }
+    if (scale_lost && birth->at.phase == Phase::kUnscale) {  // 0 * (1 / 0): the scale's doing
+      ruined.add(std::move(found));
+      continue;
+    }
     const auto same =
         std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.holds(found); });
     if (same != groups.end()) {
@@ -312,6 +376,32 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Ev
   }
   std::vector<Finding> findings;
   for (Group& group : groups) findings.push_back(group.finish());
+  const bool faults = !findings.empty();
+  if (collapse) {
+    std::optional<Finding> origin;
+    const bool skips = collapse->kind != ScalerWatch::Collapse::kNeverGrows;
+    for (const ScaledOverflows* candidates : {&open, &calibrated}) {
+      if (!origin && skips && !candidates->empty()) {
+        Finding f = candidates->fold();
+        if (f.last_step >= collapse->streak_from) origin = std::move(f);
+      }
+    }
+    for (const Finding& f : findings) {
+      if (!origin && skips && f.last_step >= collapse->streak_from) origin = f;
+    }
+    if (!origin && !ruined.empty()) origin = ruined.fold();
+    findings.push_back(collapse_finding(std::move(origin), *collapse));
+  }
+  if (!calibrated.empty()) {
+    findings.push_back(calibrated.fold());
+    tell_calibration(findings.back(), calibrated.trials(), scaler);
+  }
+  // With a fault at hand the streak needs no finding of its own.
+  if (!open.empty() && !faults && !(collapse && collapse->fault)) {
+    findings.push_back(open.fold());
+    tell_open_streak(findings.back(), open.trials());
+  }
+  for (Finding& f : misuse_findings(scaler)) findings.push_back(std::move(f));
   return findings;
 }
 

@@ -15,7 +15,9 @@ namespace nanhunt::analyze {
 using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;  // by op
 
 // Faults, in the order in which their badness first did harm.
-std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence);
+// What the loss scaler calibrated away is one finding that is no fault.
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence,
+                                 const ScalerWatch& scaler);
 
 // Which samples of the batch are bad, for a birth of kind kBatch.
 struct BadSamples {

@@ -17,6 +17,8 @@ std::string watched_text(const Coverage& coverage) {
                      count_of(static_cast<std::int64_t>(coverage.ops), "op"));
 }
 
+bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibration; }
+
 }  // namespace
 
 void conclude(Analysis& analysis, const AnalyzeOptions& options) {
@@ -45,6 +47,14 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   } else if (coverage.steps == 0 && coverage.ops == 0) {
     verdict.status = VerdictStatus::kInconclusive;
     verdict.headline = "Nothing was recorded, so nothing can be said";
+  } else if (const auto scaled = std::find_if(findings.begin(), findings.end(), is_scaled); scaled != findings.end()) {
+    // A streak that has not ended weighs more than one that has.
+    const auto open = std::find_if(findings.begin(), findings.end(),
+                                   [](const Finding& f) { return is_scaled(f) && !f.benign; });
+    verdict.status = open != findings.end() ? VerdictStatus::kInconclusive : VerdictStatus::kCalibrating;
+    const Finding& told = open != findings.end() ? *open : *scaled;
+    verdict.headline = told.title;
+    verdict.origin = told.id;
   } else {
     verdict.status = VerdictStatus::kClean;
     verdict.headline = fmt::format("No harmful NaN or Inf in {}{}", watched_text(coverage),
@@ -76,6 +86,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     append(all.findings, one.findings);
     append(all.eps_audit, one.eps_audit);
     append(all.experiments, one.experiments);
+    if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
     if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
       all.timeline = std::move(one.timeline);
       all.timeline_omitted = one.timeline_omitted;

@@ -135,8 +135,8 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   LabelSetId labels = 0;
   BirthId birth = 0;
   Deliberate deliberate = Deliberate::kNo;
-  auto give_birth = [&](Deliberate on_purpose) {
-    Birth& made = new_birth(BirthKind::kOp, at);
+  auto give_birth = [&](Deliberate on_purpose, BirthKind kind = BirthKind::kOp) {
+    Birth& made = new_birth(kind, at);
     made.call_site = op.record->call_site;
     made.lifecycle = flow.lifecycle;
     made.watched = flow.watched;
@@ -145,7 +145,15 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     birth = made.id;
     labels = labels_.of(birth);
   };
-  if (!flow.bad.empty()) {
+  const bool kept = std::any_of(flow.bad.begin(), flow.bad.end(),
+                                [&](const Value* value) { return reads_kept_gradient(*value, at); });
+  if (kept) {
+    // The step that left them was skipped and is over: from here on it is the keeping that does harm.
+    give_birth(Deliberate::kNo, BirthKind::kKept);
+    for (const Value* value : flow.bad) {
+      if (!reads_kept_gradient(*value, at)) labels = labels_.merge(labels, value->labels);
+    }
+  } else if (!flow.bad.empty()) {
     Deliberate level = Deliberate::kYes;
     bool mask_like = true;  // nothing but -Inf came in
     for (const Value* value : flow.bad) {
@@ -197,6 +205,8 @@ void ValueGraph::finish_outputs(const OpInView& op) {
   for (Value* value : op.out) {
     if (value == nullptr) continue;
     value->resolved = true;
+    value->made_step = op.record->step;
+    value->made_in = op.record->phase;
     for (std::size_t i = 0; i < op.in.size(); ++i) {
       const Value* old = op.in[i];
       if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten || old->storage != value->storage) continue;
@@ -205,6 +215,11 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     }
     if (value->name == 0 && value->base != 0) {
       if (const Value* base = values_.find(value->base)) value->name = base->name;
+    }
+    if (value->bad != 0 && op.record->phase == Phase::kUnscale) unscaled_bad_.push_back(value->id);
+    if (op.record->phase == Phase::kOptimizer && value->has_role(MarkKind::kParameter) && value->name != 0) {
+      changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
+                                                           value->name) != bad_gradients_.end();
     }
     if ((value->roles & kLastingRoles) != 0) {
       if (value->bad != 0) {
@@ -270,6 +285,13 @@ void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRe
   birth.node = add_node(value, at, Lifecycle::kUnknown, birth.id, {});
   carry(value, labels_.of(birth.id), birth.deliberate, birth.node);
   note_first(value.labels, value.bad, at);
+}
+
+bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) const {
+  if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
+  const bool gradient = value.has_role(MarkKind::kDoorGradient) || value.made_in == Phase::kBackward ||
+                        value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
+  return gradient && last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
 }
 
 Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "src/analyze/labels.h"
 #include "src/analyze/names.h"
 #include "src/analyze/op_ring.h"
+#include "src/analyze/scaler_watch.h"
 #include "src/analyze/value_table.h"
 
 namespace nanhunt::analyze {
@@ -48,13 +50,12 @@ class ValueGraph {
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
   // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
-  std::uint64_t on_step_end(const StepRecord& step);
+  std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome);
   void finish();
 
   const Value* value(ValueId id) { return values_.find(id); }
   const OpRing& ring() const { return ring_; }
   const GraphCounts& counts() const { return counts_; }
-  bool saw_bad_sink() const { return saw_bad_sink_; }
   std::uint64_t evicted() const { return values_.evicted(); }
   struct Footprint {
     std::size_t values = 0, births = 0, label_sets = 0, nodes = 0;
@@ -67,7 +68,9 @@ class ValueGraph {
   static constexpr std::size_t kMaxOrigins = 4096;  // harmful births kept; more are counted
   static constexpr std::size_t kMaxChains = 512;    // of which get a full chain
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
-  using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId>;  // op, module, phase, call site
+  // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
+  // away may not stand for what it cannot.
+  using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId, bool>;
 
   void enter_step(std::uint32_t step);
   void settle();
@@ -78,11 +81,16 @@ class ValueGraph {
   // Finds out where the badness of a value that no watched op made comes from.
   bool inherit(Value& value, int depth);
   void resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at);
+  // Does this op of backward add to gradients that a skipped step has left bad?
+  bool reads_kept_gradient(const Value& value, const OpRef& at) const;
   Birth& new_birth(BirthKind kind, const OpRef& at);
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
   void hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step);
+  void judge_hits(const StepOutcome& outcome);
+  void mark_unscaled();
+  bool may_be_singular(const Birth& birth) const;
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
   bool all_settled(LabelSetId labels);
@@ -102,10 +110,16 @@ class ValueGraph {
   std::size_t harmful_ = 0, chains_ = 0;
   std::vector<BirthId> pending_;                // first event in the current step
   std::vector<BirthId> born_in_step_;           // need the step's scale
+  std::vector<BirthId> hit_in_step_;            // reached a sink in the current step
+  std::vector<BirthId> open_trials_;            // reached gradients of skipped steps, and no step was clean since
+  std::vector<ValueId> unscaled_bad_;           // gradients that an unscale of this step found bad
+  bool changed_while_bad_ = false;              // the optimizer wrote a parameter whose gradient was bad
+  std::vector<StringId> bad_gradients_;         // of this step, by name
+  std::optional<std::uint32_t> last_skip_;      // the last skipped step
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
-  bool saw_bad_sink_ = false;
 
   std::uint32_t step_ = 0;
+  bool step_over_ = false;  // its record has come
   std::uint64_t step_bad_ops_ = 0;
   std::uint64_t next_seq_ = 0;
   bool lost_records_ = false;

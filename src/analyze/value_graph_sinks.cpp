@@ -2,6 +2,7 @@
 // The second half of ValueGraph: marks, sinks, steps, and what is thrown away to stay small.
 #include <algorithm>
 
+#include "src/analyze/case.h"
 #include "src/analyze/value_graph.h"
 
 namespace nanhunt::analyze {
@@ -48,14 +49,16 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
   }
+  if (mark.kind == MarkKind::kDoorGradient && value->made_in == Phase::kData) value->made_step = mark.step;
+  if (mark.kind == MarkKind::kDoorGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
 }
 
 // The first time a birth does harm. False: another one stands for it, or there are too many.
 bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
   if (birth.settled) return false;
-  std::vector<BirthId>& there =
-      harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase, birth.call_site}];
+  std::vector<BirthId>& there = harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase,
+                                             birth.call_site, may_be_singular(birth)}];
   const bool repeats = there.size() >= kMaxPerPlace;
   if (repeats || harmful_ >= kMaxOrigins) {
     birth.settled = true;
@@ -76,6 +79,12 @@ bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
   return true;
 }
 
+// Its inputs hold a singular number, or it made NaN.
+bool ValueGraph::may_be_singular(const Birth& birth) const {
+  const Case c = make_case(birth, names_, {});
+  return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
+}
+
 void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step) {
   const LabelSets::Set& set = labels_.get(value.labels);
   auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
@@ -88,13 +97,17 @@ void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std:
     if (birth == nullptr || (others && blameless(*birth))) continue;
     // A buffer of infinities is a mask that was registered, not harm.
     if (kind == MarkKind::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
-    saw_bad_sink_ = true;
     if (birth->lead != 0) birth = find_birth(birth->lead);
     if (!birth->harmful && !becomes_origin(*birth, step)) {
       if (birth->lead == 0) continue;  // forgotten
       birth = find_birth(birth->lead);
     }
     birth->events.add(step);
+    birth->trial.only_gradients = birth->trial.only_gradients && kind == MarkKind::kDoorGradient;
+    if (!birth->hit_in_step) {
+      birth->hit_in_step = true;
+      hit_in_step_.push_back(birth->id);
+    }
     if (kind == MarkKind::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
     if (birth->settled) continue;
     const bool known = std::any_of(birth->sinks.begin(), birth->sinks.end(),
@@ -114,10 +127,45 @@ void ValueGraph::on_samples(const SampleIdsRecord& record) {
   samples_ = std::make_shared<const std::vector<std::int64_t>>(record.sample_ids);
 }
 
-std::uint64_t ValueGraph::on_step_end(const StepRecord& step) {
+// The step is over: which births' badness did the scaler hold back, and which is gone?
+void ValueGraph::judge_hits(const StepOutcome& outcome) {
+  const bool clean = hit_in_step_.empty() && !outcome.held_back;
+  for (BirthId id : hit_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    birth->hit_in_step = false;
+    ScaleTrial& trial = birth->trial;
+    trial.scaled = trial.scaled && outcome.scaled;
+    trial.all_held_back = trial.all_held_back && outcome.held_back && !changed_while_bad_;
+    trial.largest = trial.ended == 0 ? outcome.scale : std::max(trial.largest, outcome.scale);
+    trial.least = trial.ended == 0 ? outcome.scale : std::min(trial.least, outcome.scale);
+    trial.last = outcome.scale;
+    ++trial.ended;
+    if (!trial.open) open_trials_.push_back(id);
+    trial.open = true;
+  }
+  hit_in_step_.clear();
+  bad_gradients_.clear();
+  changed_while_bad_ = false;
+  if (!clean) return;
+  for (BirthId id : open_trials_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    birth->trial.open = false;
+    birth->trial.gone_at = outcome.scale;
+    birth->trial.lowered = birth->trial.lowered && outcome.scale < birth->trial.last;
+  }
+  open_trials_.clear();
+}
+
+std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome) {
+  mark_unscaled();
+  judge_hits(outcome);
+  step_over_ = true;
+  if (outcome.held_back) last_skip_ = step.step;
   for (BirthId id : born_in_step_) {
     Birth* birth = find_birth(id);
-    if (birth != nullptr && birth->at.step == step.step) birth->scale = step.scale;
+    if (birth != nullptr && birth->at.step == step.step) birth->scale = outcome.scale;
   }
   born_in_step_.clear();
   return step.step == step_ ? step_bad_ops_ : 0;
@@ -126,11 +174,30 @@ std::uint64_t ValueGraph::on_step_end(const StepRecord& step) {
 void ValueGraph::enter_step(std::uint32_t step) {
   if (step <= step_) return;
   settle();
+  // What was only now seen to be harmed belongs to the step before.
+  if (step_over_) {
+    for (BirthId id : hit_in_step_) {
+      if (Birth* birth = find_birth(id)) birth->hit_in_step = false;
+    }
+    hit_in_step_.clear();
+  }
+  step_over_ = false;
   step_ = step;
   step_bad_ops_ = 0;
 }
 
+// Gradients that an unscale found bad are sinks even where no mark says so.
+void ValueGraph::mark_unscaled() {
+  for (ValueId id : unscaled_bad_) {
+    const Value* value = values_.find(id);
+    if (value == nullptr || value->bad == 0 || value->has_role(MarkKind::kDoorGradient)) continue;
+    hit_sink(*value, MarkKind::kDoorGradient, value->name, step_);
+  }
+  unscaled_bad_.clear();
+}
+
 void ValueGraph::settle() {
+  mark_unscaled();
   // What an op left bad in a parameter is a sink even where no mark says so (the run may have been killed first).
   for (const auto& [storage, id] : bad_homes_) {
     const Value* value = values_.find(id);
@@ -153,7 +220,13 @@ void ValueGraph::settle() {
   pending_.clear();
 }
 
-void ValueGraph::finish() { settle(); }
+void ValueGraph::finish() {
+  settle();
+  // The last step has no end: whether its optimizer ran is not known.
+  for (BirthId id : hit_in_step_) {
+    if (Birth* birth = find_birth(id)) birth->trial.open = true;
+  }
+}
 
 std::vector<const Birth*> ValueGraph::origins() const {
   std::vector<const Birth*> out;

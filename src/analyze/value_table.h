@@ -48,6 +48,8 @@ struct Value {
   std::int64_t flushed = -1;
   ValueStats stats;
   std::uint32_t version = 0;
+  std::uint32_t made_step = 0;        // by a watched op
+  Phase made_in = Phase::kData;
   LayoutId layout = 0;
   StringId name = 0;      // from a mark, or inherited by an in-place write
   LabelSetId labels = 0;  // origins its badness descends from

@@ -106,7 +106,7 @@ TEST(Memory, stays_bounded_over_100000_steps) {
     for (const OpRecord& op : batch.ops) graph.on_op(batch, op);
     for (const MarkRecord& mark : batch.marks) graph.on_mark(mark);
     for (const EndOfLifeRecord& end : batch.ends_of_life) graph.on_end_of_life(end.storage);
-    for (const StepRecord& record : batch.steps) graph.on_step_end(record);
+    for (const StepRecord& record : batch.steps) graph.on_step_end(record, {});
     const ValueGraph::Footprint now = graph.footprint();
     values = std::max(values, now.values);
     births = std::max(births, now.births);

@@ -163,11 +163,20 @@ class TraceBuilder {
     event.ends_of_life = {{value.storage, seq_}};
     log_.push_back(std::move(event));
   }
-  void end_step(double loss = 1, double scale = 1) {
+  void end_step(double loss = 1, double scale = 1, bool skipped = false) {
     RecordBatch event;
-    event.steps = {{step_, false, loss, 1e-3, scale, seq_, 0}};
+    event.steps = {{step_, skipped, loss, 1e-3, scale, seq_, 0}};
     log_.push_back(std::move(event));
     ++step_;
+  }
+  // Step, micro-batch and sequence number are those of now.
+  void scaler(ScalerRecord record, const std::string& text = "") {
+    record.seq = seq_;
+    record.step = step_;
+    record.text = string(text);
+    RecordBatch event;
+    event.scaler = {record};
+    log_.push_back(std::move(event));
   }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;

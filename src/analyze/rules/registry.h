@@ -6,6 +6,7 @@
 
 namespace nanhunt::analyze {
 
+extern const Rule kApiMisuseRule;
 extern const Rule kBadInputRule;
 extern const Rule kBadStateRule;
 extern const Rule kEpsUnderflowRule;

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verdict on the loss scaler: what it calibrates away is no fault, and no fault is excused as calibration.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/analyze/scaler_points.h"
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct StepPlan {
+  double fits = 4096;            // gradients overflow above this scale
+  bool forward_inf = false;      // the layer's output passes 65504
+  bool pole = false;             // backward divides by 0
+  bool kept = false;             // gradients of the step before are added to
+  bool buffer_inf = false;       // the bad gradient is written to a buffer
+  bool ends = true;
+};
+
+// A torch-like scaler and a model of one layer in fp16.
+class ScaledRun {
+ public:
+  explicit ScaledRun(double scale = 65536, bool dynamic = true) : scale_(scale), dynamic_(dynamic) {
+    ScalerRecord made = record(ScalerAction::kCreate);
+    made.dynamic = dynamic;
+    made.growth_factor = 2;
+    made.backoff_factor = 0.5;
+    made.growth_interval = interval;
+    t.scaler(made, dynamic ? "torch.amp" : "static");
+    weight_ = t.value(finite());
+    t.mark(MarkKind::kParameter, "fc.weight", weight_);
+  }
+
+  static constexpr std::int64_t interval = 2000;
+
+  void forward(const StepPlan& s) {
+    const Handle x = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
+    const Handle w = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
+    const Numbers h16 = finite(64).as(DType::kF16);
+    hidden_ = t.in("fc").op("mm", {{"self", x}, {"mat2", w}}, s.forward_inf ? h16.inf(2) : h16);
+    loss_ = t.in("<loss>", Phase::kLoss).op("mean", {{"self", hidden_}}, s.forward_inf ? finite(1).inf(1) : finite(1));
+    t.mark(MarkKind::kLoss, "loss", loss_);
+  }
+
+  // True: the step went through.
+  bool step(const StepPlan& s = {}) {
+    forward(s);
+    t.scaler(record(ScalerAction::kScale));
+    const Handle scaled = t.in("<loss>", Phase::kScale)
+                              .op("mul", {{"self", loss_}}, s.forward_inf ? finite(1).inf(1) : finite(1),
+                                  {{"other", scale_}});
+    const bool over = scale_ > s.fits;
+    const Numbers g16 = finite(64).as(DType::kF16).range(-6e4, 6e4);
+    t.in("fc", Phase::kBackward);
+    Handle d = t.op("mul_backward", {{"grad_output", scaled}}, s.forward_inf ? g16.nan(64) : over ? g16.inf(3) : g16);
+    bool bad = over || s.forward_inf;
+    if (s.pole) {
+      d = t.op("div_backward", {{"grad_output", d}, {"other", t.value(finite(64).as(DType::kF16).zeros(1))}},
+               g16.nan(1));
+      bad = true;
+    }
+    Handle g = t.op("mm_backward", {{"grad_output", d}}, bad ? finite().nan(2).inf(1) : finite());
+    if (s.kept) {
+      t.in_place("add_", gradient_, {{"other", g}}, bad || gradient_bad_ ? finite().nan(2).inf(1) : finite());
+      bad = bad || gradient_bad_;
+      g = gradient_;
+    }
+    gradient_ = g;
+    gradient_bad_ = bad;
+    if (s.buffer_inf) {
+      const Handle b = t.op("mul", {{"self", g}}, finite().nan(1), {{"other", 1}});
+      t.mark(MarkKind::kBuffer, "fc.seen", b);
+    }
+    t.mark(MarkKind::kDoorGradient, "fc.weight", gradient_);
+    ScalerRecord unscale = record(ScalerAction::kUnscale);
+    unscale.found_inf = bad;
+    t.scaler(unscale);
+    t.in("", Phase::kUnscale)
+        .in_place("_amp_foreach_non_finite_check_and_unscale_", gradient_, {},
+                  bad ? finite().nan(2).inf(1) : finite(), {{"inv_scale", 1 / scale_}});
+    t.scaler(record(bad ? ScalerAction::kSkip : ScalerAction::kStep));
+    if (!bad) {
+      t.in("fc.weight", Phase::kOptimizer).in_place("add_", weight_, {{"other", gradient_}}, finite(), {{"alpha", -1}});
+      t.mark(MarkKind::kParameter, "fc.weight", weight_);
+    }
+    const double used = scale_;
+    if (dynamic_) scale_ = bad ? std::max(scale_ / 2, floor) : scale_;
+    tracker = bad ? 0 : tracker + 1;
+    t.scaler(record(ScalerAction::kUpdate));
+    if (s.ends) t.end_step(s.forward_inf ? kInf : 1, used, bad);
+    return !bad;
+  }
+  void steps(int count, const StepPlan& s = {}) {
+    for (int i = 0; i < count; ++i) step(s);
+  }
+  ScalerRecord record(ScalerAction action) const {
+    ScalerRecord r;
+    r.action = action;
+    r.scale = scale_;
+    r.growth_interval = interval;
+    r.growth_tracker = tracker;
+    return r;
+  }
+
+  TraceBuilder t;
+  double floor = 0;
+  std::int64_t tracker = 0;
+
+ private:
+  double scale_;
+  bool dynamic_;
+  Handle weight_, hidden_, loss_, gradient_;
+  bool gradient_bad_ = false;
+};
+
+std::string text_of(const Finding& f) {
+  std::string out = f.title + " " + f.explanation;
+  for (const std::string& line : f.evidence) out += " " + line;
+  return out;
+}
+
+TEST(Calibration, of_an_initial_scale_that_is_too_large_is_no_fault) {
+  // given 65536 to 8192 overflow in backward, 4096 fits
+  ScaledRun run;
+  run.steps(30);
+  const Analysis a = analysis_of(run.t);
+  // then one note, at the op of the first Inf
+  EXPECT_EQ(table(a), "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
+  EXPECT_EQ(a.verdict.origin, "F1");
+  const Finding& f = a.findings[0];
+  EXPECT_TRUE(f.benign);
+  EXPECT_EQ(f.occurrence_count, 4u);
+  EXPECT_EQ(f.scale, 65536);
+  EXPECT_EQ(f.last_step, 3u);
+  EXPECT_EQ(f.title,
+            "The loss scaler calibrated itself: gradients overflowed at scales 65536 to 8192, 4 steps were held back, "
+            "4096 fits");
+  ASSERT_EQ(f.advice.size(), 1u);
+  EXPECT_EQ(f.advice[0].text, "Start the scaler with init_scale = 4096.");
+}
+
+TEST(Calibration, fills_the_section_of_the_scaler) {
+  ScaledRun run;
+  run.steps(10);
+  const Analysis a = analysis_of(run.t);
+  ASSERT_TRUE(a.scaler.has_value());
+  const ScalerSection& s = *a.scaler;
+  EXPECT_EQ(s.family, "torch.amp");
+  EXPECT_TRUE(s.dynamic);
+  EXPECT_EQ(s.init_scale, 65536);
+  EXPECT_EQ(s.final_scale, 4096);
+  EXPECT_EQ(s.steps, 10u);
+  EXPECT_EQ(s.skipped, 4u);
+  EXPECT_EQ(s.backoffs, 4u);
+  EXPECT_EQ(s.growths, 0u);
+  EXPECT_EQ(s.longest_streak, 4u);
+  EXPECT_FALSE(s.ends_in_streak);
+  ASSERT_EQ(s.points.size(), 10u);
+  EXPECT_EQ(s.points[1].scale, 32768);
+  EXPECT_TRUE(s.points[1].skipped);
+  EXPECT_FALSE(s.points[4].skipped);
+  ASSERT_EQ(s.events.size(), 8u);
+  EXPECT_EQ(s.events[0].what, "skip");
+  EXPECT_EQ(s.events[1].what, "backoff");
+  EXPECT_EQ(s.events[1].scale, 32768);
+  EXPECT_TRUE(a.timeline.at(0).skipped);
+}
+
+TEST(Calibration, does_not_depend_on_how_records_are_cut) {
+  ScaledRun run;
+  run.steps(12);
+  const Analysis whole = analysis_of(run.t);
+  for (const std::size_t events : {1u, 2u, 3u, 7u, 20u}) {
+    const Analysis cut = analysis_of(run.t, events);
+    EXPECT_EQ(table(cut), table(whole)) << events;
+    EXPECT_EQ(cut.scaler->events.size(), whole.scaler->events.size());
+    EXPECT_EQ(cut.findings.at(0).title, whole.findings.at(0).title);
+  }
+}
+
+TEST(Calibration, without_any_overflow_is_silent) {
+  ScaledRun run(1024);
+  run.steps(10);
+  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
+}
+
+TEST(Calibration, that_the_trace_does_not_see_the_end_of_is_inconclusive) {
+  ScaledRun run;
+  run.steps(3);
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a), "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | inferred\n");
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kInconclusive);
+  EXPECT_FALSE(a.findings[0].benign);
+  EXPECT_TRUE(a.scaler->ends_in_streak);
+  // and so is one that was killed in the middle of a step
+  ScaledRun killed;
+  killed.step({.ends = false});
+  EXPECT_EQ(analysis_of(killed.t).verdict.status, VerdictStatus::kInconclusive);
+}
+
+TEST(Calibration, is_no_excuse_for_a_forward_value_beyond_the_format) {
+  // given the scaler skips the step as it does an overflow of its own
+  ScaledRun run(4096);
+  run.steps(5);
+  run.step({.forward_inf = true});
+  run.steps(5);
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a), "overflow | mm | fc | forward | step 5 | appear | observed\n");
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+}
+
+TEST(Calibration, beside_a_fault_is_told_after_it) {
+  ScaledRun run;
+  run.steps(8);
+  run.step({.forward_inf = true});
+  run.steps(3);
+  EXPECT_EQ(table(analysis_of(run.t)),
+            "overflow | mm | fc | forward | step 8 | appear | observed\n"
+            "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Calibration, is_no_excuse_for_a_pole_in_backward_at_a_place_that_overflowed_before) {
+  ScaledRun run;
+  run.steps(8);
+  run.step({.pole = true});
+  run.steps(3);
+  EXPECT_EQ(table(analysis_of(run.t)),
+            "divide_by_zero | div_backward | fc | backward | step 8 | appear | observed\n"
+            "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Calibration, that_poisons_a_buffer_is_a_fault) {
+  ScaledRun run;
+  run.step({.buffer_inf = true});
+  run.steps(8);
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
+  EXPECT_EQ(a.findings[0].place.op, "mul_backward");
+}
+
+TEST(Calibration, needs_a_scaler_that_held_the_step_back) {
+  // given the same overflow with nobody to skip the step
+  TraceBuilder t;
+  Handle w = t.value(finite());
+  t.mark(MarkKind::kParameter, "fc.weight", w);
+  const Handle g = t.in("fc", Phase::kBackward)
+                       .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
+                           finite().as(DType::kF16).inf(1));
+  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.in("fc.weight", Phase::kOptimizer).in_place("add_", w, {{"other", g}}, finite().inf(1));
+  t.mark(MarkKind::kParameter, "fc.weight", w);
+  t.end_step(1, 65536);
+  EXPECT_EQ(analysis_of(t).verdict.status, VerdictStatus::kFault);
+}
+
+TEST(Calibration, again_after_growth_is_one_finding_that_counts) {
+  ScaledRun run;
+  for (int i = 0; i < 12; ++i) run.steps(3, {.fits = i % 2 == 0 ? 65536.0 / std::ldexp(1, i / 2 + 1) : 65536.0});
+  const Analysis a = analysis_of(run.t);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
+  EXPECT_EQ(a.findings[0].occurrence_count, a.scaler->skipped);
+}
+
+TEST(Calibration, of_hysteresis_and_static_scales_that_stand_still_is_healthy) {
+  // given a static scale at which one batch overflows
+  ScaledRun run(4096, /*dynamic=*/false);
+  run.steps(5);
+  run.step({.fits = 2048});
+  run.steps(5);
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a), "info scaler_calibration | mul_backward | fc | backward | step 5 | appear | inferred\n");
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
+}
+
+TEST(Calibration, of_a_static_scale_that_skips_for_ever_is_a_fault) {
+  ScaledRun run(8192, /*dynamic=*/false);
+  run.steps(10);
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a), "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Collapse, of_a_scale_that_halves_without_end_is_told_with_the_origin_underneath) {
+  ScaledRun run;
+  run.steps(25, {.fits = 0});
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a), "scaler_collapse | mul_backward | fc | backward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_NE(text_of(a.findings[0]).find("Underneath: mul_backward in fc"), std::string::npos) << text_of(a.findings[0]);
+  // and the twin that settles in time
+  ScaledRun healthy;
+  healthy.steps(25, {.fits = 2});
+  EXPECT_EQ(analysis_of(healthy.t).verdict.status, VerdictStatus::kCalibrating);
+}
+
+TEST(Collapse, under_a_forward_fault_leaves_the_headline_to_that_fault) {
+  ScaledRun run;
+  run.steps(25, {.fits = kInf, .forward_inf = true});
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(table(a),
+            "overflow | mm | fc | forward | step 0 | appear | observed\n"
+            "scaler_collapse | mm | fc | forward | step 0 | appear | observed\n");
+}
+
+TEST(Collapse, at_the_floor_of_the_scale_is_told) {
+  ScaledRun run(16);
+  run.floor = 1;
+  run.steps(20, {.fits = 0.5});
+  const Analysis a = analysis_of(run.t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
+  EXPECT_EQ(a.findings[0].title, "The loss scale stands at 1 and steps are skipped all the same");
+  ScaledRun twin(16);
+  twin.floor = 1;
+  twin.steps(20, {.fits = 1});
+  EXPECT_EQ(analysis_of(twin.t).verdict.status, VerdictStatus::kCalibrating);
+}
+
+TEST(Collapse, below_one_that_recovers_is_a_warning) {
+  ScaledRun run(4);
+  run.steps(10, {.fits = 0.25});
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kWarning);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
+  EXPECT_EQ(a.findings.size(), 2u);
+}
+
+TEST(Collapse, of_a_growth_interval_that_was_set_below_the_tracker_is_a_warning) {
+  for (const bool bug : {true, false}) {
+    ScaledRun run(1024);
+    run.tracker = bug ? ScaledRun::interval + 5 : 5;
+    run.steps(3);
+    const Analysis a = analysis_of(run.t);
+    EXPECT_EQ(a.verdict.status, bug ? VerdictStatus::kWarning : VerdictStatus::kClean);
+    if (bug) {
+      EXPECT_EQ(a.findings[0].title, "The loss scale 1024 can never grow again");
+    }
+  }
+}
+
+TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that_shows_it) {
+  // given a scale below 2^-126: 1 / scale is Inf, and zero gradients become NaN in a step that is taken (G12)
+  ScaledRun run(0x1p-127);
+  run.forward({});
+  ScalerRecord scale = run.record(ScalerAction::kScale);
+  run.t.scaler(scale);
+  Handle g = run.t.in("fc", Phase::kBackward).op("mm_backward", {{"grad_output", run.t.value(finite())}}, finite().zeros(8));
+  run.t.scaler(run.record(ScalerAction::kUnscale));
+  run.t.in("", Phase::kUnscale)
+      .in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().nan(8), {{"inv_scale", kInf}});
+  run.t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  run.t.scaler(run.record(ScalerAction::kStep));
+  run.t.scaler(run.record(ScalerAction::kUpdate));
+  run.t.end_step(1, 0x1p-127);
+  const Analysis a = analysis_of(run.t);
+  ASSERT_EQ(a.findings.size(), 1u) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
+  EXPECT_EQ(a.findings[0].sinks, std::vector<std::string>{"gradient of fc.weight"});
+}
+
+TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them) {
+  ScaledRun run;
+  run.step();
+  run.steps(8, {.fits = 4096, .kept = true});
+  const Analysis a = analysis_of(run.t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse) << table(a);
+  EXPECT_EQ(a.findings[0].place.op, "add_");
+  EXPECT_EQ(a.findings[0].place.step, 1u);
+  // and gradients that are added to while all is well, or cleared after a skip, are none of its business
+  ScaledRun twin(4096);
+  twin.step();
+  twin.steps(8, {.kept = true});
+  EXPECT_EQ(table(analysis_of(twin.t)), "clean\n");
+}
+
+TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
+  for (const bool bug : {true, false}) {
+    ScaledRun run(4096);
+    for (int step = 0; step < 3; ++step) {
+      run.t.scaler(run.record(ScalerAction::kScale));
+      ScalerRecord clip = run.record(ScalerAction::kClip);
+      clip.total_norm = bug ? 8192 : 2;
+      clip.max_norm = 1;
+      if (bug) run.t.scaler(clip);
+      run.t.scaler(run.record(ScalerAction::kUnscale));
+      if (!bug) run.t.scaler(clip);
+      run.t.scaler(run.record(ScalerAction::kStep));
+      run.t.scaler(run.record(ScalerAction::kUpdate));
+      run.t.end_step(1, 4096);
+    }
+    EXPECT_EQ(table(analysis_of(run.t)),
+              bug ? "api_misuse | clip_grad_norm_ | - | clip | step 0 | unknown | observed\n" : "clean\n");
+  }
+}
+
+TEST(Misuse, of_clipping_without_a_scaler_does_not_exist) {
+  TraceBuilder t;
+  ScalerRecord clip;
+  clip.action = ScalerAction::kClip;
+  clip.total_norm = 10;
+  clip.max_norm = 1;
+  t.scaler(clip);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "clean\n");
+  EXPECT_FALSE(a.scaler.has_value());
+}
+
+TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
+  for (const ScalerAction twice : {ScalerAction::kUnscale, ScalerAction::kStep}) {
+    ScaledRun run(4096);
+    for (const ScalerAction action : {ScalerAction::kScale, ScalerAction::kUnscale, ScalerAction::kStep}) {
+      run.t.scaler(run.record(action));
+      if (action == twice) run.t.scaler(run.record(action));
+    }
+    run.t.scaler(run.record(ScalerAction::kUpdate));
+    run.t.end_step(1, 4096);
+    const Analysis a = analysis_of(run.t);
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_EQ(a.findings[0].place.op, twice == ScalerAction::kUnscale ? "unscale_" : "step");
+  }
+}
+
+TEST(Misuse, that_was_refused_is_a_fault_where_the_run_ended_and_a_warning_where_it_went_on) {
+  for (const bool goes_on : {true, false}) {
+    ScaledRun run(1024);
+    run.steps(2);
+    run.t.scaler(run.record(ScalerAction::kRefused),
+                 "unscale_() has already been called on this optimizer since the last update().");
+    if (goes_on) {
+      run.t.end_step(1, 1024);
+      run.steps(2);
+    }
+    EXPECT_EQ(table(analysis_of(run.t)),
+              std::string(goes_on ? "warning " : "") +
+                  "api_misuse | unscale_ | - | unscale | step 2 | unknown | observed\n");
+  }
+}
+
+TEST(ScalerPoints, keep_extremes_and_skips_of_a_long_run) {
+  analyze::ScalerPoints points;
+  for (std::uint32_t step = 0; step < 200000; ++step)
+    points.add({step, step == 77777 ? 2.0 : step == 150001 ? 1e6 : 1024.0, step == 123456});
+  const auto kept = points.points();
+  EXPECT_LE(kept.size(), analyze::ScalerPoints::kMaxPoints);
+  const auto has = [&](std::uint32_t step) {
+    return std::any_of(kept.begin(), kept.end(), [&](const auto& point) { return point.step == step; });
+  };
+  EXPECT_TRUE(has(0) && has(77777) && has(123456) && has(150001) && has(199999));
+  EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.step < b.step; }));
+}
+
+}  // namespace
+}  // namespace nanhunt
