@@ -11,6 +11,8 @@
 
 namespace nanhunt::engine {
 
+class RandomStream;
+
 // Elementwise, binary.
 Tensor add(const Tensor& self, const Tensor& other, double alpha = 1);
 Tensor sub(const Tensor& self, const Tensor& other, double alpha = 1);
@@ -29,6 +31,7 @@ Tensor gt(const Tensor& self, double other);  // bool, no gradient
 // Elementwise, unary.
 Tensor neg(const Tensor& self);
 Tensor abs(const Tensor& self);
+Tensor reciprocal(const Tensor& self);
 Tensor exp(const Tensor& self);
 Tensor log(const Tensor& self);
 Tensor sqrt(const Tensor& self);
@@ -37,6 +40,9 @@ Tensor relu(const Tensor& self);
 Tensor tanh(const Tensor& self);
 Tensor sigmoid(const Tensor& self);
 Tensor clamp(const Tensor& self, double min, double max);
+enum class GeluForm : std::uint8_t { kErf, kTanh };
+Tensor gelu(const Tensor& self, GeluForm form = GeluForm::kErf);
+Tensor silu(const Tensor& self);
 Tensor to(const Tensor& self, DType dtype);  // observed as "_to_copy"; returns self when it already has the dtype
 
 // Reductions: over one dim (negative counts from the end) or all. 16-bit accumulates in fp32, stores rounded.
@@ -52,15 +58,39 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      std::int64_t ignore_index = -100);  // log_softmax + nll_loss
 
 // Linear algebra (BLAS; 16-bit inputs widen, accumulate in fp32, store rounded).
-Tensor matmul(const Tensor& self, const Tensor& other);                    // 2-D; observed as "mm"
+// Observed as "mm" for two matrices. Batch dimensions broadcast: "expand" and "view" to 3-D, "bmm" and "view"; a 2-D
+// right side is one "mm" over all rows.
+Tensor matmul(const Tensor& self, const Tensor& other);
+Tensor bmm(const Tensor& self, const Tensor& mat2);                        // (B,M,K) @ (B,K,N)
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2);  // bias (N) + mat1 (M,K) @ mat2 (K,N)
 Tensor linear(const Tensor& input, const Tensor& weight,
-              const Tensor& bias);  // input (M,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias)
+              const Tensor& bias);  // input (...,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias), with
+                                    // a "view" before and after for inputs that are not 2-D
 Tensor embedding(const Tensor& weight, const Tensor& indices);  // (V,D), int64 (...) -> (...,D)
+
+// Normalises the last dimension; weight and bias may be undefined. Observed as "native_layer_norm" with results "mean"
+// and "rstd", which are fp32 for 16-bit inputs: eps is added in fp32.
+Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
+// Drops elements with probability p, by one word of `random` each, and scales the others by 1 / (1 - p). Observed as
+// "native_dropout" with result "mask" (bool, true: kept).
+Tensor dropout(const Tensor& input, double p, RandomStream& random);
+
+struct AttentionOptions {
+  Tensor mask, key_mask;           // broadcast to the scores (..., T, S). bool: true hides (-Inf); floating: added
+  double dropout = 0;              // of the weights
+  RandomStream* random = nullptr;  // for dropout
+};
+// query (..., T, D), key (..., S, D), value (..., S, E) -> (..., T, E). Observed as the ops it consists of: transpose,
+// matmul, mul by 1 / sqrt(D), masked_fill or add, softmax, dropout, matmul. A row that is hidden whole is NaN.
+Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const AttentionOptions& options = {});
 
 // Views: share storage, observed so that values stay connected.
 Tensor t(const Tensor& self);                     // 2-D transpose
-Tensor reshape(const Tensor& self, Shape sizes);  // contiguous input ("view"), else copies ("clone" then "view")
+Tensor transpose(const Tensor& self, int dim0, int dim1);
+Tensor permute(const Tensor& self, std::vector<int> dims);
+Tensor expand(const Tensor& self, Shape sizes);   // repeats dimensions of size 1 and leading ones
+Tensor reshape(const Tensor& self, Shape sizes);  // "view"; copies first ("clone") when strides cannot say it
 Tensor clone(const Tensor& self);                 // contiguous copy
 Tensor narrow(const Tensor& self, int dim, std::int64_t start, std::int64_t length);
 Tensor select(const Tensor& self, int dim, std::int64_t index);

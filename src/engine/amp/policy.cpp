@@ -11,7 +11,9 @@ namespace {
 // (cross_entropy) have no row: their parts do.
 constexpr std::array kTable = {
     PolicyRow{"addmm", Policy::kLow},
+    PolicyRow{"bmm", Policy::kLow},
     PolicyRow{"exp", Policy::kFp32},
+    PolicyRow{"layer_norm", Policy::kFp32},
     PolicyRow{"linear", Policy::kLow},
     PolicyRow{"log", Policy::kFp32},
     PolicyRow{"log_softmax", Policy::kFp32Output},
@@ -19,7 +21,9 @@ constexpr std::array kTable = {
     PolicyRow{"nll_loss", Policy::kFp32},
     PolicyRow{"norm", Policy::kAppendDtype},
     PolicyRow{"pow", Policy::kFp32},
+    PolicyRow{"reciprocal", Policy::kFp32},
     PolicyRow{"rsqrt", Policy::kFp32},
+    PolicyRow{"scaled_dot_product_attention", Policy::kLow},
     PolicyRow{"softmax", Policy::kFp32Output},
     PolicyRow{"sum", Policy::kFp32Output},
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// neg, abs, exp, log, sqrt, rsqrt, relu, tanh, sigmoid, clamp.
+// neg, abs, reciprocal, exp, log, sqrt, rsqrt, relu, tanh, sigmoid, clamp.
 #include <cmath>
 #include <limits>
 
@@ -41,6 +41,12 @@ Tensor abs(const Tensor& self) {
       "abs", self, [](auto x) { return std::fabs(x); }, Saves::kSelf,
       // The sign of NaN is 0, as in eager.
       [](auto g, auto x) { return g * cast_like(g, (x > 0) - (x < 0)); });
+}
+
+Tensor reciprocal(const Tensor& self) {
+  if (amp::intercepts()) return amp::run("reciprocal", reciprocal, self);
+  return unary(
+      "reciprocal", self, [](auto x) { return 1 / x; }, Saves::kResult, [](auto g, auto y) { return -g * (y * y); });
 }
 
 Tensor exp(const Tensor& self) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,19 @@ struct Arg {
   const Tensor* tensor;
   ArgRole role = ArgRole::kRead;
 };
-using Args = std::initializer_list<Arg>;
+// Borrowed: lives as long as the list or vector it was made from.
+class Args {
+ public:
+  Args() = default;
+  Args(std::initializer_list<Arg> list) : args_(list.begin(), list.size()) {}
+  explicit Args(const std::vector<Arg>& list) : args_(list) {}
+  auto begin() const { return args_.begin(); }
+  auto end() const { return args_.end(); }
+  std::size_t size() const { return args_.size(); }
+
+ private:
+  std::span<const Arg> args_;
+};
 using Scalars = std::initializer_list<OpScalar>;
 
 // An op without gradient: tells observers, returns `out`. `also` are further results, under their own slots

@@ -2,6 +2,8 @@
 // t, reshape (view), narrow, select share their input's storage; clone is the copy that reshape needs.
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
@@ -25,8 +27,34 @@ Shape resolve(const Tensor& self, Shape sizes) {
   return sizes;
 }
 
-Tensor flat_view(const Tensor& dense, const Shape& sizes) {
-  return make_view(dense, sizes, contiguous_strides(sizes), dense.storage_offset());
+// Strides under which the same elements have these sizes; nothing when that takes a copy. A dimension of the view must
+// lie within dimensions of the tensor that can be walked as one.
+std::optional<Shape> view_strides(const Tensor& tensor, const Shape& sizes) {
+  if (tensor.is_contiguous()) return contiguous_strides(sizes);
+  if (tensor.numel() == 0) return {};
+  const Shape &old_sizes = tensor.sizes(), &old_strides = tensor.strides();
+  Shape strides(sizes.size());
+  std::size_t left = sizes.size();  // dimensions of the view that have no stride yet
+  std::int64_t step = old_strides.back(), walked = 1, viewed = 1;
+  for (std::size_t d = old_sizes.size(); d-- > 0;) {
+    walked *= old_sizes[d];
+    const bool ends = d == 0 || (old_sizes[d - 1] != 1 && old_strides[d - 1] != walked * step);
+    if (!ends) continue;
+    while (left > 0 && (viewed < walked || sizes[left - 1] == 1)) {
+      strides[--left] = viewed * step;
+      viewed *= sizes[left];
+    }
+    if (viewed != walked) return {};
+    if (d > 0) step = old_strides[d - 1];
+    walked = viewed = 1;
+  }
+  return strides;
+}
+
+Tensor viewed_as(const Tensor& tensor, const Shape& sizes) {
+  std::optional<Shape> strides = view_strides(tensor, sizes);
+  if (!strides) return viewed_as(tensor.clone(), sizes);
+  return make_view(tensor, sizes, *std::move(strides), tensor.storage_offset());
 }
 
 // A gradient that is zero except in the part that `window` looks at.
@@ -62,10 +90,10 @@ Tensor clone(const Tensor& self) {
 Tensor reshape(const Tensor& self, Shape sizes) {
   expect_defined("view", self, "self");
   sizes = resolve(self, std::move(sizes));
-  const Tensor dense = self.is_contiguous() ? self : clone(self);
-  return finish("view", self.dtype(), flat_view(dense, sizes), {{"self", &dense}}, {}, {},
+  const Tensor source = view_strides(self, sizes) ? self : clone(self);
+  return finish("view", self.dtype(), viewed_as(source, sizes), {{"self", &source}}, {}, {},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  return {flat_view(g.is_contiguous() ? g : g.clone(), node.edges[0].sizes)};
+                  return {viewed_as(g, node.edges[0].sizes)};
                 });
 }
 

@@ -177,6 +177,7 @@ std::vector<OpCase> op_cases() {
   add_reductions(c);
   add_linear_algebra(c);
   add_views(c);
+  for (OpCase& more : transformer_op_cases()) c.list.push_back(std::move(more));
   return std::move(c.list);
 }
 

@@ -5,6 +5,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/grad_check.h"
@@ -19,6 +20,10 @@ struct OpCase {
   bool differentiable = true;
 };
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.label; }
+
+// Parts of op_cases(), and what observers are told about them.
+std::vector<OpCase> transformer_op_cases();
+std::vector<std::pair<std::string, std::vector<std::string>>> transformer_op_lines();
 
 std::vector<OpCase> op_cases();  // fresh inputs: fp64, the floating ones require gradients
 
