@@ -206,7 +206,10 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
   analysis.findings = find_faults(graph_, names_, evidence_, scaler_);
-  if (analysis.findings.empty() && bad_loss_) analysis.findings.push_back(bad_loss_finding());
+  const bool explained = std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
+    return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
+  });
+  if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   for (Finding& finding : analysis.findings) finding.rank = info.rank;
   add_experiments(analysis.findings, experiments_);

@@ -98,6 +98,31 @@ TEST(Verdict, the_earliest_harm_is_the_headline_whatever_was_born_first) {
   EXPECT_EQ(a.findings[1].first_step, 1u);
 }
 
+// An overflow in step 3; the loss of step 1 is what is given, and no record shows what became of it.
+TraceBuilder overflow_after_a_loss_of(double loss) {
+  TraceBuilder t;
+  t.end_step();
+  t.end_step(loss);
+  t.end_step();
+  const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step(std::nan(""));
+  return t;
+}
+
+TEST(Verdict, a_bad_loss_that_nothing_explains_comes_before_a_later_failure) {
+  const Analysis a = analysis_of(overflow_after_a_loss_of(std::nan("")));
+  EXPECT_EQ(table(a),
+            "unexplained | - | - | loss | step 1 | unknown | inferred\n"
+            "overflow | exp | a | forward | step 3 | appear | observed\n");
+  EXPECT_EQ(a.verdict.origin, "F1");
+}
+
+TEST(Verdict, a_bad_loss_in_the_step_of_a_failure_is_not_told_twice) {
+  EXPECT_EQ(table(analysis_of(overflow_after_a_loss_of(1))),
+            "overflow | exp | a | forward | step 3 | appear | observed\n");
+}
+
 ExperimentRecord tried(const std::string& fix, bool finite_run, double factor, bool verified) {
   ExperimentRecord e;
   e.fix = fix;
