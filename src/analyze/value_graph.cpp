@@ -22,11 +22,12 @@ std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, st
   return std::span<const T>(table).subspan(first, std::min<std::size_t>(count, table.size() - first));
 }
 
-// fill_(-inf), but not fill_(-1e9), which the format made infinite.
+// fill_(-inf) and x + -inf, but not fill_(-1e9), which the format made infinite, nor an update with an infinite rate.
 bool writes_infinity_on_purpose(const OpInView& op) {
-  if (!op.info->has(kWritesConstant)) return false;
-  return op.scalars.empty() ||
-         std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
+  const bool infinite =
+      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
+  if (op.info->has(kWritesConstant)) return op.scalars.empty() || infinite;
+  return infinite && op.info->has(kArithmetic) && op.info->has(kKeepsMask) && op.record->phase != Phase::kOptimizer;
 }
 
 // Infinities in the output that the infinities that came in cannot have become.
@@ -37,8 +38,9 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
     inf_in += value->stats.inf();
     numel_in = std::min(numel_in, value->stats.numel);
   }
+  if (writes_infinity_on_purpose(op)) return false;
   // An op that only selects makes none, but for a constant that the format could not hold.
-  if (op.info->has(kSelects) && (!op.info->has(kWritesConstant) || writes_infinity_on_purpose(op))) return false;
+  if (op.info->has(kSelects) && !op.info->has(kWritesConstant)) return false;
   return std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
     if (out == nullptr || out->bad == 0) return false;
     if (op.info->bound == Bound::kExp) return out->stats.pos_inf > 0 && pos_in == 0;  // exp(-Inf) is 0
@@ -230,9 +232,12 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     }
     values_.retire(value->storage, value->version, [&](Value& gone, StorageInfo& info) {
       if ((gone.bad == 0 && !gone.tainted()) || gone.labels == 0) return;
+      const bool first = info.residual_labels == 0;
+      if (first) info.residual_bad = 0;
       info.residual_labels = labels_.merge(info.residual_labels, gone.labels);
+      info.residual_bad = static_cast<std::uint8_t>(info.residual_bad | (gone.has_stats ? gone.bad : kBadAny));
       info.residual_node = gone.node;
-      info.residual_deliberate = gone.deliberate;
+      info.residual_deliberate = first ? gone.deliberate : std::min(info.residual_deliberate, gone.deliberate);
     });
     if (value->has_stats) {
       StorageInfo* info = values_.storage(value->storage);
@@ -241,28 +246,39 @@ void ValueGraph::finish_outputs(const OpInView& op) {
   }
 }
 
+// From what else is known of the storage: the base, other views, and what rewritten versions left behind. Each kind of
+// badness has its own source: a mask written through a view does not explain the NaN beside it.
 bool ValueGraph::inherit(Value& value, int depth) {
   constexpr int kMaxDepth = 64;
+  std::uint8_t open = value.bad;
+  bool found = false;
+  auto take = [&](std::uint8_t kinds, LabelSetId labels, Deliberate deliberate, NodeId node) {
+    if (found && (kinds & open) == 0) return;
+    carry(value, found ? labels_.merge(value.labels, labels) : labels,
+          found ? std::min(value.deliberate, deliberate) : deliberate, found ? value.node : node);
+    open = static_cast<std::uint8_t>(open & ~kinds);
+    found = true;
+  };
   if (Value* base = values_.find(value.base)) {
     if (base->bad != 0 && !base->resolved && depth < kMaxDepth) inherit(*base, depth + 1);
     if (base->bad != 0 && base->resolved) {
-      carry(value, base->labels, base->deliberate, base->node);
+      take(base->bad, base->labels, base->deliberate, base->node);
       if (value.name == 0) value.name = base->name;
-      return true;
     }
   }
   StorageInfo* info = values_.storage(value.storage);
-  if (info == nullptr || value.dead) return false;
+  if (info == nullptr || value.dead) return found;
   int looked = 0;
-  for (std::int32_t slot = value.older; slot >= 0 && looked < kMaxDepth; slot = values_.at(slot).older, ++looked) {
+  for (std::int32_t slot = value.older; open != 0 && slot >= 0 && looked < kMaxDepth;
+       slot = values_.at(slot).older, ++looked) {
     const Value& other = values_.at(slot);
     if (other.bad == 0 || !other.resolved || other.version > value.version) continue;
-    carry(value, other.labels, other.deliberate, other.node);
-    return true;
+    take(other.bad, other.labels, other.deliberate, other.node);
   }
-  if (info->residual_labels == 0) return false;
-  carry(value, info->residual_labels, info->residual_deliberate, info->residual_node);
-  return true;
+  if (open != 0 && info->residual_labels != 0) {
+    take(info->residual_bad, info->residual_labels, info->residual_deliberate, info->residual_node);
+  }
+  return found;
 }
 
 void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at) {

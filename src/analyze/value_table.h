@@ -19,6 +19,7 @@ inline constexpr NodeId kNoNode = 0xFFFFFFFFu;
 // Which kinds of non-finite numbers.
 enum BadKind : std::uint8_t { kBadNaN = 1, kBadPosInf = 2, kBadNegInf = 4 };
 inline constexpr std::uint8_t kBadInf = kBadPosInf | kBadNegInf;
+inline constexpr std::uint8_t kBadAny = kBadInf | kBadNaN;
 
 // How sure it is that a value's infinities were written on purpose.
 enum class Deliberate : std::uint8_t {
@@ -75,6 +76,7 @@ struct StorageInfo {
   LabelSetId residual_labels = 0;
   NodeId residual_node = kNoNode;
   Deliberate residual_deliberate = Deliberate::kNo;
+  std::uint8_t residual_bad = 0;  // BadKind bits
 };
 
 class ValueTable {

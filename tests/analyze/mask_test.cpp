@@ -2,6 +2,7 @@
 // Infinities written on purpose must not absolve an op that makes bad numbers of its own, nor be blamed for them.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -221,6 +222,84 @@ TEST(Masks, exp2_that_overflows_beside_a_mask_is_the_origin_and_the_limit_is_its
   bool said = false;
   for (const std::string& line : a.findings.at(0).evidence) said = said || line == "exp2 passes 65504 at 16.";
   EXPECT_TRUE(said);
+}
+
+TEST(Masks, zero_times_an_infinite_constant_is_invalid) {
+  // given (1 - mask) * -Inf, which is NaN wherever nothing is masked
+  TraceBuilder t;
+  const Handle m = t.value(finite(16).zeros(10).range(0, 1));
+  const Handle b = t.in("attn").op("mul", {{"self", m}}, finite(16).nan(10).neg_inf(6), {{"other", -kInf}});
+  t.in("<loss>", Phase::kLoss);
+  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1).nan(1)));
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "invalid | mul | attn | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.findings.at(0).advice.at(0).id, "finite-mask");
+}
+
+TEST(Masks, zero_times_a_large_finite_constant_is_silent) {
+  TraceBuilder t;
+  const Handle m = t.value(finite(16).zeros(10).range(0, 1));
+  const Handle b = t.in("attn").op("mul", {{"self", m}}, finite(16).zeros(10).range(-1e4, 0), {{"other", -1e4}});
+  t.in("<loss>", Phase::kLoss);
+  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1)));
+  t.end_step();
+  EXPECT_EQ(table(analysis_of(t)), "clean\n");
+}
+
+TEST(Masks, adding_an_infinite_constant_writes_a_mask_and_is_no_overflow) {
+  TraceBuilder t;
+  const Handle s = t.value(finite(16).as(DType::kF16));
+  lose_by_softmax(t, t.in("attn").op("add", {{"self", s}}, finite(16).as(DType::kF16).neg_inf(16), {{"other", -kInf}}));
+  EXPECT_EQ(table(analysis_of(t)), kSoftmaxIsTheOrigin);
+}
+
+TEST(Masks, a_nan_constant_is_told_as_such_whichever_op_brings_it_in) {
+  TraceBuilder t;
+  const Handle y = t.in("a").op("add", {{"self", t.value(finite())}}, finite().nan(8), {{"other", std::nan("")}});
+  t.mark(MarkKind::kLoss, "loss", y);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "invalid | add | a | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.findings.at(0).advice.at(0).id, "guard-value");
+}
+
+// Scores in which exp may overflow, of which the second half is then masked in place through a view.
+Handle mask_half_in_place(TraceBuilder& t, std::int64_t overflown, std::int64_t seen_pos_inf) {
+  const Numbers half = finite(16).as(DType::kF16);
+  const Handle x = t.value(half.range(-1, overflown > 0 ? 13 : 1));
+  const Handle e = t.in("attn").op("exp", {{"self", x}}, half.inf(overflown));
+  Handle tail = t.view("slice", e, finite(8).as(DType::kF16));
+  t.in_place("fill_", tail, {}, finite(8).as(DType::kF16).neg_inf(8), {{"value", -kInf}});
+  return t.seen_as(tail, half.inf(seen_pos_inf).neg_inf(8), tail.id);
+}
+
+TEST(Masks, an_overflow_beside_a_mask_written_in_place_is_the_origin) {
+  TraceBuilder t;
+  lose_by_softmax(t, mask_half_in_place(t, 2, 2));
+  EXPECT_EQ(table(analysis_of(t)), "overflow | exp | attn | forward | step 0 | appear | observed\n");
+}
+
+TEST(Masks, an_overflow_is_remembered_beneath_several_masks_written_in_place) {
+  TraceBuilder t;
+  const Numbers whole = finite(16).as(DType::kF16), quarter = finite(4).as(DType::kF16);
+  const Handle e = t.in("attn").op("exp", {{"self", t.value(whole.range(-1, 13))}}, whole.inf(2));
+  Handle tail = t.view("slice", e, quarter);
+  for (int i = 0; i < 3; ++i) t.in_place("fill_", tail, {}, quarter.neg_inf(4), {{"value", -kInf}});
+  lose_by_softmax(t, t.seen_as(tail, whole.inf(2).neg_inf(4), tail.id));
+  EXPECT_EQ(table(analysis_of(t)), "overflow | exp | attn | forward | step 0 | appear | observed\n");
+}
+
+TEST(Masks, a_mask_written_in_place_over_an_overflow_hides_it) {
+  TraceBuilder t;
+  lose_by_softmax(t, mask_half_in_place(t, 2, 0));
+  EXPECT_EQ(table(analysis_of(t)), kSoftmaxIsTheOrigin);
+}
+
+TEST(Masks, a_mask_written_in_place_over_finite_scores_is_no_origin) {
+  TraceBuilder t;
+  lose_by_softmax(t, mask_half_in_place(t, 0, 0));
+  EXPECT_EQ(table(analysis_of(t)), kSoftmaxIsTheOrigin);
 }
 
 }  // namespace

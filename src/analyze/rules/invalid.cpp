@@ -3,6 +3,8 @@
 // written on purpose (softmax over a row of only -Inf).
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/text.h"
 
@@ -38,6 +40,29 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   return d;
 }
 
+// x + NaN, 0 * Inf: a number that the program gave is not finite itself.
+std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
+  if ((c.output->bad & kBadNaN) == 0 || !c.info->has(kArithmetic) || !c.inputs_finite()) return std::nullopt;
+  for (const ScalarSnapshot& scalar : c.context->op.scalars) {
+    if (std::isfinite(scalar.value)) continue;
+    const std::string given = fmt::format("{} = {}", c.text(scalar.name), number(scalar.value));
+    Diagnosis d;
+    if (std::isnan(scalar.value)) {
+      d.title = fmt::format("{} is given NaN: {}", place, given);
+      d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+      d.advice = {"guard-value"};
+    } else {
+      d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);
+      d.explanation = fmt::format("0 * Inf and Inf - Inf have no value. {}.", made_text(c));
+      d.advice = {"finite-mask"};
+    }
+    add_if(d.evidence, c.element_text());
+    add_if(d.evidence, range_text(c));
+    return d;
+  }
+  return std::nullopt;
+}
+
 std::optional<Diagnosis> diagnose(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
@@ -59,6 +84,7 @@ std::optional<Diagnosis> diagnose(const Case& c) {
     d.advice = {"guard-value"};
     return d;
   }
+  if (auto constant = bad_constant(c, place)) return constant;
   if (c.singular != Singular::kOutside) return std::nullopt;
   Diagnosis d;
   const bool backward = !forward_op(c.op()).empty();
