@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/analyze/lifecycle.h"
 
+#include <algorithm>
+
 namespace nanhunt::analyze {
 
 bool mixes(const OpInfo& info, ArgRole role) {
@@ -11,6 +13,9 @@ bool mixes(const OpInfo& info, ArgRole role) {
 Flow classify(const OpInView& op, std::uint8_t out_kinds) {
   Flow flow;
   std::uint8_t in_kinds = 0;
+  const bool tells_selected = op.info->has(kSelects) && std::all_of(op.out.begin(), op.out.end(), [](const Value* out) {
+                                return out == nullptr || out->bad == 0 || out->stats.counted();
+                              });
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     if (!mixes(*op.info, op.inputs[i].role)) continue;
     const Value* value = op.in[i];
@@ -20,7 +25,7 @@ Flow classify(const OpInView& op, std::uint8_t out_kinds) {
       continue;
     }
     if (value->bad == 0) continue;
-    if (op.info->has(kSelects) && (value->bad & out_kinds) == 0) continue;  // none of it was selected
+    if (tells_selected && value->stats.counted() && (value->bad & out_kinds) == 0) continue;  // none was selected
     in_kinds = static_cast<std::uint8_t>(in_kinds | value->bad);
     flow.bad.push_back(value);
   }

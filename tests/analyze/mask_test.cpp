@@ -224,6 +224,17 @@ TEST(Masks, exp2_that_overflows_beside_a_mask_is_the_origin_and_the_limit_is_its
   EXPECT_TRUE(said);
 }
 
+TEST(Masks, where_is_not_the_origin_of_badness_of_a_kind_that_was_not_counted) {
+  TraceBuilder t;
+  const Handle e = t.in("act").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
+  const Handle c = t.value(finite());
+  const Handle w = t.op("where", {{"condition", c, ArgRole::kMask}, {"self", e}, {"other", t.value(finite())}},
+                        finite().inf(1).uncounted());
+  t.mark(MarkKind::kLoss, "loss", w);
+  t.end_step();
+  EXPECT_EQ(table(analysis_of(t)), "overflow | exp | act | forward | step 0 | appear | observed\n");
+}
+
 TEST(Masks, zero_times_an_infinite_constant_is_invalid) {
   // given (1 - mask) * -Inf, which is NaN wherever nothing is masked
   TraceBuilder t;

@@ -458,5 +458,16 @@ TEST(ScalerPoints, keep_extremes_and_skips_of_a_long_run) {
   EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.step < b.step; }));
 }
 
+TEST(Calibration, does_not_explain_a_later_bad_loss) {
+  ScaledRun run;
+  run.steps(8);
+  ASSERT_EQ(analysis_of(run.t).verdict.status, VerdictStatus::kCalibrating);
+  run.t.end_step(std::nan(""));
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kUnexplained);
+  EXPECT_EQ(a.findings.at(0).place.step, 8u);
+}
+
 }  // namespace
 }  // namespace nanhunt

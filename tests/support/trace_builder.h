@@ -30,7 +30,7 @@ struct Numbers {
   double low = -1, high = 1, smallest = 0.25;
   DType format = DType::kF32;
   std::vector<std::int64_t> dims;
-  bool read = true;
+  bool read = true, counted = true;
 
   Numbers with(std::int64_t Numbers::*field, std::int64_t count) const {
     Numbers copy = *this;
@@ -59,6 +59,12 @@ struct Numbers {
     copy.n = 1;
     for (std::int64_t size : sizes) copy.n *= size;
     copy.dims = std::move(sizes);
+    return copy;
+  }
+  // Only whether it is all finite is known.
+  Numbers uncounted() const {
+    Numbers copy = *this;
+    copy.counted = false;
     return copy;
   }
   Numbers unread() const {
@@ -226,8 +232,13 @@ class TraceBuilder {
   }
   static TensorStats stats_of(const Numbers& numbers) {
     TensorStats s;
-    s.level = StatsLevel::kSums;
     s.numel = numbers.n;
+    if (!numbers.counted) {
+      s.level = StatsLevel::kFinite;
+      s.any_nonfinite = numbers.nan_count + numbers.pos_inf_count + numbers.neg_inf_count > 0;
+      return s;
+    }
+    s.level = StatsLevel::kSums;
     s.nan = numbers.nan_count;
     s.pos_inf = numbers.pos_inf_count;
     s.neg_inf = numbers.neg_inf_count;
