@@ -40,6 +40,8 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     if (!first_failure.is_ok()) return first_failure;
     return Status(StatusCode::kNotFound, path + ": no trace found. Give a run folder made by nanhunt.");
   }
+  std::size_t world = 0;
+  for (const Analysis& one : ranks) world = std::max<std::size_t>(world, one.ranks.front().info.world_size);
   Analysis merged = analyze::merge_ranks(std::move(ranks), options);
   const bool harmless =
       merged.verdict.status == VerdictStatus::kClean || merged.verdict.status == VerdictStatus::kCalibrating;
@@ -52,6 +54,10 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
   merged.coverage.chunks_lost += unreadable.size();  // at least one each
   for (std::vector<std::string>* lines : {&unreadable, &silent}) {
     for (std::string& line : *lines) merged.coverage.unwatched.push_back(std::move(line));
+  }
+  if (world > newest.size()) {
+    merged.coverage.unwatched.push_back(
+        fmt::format("{} of the run's {} ranks: there is no trace of them here.", world - newest.size(), world));
   }
   return merged;
 }

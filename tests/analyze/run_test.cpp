@@ -135,6 +135,14 @@ TEST_F(Run, of_which_no_rank_can_be_read_is_an_error) {
   EXPECT_EQ(analyze_run(dir_.string()).status().code(), StatusCode::kUnreadable);
 }
 
+TEST_F(Run, says_how_many_of_its_ranks_are_not_there_at_all) {
+  const std::string absent = "1 of the run's 2 ranks: there is no trace of them here.";
+  write(run_with(99), 0);
+  EXPECT_THAT(analyze_run(dir_.string())->coverage.unwatched, testing::Contains(absent));
+  write(run_with(99), 1);
+  EXPECT_THAT(analyze_run(dir_.string())->coverage.unwatched, testing::Not(testing::Contains(absent)));
+}
+
 TEST_F(Run, counts_a_rank_whose_run_json_claims_to_be_another) {
   // given a rank without a fault, and a copy of its run.json in the folder of one with a fault
   const fs::path clean = write(run_with(99), 0), faulty = write(run_with(3), 1);
