@@ -10,12 +10,12 @@
 namespace nanhunt::engine {
 namespace {
 
-Tensor allocate(Shape sizes, DType dtype) {
+Tensor allocate(Shape sizes, DType dtype, Storage::Contents contents = Storage::Contents::kUndefined) {
   const auto n = static_cast<std::size_t>(numel_of(sizes));
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(n, dtype_size(dtype), &bytes)) fail("tensor", "at most 2^40 bytes", describe(sizes));
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>(bytes);
+  impl->storage = std::make_shared<Storage>(bytes, contents);
   impl->dtype = dtype;
   impl->strides = contiguous_strides(sizes);
   impl->sizes = std::move(sizes);
@@ -29,7 +29,11 @@ const TensorImpl& get(const Tensor& tensor) {
 
 }  // namespace
 
-Tensor Tensor::zeros(Shape sizes, DType dtype) { return allocate(std::move(sizes), dtype); }
+Tensor Tensor::zeros(Shape sizes, DType dtype) {
+  return allocate(std::move(sizes), dtype, Storage::Contents::kZero);
+}
+
+Tensor Tensor::empty(Shape sizes, DType dtype) { return allocate(std::move(sizes), dtype); }
 
 Tensor Tensor::full(Shape sizes, double value, DType dtype) {
   Tensor out = allocate(std::move(sizes), dtype);

@@ -20,10 +20,12 @@ namespace nanhunt::engine {
 
 using Shape = std::vector<std::int64_t>;
 
-// Bytes with a generation number that is never reused, and a version that counts in-place writes.
+// Bytes with a generation number that is never reused, and a version that counts in-place writes. Memory of ended
+// storages is used again: a new storage has a new generation, wherever it lies.
 class Storage {
  public:
-  explicit Storage(std::size_t bytes);  // zero-filled
+  enum class Contents : std::uint8_t { kZero, kUndefined };
+  explicit Storage(std::size_t bytes, Contents contents = Contents::kZero);
   ~Storage();                           // tells observers that the generation ended
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -52,6 +54,7 @@ class Tensor {
 
   // Factories. Contents are zero unless said otherwise. They are not ops and are not observed.
   static Tensor zeros(Shape sizes, DType dtype);
+  static Tensor empty(Shape sizes, DType dtype);  // undefined contents: write every element before anybody reads one
   static Tensor full(Shape sizes, double value, DType dtype);
   static Tensor from_values(std::span<const double> values, Shape sizes, DType dtype);  // rounds once
   static Tensor from_indices(std::span<const std::int64_t> values, Shape sizes);        // int64

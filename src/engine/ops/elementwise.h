@@ -58,7 +58,7 @@ void map_into(const Tensor& out, DType common, F f, const Tensors&... inputs) {
 // A new tensor of `common` (the result's dtype) and `shape`.
 template <typename F, typename... Tensors>
 Tensor map(const Shape& shape, DType common, F f, const Tensors&... inputs) {
-  Tensor out = Tensor::zeros(shape, common);
+  Tensor out = Tensor::empty(shape, common);
   map_into(out, common, f, inputs...);
   return out;
 }

@@ -45,7 +45,7 @@ Rows make_rows(std::string_view op, const Tensor& self, Dim dim, bool keepdim) {
 // out[r] = reduce(row r in op math, its length); reduce may overwrite the row.
 template <typename T, typename Reduce>
 Tensor reduce_rows(const Rows& rows, DType out_dtype, Reduce reduce) {
-  Tensor out = Tensor::zeros(rows.out_sizes, out_dtype);
+  Tensor out = Tensor::empty(rows.out_sizes, out_dtype);
   const Reader<T> reader(rows.view, rows.view.sizes(), rows.view.dtype());
   std::vector<T> row(static_cast<std::size_t>(rows.length)), results(static_cast<std::size_t>(out.numel()));
   for (std::size_t r = 0; r < results.size(); ++r) {

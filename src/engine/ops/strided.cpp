@@ -219,11 +219,11 @@ void Summer<T>::add(std::int64_t start, std::int64_t count, const T* values) {
 
 template <typename T>
 Tensor Summer<T>::finish(DType via, DType dtype) const {
-  Tensor out = Tensor::zeros(sizes_, via);
+  Tensor out = Tensor::empty(sizes_, via);
   const Writer<T> writer(out);
   write_all(writer, 0, static_cast<std::int64_t>(sums_.size()), sums_.data());
   if (via == dtype) return out;
-  Tensor converted = Tensor::zeros(sizes_, dtype);
+  Tensor converted = Tensor::empty(sizes_, dtype);
   copy_elements(converted, out);
   return converted;
 }
