@@ -5,7 +5,9 @@
 // (in-place forms end in _ and have no gradient: they are for optimizers).
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "nanhunt/engine/tensor.h"
 
@@ -23,9 +25,6 @@ Tensor add(const Tensor& self, double other);  // observed as "add" with scalar 
 Tensor sub(const Tensor& self, double other);
 Tensor mul(const Tensor& self, double other);
 Tensor div(const Tensor& self, double other);
-Tensor div(double self, const Tensor& other);  // observed as "reciprocal", then "mul": that is what eager does
-Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
-Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other);  // condition: bool
 Tensor masked_fill(const Tensor& self, const Tensor& mask, double value);
 Tensor eq(const Tensor& self, double other);  // bool, no gradient
@@ -88,12 +87,34 @@ struct AttentionOptions {
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options = {});
 
+// Images (N, C, H, W).
+Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std::int64_t stride = 1,
+              std::int64_t padding = 0);  // weight (O, C, KH, KW), bias (O) or undefined; observed as "convolution"
+// input (N, C) or (N, C, ...); the others (C), of the input's dtype or fp32. In training the statistics are the
+// batch's, and the running ones move (unbiased variance) in place; else the running ones are used. Observed as
+// "native_batch_norm", with results "save_mean" and "save_invstd" in training.
+Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
+                  Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
+Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride = 0,
+                  std::int64_t padding = 0);  // stride 0: kernel; observed as "max_pool2d_with_indices"
+Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0);
+Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale);
+
+// Losses between two tensors of one shape and dtype: mean over all elements, a scalar.
+Tensor l1_loss(const Tensor& self, const Tensor& target);  // observed as "sub", "abs", "mean"
+Tensor mse_loss(const Tensor& self, const Tensor& target);
+Tensor smooth_l1_loss(const Tensor& self, const Tensor& target, double beta = 1);
+Tensor binary_cross_entropy_with_logits(const Tensor& self, const Tensor& target);
+
+Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);  // a copy; dtypes promote
+
 // Views: share storage, observed so that values stay connected.
 Tensor t(const Tensor& self);                     // 2-D transpose
 Tensor transpose(const Tensor& self, int dim0, int dim1);
 Tensor permute(const Tensor& self, std::vector<int> dims);
 Tensor expand(const Tensor& self, Shape sizes);   // repeats dimensions of size 1 and leading ones
 Tensor reshape(const Tensor& self, Shape sizes);  // "view"; copies first ("clone") when strides cannot say it
+Tensor flatten(const Tensor& self, int start_dim = 0);  // from that dimension on; a reshape
 Tensor clone(const Tensor& self);                 // contiguous copy
 Tensor narrow(const Tensor& self, int dim, std::int64_t start, std::int64_t length);
 Tensor select(const Tensor& self, int dim, std::int64_t index);
@@ -103,7 +124,6 @@ Tensor& fill_(Tensor& self, double value);
 Tensor& copy_(Tensor& self, const Tensor& source);
 Tensor& add_(Tensor& self, const Tensor& other, double alpha = 1);
 Tensor& add_(Tensor& self, double other);
-Tensor& mul_(Tensor& self, const Tensor& other);
 Tensor& mul_(Tensor& self, double other);
 Tensor& lerp_(Tensor& self, const Tensor& end,
               double weight);  // self + weight * (end - self), or from the other end when weight >= 0.5

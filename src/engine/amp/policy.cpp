@@ -10,24 +10,28 @@ namespace {
 // The CUDA lists of torch.amp, as far as the engine has the op. Composites that torch does not intercept
 // (cross_entropy) have no row: their parts do.
 constexpr std::array kTable = {
-    PolicyRow{"addcdiv", Policy::kPromote},
-    PolicyRow{"addcmul", Policy::kPromote},
     PolicyRow{"addmm", Policy::kLow},
+    PolicyRow{"binary_cross_entropy_with_logits", Policy::kFp32},
     PolicyRow{"bmm", Policy::kLow},
+    PolicyRow{"conv2d", Policy::kLow},
     PolicyRow{"exp", Policy::kFp32},
+    PolicyRow{"l1_loss", Policy::kFp32},
     PolicyRow{"layer_norm", Policy::kFp32},
     PolicyRow{"linear", Policy::kLow},
     PolicyRow{"log", Policy::kFp32},
     PolicyRow{"log_softmax", Policy::kFp32Output},
     PolicyRow{"matmul", Policy::kLow},
+    PolicyRow{"mse_loss", Policy::kFp32},
     PolicyRow{"nll_loss", Policy::kFp32},
     PolicyRow{"norm", Policy::kAppendDtype},
     PolicyRow{"pow", Policy::kFp32},
     PolicyRow{"reciprocal", Policy::kFp32},
     PolicyRow{"rsqrt", Policy::kFp32},
     PolicyRow{"scaled_dot_product_attention", Policy::kLow},
+    PolicyRow{"smooth_l1_loss", Policy::kFp32},
     PolicyRow{"softmax", Policy::kFp32Output},
     PolicyRow{"sum", Policy::kFp32Output},
+    PolicyRow{"upsample_nearest2d", Policy::kFp32},
 };
 
 }  // namespace

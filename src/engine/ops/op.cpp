@@ -21,14 +21,6 @@ bool is_engine_float(DType dtype) {
 
 int category(DType dtype) { return is_floating(dtype) ? 2 : dtype == DType::kBool ? 0 : 1; }
 
-DType promote_types(DType a, DType b) {
-  if (a == b) return a;
-  if (category(a) != category(b)) return category(a) > category(b) ? a : b;
-  if (category(a) == 1) return DType::kI64;
-  if (a == DType::kF64 || b == DType::kF64) return DType::kF64;
-  return DType::kF32;  // fp16 with bf16 too: neither holds the other
-}
-
 }  // namespace
 
 void fail(std::string_view op, std::string_view expected, std::string_view got) {
@@ -88,11 +80,19 @@ Tensor dim_last(const Tensor& tensor, int dim) {
 
 DType op_math(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (category(a) != category(b)) return category(a) > category(b) ? a : b;
+  if (category(a) == 1) return DType::kI64;
+  if (a == DType::kF64 || b == DType::kF64) return DType::kF64;
+  return DType::kF32;  // fp16 with bf16 too: neither holds the other
+}
+
 DType promote(const Tensor& a, const Tensor& b) {
   // A 0-dim tensor counts only when its category is higher.
   const int ca = category(a.dtype()), cb = category(b.dtype());
   if (ca == cb && (a.dim() == 0) != (b.dim() == 0)) return a.dim() == 0 ? b.dtype() : a.dtype();
-  return promote_types(a.dtype(), b.dtype());
+  return promote(a.dtype(), b.dtype());
 }
 
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
@@ -138,7 +138,8 @@ Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scala
   std::vector<OpArgument> arguments;
   arguments.reserve(inputs.size());
   for (const Arg& input : inputs) {
-    arguments.push_back({input.slot, input.tensor, input.tensor->version(), input.role});
+    const std::uint32_t bumped = input.role == ArgRole::kOverwritten ? 1 : 0;
+    arguments.push_back({input.slot, input.tensor, input.tensor->version() - bumped, input.role});
   }
   std::vector<OpArgument> outputs{{"out", &out, out.version(), ArgRole::kRead}};
   for (const Arg& output : also) {
@@ -152,26 +153,6 @@ Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scala
              .outputs = outputs,
              .scalars = std::span(scalars.begin(), scalars.size())});
   return out;
-}
-
-Tensor& finish_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars) {
-  const std::uint32_t before = self.version();
-  self.storage()->bump_version();
-  if (!has_observers()) return self;
-  std::vector<OpArgument> inputs{{"self", &self, before, ArgRole::kOverwritten}};
-  for (const Arg& other : others) {
-    const bool shares = other.tensor->storage() == self.storage();
-    inputs.push_back({other.slot, other.tensor, shares ? before : other.tensor->version(), other.role});
-  }
-  const OpArgument output{"out", &self, self.version(), ArgRole::kRead};
-  notify_op({.op = op,
-             .phase = current_phase(),
-             .module = current_module(),
-             .compute_dtype = compute,
-             .inputs = inputs,
-             .outputs = std::span(&output, 1),
-             .scalars = std::span(scalars.begin(), scalars.size())});
-  return self;
 }
 
 bool wants_grad(Args inputs) {

@@ -28,6 +28,7 @@ Tensor dim_last(const Tensor& tensor, int dim);  // view with `dim` moved to the
 
 DType op_math(DType dtype);  // fp64 for fp64, else fp32
 DType promote(const Tensor& a, const Tensor& b);
+DType promote(DType a, DType b);
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
 
 void expect_defined(std::string_view op, const Tensor& tensor, std::string_view slot);
@@ -59,11 +60,8 @@ class Args {
 using Scalars = std::initializer_list<OpScalar>;
 
 // An op without gradient: tells observers, returns `out`. `also` are further results, under their own slots
-// ("mean", "indices"); no gradient flows through them.
+// ("mean", "indices"); no gradient flows through them. An input with role kOverwritten was bumped once.
 Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars = {}, Args also = {});
-// An op that has just written `self` in place: bumps its version and tells observers. The old contents of self are an
-// overwritten input; what else shares its storage was read as it was before.
-Tensor& finish_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars = {});
 bool wants_grad(Args inputs);
 void attach_node(std::string_view op, DType compute, const Tensor& out, Args inputs, Scalars scalars, Args saved,
                  decltype(Node::backward) backward);

@@ -97,6 +97,15 @@ Tensor reshape(const Tensor& self, Shape sizes) {
                 });
 }
 
+Tensor flatten(const Tensor& self, int start_dim) {
+  expect_defined("flatten", self, "self");
+  if (self.dim() == 0) return reshape(self, {1});
+  const auto kept = self.sizes().begin() + wrap_dim("flatten", self, start_dim);
+  Shape sizes(self.sizes().begin(), kept);
+  sizes.push_back(numel_of(Shape(kept, self.sizes().end())));
+  return reshape(self, std::move(sizes));
+}
+
 Tensor narrow(const Tensor& self, int dim, std::int64_t start, std::int64_t length) {
   expect_defined("narrow", self, "self");
   dim = wrap_dim("narrow", self, dim);

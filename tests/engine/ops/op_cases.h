@@ -24,6 +24,8 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.label; }
 // Parts of op_cases(), and what observers are told about them.
 std::vector<OpCase> transformer_op_cases();
 std::vector<std::pair<std::string, std::vector<std::string>>> transformer_op_lines();
+std::vector<OpCase> vision_op_cases();
+std::vector<std::pair<std::string, std::vector<std::string>>> vision_op_lines();
 
 std::vector<OpCase> op_cases();  // fresh inputs: fp64, the floating ones require gradients
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The BLAS, row-major and with one thread: the order of its sums, and so the bits, must not depend on the cores of the
+// machine. The first product sets that for the whole process.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace nanhunt::engine {
+
+// A matrix that is read as it lies, or transposed; `lead` is the distance between its stored rows.
+template <typename T>
+struct BlasOperand {
+  const T* data;
+  std::int64_t lead;
+  bool transposed = false;
+};
+
+// c (m x n, dense) = a (m x k) @ b (k x n) + beta * c. Nothing inside (k = 0) adds nothing; sizes stay below 2^31.
+void gemm(std::string_view op, const BlasOperand<float>& a, const BlasOperand<float>& b, float beta, float* c,
+          std::int64_t m, std::int64_t n, std::int64_t k);
+void gemm(std::string_view op, const BlasOperand<double>& a, const BlasOperand<double>& b, double beta, double* c,
+          std::int64_t m, std::int64_t n, std::int64_t k);
+
+}  // namespace nanhunt::engine

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// max_pool2d (max_pool2d_with_indices), avg_pool2d, upsample_nearest2d. The backward passes add in op math, image
+// positions in ascending order.
+#include <cmath>
+#include <limits>
+
+#include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
+#include "src/engine/ops/dense.h"
+#include "src/engine/ops/windows.h"
+
+namespace nanhunt::engine {
+namespace {
+
+Windows pooling(std::string_view op, const Tensor& self, std::int64_t kernel, std::int64_t stride,
+                std::int64_t padding) {
+  Windows w = make_windows(op, self, "self", kernel, kernel, stride == 0 ? kernel : stride, padding);
+  // A window that sees only padding has no largest element.
+  if (padding > kernel / 2) fail(op, "a padding of at most half the window", std::to_string(padding));
+  return w;
+}
+
+Shape out_sizes(const Windows& w) { return {w.images, w.channels, w.out_height, w.out_width}; }
+Shape in_sizes(const Windows& w) { return {w.images, w.channels, w.height, w.width}; }
+
+// Calls fn(output position, first and last line and column of its window inside the image), per plane.
+template <typename F>
+void for_windows(const Windows& w, F fn) {
+  for (std::int64_t oh = 0; oh < w.out_height; ++oh) {
+    const std::int64_t top = oh * w.stride - w.padding;
+    for (std::int64_t ow = 0; ow < w.out_width; ++ow) {
+      const std::int64_t left = ow * w.stride - w.padding;
+      fn(oh * w.out_width + ow, Range{std::max<std::int64_t>(top, 0), std::min(top + w.kernel_height, w.height)},
+         Range{std::max<std::int64_t>(left, 0), std::min(left + w.kernel_width, w.width)});
+    }
+  }
+}
+
+// The first of the largest elements wins; a NaN is larger than everything, the last NaN wins. As in eager.
+template <typename T>
+Tensor max_forward(const Windows& w, const Tensor& self, const Tensor& indices) {
+  const DenseInput<T> x(self);
+  DenseOutput<T> out(out_sizes(w), self.dtype());
+  auto* chosen = static_cast<std::int64_t*>(const_cast<void*>(indices.raw()));
+  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
+    const T* plane = x.data() + p * w.plane();
+    T* to = out.data() + p * w.out_plane();
+    std::int64_t* index = chosen + p * w.out_plane();
+    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
+      T largest = -std::numeric_limits<T>::infinity();
+      std::int64_t best = down.begin * w.width + across.begin;
+      for (std::int64_t h = down.begin; h < down.end; ++h) {
+        for (std::int64_t i = h * w.width + across.begin, end = h * w.width + across.end; i < end; ++i) {
+          const bool larger = plane[i] > largest || std::isnan(plane[i]);
+          largest = larger ? plane[i] : largest;
+          best = larger ? i : best;
+        }
+      }
+      to[at] = largest;
+      index[at] = best;
+    });
+  }
+  return out.finish();
+}
+
+template <typename T>
+Tensor max_backward(const Windows& w, const Tensor& grad, const Tensor& indices) {
+  const DenseInput<T> g(grad);
+  DenseOutput<T> out(in_sizes(w), grad.dtype());
+  std::fill_n(out.data(), w.images * w.channels * w.plane(), T{0});
+  const auto* chosen = indices.data<std::int64_t>();
+  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
+    T* plane = out.data() + p * w.plane();
+    for (std::int64_t i = p * w.out_plane(); i < (p + 1) * w.out_plane(); ++i) plane[chosen[i]] += g.data()[i];
+  }
+  return out.finish();
+}
+
+// Padding counts as zeros: every window is divided by its full size.
+template <typename T>
+Tensor avg_forward(const Windows& w, const Tensor& self) {
+  const DenseInput<T> x(self);
+  DenseOutput<T> out(out_sizes(w), self.dtype());
+  const T size = static_cast<T>(w.kernel_height * w.kernel_width);
+  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
+    const T* plane = x.data() + p * w.plane();
+    T* to = out.data() + p * w.out_plane();
+    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
+      T sum = 0;
+      for (std::int64_t h = down.begin; h < down.end; ++h) {
+        for (std::int64_t i = across.begin; i < across.end; ++i) sum += plane[h * w.width + i];
+      }
+      to[at] = sum / size;
+    });
+  }
+  return out.finish();
+}
+
+template <typename T>
+Tensor avg_backward(const Windows& w, const Tensor& grad) {
+  const DenseInput<T> g(grad);
+  DenseOutput<T> out(in_sizes(w), grad.dtype());
+  std::fill_n(out.data(), w.images * w.channels * w.plane(), T{0});
+  const T size = static_cast<T>(w.kernel_height * w.kernel_width);
+  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
+    T* plane = out.data() + p * w.plane();
+    const T* from = g.data() + p * w.out_plane();
+    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
+      const T share = from[at] / size;
+      for (std::int64_t h = down.begin; h < down.end; ++h) {
+        for (std::int64_t i = across.begin; i < across.end; ++i) plane[h * w.width + i] += share;
+      }
+    });
+  }
+  return out.finish();
+}
+
+template <typename T>
+Tensor upsample_forward(const Tensor& self, const Shape& sizes, std::int64_t scale) {
+  const DenseInput<T> x(self);
+  DenseOutput<T> out(sizes, self.dtype());
+  const std::int64_t width = self.size(3);
+  const T* line = x.data();
+  T* to = out.data();
+  for (std::int64_t h = 0; h < self.size(0) * self.size(1) * self.size(2); ++h, line += width) {
+    T* first = to;
+    for (std::int64_t i = 0; i < width; ++i) {
+      for (std::int64_t k = 0; k < scale; ++k) *to++ = line[i];
+    }
+    for (std::int64_t k = 1; k < scale; ++k, to += width * scale) std::copy_n(first, width * scale, to);
+  }
+  return out.finish();
+}
+
+template <typename T>
+Tensor upsample_backward(const Tensor& grad, const Shape& sizes, std::int64_t scale) {
+  const DenseInput<T> g(grad);
+  DenseOutput<T> out(sizes, grad.dtype());
+  std::fill_n(out.data(), numel_of(sizes), T{0});
+  const std::int64_t width = sizes[3];
+  const T* from = g.data();
+  for (std::int64_t h = 0; h < sizes[0] * sizes[1] * sizes[2]; ++h) {
+    T* line = out.data() + h * width;
+    for (std::int64_t k = 0; k < scale; ++k) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        for (std::int64_t j = 0; j < scale; ++j) line[i] += *from++;
+      }
+    }
+  }
+  return out.finish();
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  const Windows w = pooling("max_pool2d_with_indices", self, kernel, stride, padding);
+  const Tensor indices = Tensor::empty(out_sizes(w), DType::kI64);
+  const DType compute = op_math(self.dtype());
+  Tensor out = in_op_math(compute, [&]<typename T>(T) { return max_forward<T>(w, self, indices); });
+  return finish("max_pool2d_with_indices", compute, std::move(out), {{"self", &self}},
+                {{"kernel_size", static_cast<double>(kernel)},
+                 {"stride", static_cast<double>(w.stride)},
+                 {"padding", static_cast<double>(padding)}},
+                {{"indices", &indices, ArgRole::kIndex}},
+                [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor& chosen = node.saved[0].tensor;
+                  return {in_op_math(compute, [&]<typename T>(T) { return max_backward<T>(w, g, chosen); })};
+                },
+                {{"indices", &indices}});
+}
+
+Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  const Windows w = pooling("avg_pool2d", self, kernel, stride, padding);
+  const DType compute = op_math(self.dtype());
+  Tensor out = in_op_math(compute, [&]<typename T>(T) { return avg_forward<T>(w, self); });
+  return finish("avg_pool2d", compute, std::move(out), {{"self", &self}},
+                {{"kernel_size", static_cast<double>(kernel)},
+                 {"stride", static_cast<double>(w.stride)},
+                 {"padding", static_cast<double>(padding)}},
+                {}, [=](const Tensor& g, const Node&) -> std::vector<Tensor> {
+                  return {in_op_math(compute, [&]<typename T>(T) { return avg_backward<T>(w, g); })};
+                });
+}
+
+Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale) {
+  if (amp::intercepts()) {
+    return amp::run(
+        "upsample_nearest2d", [scale](const Tensor& x) { return upsample_nearest2d(x, scale); }, self);
+  }
+  expect_floating("upsample_nearest2d", self, "self");
+  expect_dim("upsample_nearest2d", self, "self", 4);
+  if (scale < 1) fail("upsample_nearest2d", "a scale of 1 or more", std::to_string(scale));
+  const Shape sizes{self.size(0), self.size(1), self.size(2) * scale, self.size(3) * scale};
+  const DType compute = op_math(self.dtype());
+  Tensor out = in_op_math(compute, [&]<typename T>(T) { return upsample_forward<T>(self, sizes, scale); });
+  return finish("upsample_nearest2d", compute, std::move(out), {{"self", &self}},
+                {{"scale", static_cast<double>(scale)}}, {},
+                [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  return {in_op_math(compute, [&]<typename T>(T) {
+                    return upsample_backward<T>(g, node.edges[0].sizes, scale);
+                  })};
+                });
+}
+
+}  // namespace nanhunt::engine
