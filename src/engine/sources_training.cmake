@@ -3,8 +3,8 @@
 set(NANHUNT_ENGINE_TRAINING_SOURCES
   random/philox.cpp
   data/batches.cpp data/digits.cpp data/digits_file.cpp
-  modules/layers.cpp modules/module.cpp
-  models/mlp.cpp
+  modules/layers.cpp modules/module.cpp modules/vision.cpp
+  models/cnn.cpp models/mlp.cpp models/unet.cpp
   optim/adam.cpp optim/fused.cpp optim/make_optimizer.cpp optim/sgd.cpp optim/stepped_optimizer.cpp
   trainer.cpp)
 # The data set is assembled into digits_file.cpp, which must be built again when it changes.

@@ -46,5 +46,9 @@ class BatchOrder {
 
 // Training batches of the digits.
 BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype);
+// Images of half the resolution to sharpen: inputs are means of 2 x 2 pixels, each repeated 2 x 2 times; targets are
+// the digits as they are. Both (N, 64) in [0, 1].
+Batch make_upscaling_batch(std::span<const std::int64_t> ids, DType dtype);
+BatchSource upscaling_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype);
 
 }  // namespace nanhunt::engine

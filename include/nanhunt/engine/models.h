@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "nanhunt/engine/module.h"
@@ -21,6 +22,43 @@ struct MlpOptions {
 class Mlp : public Sequential {
  public:
   explicit Mlp(const MlpOptions& options = {});
+};
+
+struct CnnOptions {
+  std::int64_t channels = 16;
+  DType dtype = DType::kF32;
+  std::uint64_t seed = 1;
+};
+
+// Digits as 8 x 8 images (input (N, 64)): conv1, bn1, relu1, block (residual), pool1 (max), conv2 (twice the channels),
+// bn2, relu2, pool2 (average), flatten, fc -> (N, 10).
+class Cnn : public Sequential {
+ public:
+  explicit Cnn(const CnnOptions& options = {});
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+};
+
+// 8 x 8 images to 8 x 8 images, both as (N, 64). Two levels down (max pool), two up (upsample, then cat with the same
+// size from the way down); each level is conv, bn, relu; `out` is a 1 x 1 convolution.
+struct UNetOptions {
+  std::int64_t channels = 8;  // of the top level; each level down doubles them
+  DType dtype = DType::kF32;
+  std::uint64_t seed = 1;
+};
+class UNet : public Module {
+ public:
+  explicit UNet(const UNetOptions& options = {});
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Module& add_level(const std::string& name, std::int64_t in_channels, std::int64_t out_channels);
+  RandomStream random_;  // of the initial weights
+  DType dtype_;
+  Module &down1_, &pool1_, &down2_, &pool2_, &bottom_, &up2_, &merge2_, &up1_, &merge1_, &out_;
 };
 
 }  // namespace nanhunt::engine

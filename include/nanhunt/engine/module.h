@@ -30,6 +30,8 @@ class Module {
   std::vector<NamedTensor> named_parameters() const;  // depth first, registration order
   std::vector<NamedTensor> named_buffers() const;
   void to(DType dtype);  // floating parameters and buffers, in place (before optimizers are made)
+  void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
+  bool training() const { return training_; }
   // Sets the dotted path of this module and of all below. A root starts as "", children follow their parents.
   void set_path(std::string path);
   const std::string& path() const { return path_; }
@@ -54,6 +56,7 @@ class Module {
   void rename_below(const std::string& old_path, RandomStream& random,
                     std::vector<std::pair<std::string, std::string>>& renamed);
   std::string path_;
+  bool training_ = true;
   std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> parameters_, buffers_;
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
 };

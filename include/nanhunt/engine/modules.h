@@ -71,4 +71,90 @@ class Sequential : public Module {
   std::vector<Module*> steps_;  // owned by Module
 };
 
+// Images (N, C, H, W) from here on. Weight (out, in, kernel, kernel) and bias start in U(-b, b) with b = 1 / sqrt(in *
+// kernel * kernel). `padding` -1 keeps the size at stride 1 (odd kernels).
+struct Conv2dOptions {
+  std::int64_t kernel = 3, stride = 1, padding = -1;
+  bool with_bias = true;
+};
+class Conv2d : public Module {
+ public:
+  Conv2d(std::int64_t in_channels, std::int64_t out_channels, const Conv2dOptions& options, RandomStream& random,
+         DType dtype = DType::kF32);
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Tensor& weight_;
+  Tensor* bias_;  // null without
+  std::int64_t stride_, padding_;
+};
+
+// Batch statistics in training, running ones otherwise (buffers running_mean, running_var). Weight 1 and bias 0 at
+// first. Takes inputs of its own dtype, and 16-bit ones while it is fp32.
+class BatchNorm2d : public Module {
+ public:
+  explicit BatchNorm2d(std::int64_t channels, DType dtype = DType::kF32, double momentum = 0.1, double eps = 1e-5);
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Tensor &weight_, &bias_, &running_mean_, &running_var_;
+  double momentum_, eps_;
+};
+
+class MaxPool2d : public Module {
+ public:
+  explicit MaxPool2d(std::int64_t kernel) : kernel_(kernel) {}
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  std::int64_t kernel_;
+};
+
+class AvgPool2d : public Module {
+ public:
+  explicit AvgPool2d(std::int64_t kernel) : kernel_(kernel) {}
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  std::int64_t kernel_;
+};
+
+// Nearest neighbour.
+class Upsample : public Module {
+ public:
+  explicit Upsample(std::int64_t scale) : scale_(scale) {}
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  std::int64_t scale_;
+};
+
+// (N, ...) -> (N, rest).
+class Flatten : public Module {
+ protected:
+  Tensor forward(const Tensor& input) override;
+};
+
+// relu(bn2(conv2(relu(bn1(conv1(x))))) + x), sizes unchanged.
+class ResidualBlock : public Module {
+ public:
+  ResidualBlock(std::int64_t channels, RandomStream& random, DType dtype = DType::kF32);
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Module &conv1_, &bn1_, &relu1_, &conv2_, &bn2_, &relu2_;
+};
+
 }  // namespace nanhunt::engine

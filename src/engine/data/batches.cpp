@@ -20,6 +20,22 @@ Batch make_digits_batch(std::span<const std::int64_t> ids, DType dtype) {
           .sample_ids = {ids.begin(), ids.end()}};
 }
 
+Batch make_upscaling_batch(std::span<const std::int64_t> ids, DType dtype) {
+  Batch batch = make_digits_batch(ids, dtype);
+  batch.targets = batch.inputs;
+  std::vector<double> coarse;
+  coarse.reserve(ids.size() * kDigitsPixels);
+  for (std::int64_t id : ids) {
+    const auto pixels = digit_pixels(id);
+    for (std::size_t p = 0; p < kDigitsPixels; ++p) {
+      const std::size_t corner = p / 16 * 16 + p % 8 / 2 * 2;
+      coarse.push_back((pixels[corner] + pixels[corner + 1] + pixels[corner + 8] + pixels[corner + 9]) / 64.0);
+    }
+  }
+  batch.inputs = Tensor::from_values(coarse, batch.targets.sizes(), dtype);
+  return batch;
+}
+
 namespace {
 // Streams of an epoch each, apart from those that models draw their weights from.
 constexpr std::uint64_t kOrderStreams = std::uint64_t{1} << 32;
@@ -42,11 +58,24 @@ std::vector<std::int64_t> BatchOrder::ids(std::uint32_t step) const {
   return batch;
 }
 
-BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype) {
+namespace {
+
+template <typename MakeBatch>
+BatchSource train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype, MakeBatch make_batch) {
   const auto ids = digits_train_ids();
-  return [order = BatchOrder({ids.begin(), ids.end()}, batch_size, seed), dtype](std::uint32_t step) {
-    return make_digits_batch(order.ids(step), dtype);
+  return [order = BatchOrder({ids.begin(), ids.end()}, batch_size, seed), dtype, make_batch](std::uint32_t step) {
+    return make_batch(order.ids(step), dtype);
   };
+}
+
+}  // namespace
+
+BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype) {
+  return train_batches(batch_size, seed, dtype, make_digits_batch);
+}
+
+BatchSource upscaling_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype) {
+  return train_batches(batch_size, seed, dtype, make_upscaling_batch);
 }
 
 }  // namespace nanhunt::engine

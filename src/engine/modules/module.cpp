@@ -113,6 +113,11 @@ void Module::to(DType dtype) {
   for (auto& [name, child] : children_) child->to(dtype);
 }
 
+void Module::train(bool on) {
+  training_ = on;
+  for (auto& [name, child] : children_) child->train(on);
+}
+
 std::vector<std::pair<std::string, std::string>> Module::randomise_names(std::uint64_t seed) {
   RandomStream random(seed, /*stream=*/0x6e616d65);
   std::vector<std::pair<std::string, std::string>> renamed;
