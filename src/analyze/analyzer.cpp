@@ -11,7 +11,9 @@
 
 #include "src/analyze/eps_audit.h"
 #include "src/analyze/findings.h"
+#include "src/analyze/layer_watch.h"
 #include "src/analyze/merge.h"
+#include "src/analyze/norm_watch.h"
 #include "src/analyze/rules/underflow.h"
 #include "src/analyze/text.h"
 #include "src/analyze/timeline.h"
@@ -23,12 +25,13 @@ namespace {
 
 constexpr std::size_t kMaxEvidence = 4096;
 constexpr std::size_t kMaxExperiments = 1024;
+constexpr std::size_t kMaxBins = 1u << 20;  // of histograms
 constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
 
 class AnalyzerImpl final : public Analyzer {
  public:
   explicit AnalyzerImpl(const AnalyzeOptions& options)
-      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), scaler_(names_) {}
+      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_) {}
 
   void add(const RecordBatch& batch) override {
     for (const StringRecord& record : batch.strings) names_.add(record);
@@ -36,6 +39,10 @@ class AnalyzerImpl final : public Analyzer {
     for (const ValueRecord& record : batch.values) graph_.add_value(record);
     for (const EvidenceRecord& record : batch.evidence) {
       if (evidence_count_++ < kMaxEvidence) evidence_[record.seq].push_back(record);
+    }
+    for (const HistogramRecord& record : batch.histograms) {
+      histogram_bins_ += record.bins.size();
+      if (histogram_bins_ <= kMaxBins) histograms_[record.seq].push_back(record);
     }
     for (const ExperimentRecord& record : batch.experiments) {
       if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
@@ -47,6 +54,7 @@ class AnalyzerImpl final : public Analyzer {
       const OpInView& view = graph_.on_op(batch, op);
       eps_.on_op(view);
       state_underflow_.on_op(view);
+      layers_.on_op(view);
     }
     advance(batch, at, kEnd);
     take_samples(batch, at, std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max());
@@ -102,6 +110,10 @@ class AnalyzerImpl final : public Analyzer {
       } else if (mark != nullptr) {
         take_samples(batch, at, mark->step, mark->micro_batch);
         graph_.on_mark(*mark);
+        if (const Value* value = graph_.value(mark->value)) {
+          const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
+          norms_.on_mark(*mark, *value, unscaled ? 1 : scaler_.gradient_factor());
+        }
         ++at.mark;
       } else if (step != nullptr) {
         on_step(*step);
@@ -133,6 +145,9 @@ class AnalyzerImpl final : public Analyzer {
     step.skipped = outcome.held_back;
     step.scale = outcome.scaled ? outcome.scale : record.scale;
     step.bad_ops = graph_.on_step_end(record, outcome);
+    const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad());
+    step.gradient_norm = norms.gradient;
+    step.weight_norm = norms.weight;
     timeline_.add(step);
     if (!std::isfinite(record.loss) && !bad_loss_) bad_loss_ = step;
   }
@@ -146,8 +161,12 @@ class AnalyzerImpl final : public Analyzer {
   EpsAudit eps_;
   StateUnderflow state_underflow_;
   ScalerWatch scaler_;
+  NormWatch norms_;
+  LayerWatch layers_;
   Timeline timeline_;
   EvidenceMap evidence_;
+  HistogramMap histograms_;
+  std::size_t histogram_bins_ = 0;
   std::size_t evidence_count_ = 0;
   std::vector<ExperimentRecord> experiments_;
   std::uint64_t dropped_ = 0;
@@ -201,11 +220,12 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
 }
 
 Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
+  if (graph_.step_is_bad()) norms_.on_step_end(graph_.step(), std::numeric_limits<double>::quiet_NaN(), true);
   graph_.finish();
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
-  analysis.findings = find_faults(graph_, names_, evidence_, scaler_);
+  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths()});
   const bool explained = std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
     return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
   });
@@ -216,6 +236,7 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   analysis.experiments = std::move(experiments_);
   analysis.eps_audit = eps_.rows();
   analysis.scaler = scaler_.section();
+  layers_.fill(analysis);
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
   conclude(analysis, options_);

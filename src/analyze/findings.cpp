@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/rules/exploding.h"
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/rules/scaler.h"
 #include "src/analyze/text.h"
@@ -19,15 +20,16 @@ constexpr std::size_t kMaxAlso = 1024;
 
 struct Diagnosed {
   Case c;
+  const std::vector<HistogramRecord>* histograms = nullptr;  // of values of the origin op
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
 };
 
 Diagnosed diagnose(Case c) {
   for (const Rule& rule : all_rules()) {
-    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), rule.cls, std::move(*diagnosis)};
+    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), nullptr, rule.cls, std::move(*diagnosis)};
   }
-  return {std::move(c), FindingClass::kUnexplained, {}};
+  return {std::move(c), nullptr, FindingClass::kUnexplained, {}};
 }
 
 // Earliest harm first, then the earliest birth; what was bad before any op comes before ops.
@@ -93,6 +95,14 @@ bool about_the_batch(Phase phase) {
          phase == Phase::kBackward;
 }
 
+void add_histogram(TensorSummary& to, ValueId value, const std::vector<HistogramRecord>& histograms) {
+  for (const HistogramRecord& record : histograms) {
+    if (record.value != value) continue;
+    to.stats.histogram_min_exponent = record.min_exponent;
+    to.stats.histogram = record.bins;
+  }
+}
+
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
   const Birth& birth = c.birth;
@@ -115,6 +125,10 @@ Finding make_finding(const Diagnosed& d) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       f.inputs.push_back(summarise(op.inputs[i], "input", static_cast<int>(i), c.names));
     f.output = summarise(*c.output, "output", static_cast<int>(c.context->bad_output), c.names);
+    if (d.histograms != nullptr) {
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) add_histogram(f.inputs[i], op.inputs[i].value, *d.histograms);
+      add_histogram(*f.output, c.output->value, *d.histograms);
+    }
     f.tensor = f.output;
     f.bad_elements = c.output->stats.nonfinite();
   } else {
@@ -273,6 +287,21 @@ class ScaledOverflows {
   std::vector<Diagnosed> all_;
 };
 
+// Overflows of a step before which training as a whole had grown are one finding about that growth.
+void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
+  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && f.first_step == growth.step; };
+  const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
+  if (first == findings.end()) return;
+  tell_exploding(*first, growth);
+  std::vector<std::string> others;
+  for (const Finding& f : findings) {
+    if (overflowed(f)) others.push_back(f.place.op.value_or("") + (f.place.module ? " in " + *f.place.module : ""));
+  }
+  if (others.empty()) return;
+  first->evidence.push_back("Also overflowed in that step: " + join(others, 6) + ".");
+  std::erase_if(findings, overflowed);
+}
+
 // The scale cannot recover: told with the origin underneath, which is `found` by the caller where one was seen.
 Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::CollapseState& state) {
   Finding f = origin ? std::move(*origin) : Finding{};
@@ -329,8 +358,8 @@ BadSamples bad_samples(const Case& c) {
   return out;
 }
 
-std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence,
-                                 const ScalerWatch& scaler) {
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context) {
+  const ScalerWatch& scaler = context.scaler;
   const auto& collapse = scaler.collapse();
   const bool scale_lost = collapse && (collapse->kind == ScalerWatch::Collapse::kZero ||
                                        collapse->kind == ScalerWatch::Collapse::kInfinite);
@@ -340,7 +369,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Ev
   std::vector<Group> groups;
   for (const Birth* birth : origins) {
     std::vector<const EvidenceRecord*> elements;
-    if (const auto it = evidence.find(birth->at.seq); it != evidence.end() && birth->context != nullptr) {
+    if (const auto it = context.evidence.find(birth->at.seq); it != context.evidence.end() && birth->context != nullptr) {
       const OpSnapshot& op = birth->context->op;
       for (const EvidenceRecord& record : it->second) {
         const bool ours = birth->context->bad_output < op.outputs.size() &&
@@ -351,6 +380,8 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Ev
                        [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
     }
     Diagnosed found = diagnose(make_case(*birth, names, std::move(elements)));
+    if (const auto it = context.histograms.find(birth->at.seq); it != context.histograms.end())
+      found.histograms = &it->second;
     const Excuse excuse = excuse_of(found.c, found.cls, scaler);
     if (excuse != Excuse::kNone) {
       (excuse == Excuse::kOpen ? open : calibrated).add(std::move(found));
@@ -376,6 +407,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Ev
   }
   std::vector<Finding> findings;
   for (Group& group : groups) findings.push_back(group.finish());
+  for (const Growth& growth : context.growths) blame_growth(findings, growth);
   const bool faults = !findings.empty();
   if (collapse) {
     std::optional<Finding> origin;

@@ -8,16 +8,23 @@
 #include "nanhunt/analyzer.h"
 #include "src/analyze/advice.h"
 #include "src/analyze/case.h"
+#include "src/analyze/norm_watch.h"
 #include "src/analyze/value_graph.h"
 
 namespace nanhunt::analyze {
 
-using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;  // by op
+using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;    // by op
+using HistogramMap = std::map<std::uint64_t, std::vector<HistogramRecord>>;  // by op
 
 // Faults, in the order in which their badness first did harm.
 // What the loss scaler calibrated away is one finding that is no fault.
-std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const EvidenceMap& evidence,
-                                 const ScalerWatch& scaler);
+struct FaultContext {
+  const EvidenceMap& evidence;
+  const HistogramMap& histograms;
+  const ScalerWatch& scaler;
+  const std::vector<Growth>& growths;
+};
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context);
 
 // Which samples of the batch are bad, for a birth of kind kBatch.
 struct BadSamples {

@@ -87,6 +87,11 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     append(all.eps_audit, one.eps_audit);
     append(all.experiments, one.experiments);
     if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
+    if (all.layers.empty()) {
+      all.layers = std::move(one.layers);
+      all.layers_omitted = one.layers_omitted;
+      all.layer_map = std::move(one.layer_map);
+    }
     if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
       all.timeline = std::move(one.timeline);
       all.timeline_omitted = one.timeline_omitted;

@@ -36,6 +36,8 @@ class ScalerWatch {
   void on_scaler(const ScalerRecord& record);
   StepOutcome on_step_end(const StepRecord& step);
 
+  // What the gradients of the step at hand are multiplied by now.
+  double gradient_factor() const { return in_step_ && scaled_ && !unscaled_ ? step_scale_ : 1; }
   std::optional<ScalerSection> section() const;  // nullopt: no scaler was seen
   bool dynamic() const { return section_.dynamic; }
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now

@@ -52,6 +52,9 @@ class ValueGraph {
   // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
   std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome);
   void finish();
+  bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
+  bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
+  std::uint32_t step() const { return step_; }
 
   const Value* value(ValueId id) { return values_.find(id); }
   const OpRing& ring() const { return ring_; }
@@ -119,6 +122,7 @@ class ValueGraph {
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
 
   std::uint32_t step_ = 0;
+  bool step_was_bad_ = false;
   bool step_over_ = false;  // its record has come
   std::uint64_t step_bad_ops_ = 0;
   std::uint64_t next_seq_ = 0;

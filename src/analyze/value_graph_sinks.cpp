@@ -129,7 +129,8 @@ void ValueGraph::on_samples(const SampleIdsRecord& record) {
 
 // The step is over: which births' badness did the scaler hold back, and which is gone?
 void ValueGraph::judge_hits(const StepOutcome& outcome) {
-  const bool clean = hit_in_step_.empty() && !outcome.held_back;
+  step_was_bad_ = !hit_in_step_.empty();
+  const bool clean = !step_was_bad_ && !outcome.held_back;
   for (BirthId id : hit_in_step_) {
     Birth* birth = find_birth(id);
     if (birth == nullptr) continue;

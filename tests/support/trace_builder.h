@@ -27,7 +27,8 @@ struct Numbers {
   std::int64_t n = 8;
   std::int64_t nan_count = 0, pos_inf_count = 0, neg_inf_count = 0, zero_count = 0;
   std::int64_t first = -1, flushed_count = -1;
-  double low = -1, high = 1, smallest = 0.25;
+  double low = -1, high = 1, smallest = 0.25, sum_of_squares = 0;
+  std::int64_t subnormal_count = 0;
   DType format = DType::kF32;
   std::vector<std::int64_t> dims;
   bool read = true, counted = true;
@@ -42,11 +43,17 @@ struct Numbers {
   Numbers neg_inf(std::int64_t count) const { return with(&Numbers::neg_inf_count, count); }
   Numbers zeros(std::int64_t count) const { return with(&Numbers::zero_count, count); }
   Numbers flushed(std::int64_t count) const { return with(&Numbers::flushed_count, count); }
+  Numbers subnormals(std::int64_t count) const { return with(&Numbers::subnormal_count, count); }
   Numbers first_at(std::int64_t index) const { return with(&Numbers::first, index); }
   Numbers range(double from, double to) const {
     Numbers copy = *this;
     copy.low = from;
     copy.high = to;
+    return copy;
+  }
+  Numbers squares(double total) const {
+    Numbers copy = *this;
+    copy.sum_of_squares = total;
     return copy;
   }
   Numbers as(DType dtype) const {
@@ -159,6 +166,12 @@ class TraceBuilder {
     event.evidence = {record};
     log_.push_back(std::move(event));
   }
+  // How the magnitudes of a value of the op made last are spread.
+  void histogram(const Handle& of, std::int32_t min_exponent, std::vector<std::int64_t> bins) {
+    RecordBatch event;
+    event.histograms = {{seq_ - 1, of.id, min_exponent, std::move(bins)}};
+    log_.push_back(std::move(event));
+  }
   void samples(std::vector<std::int64_t> ids) {
     RecordBatch event;
     event.sample_ids = {{step_, 0, std::move(ids)}};
@@ -249,6 +262,8 @@ class TraceBuilder {
     s.max = numbers.high;
     s.amax = std::max(std::abs(numbers.low), std::abs(numbers.high));
     s.amin_nonzero = numbers.smallest;
+    s.subnormal = numbers.subnormal_count;
+    s.sum_sq = numbers.sum_of_squares;
     return s;
   }
   Handle add_value(Handle handle, const Numbers& numbers, std::uint64_t producer, ValueId base) {

@@ -2,7 +2,17 @@
 // Mixed precision as torch.amp does it. The engine's CPU device stands in for CUDA: its op lists, fp16 by default.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "nanhunt/dtype.h"
+#include "nanhunt/engine/module.h"
+#include "nanhunt/engine/optimizer.h"
+#include "nanhunt/engine/tensor.h"
+#include "nanhunt/event.h"
 
 namespace nanhunt::engine {
 
@@ -36,5 +46,84 @@ bool autocast_enabled();  // false also inside an op that was cast
 DType autocast_dtype();
 bool autocast_cache_enabled();
 void clear_autocast_cache();
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2, backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;
+  bool enabled = true;
+  bool dynamic = true;  // false: the scale is constant and no step is held back (P15)
+};
+
+// torch.amp.GradScaler (rules G1-G14): the scale is fp32, backs off when a gradient is not finite, grows after an
+// interval of clean updates. Nothing is guarded that torch does not guard: the scale may fall to 0 (G12), and an
+// interval set at or below the tracker never fires (G11).
+//
+// Misuse throws std::invalid_argument with torch's text, after observers were told. What happens is told as
+// ScalerEvents with the configuration in each; kCreate comes before the first that somebody hears. Observed as ops:
+// "mul" in phase scale, "_amp_foreach_non_finite_check_and_unscale_" per gradient in phase unscale with the parameter's
+// path as module, "_amp_update_scale_" in phase update.
+class GradScaler {
+ public:
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  // output * scale: fp32 for a 0-dim fp16 output, while one with dimensions stays fp16 and can overflow.
+  Tensor scale(const Tensor& output);
+  std::vector<Tensor> scale(const std::vector<Tensor>& outputs);
+  // Checks the optimizer's gradients and multiplies them by 1/scale, in place. At most once per step; step() does it if
+  // nobody did.
+  void unscale_(Optimizer& optimizer);
+  // Runs the optimizer unless one of its gradients was not finite. True if it ran. Gradients are not cleared on a skip.
+  bool step(Optimizer& optimizer);
+  // Once, after every optimizer's step.
+  void update();
+  void update(double new_scale);  // sets the scale and leaves the tracker
+
+  double get_scale() const;  // 1 when disabled; as configured until scale() was called
+  std::int64_t growth_tracker() const;
+  bool is_enabled() const { return options_.enabled; }
+  const GradScalerOptions& options() const { return options_; }  // factors and interval as they are now
+  void set_growth_factor(double factor) { options_.growth_factor = factor; }
+  void set_backoff_factor(double factor) { options_.backoff_factor = factor; }
+  void set_growth_interval(std::int64_t interval) { options_.growth_interval = interval; }
+
+  // What torch's state_dict holds; none when disabled. Save after update().
+  struct State {
+    double scale = 65536, growth_factor = 2, backoff_factor = 0.5;
+    std::int64_t growth_interval = 2000, growth_tracker = 0;
+    bool operator==(const State&) const = default;
+  };
+  std::optional<State> state() const;
+  void load_state(const std::optional<State>& state);
+
+ private:
+  enum class Stage : std::uint8_t { kReady, kUnscaled, kStepped };
+  struct OptimizerState {
+    Stage stage = Stage::kReady;
+    std::optional<bool> found_inf;  // none: nothing was checked
+  };
+  struct Known {
+    const Optimizer* optimizer;
+    OptimizerState state;  // since the last update
+  };
+
+  std::uint32_t number_of(const Optimizer& optimizer);  // in order of first use
+  void tell(ScalerAction action, std::uint32_t optimizer = 0, bool found_inf = false, std::string_view text = {});
+  [[noreturn]] void refuse(std::string_view text, std::uint32_t optimizer = 0);
+  void expect_scale(std::string_view call, std::uint32_t optimizer = 0);
+  void set_scale(double value);
+  void reset_stages();
+
+  GradScalerOptions options_;
+  Tensor scale_;  // 0-dim fp32, from the first scale() on
+  std::int32_t growth_tracker_ = 0;
+  std::vector<Known> known_;
+  bool told_ = false;  // somebody heard kCreate
+};
+
+// Multiplies the gradients by max_norm / (their total 2-norm + 1e-6) when that is below 1, in place (O5): a total of
+// Inf makes finite gradients 0 and infinite ones NaN, a total of NaN makes all NaN. Ops of phase clip, those of one
+// gradient with its parameter's path as module. Returns the total norm; throws on one that is not finite if asked to.
+double clip_grad_norm_(const std::vector<NamedTensor>& parameters, double max_norm, bool error_if_nonfinite = false);
 
 }  // namespace nanhunt::engine

@@ -25,6 +25,9 @@ Tensor add(const Tensor& self, double other);  // observed as "add" with scalar 
 Tensor sub(const Tensor& self, double other);
 Tensor mul(const Tensor& self, double other);
 Tensor div(const Tensor& self, double other);
+Tensor div(double self, const Tensor& other);  // observed as "reciprocal", then "mul": that is what eager does
+Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
+Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other);  // condition: bool
 Tensor masked_fill(const Tensor& self, const Tensor& mask, double value);
 Tensor eq(const Tensor& self, double other);  // bool, no gradient
@@ -124,6 +127,7 @@ Tensor& fill_(Tensor& self, double value);
 Tensor& copy_(Tensor& self, const Tensor& source);
 Tensor& add_(Tensor& self, const Tensor& other, double alpha = 1);
 Tensor& add_(Tensor& self, double other);
+Tensor& mul_(Tensor& self, const Tensor& other);
 Tensor& mul_(Tensor& self, double other);
 Tensor& lerp_(Tensor& self, const Tensor& end,
               double weight);  // self + weight * (end - self), or from the other end when weight >= 0.5

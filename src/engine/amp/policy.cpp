@@ -10,6 +10,8 @@ namespace {
 // The CUDA lists of torch.amp, as far as the engine has the op. Composites that torch does not intercept
 // (cross_entropy) have no row: their parts do.
 constexpr std::array kTable = {
+    PolicyRow{"addcdiv", Policy::kPromote},
+    PolicyRow{"addcmul", Policy::kPromote},
     PolicyRow{"addmm", Policy::kLow},
     PolicyRow{"binary_cross_entropy_with_logits", Policy::kFp32},
     PolicyRow{"bmm", Policy::kLow},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// add, sub, mul, div (by tensor or scalar), pow. Backward formulas are those of eager PyTorch.
+// add, sub, mul, div (by tensor or scalar), addcmul, addcdiv, pow. Backward formulas are those of eager PyTorch.
 #include <cmath>
 
 #include "nanhunt/engine/ops.h"
@@ -18,7 +18,7 @@ struct Plan {
 Plan plan(std::string_view op, const Tensor& self, const Tensor& other) {
   expect_defined(op, self, "self");
   expect_defined(op, other, "other");
-  Plan p{promote(self, other), broadcast(op, self.sizes(), other.sizes())};
+  const Plan p{promote(self, other), broadcast(op, self.sizes(), other.sizes())};
   switch (p.dtype) {
     case DType::kF16:
     case DType::kBF16:
@@ -28,6 +28,14 @@ Plan plan(std::string_view op, const Tensor& self, const Tensor& other) {
     default:
       fail(op, "an operand of fp16, bf16, fp32 or fp64", describe(self) + " and " + describe(other));
   }
+}
+
+// Three operands of one dtype, as the in-place forms take them.
+Plan plan(std::string_view op, const Tensor& self, const Tensor& tensor1, const Tensor& tensor2) {
+  expect_floating(op, self, "self");
+  expect_dtype(op, tensor1, "tensor1", self.dtype());
+  expect_dtype(op, tensor2, "tensor2", self.dtype());
+  return {self.dtype(), broadcast(op, self.sizes(), broadcast(op, tensor1.sizes(), tensor2.sizes()))};
 }
 
 // self + sign * alpha * other. A unit alpha multiplies nothing.
@@ -119,6 +127,54 @@ Tensor div(const Tensor& self, const Tensor& other) {
                 });
 }
 
+Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
+  if (amp::intercepts()) {
+    const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcmul(x, a, b, value); };
+    return amp::run("addcmul", op, self, tensor1, tensor2);
+  }
+  const Plan p = plan("addcmul", self, tensor1, tensor2);
+  return finish("addcmul", op_math(p.dtype),
+                map(
+                    p.shape, p.dtype, [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a * b; }, self,
+                    tensor1, tensor2),
+                {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},
+                {{"tensor1", saved_for(tensor2, tensor1)}, {"tensor2", saved_for(tensor1, tensor2)}},
+                [value](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+                  const auto product = [value](auto x, auto y) { return x * (y * cast_like(y, value)); };
+                  return {map_gradient(
+                              node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, product, g, b),
+                          map_gradient(node.edges[2], g.sizes(), node.dtype, product, g, a)};
+                });
+}
+
+Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
+  if (amp::intercepts()) {
+    const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcdiv(x, a, b, value); };
+    return amp::run("addcdiv", op, self, tensor1, tensor2);
+  }
+  const Plan p = plan("addcdiv", self, tensor1, tensor2);
+  return finish("addcdiv", op_math(p.dtype),
+                map(
+                    p.shape, p.dtype, [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a / b; }, self,
+                    tensor1, tensor2),
+                {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},
+                {{"tensor1", saved_for(tensor2, tensor1)}, {"tensor2", &tensor2}},
+                [value](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+                  return {map_gradient(
+                              node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
+                          map_gradient(
+                              node.edges[1], g.sizes(), node.dtype,
+                              [value](auto x, auto d) { return x * (cast_like(x, value) / d); }, g, b),
+                          map_gradient(
+                              node.edges[2], g.sizes(), node.dtype,
+                              [value](auto x, auto n, auto d) { return -x * ((cast_like(x, value) * n) / (d * d)); }, g,
+                              a, b)};
+                });
+}
+
 Tensor pow(const Tensor& self, double exponent) {
   if (amp::intercepts()) {
     return amp::run(
@@ -153,5 +209,6 @@ Tensor div(const Tensor& self, double other) {
   return with_scalar(
       "div", self, other, [](auto x, auto s) { return x / s; }, [](auto g, auto s) { return g / s; });
 }
+Tensor div(double self, const Tensor& other) { return mul(reciprocal(other), self); }
 
 }  // namespace nanhunt::engine

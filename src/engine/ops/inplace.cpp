@@ -31,27 +31,10 @@ Tensor apart(const Tensor& operand, const Tensor& self) {
   return shares && !aligned ? operand.clone() : operand;
 }
 
-// `inputs` as they were before the write: versions are read first.
 template <typename Write>
 Tensor& write_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars, Write write) {
-  const std::uint32_t before = self.version();
   write();
-  self.storage()->bump_version();
-  if (!has_observers()) return self;
-  std::vector<OpArgument> inputs{{"self", &self, before, ArgRole::kOverwritten}};
-  for (const Arg& other : others) {
-    const bool shares = other.tensor->storage() == self.storage();
-    inputs.push_back({other.slot, other.tensor, shares ? before : other.tensor->version(), other.role});
-  }
-  const OpArgument output{"out", &self, self.version(), ArgRole::kRead};
-  notify_op({.op = op,
-             .phase = current_phase(),
-             .module = current_module(),
-             .compute_dtype = compute,
-             .inputs = inputs,
-             .outputs = std::span(&output, 1),
-             .scalars = std::span(scalars.begin(), scalars.size())});
-  return self;
+  return finish_in_place(op, compute, self, others, scalars);
 }
 
 // self = f(self, others...), in the op math of what self and the others promote to.
@@ -103,6 +86,10 @@ Tensor& add_(Tensor& self, const Tensor& other, double alpha) {
 
 Tensor& add_(Tensor& self, double other) {
   return update("add_", self, {{"other", other}}, [other](auto x) { return x + cast_like(x, other); });
+}
+
+Tensor& mul_(Tensor& self, const Tensor& other) {
+  return update("mul_", self, {"other", &other}, {}, [](auto x, auto y) { return x * y; });
 }
 
 Tensor& mul_(Tensor& self, double other) {

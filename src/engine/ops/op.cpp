@@ -155,6 +155,26 @@ Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scala
   return out;
 }
 
+Tensor& finish_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars) {
+  const std::uint32_t before = self.version();
+  self.storage()->bump_version();
+  if (!has_observers()) return self;
+  std::vector<OpArgument> inputs{{"self", &self, before, ArgRole::kOverwritten}};
+  for (const Arg& other : others) {
+    const bool shares = other.tensor->storage() == self.storage();
+    inputs.push_back({other.slot, other.tensor, shares ? before : other.tensor->version(), other.role});
+  }
+  const OpArgument output{"out", &self, self.version(), ArgRole::kRead};
+  notify_op({.op = op,
+             .phase = current_phase(),
+             .module = current_module(),
+             .compute_dtype = compute,
+             .inputs = inputs,
+             .outputs = std::span(&output, 1),
+             .scalars = std::span(scalars.begin(), scalars.size())});
+  return self;
+}
+
 bool wants_grad(Args inputs) {
   if (!grad_enabled()) return false;
   return std::any_of(inputs.begin(), inputs.end(),

@@ -62,6 +62,9 @@ using Scalars = std::initializer_list<OpScalar>;
 // An op without gradient: tells observers, returns `out`. `also` are further results, under their own slots
 // ("mean", "indices"); no gradient flows through them. An input with role kOverwritten was bumped once.
 Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars = {}, Args also = {});
+// An op that has just written `self` in place: bumps its version and tells observers. The old contents of self are an
+// overwritten input; what else shares its storage was read as it was before.
+Tensor& finish_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars = {});
 bool wants_grad(Args inputs);
 void attach_node(std::string_view op, DType compute, const Tensor& out, Args inputs, Scalars scalars, Args saved,
                  decltype(Node::backward) backward);

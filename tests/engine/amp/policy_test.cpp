@@ -3,8 +3,8 @@
 #include "src/engine/amp/policy.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
+#include <stdexcept>
 
 #include "nanhunt/engine/amp.h"
 #include "tests/engine/ops/op_cases.h"
@@ -16,7 +16,7 @@ namespace {
 using amp::Policy;
 
 // Not intercepted, but made of ops that are.
-const std::set<std::string> kComposites = {"cross_entropy"};
+bool is_composite(const OpCase& c) { return c.op == "cross_entropy" || c.label.starts_with("div_number_over"); }
 
 // The inputs of a case in another format; only those that wanted a gradient still do.
 std::vector<Tensor> inputs_as(const OpCase& c, DType dtype) {
@@ -73,7 +73,7 @@ Seen expected(Policy policy, const OpCase& c, DType dtype) {
 
 TEST(AutocastPolicy, every_op_behaves_as_its_row_says) {
   for (const OpCase& c : op_cases()) {
-    if (kComposites.count(c.op) != 0) continue;
+    if (is_composite(c)) continue;
     const std::optional<Policy> policy = amp::policy_of(c.op);
     for (DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
       // given an op on inputs of one format
@@ -95,7 +95,7 @@ TEST(AutocastPolicy, gradients_arrive_in_the_format_of_the_inputs) {
       const std::vector<Tensor> inputs = inputs_as(c, dtype);
       Tensor out;
       {
-        const Autocast region;
+        const Autocast region({.dtype = dtype == DType::kBF16 ? DType::kBF16 : DType::kF16});
         out = c.call(inputs);
       }
       sum(out).backward();
@@ -111,7 +111,7 @@ TEST(AutocastPolicy, gradients_arrive_in_the_format_of_the_inputs) {
 TEST(AutocastPolicy, a_composite_casts_through_its_parts) {
   const std::vector<OpCase> cases = op_cases();
   for (const OpCase& c : cases) {
-    if (kComposites.count(c.op) == 0) continue;
+    if (!is_composite(c)) continue;
     EXPECT_FALSE(amp::policy_of(c.op)) << c.op;
     EXPECT_EQ(run(c, inputs_as(c, DType::kF16), true).out, DType::kF32) << c.label;
   }
@@ -124,6 +124,15 @@ TEST(AutocastPolicy, the_table_names_each_op_once_and_only_ops_that_exist) {
     EXPECT_TRUE(named.insert(std::string(row.op)).second) << row.op;
     EXPECT_EQ(ops.count(std::string(row.op)), 1U) << row.op;
   }
+}
+
+TEST(AutocastPolicy, a_promoting_op_takes_the_widest_but_fp64_and_refuses_the_other_16_bit_format) {
+  const auto of = [](DType dtype) { return Tensor::full({2}, 2, dtype); };
+  const Autocast region;
+  EXPECT_EQ(addcmul(of(DType::kF16), of(DType::kF32), of(DType::kF16)).dtype(), DType::kF32);
+  EXPECT_EQ(addcdiv(of(DType::kF16), of(DType::kF16), of(DType::kF16)).dtype(), DType::kF16);
+  EXPECT_THROW(addcmul(of(DType::kBF16), of(DType::kF32), of(DType::kF32)), std::invalid_argument);
+  EXPECT_THROW(addcmul(of(DType::kF64), of(DType::kF32), of(DType::kF32)), std::invalid_argument);  // stays fp64
 }
 
 TEST(AutocastPolicy, ops_that_write_in_place_never_cast) {

@@ -60,6 +60,8 @@ TEST(EdgeValues, singular_points_of_backward) {
   EXPECT_THAT(gradient([](const Tensor& x) { return sqrt(x); }, {0, 0, 4, -1}, {1, 0, 1, 1}),
               are({kInf, kNan, 0.25, kNan}));
   EXPECT_THAT(gradient([](const Tensor& x) { return rsqrt(x); }, {0, 0, 4}, {1, 0, 1}), are({-kInf, kNan, -0.0625}));
+  EXPECT_THAT(gradient([](const Tensor& x) { return reciprocal(x); }, {0, 0, 4}, {1, 0, 1}),
+              are({-kInf, kNan, -0.0625}));
   EXPECT_THAT(gradient([](const Tensor& x) { return log(x); }, {0, 0, 2, -2}, {1, 0, 1, 1}),
               are({kInf, kNan, 0.5, -0.5}));
   EXPECT_THAT(gradient([](const Tensor& x) { return pow(x, 0.5); }, {0, 0, 4, -1}, {1, 0, 1, 1}),

@@ -68,6 +68,15 @@ void add_elementwise(Cases& c) {
   c.unary_with("sub", "number", -2, 2, [](const Inputs& in) { return sub(in[0], 1.5); });
   c.unary_with("mul", "number", -2, 2, [](const Inputs& in) { return mul(in[0], 1.5); });
   c.unary_with("div", "number", -2, 2, [](const Inputs& in) { return div(in[0], 1.5); });
+  c.unary_with("div", "number_over", 0.5, 2, [](const Inputs& in) { return div(1.5, in[0]); });
+  const GradFunction addcmul_of = [](const Inputs& in) { return addcmul(in[0], in[1], in[2], 0.75); };
+  const GradFunction addcdiv_of = [](const Inputs& in) { return addcdiv(in[0], in[1], in[2], 0.75); };
+  c.add_case("addcmul", "", {leaf({2, 3}, -2, 2), leaf({2, 3}, -2, 2), leaf({2, 3}, -2, 2)}, addcmul_of);
+  c.add_case("addcmul", "broadcast", {leaf({3}, -2, 2), strided_leaf({2, 1}, -2, 2), leaf({}, 1, 2)}, addcmul_of);
+  c.add_case("addcmul", "one_wanted", {spread_tensor({3}, -2, 2), leaf({3}, -2, 2), spread_tensor({3}, 1, 2)},
+             addcmul_of);
+  c.add_case("addcdiv", "", {leaf({2, 3}, -2, 2), leaf({2, 3}, -2, 2), leaf({2, 3}, 0.5, 2)}, addcdiv_of);
+  c.add_case("addcdiv", "broadcast", {leaf({3}, -2, 2), strided_leaf({2, 1}, -2, 2), leaf({}, 1, 2)}, addcdiv_of);
   for (double p : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 1.7}) {
     std::string name = "exponent" + std::to_string(static_cast<int>(p * 10));
     std::replace(name.begin(), name.end(), '-', 'm');
@@ -195,6 +204,8 @@ std::vector<OpCase> inplace_cases() {
       "add_", "number", {tensor(-2)}, [](Inputs in) { return add_(in[0], 0.5); }, false);
   c.add_case(
       "mul_", "", {tensor(-2)}, [](Inputs in) { return mul_(in[0], 0.5); }, false);
+  c.add_case(
+      "mul_", "tensor", {tensor(-2), tensor(-1)}, [](Inputs in) { return mul_(in[0], in[1]); }, false);
   c.add_case(
       "lerp_", "", {tensor(-2), tensor(-1)}, [](Inputs in) { return lerp_(in[0], in[1], 0.1); }, false);
   c.add_case(

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/amp/scaler_ops.h"
+
+#include <cmath>
+
+#include "src/engine/ops/elementwise.h"
+
+namespace nanhunt::engine::amp {
+
+bool check_and_unscale_(Tensor& grad, float inv_scale) {
+  constexpr std::string_view kOp = "_amp_foreach_non_finite_check_and_unscale_";
+  expect_floating(kOp, grad, "self");
+  bool found_inf = false;
+  map_into(
+      grad, grad.dtype(),
+      [&](auto x) {
+        found_inf = found_inf || !std::isfinite(static_cast<float>(x));
+        return inv_scale == 1 ? x : x * cast_like(x, inv_scale);
+      },
+      grad);
+  finish_in_place(kOp, op_math(grad.dtype()), grad, {}, {{"inv_scale", inv_scale}});
+  return found_inf;
+}
+
+void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,
+                   double backoff_factor, std::int64_t growth_interval) {
+  float& value = *scale.data<float>();
+  if (found_inf) {
+    value = static_cast<float>(static_cast<double>(value) * backoff_factor);
+    growth_tracker = 0;
+  } else if (const std::int32_t clean = growth_tracker + 1; clean == growth_interval) {
+    const float grown = static_cast<float>(static_cast<double>(value) * growth_factor);
+    if (std::isfinite(grown)) value = grown;
+    growth_tracker = 0;
+  } else {
+    growth_tracker = clean;
+  }
+  finish_in_place("_amp_update_scale_", DType::kF64, scale, {},
+                  {{"found_inf", found_inf ? 1.0 : 0.0},
+                   {"scale_growth_factor", growth_factor},
+                   {"scale_backoff_factor", backoff_factor},
+                   {"growth_interval", static_cast<double>(growth_interval)}});
+}
+
+}  // namespace nanhunt::engine::amp

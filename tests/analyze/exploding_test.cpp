@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rule exploding: training as a whole grew before it overflowed. Growth of one layer alone is an overflow there.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+struct Divergence {
+  double loss = 3000, gradient = 2000;        // factor per step
+  std::vector<double> weights = {8, 6, 5};    // factor per step, of each layer
+  int steps = 4;                              // finite ones
+  bool overflow = true;
+};
+
+Analysis diverging(const Divergence& d) {
+  TraceBuilder t;
+  std::vector<Handle> weights;
+  const auto path = [](std::size_t layer) { return "net." + std::to_string(layer) + ".weight"; };
+  const auto norm = [](double factor, int step) { return std::pow(factor * factor, step); };
+  for (std::size_t i = 0; i < d.weights.size(); ++i) {
+    weights.push_back(t.value(finite().squares(1)));
+    t.mark(MarkKind::kParameter, path(i), weights[i]);
+  }
+  for (int step = 0; step <= d.steps; ++step) {
+    const bool bad = d.overflow && step == d.steps;
+    const Handle y = t.in("net.1").op("mm", {{"self", weights[0]}, {"mat2", weights[0]}}, finite());
+    const Handle l = t.in("<loss>", Phase::kLoss)
+                         .op("mse_loss", {{"self", y}}, bad ? finite(1).inf(1) : finite(1).range(0, 1));
+    t.mark(MarkKind::kLoss, "loss", l);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const Numbers g = finite().squares(norm(d.gradient, step));
+      const Handle grad = t.in("net", Phase::kBackward).op("mm_backward", {{"grad_output", l}}, bad ? g.nan(8) : g);
+      t.mark(MarkKind::kDoorGradient, path(i), grad);
+      const Numbers w = finite().squares(norm(d.weights[i], step + 1));
+      t.in(path(i), Phase::kOptimizer).in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
+      t.mark(MarkKind::kParameter, path(i), weights[i]);
+    }
+    t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, step));
+  }
+  return analysis_of(t);
+}
+
+TEST(Exploding, is_the_growth_of_most_layers_before_the_first_overflow) {
+  const Analysis a = diverging({});
+  EXPECT_EQ(table(a), "exploding | - | net.0 | loss | step 4 | appear | observed\n");
+  EXPECT_EQ(a.findings[0].title,
+            "Training diverged: the loss grew from 1 to 2.7e10 in 3 steps before anything overflowed");
+  EXPECT_NE(a.findings[0].evidence.at(0).find("mse_loss in <loss>"), std::string::npos);
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "lower-lr");
+}
+
+TEST(Exploding, needs_loss_gradients_and_most_layers_to_grow_over_several_steps) {
+  const std::string overflow = "overflow | mse_loss | <loss> | loss | step 4 | appear | observed\n";
+  EXPECT_EQ(table(diverging({.weights = {8, 1, 1}})), overflow);
+  EXPECT_EQ(table(diverging({.weights = {1.001, 1.001, 1.001}})), overflow);
+  EXPECT_EQ(table(diverging({.loss = 1.1})), overflow);
+  EXPECT_EQ(table(diverging({.gradient = 1.1})), overflow);
+  EXPECT_EQ(table(diverging({.steps = 2})), "overflow | mse_loss | <loss> | loss | step 2 | appear | observed\n");
+}
+
+TEST(Exploding, is_silent_while_nothing_overflows) { EXPECT_EQ(table(diverging({.overflow = false})), "clean\n"); }
+
+TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {
+  TraceBuilder t;
+  Handle w = t.value(finite().squares(9));
+  t.mark(MarkKind::kParameter, "fc.weight", w);
+  ScalerRecord scale;
+  scale.action = ScalerAction::kScale;
+  scale.scale = 1024;
+  for (const bool unscaled : {false, true}) {
+    t.scaler(scale);
+    Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, finite().squares(16 * 1024.0 * 1024));
+    if (unscaled) t.in("", Phase::kUnscale).in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().squares(16));
+    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    t.end_step();
+  }
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.timeline.size(), 3u);
+  EXPECT_EQ(a.timeline[0].gradient_norm, 4);
+  EXPECT_EQ(a.timeline[1].gradient_norm, 4);
+  EXPECT_TRUE(std::isnan(a.timeline[2].gradient_norm));
+  EXPECT_EQ(a.timeline[2].weight_norm, 3);
+}
+
+}  // namespace
+}  // namespace nanhunt
