@@ -31,6 +31,7 @@ void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
 struct Trainer::Snapshot {
   std::uint32_t next_step = 0;
   std::vector<Tensor> parameters, buffers;
+  std::vector<std::uint64_t> random_positions;
   Optimizer::Snapshot optimizer;
 };
 
@@ -141,6 +142,7 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
   out->next_step = impl_->next_step;
   out->parameters = clone_all(impl_->model->named_parameters());
   out->buffers = clone_all(impl_->model->named_buffers());
+  for (const RandomStream* stream : impl_->model->random_streams()) out->random_positions.push_back(stream->position());
   out->optimizer = impl_->optimizer->snapshot();
   return out;
 }
@@ -148,6 +150,8 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
 void Trainer::restore(const Snapshot& snapshot) {
   copy_back(impl_->model->named_parameters(), snapshot.parameters);
   copy_back(impl_->model->named_buffers(), snapshot.buffers);
+  const std::vector<RandomStream*> streams = impl_->model->random_streams();
+  for (std::size_t i = 0; i < streams.size(); ++i) streams[i]->seek(snapshot.random_positions[i]);
   impl_->optimizer->restore(snapshot.optimizer);
   impl_->optimizer->zero_grad();
   impl_->next_step = snapshot.next_step;

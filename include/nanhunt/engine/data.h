@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bundled data set: 1,797 handwritten digits (src/engine/data/README.md), and batches of it as a pure
-// function of the step.
+// The bundled data sets (src/engine/data/README.md): 1,797 handwritten digits and 49,555 characters of English, and
+// batches of them as a pure function of the step.
 #pragma once
 
 #include <cstdint>
@@ -50,5 +50,19 @@ BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DT
 // the digits as they are. Both (N, 64) in [0, 1].
 Batch make_upscaling_batch(std::span<const std::int64_t> ids, DType dtype);
 BatchSource upscaling_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype);
+
+inline constexpr std::int64_t kTextCharacters = 49555;
+inline constexpr std::int64_t kTextTrain = 44600;  // the rest is for testing
+inline constexpr std::int64_t kTextTokens = 96;    // newline is 0, ' ' to '~' are 1 to 95
+
+std::string_view text_file();          // the embedded file
+std::int64_t text_token(char letter);  // of a character that the text may hold
+double text_unigram_entropy();         // nats per character: the loss of a model that only knows how frequent each is
+
+// Windows of `tokens` characters from each start: inputs int64 (N, tokens), targets the same one character later.
+// The sample id is the start.
+Batch make_text_batch(std::span<const std::int64_t> starts, std::int64_t tokens);
+// Windows of the training part, drawn anew for every step.
+BatchSource text_train_batches(std::int64_t batch_size, std::int64_t tokens, std::uint64_t seed);
 
 }  // namespace nanhunt::engine

@@ -9,6 +9,8 @@
 
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/modules.h"
+#include "nanhunt/engine/trainer.h"
+#include "nanhunt/engine/transformer.h"
 
 namespace nanhunt::engine {
 
@@ -60,5 +62,34 @@ class UNet : public Module {
   DType dtype_;
   Module &down1_, &pool1_, &down2_, &pool2_, &bottom_, &up2_, &merge2_, &up1_, &merge1_, &out_;
 };
+
+struct GptOptions {
+  std::int64_t vocabulary = 96, layers = 6;
+  TransformerOptions block;   // causal
+  bool tied = false;          // the head uses the token embedding's weight
+};
+
+// Tokens int64 (batch, tokens) -> logits (batch, tokens, vocabulary): token and learned position embeddings, dropout,
+// block0 ..., norm, head.
+class Gpt : public Module {
+ public:
+  explicit Gpt(const GptOptions& options = {}) : Gpt(options, RandomStream(options.block.seed, /*stream=*/0)) {}
+  void set_key_mask(const Tensor& mask);  // see MultiHeadAttention
+
+ protected:
+  Tensor forward(const Tensor& tokens) override;
+
+ private:
+  Gpt(const GptOptions& options, RandomStream random);
+  std::int64_t context_;
+  Embedding &token_, &position_;
+  Dropout& dropout_;
+  std::vector<TransformerBlock*> blocks_;
+  LayerNorm& norm_;
+  Linear* head_;  // null when tied
+};
+
+// Mean cross entropy of the logits of every token.
+Tensor next_token_loss(const Tensor& logits, const Batch& batch);
 
 }  // namespace nanhunt::engine

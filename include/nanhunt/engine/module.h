@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "nanhunt/engine/random.h"
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine {
-
-class RandomStream;
 
 struct NamedTensor {
   std::string path;
@@ -29,6 +28,8 @@ class Module {
 
   std::vector<NamedTensor> named_parameters() const;  // depth first, registration order
   std::vector<NamedTensor> named_buffers() const;
+  // Streams that forward draws from, depth first: their positions are part of what a replay restores.
+  std::vector<RandomStream*> random_streams() const;
   void to(DType dtype);  // floating parameters and buffers, in place (before optimizers are made)
   void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
   bool training() const { return training_; }
@@ -43,6 +44,7 @@ class Module {
   virtual Tensor forward(const Tensor& input) = 0;
   Tensor& register_parameter(std::string name, Tensor value);
   Tensor& register_buffer(std::string name, Tensor value);
+  RandomStream& register_random(RandomStream stream);
   template <typename M>
   M& register_module(std::string name, std::unique_ptr<M> child) {
     M& ref = *child;
@@ -58,6 +60,7 @@ class Module {
   std::string path_;
   bool training_ = true;
   std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> parameters_, buffers_;
+  std::vector<std::unique_ptr<RandomStream>> random_;
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
 };
 

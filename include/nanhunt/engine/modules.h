@@ -38,10 +38,11 @@ class Tanh : public Module {
   Tensor forward(const Tensor& input) override;
 };
 
-// indices (...) -> (..., dim). weight (count, dim) starts in N(0, 1).
+// indices (...) -> (..., dim). weight (count, dim) starts in N(0, stddev).
 class Embedding : public Module {
  public:
-  Embedding(std::int64_t count, std::int64_t dim, RandomStream& random, DType dtype = DType::kF32);
+  Embedding(std::int64_t count, std::int64_t dim, RandomStream& random, DType dtype = DType::kF32, double stddev = 1);
+  const Tensor& weight() const { return weight_; }
 
  protected:
   Tensor forward(const Tensor& indices) override;

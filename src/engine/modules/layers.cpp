@@ -28,8 +28,8 @@ Tensor Relu::forward(const Tensor& input) { return relu(input); }
 
 Tensor Tanh::forward(const Tensor& input) { return tanh(input); }
 
-Embedding::Embedding(std::int64_t count, std::int64_t dim, RandomStream& random, DType dtype)
-    : weight_(register_parameter("weight", normal_tensor({count, dim}, 0, 1, dtype, random))) {}
+Embedding::Embedding(std::int64_t count, std::int64_t dim, RandomStream& random, DType dtype, double stddev)
+    : weight_(register_parameter("weight", normal_tensor({count, dim}, 0, stddev, dtype, random))) {}
 
 Tensor Embedding::forward(const Tensor& indices) { return embedding(weight_, indices); }
 

@@ -72,6 +72,11 @@ Tensor& Module::register_buffer(std::string name, Tensor value) {
   return *buffers_.back().second;
 }
 
+RandomStream& Module::register_random(RandomStream stream) {
+  random_.push_back(std::make_unique<RandomStream>(std::move(stream)));
+  return *random_.back();
+}
+
 void Module::add_child(std::string name, std::unique_ptr<Module> child) {
   expect_new_name("register_module", name);
   child->set_path(join(path_, name));
@@ -97,6 +102,15 @@ std::vector<NamedTensor> Module::named_buffers() const {
   for (const auto& [name, tensor] : buffers_) out.push_back({join(path_, name), *tensor});
   for (const auto& [name, child] : children_) {
     for (NamedTensor& entry : child->named_buffers()) out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+std::vector<RandomStream*> Module::random_streams() const {
+  std::vector<RandomStream*> out;
+  for (const auto& stream : random_) out.push_back(stream.get());
+  for (const auto& [name, child] : children_) {
+    for (RandomStream* stream : child->random_streams()) out.push_back(stream);
   }
   return out;
 }
