@@ -222,7 +222,8 @@ class TraceWriter {
   static Result<std::unique_ptr<TraceWriter>> create(const std::string& run_dir, RunInfo info,
                                                      const TraceWriterOptions& options = {});
   virtual ~TraceWriter() = default;  // without close() the trace reads as "running or killed"
-  // One write() per chunk. A failure (disk full) leaves everything before it readable; later calls try a new chunk.
+  // One write() per chunk. A failure (disk full) leaves everything before it readable and ends the batch there, so that
+  // no row is in the file without those of its batch that it names; later calls try a new chunk.
   // After one, `unwritten` (if given) gets the rows that are not in the file, ops without their arguments. Strings and
   // layouts are not among them: they are tried again with the next call.
   virtual Status write(const RecordBatch& batch, RecordBatch* unwritten) = 0;

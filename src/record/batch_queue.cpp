@@ -22,16 +22,13 @@ void BatchQueue::wait_for_room(std::size_t bytes, Clock::duration max_age) {
   });
 }
 
-void BatchQueue::push(RecordBatch&& batch, std::size_t bytes, std::uint64_t next_seq) {
+void BatchQueue::push(Item&& item) {
   {
     std::lock_guard lock(mutex_);
     items_.emplace_back();  // may throw, before anything moved
-    Item& item = items_.back();
-    item.batch = std::move(batch);
-    item.bytes = bytes;
-    item.next_seq = next_seq;
-    item.since = Clock::now();
-    queued_bytes_ += bytes;
+    items_.back() = std::move(item);
+    items_.back().since = Clock::now();
+    queued_bytes_ += items_.back().bytes;
     ++pushed_;
   }
   changed_.notify_one();

@@ -25,6 +25,8 @@ class BatchQueue {
     RecordBatch batch;
     std::size_t bytes = 0;
     std::uint64_t next_seq = 0;  // of the run when it was handed over
+    std::uint64_t number = 0;    // of the batch, PendingRows::number
+    std::uint64_t failures_known = 0;  // failed writes that its rows take into account
     Clock::time_point since;     // when it entered
   };
 
@@ -32,8 +34,8 @@ class BatchQueue {
   bool has_room(std::size_t bytes) const;
   // Waits until the bytes fit and no batch has been waiting for longer than `max_age`.
   void wait_for_room(std::size_t bytes, Clock::duration max_age);
-  // Strong exception guarantee: on a throw `batch` is untouched.
-  void push(RecordBatch&& batch, std::size_t bytes, std::uint64_t next_seq);
+  // Sets item.since. Strong exception guarantee: on a throw `item` is untouched.
+  void push(Item&& item);
 
   // For the writer. Empty: nothing came before `deadline`, or closed and drained.
   std::optional<Item> pop(Clock::time_point deadline);

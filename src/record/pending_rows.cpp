@@ -122,6 +122,22 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values) {
   return dropped;
 }
 
+Dropped drop_value_graph(PendingRows& rows) noexcept {
+  RecordBatch& b = rows.batch;
+  const Dropped dropped{b.ops.size(), b.values.size(), b.marks.size() + b.evidence.size() + b.histograms.size()};
+  b.values.clear();
+  b.ops.clear();
+  b.inputs.clear();
+  b.outputs.clear();
+  b.scalars.clear();
+  b.marks.clear();
+  b.evidence.clear();
+  b.histograms.clear();
+  rows.op_is_essential.clear();
+  rows.mark_is_essential.clear();
+  return dropped;
+}
+
 Dropped rows_of(const RecordBatch& b) {
   return {b.ops.size(), b.values.size(),
           b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +

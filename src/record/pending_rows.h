@@ -32,6 +32,9 @@ struct Dropped {
 // refers to stay. `dropped_values` gets the values whose rows went.
 Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values);
 
+// Takes values out, in place, and every row that names one.
+Dropped drop_value_graph(PendingRows& rows) noexcept;
+
 // What is lost if the whole batch is. Strings and layouts are not counted: they are kept.
 Dropped rows_of(const RecordBatch& batch);
 

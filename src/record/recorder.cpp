@@ -2,7 +2,7 @@
 #include "src/record/recorder.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "src/record/batch_queue.h"
@@ -24,8 +25,17 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kBatchOps = 2048;  // rows are handed over after this many, or at a quarter of the queue's bytes
 
-// A row waits at most two ticks to be handed over and, where the run waits for the writer, half of flush_ms in the
-// queue; together flush_ms. Writing comes on top.
+// How often this process came out of a fork().
+std::atomic<std::uint64_t> forks{0};
+std::uint64_t forks_so_far() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
+
+// A row is handed over a tick later, by the run's next event or else by the writer's thread, which may need two. Where
+// the run waits for the writer a batch is in the queue for half of flush_ms, and a tick until the run looks again;
+// together flush_ms. Writing comes on top.
 milliseconds tick_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 4)); }
 milliseconds queue_age_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 2)); }
 
@@ -33,7 +43,7 @@ class RecorderImpl final : public Recorder {
  public:
   RecorderImpl(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer)
       : options_(options),
-        process_(getpid()),
+        forks_(forks_so_far()),
         started_(BatchQueue::Clock::now()),
         builder_({options.stats, options.max_evidence, options.max_histograms, {}}),
         queue_(std::make_unique<BatchQueue>(std::max<std::size_t>(options.queue_bytes, 1))),
@@ -43,7 +53,7 @@ class RecorderImpl final : public Recorder {
   ~RecorderImpl() override {
     const Status ignored = close();  // whoever wants to know calls close() itself
     (void)ignored;
-    if (getpid() != process_) {  // their thread is not here: its locks can neither be waited for nor destroyed
+    if (in_forked_child()) {  // their thread is not here: its locks can neither be waited for nor destroyed
       (void)writer_.release();
       (void)queue_.release();
     }
@@ -82,6 +92,7 @@ class RecorderImpl final : public Recorder {
   }
 
   RecorderCounters counters() const override {
+    if (in_forked_child()) return {};
     const WriterThread::Failures failures = writer_->failures();
     std::lock_guard lock(mutex_);
     Dropped all = dropped_;
@@ -101,10 +112,10 @@ class RecorderImpl final : public Recorder {
   const std::string& attempt_dir() const override { return writer_->attempt_dir(); }
 
   Status flush() override {
+    if (in_forked_child()) return {};
     {
       std::lock_guard lock(mutex_);
       if (closed_) return close_status_;
-      if (in_forked_child()) return {};
       const Status handed = hand_over_all();
       if (!handed) return handed;
     }
@@ -113,9 +124,9 @@ class RecorderImpl final : public Recorder {
   }
 
   Status close() override {
+    if (in_forked_child()) return {};
     std::lock_guard lock(mutex_);
     if (closed_) return close_status_;
-    if (in_forked_child()) return {};
     closed_ = true;
     const Status handed = hand_over_all();
     queue_->close();
@@ -129,11 +140,13 @@ class RecorderImpl final : public Recorder {
   // Runs one event. Nothing it throws gets out, nor what its arithmetic does to the floating-point environment.
   template <typename Event>
   void guarded(std::uint64_t Dropped::*kind, Event&& event) noexcept {
+    if (in_forked_child()) return;
     try {
       std::lock_guard lock(mutex_);
       ScopedDefaultFpEnvironment environment;
       try {
         if (closed_) return count_lost(kind);
+        learn_of_failure();
         event();
       } catch (...) {  // no memory: the event is lost, the run is not
         return count_lost(kind);
@@ -154,9 +167,11 @@ class RecorderImpl final : public Recorder {
   void hand_over_if_due() {
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
-    const bool asked = hand_over_soon_ || tick_waits_.load(std::memory_order_relaxed);
+    const auto now = BatchQueue::Clock::now();
+    if (!oldest_row_) oldest_row_ = now;
+    const bool asked = hand_over_soon_ || tick_waits_.load(std::memory_order_relaxed) ||
+                       now - *oldest_row_ >= tick_of(options_.flush_ms);
     if (!asked && ops < kept_ops_ + kBatchOps && bytes < kept_bytes_ + batch_bytes()) return;
-    if (in_forked_child()) return;
     hand_over_soon_ = false;
     tick_waits_.store(false, std::memory_order_relaxed);
     if (options_.on_full == OnFull::kWait) {
@@ -168,6 +183,7 @@ class RecorderImpl final : public Recorder {
       // What is left is never dropped: it waits here for room, and once it is a batch of its own the run waits too.
       kept_ops_ = builder_.rows().batch.ops.size();
       kept_bytes_ = builder_.bytes();
+      oldest_row_ = now;
       if (kept_bytes_ < batch_bytes()) return;
       queue_->wait_for_room(kept_bytes_, BatchQueue::Clock::duration::max());
     }
@@ -177,6 +193,7 @@ class RecorderImpl final : public Recorder {
 
   Status hand_over_all() {
     try {
+      learn_of_failure();
       if (builder_.empty() && !unreported_.any()) return {};
       queue_->wait_for_room(builder_.bytes(), BatchQueue::Clock::duration::max());
       push();
@@ -192,12 +209,37 @@ class RecorderImpl final : public Recorder {
       builder_.add_drop(unreported_);
       unreported_ = {};
     }
+    BatchQueue::Item item;
+    item.bytes = builder_.bytes();
+    item.next_seq = builder_.next_seq();
+    item.number = builder_.rows().number;
+    item.failures_known = failures_known_;
     RecordBatch next = queue_->empty_batch();
-    const std::size_t bytes = builder_.bytes();
-    queue_->push(std::move(builder_.rows().batch), bytes, builder_.next_seq());
+    std::swap(item.batch, builder_.rows().batch);
+    try {
+      queue_->push(std::move(item));
+    } catch (...) {
+      std::swap(item.batch, builder_.rows().batch);
+      throw;
+    }
     builder_.begin_batch(std::move(next));
     kept_ops_ = 0;
     kept_bytes_ = 0;
+    oldest_row_.reset();
+  }
+
+  // After a failed write the rows at hand may name values that are not in the file: they go, and whatever names such a
+  // value from now on writes it again.
+  void learn_of_failure() {
+    if (writer_->failed_writes() == failures_known_) return;
+    const Dropped dropped = builder_.drop_value_graph();
+    dropped_.add(dropped);
+    unreported_.add(dropped);
+    const WriterThread::LostRows lost = writer_->take_lost_rows();
+    builder_.forget_rows(lost.all ? lost.batch : lost.batch + 1, lost.values);
+    failures_known_ = lost.failures;
+    kept_ops_ = 0;
+    kept_bytes_ = builder_.bytes();
   }
 
   // From the writer's thread. It must not wait for the run, which may be waiting for it.
@@ -208,18 +250,16 @@ class RecorderImpl final : public Recorder {
       return;
     }
     try {
+      learn_of_failure();
       if (closed_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
   }
 
-  // A forked child has no writer thread: it records nothing and leaves the parent's file alone.
-  bool in_forked_child() {
-    if (getpid() == process_) return false;
-    closed_ = true;
-    return true;
-  }
+  // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Asked before any lock
+  // is taken: whoever held it at the fork is not here to give it back.
+  bool in_forked_child() const { return forks_so_far() != forks_; }
 
   Status outcome() const {
     const WriterThread::Failures failures = writer_->failures();
@@ -232,7 +272,7 @@ class RecorderImpl final : public Recorder {
   }
 
   const RecorderOptions options_;
-  const pid_t process_;
+  const std::uint64_t forks_;  // when it was opened
   const BatchQueue::Clock::time_point started_;
 
   mutable std::mutex mutex_;  // held during an event, also while the event waits for room
@@ -240,6 +280,8 @@ class RecorderImpl final : public Recorder {
   std::uint64_t ops_ = 0, marks_ = 0;
   std::atomic<std::uint64_t> anomalies_{0};
   Dropped dropped_, unreported_;               // here, not by the writer; unreported: no DropRecord tells of them yet
+  std::uint64_t failures_known_ = 0;           // WriterThread::failed_writes() that the rows at hand take into account
+  std::optional<BatchQueue::Clock::time_point> oldest_row_;  // of the rows at hand, about
   std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
   bool hand_over_soon_ = false;
   std::atomic<bool> tick_waits_{false};

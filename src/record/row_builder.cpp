@@ -375,4 +375,15 @@ Dropped RowBuilder::thin_rows() {
   return dropped;
 }
 
+Dropped RowBuilder::drop_value_graph() noexcept { return nanhunt::record::drop_value_graph(rows_); }
+
+void RowBuilder::forget_rows(std::uint64_t first_batch, std::vector<ValueId> values) {
+  std::sort(values.begin(), values.end());
+  table_.for_each([&](ValueInfo& info) {
+    if (info.row_batch >= first_batch || std::binary_search(values.begin(), values.end(), info.record.id)) {
+      info.row_batch = 0;
+    }
+  });
+}
+
 }  // namespace nanhunt::record

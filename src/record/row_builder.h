@@ -50,6 +50,11 @@ class RowBuilder {
   void begin_batch(RecordBatch&& empty_batch) noexcept;
   // Drops routine rows of the batch at hand.
   Dropped thin_rows();
+  // Drops its values and all rows that name values.
+  Dropped drop_value_graph() noexcept;
+  // Rows in batches numbered `first_batch` or higher, and those of `values`, are not in the file: whatever names one
+  // of these values writes it again.
+  void forget_rows(std::uint64_t first_batch, std::vector<ValueId> values);
 
  private:
   struct Checkpoint;

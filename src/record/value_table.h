@@ -47,6 +47,13 @@ class ValueTable {
   // Keeps record and hides an older value with the same key. Strong exception guarantee. A value of storage 0 has no
   // identity: it is kept only until end_event().
   ValueInfo& add(ValueRecord record, DType dtype, std::uint64_t row_batch);
+  // Every value that is known.
+  template <typename Visit>
+  void for_each(Visit&& visit) {
+    for (auto& [storage, entry] : storages_) {
+      for (std::uint32_t link = entry.head; link != 0; link = slot(link).next) visit(slot(link));
+    }
+  }
   // The storage's use counts for eviction.
   void touch(std::uint64_t storage, std::uint64_t now);
 

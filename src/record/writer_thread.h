@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that owns the TraceWriter. It never stops the run: a batch that cannot be written is counted, its
-// strings and layouts are carried to the next one, and the run goes on.
+// strings and layouts are carried to the next one, and the run goes on. Batches that the run handed over before it
+// knew of the failure may name values that are not in the file: they are not written either.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "nanhunt/status.h"
 #include "nanhunt/trace.h"
@@ -34,12 +39,26 @@ class WriterThread {
     Status first;
   };
   Failures failures() const;
+
+  // Rows that the last failed write() kept out of the file; with them go all batches after `batch` that do not know
+  // of it yet.
+  struct LostRows {
+    std::uint64_t failures = 0;  // failed writes so far
+    std::uint64_t batch = 0;     // the one that failed
+    bool all = false;            // every row of it; else the values below
+    std::vector<ValueId> values;
+  };
+  std::uint64_t failed_writes() const { return failed_writes_.load(std::memory_order_acquire); }
+  LostRows take_lost_rows();
+
   const std::string& attempt_dir() const { return attempt_dir_; }
 
  private:
   void run();
-  void write(RecordBatch& batch, std::uint64_t next_seq);
-  void note_failure(const Status& status);
+  void write(BatchQueue::Item& item);
+  void lose(RecordBatch& batch, const RecordBatch& rows) noexcept;
+  void note_failure(Status status) noexcept;
+  void note_lost_rows(std::uint64_t batch, const RecordBatch* unwritten) noexcept;
 
   BatchQueue& queue_;
   std::unique_ptr<TraceWriter> writer_;
@@ -48,11 +67,18 @@ class WriterThread {
   const std::string attempt_dir_;
 
   // Only the thread touches these.
-  RecordBatch carried_;  // strings and layouts of batches that were lost
-  Dropped unreported_;   // lost rows that no DropRecord in the file tells of yet
+  struct Names {
+    std::vector<StringRecord> strings;
+    std::vector<LayoutRecord> layouts;
+  };
+  std::array<Names, 64> carried_;  // of batches that were lost, oldest first: room that is there when memory is not
+  std::size_t carried_count_ = 0;
+  Dropped unreported_;  // lost rows that no DropRecord in the file tells of yet
 
   mutable std::mutex mutex_;
   Failures failures_;
+  LostRows lost_rows_;
+  std::atomic<std::uint64_t> failed_writes_{0};
   std::thread thread_;  // last: starts when everything else is there
 };
 

@@ -61,13 +61,24 @@ class Writer final : public TraceWriter {
     Status status;
     add_to_tables(batch, status);
     if (batch.empty()) return status;
+    bool failed = false;  // then nothing follows: a row never stands without those it names, which come before it
     for_each_frame(batch, [&](const Frame& frame) {
-      rotate_if_full();
-      frame_open_ = false;
-      keep(status, write_tables());
+      if (!failed) {
+        rotate_if_full();
+        frame_open_ = false;
+        Status tables = write_tables();
+        failed = !tables;
+        if (failed) ++sequence_;  // stays used, as in append_rows
+        keep(status, std::move(tables));
+      }
       for (const RecordKind& kind : record_kinds()) {
         const RowRange rows = frame.of(kind.type);
-        if (rows.size() > 0) keep(status, write_rows(kind, batch, rows));
+        if (rows.size() == 0) continue;
+        if (failed) {
+          note_unwritten(kind, batch, rows);
+        } else {
+          keep(status, write_rows(kind, batch, rows, failed));
+        }
       }
     });
     return status;
@@ -133,10 +144,10 @@ class Writer final : public TraceWriter {
   }
 
   // Rows that cannot be stored are left out and named in the status; the others are written.
-  Status write_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows) {
+  Status write_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows, bool& failed) {
     columns_.clear();
     kind.encode(batch, rows, columns_);
-    if (!columns_.refused()) return append_rows(kind, batch, rows);
+    if (!columns_.refused()) return append_rows(kind, batch, rows, failed);
     Status status;
     RecordBatch good;
     for (std::size_t row = rows.begin; row < rows.end; ++row) {
@@ -145,32 +156,38 @@ class Writer final : public TraceWriter {
         kind.copy(batch, row, good);
       } else {
         keep(status, refused(kind, row, why));
-        note_unwritten(kind, batch, row);
+        note_unwritten(kind, batch, {row, row + 1});
       }
     }
     const RowRange all{0, kind.count(good)};
     if (all.size() == 0) return status;
     columns_.clear();
     kind.encode(good, all, columns_);
-    if (Status written = append_rows(kind, good, all); !written) return written;
+    if (Status written = append_rows(kind, good, all, failed); !written) return written;
     return status;
   }
 
   // A number that failed stays used: a reader then knows that something is missing.
-  Status append_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows) {
+  Status append_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows, bool& failed) {
     Status written = append_chunk(kind, batch, rows, 0);
     if (written) return written;
+    failed = true;
     ++sequence_;
-    for (std::size_t row = rows.begin; row < rows.end; ++row) note_unwritten(kind, batch, row);
+    note_unwritten(kind, batch, rows);
     return written;
   }
 
-  void note_unwritten(const RecordKind& kind, const RecordBatch& batch, std::size_t row) {
+  void note_unwritten(const RecordKind& kind, const RecordBatch& batch, RowRange rows) {
     if (unwritten_ == nullptr) return;
-    if (kind.type != kOpsType) return kind.copy(batch, row, *unwritten_);
-    OpRecord op = batch.ops[row];  // its ranges may be what was refused
-    op.input_count = op.output_count = op.scalar_count = 0;
-    unwritten_->ops.push_back(op);
+    for (std::size_t row = rows.begin; row < rows.end; ++row) {
+      if (kind.type != kOpsType) {
+        kind.copy(batch, row, *unwritten_);
+        continue;
+      }
+      OpRecord op = batch.ops[row];  // its ranges may be what was refused
+      op.input_count = op.output_count = op.scalar_count = 0;
+      unwritten_->ops.push_back(op);
+    }
   }
 
   // The columns of these rows have been written.

@@ -14,9 +14,13 @@
 namespace {
 
 thread_local long allocations_until_failure = -1;  // -1: never
+thread_local long failures_until_recovery = -1;    // -1: never
 
 void* allocate(std::size_t size) {
-  if (allocations_until_failure == 0) throw std::bad_alloc();
+  if (allocations_until_failure == 0) {
+    if (failures_until_recovery > 0 && --failures_until_recovery == 0) allocations_until_failure = -1;
+    throw std::bad_alloc();
+  }
   if (allocations_until_failure > 0) --allocations_until_failure;
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
@@ -109,6 +113,58 @@ TEST(OutOfMemory, EveryFailedAllocationCostsAnEventAtMost) {
     if (!failed) break;  // past the last allocation
   }
   EXPECT_TRUE(failed_somewhere);
+}
+
+// Fails the first write and leaves its thread without memory for the next `failures` allocations.
+class StarvingWriter final : public TraceWriter {
+ public:
+  StarvingWriter(std::shared_ptr<WriterScript> script, long failures)
+      : inner_(script), script_(std::move(script)), failures_(failures) {}
+  Status write(const RecordBatch& batch, RecordBatch* unwritten) override {
+    Status status = inner_.write(batch, unwritten);
+    if (!status) {
+      failures_until_recovery = failures_;
+      allocations_until_failure = 0;
+    }
+    return status;
+  }
+  Status close() override { return inner_.close(); }
+  const std::string& attempt_dir() const override { return inner_.attempt_dir(); }
+  std::uint64_t bytes_written() const override { return 0; }
+
+ private:
+  ScriptedWriter inner_;
+  std::shared_ptr<WriterScript> script_;
+  long failures_;
+};
+
+TEST(OutOfMemory, NamesOfALostBatchSurviveAWriterThatRunsOutOfMemory) {
+  const Events events;
+  for (long failures = 1; failures < 12; ++failures) {
+    // given a write that fails, after which there is no memory for a while
+    auto script = std::make_shared<WriterScript>();
+    script->failures_left = 1;
+    RecorderOptions options;
+    options.flush_ms = 1 << 20;
+    auto recorder = make_recorder(options, std::make_unique<StarvingWriter>(script, failures));
+    ASSERT_TRUE(recorder);
+    for (int round = 0; round < 30; ++round) {
+      record_all(**recorder, events);
+      (void)(*recorder)->flush();
+    }
+    (void)(*recorder)->close();
+    // then every name that a row uses is there
+    const RecordBatch all = script->all();
+    ASSERT_GT(all.ops.size(), 0u) << failures;
+    std::set<StringId> strings{0};
+    std::set<LayoutId> layouts{0};
+    for (const StringRecord& s : all.strings) EXPECT_TRUE(strings.insert(s.id).second);
+    for (const LayoutRecord& l : all.layouts) EXPECT_TRUE(layouts.insert(l.id).second);
+    for (const OpRecord& op : all.ops) EXPECT_TRUE(strings.contains(op.op) && strings.contains(op.module)) << failures;
+    for (const ValueRecord& v : all.values) EXPECT_TRUE(layouts.contains(v.layout)) << failures;
+    const RecorderCounters counters = (*recorder)->counters();
+    EXPECT_EQ(all.ops.size() + counters.dropped_ops, 60u) << failures;
+  }
 }
 
 }  // namespace

@@ -145,6 +145,7 @@ struct WriterScript {
   bool blocked = false;   // write() waits until it is not
   bool failing = false;   // write() fails
   bool throwing = false;  // write() throws
+  int failures_left = 0;  // so many more writes fail
   int waiting = 0;        // writes that wait now
   int writes = 0, closes = 0;
   std::vector<RecordBatch> batches;
@@ -184,7 +185,7 @@ class ScriptedWriter final : public TraceWriter {
     ++script_->writes;
     script_->changed.notify_all();
     if (script_->throwing) throw std::bad_alloc();
-    if (script_->failing) {
+    if (script_->failing || (script_->failures_left > 0 && script_->failures_left-- > 0)) {
       if (unwritten != nullptr) *unwritten = batch;
       return {StatusCode::kWriteFailed, "no space left on device"};
     }

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <random>
+#include <set>
 #include <sstream>
 
 #include "tests/trace/batch_text.h"
@@ -155,6 +157,51 @@ TEST_F(WriteFailure, a_row_that_cannot_be_stored_is_handed_back_alone) {
   ASSERT_EQ(unwritten.ops.size(), 1u);
   EXPECT_EQ(unwritten.ops[0].seq, 1u);
   EXPECT_EQ(read((*writer)->attempt_dir()).all.ops.size(), 2u);
+}
+
+TEST_F(WriteFailure, no_op_is_in_the_file_without_its_values_whatever_byte_the_disk_was_full_at) {
+  // given values that need much room and ops that need little
+  RecordBatch batch;
+  std::mt19937_64 random(34);
+  for (ValueId id = 1; id <= 9000; ++id) {
+    ValueRecord value;
+    value.id = id;
+    value.storage = random();
+    value.has_stats = true;
+    value.stats.level = StatsLevel::kSums;
+    value.stats.sum = static_cast<double>(random());
+    value.stats.sum_sq = static_cast<double>(random());
+    batch.values.push_back(value);
+    batch.outputs.push_back({id, 0, ArgRole::kRead});
+    OpRecord op;
+    op.seq = id - 1;
+    op.first_output = static_cast<std::uint32_t>(id - 1);
+    op.output_count = 1;
+    batch.ops.push_back(op);
+  }
+  const std::uint64_t whole = load(write_trace("whole", {batch}) + "/000000.nht").size();
+  bool in_the_middle = false;
+  for (std::uint64_t limit = 100; limit < whole; limit += whole / 50) {
+    auto writer = TraceWriter::create(path("run-" + std::to_string(limit)), info());
+    ASSERT_TRUE(writer.is_ok()) << writer.status().message();
+    // when the disk is full for one batch
+    RecordBatch unwritten;
+    {
+      const ScopedFileLimit full(limit);
+      EXPECT_EQ((*writer)->write(batch, &unwritten).code(), StatusCode::kWriteFailed);
+    }
+    ASSERT_TRUE((*writer)->close().is_ok());
+    // then
+    const ReadResult result = read((*writer)->attempt_dir());
+    std::set<ValueId> values;
+    for (const ValueRecord& value : result.all.values) values.insert(value.id);
+    for (const OpArg& arg : result.all.outputs) ASSERT_TRUE(values.contains(arg.value)) << limit;
+    EXPECT_EQ(result.all.ops.size() + unwritten.ops.size(), batch.ops.size());
+    EXPECT_EQ(result.all.values.size() + unwritten.values.size(), batch.values.size());
+    EXPECT_GT(result.health.chunks_lost, 0u);
+    in_the_middle = in_the_middle || (!result.all.ops.empty() && !unwritten.ops.empty());
+  }
+  EXPECT_TRUE(in_the_middle);
 }
 
 TEST_F(WriteFailure, a_disk_full_at_the_start_gives_an_error_and_leaves_no_half_attempt) {
