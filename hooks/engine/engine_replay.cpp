@@ -17,6 +17,10 @@ namespace {
 // gradients that differ, and later steps would compare the same thing again.
 constexpr std::uint32_t kComparedFurtherSteps = 10;
 
+// Steps that the loss scaler skips are no training. More than this many past the failing step, and the gradients did
+// not become finite.
+constexpr std::uint32_t kAllowedSkips = 40;
+
 bool is_finite(const engine::Tensor& tensor) {
   return !compute_stats(tensor.view(), StatsLevel::kFinite).any_nonfinite;
 }
@@ -50,17 +54,23 @@ class ReplayRun {
     trainer_->set_door_callback([this](engine::Trainer& at) { at_door(at); });
   }
 
-  // One step; true if everything stayed finite.
-  bool step(bool compare) {
+  enum class Outcome : std::uint8_t { kTrained, kSkipped, kNotFinite };
+
+  // One step. Gradients that are not finite are no failure where the loss scaler kept them from doing harm.
+  Outcome step(bool compare) {
     compare_ = compare;
     gradients_finite_ = true;
     expected_.clear();
-    last_loss_ = trainer_->step().loss;
+    const engine::StepResult result = trainer_->step();
+    last_loss_ = result.loss;
     const engine::Optimizer& optimizer = trainer_->optimizer();
-    const bool finite = gradients_finite_ && std::isfinite(last_loss_) && all_finite(optimizer.parameters()) &&
-                        all_finite(trainer_->model().named_buffers()) && all_finite(optimizer.named_state());
-    if (finite && compare) compare_updates();
-    return finite;
+    const bool finite = (gradients_finite_ || result.skipped) && std::isfinite(last_loss_) &&
+                        all_finite(optimizer.parameters()) && all_finite(trainer_->model().named_buffers()) &&
+                        all_finite(optimizer.named_state());
+    if (!finite) return Outcome::kNotFinite;
+    if (result.skipped) return Outcome::kSkipped;
+    if (compare) compare_updates();
+    return Outcome::kTrained;
   }
 
   double last_loss() const { return last_loss_; }
@@ -81,11 +91,14 @@ class ReplayRun {
       if (path.ends_with(kMaster)) masters.emplace(path.substr(0, path.size() - kMaster.size()), tensor);
     }
     const auto& parameters = optimizer.parameters();
+    gradients_finite_ = std::all_of(parameters.begin(), parameters.end(), [](const engine::NamedTensor& entry) {
+      return !entry.tensor.grad().defined() || is_finite(entry.tensor.grad());
+    });
+    // A step that is skipped has no update to compare, and must leave the reference where it is.
+    if (!compare_ || !gradients_finite_) return;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& [path, parameter] = parameters[i];
       if (!parameter.grad().defined()) continue;
-      gradients_finite_ = gradients_finite_ && is_finite(parameter.grad());
-      if (!compare_ || !gradients_finite_) continue;
       const auto master = masters.find(path);
       Expected expected;
       expected.stepped = master == masters.end() ? parameter : master->second;
@@ -145,13 +158,16 @@ class EngineReplay final : public hunt::Replay {
     record.step = step;
     ReplayRun run(make_trainer_(fix.id), reference_options(make_trainer_("")->optimizer().options()));
     record.finite = true;
-    const std::uint64_t last = std::uint64_t{step} + further_steps;
-    const std::uint64_t last_compared = std::uint64_t{step} + std::min(further_steps, kComparedFurtherSteps);
-    for (std::uint64_t s = 0; s <= last && record.finite; ++s) {
-      record.finite = run.step(/*compare=*/s <= last_compared);
+    const std::uint32_t compared = std::min(further_steps, kComparedFurtherSteps);
+    std::uint32_t skips = 0;
+    for (std::uint64_t s = 0; record.finite && (s <= step || record.further_steps < further_steps); ++s) {
+      using Outcome = ReplayRun::Outcome;
+      const Outcome outcome = run.step(/*compare=*/s <= step || record.further_steps < compared);
       if (s == step) record.loss_before = run.last_loss();
       record.loss_after = run.last_loss();
-      if (record.finite && s > step) ++record.further_steps;
+      if (s > step && outcome == Outcome::kTrained) ++record.further_steps;
+      if (s > step && outcome == Outcome::kSkipped) ++skips;
+      record.finite = outcome != Outcome::kNotFinite && skips <= kAllowedSkips;
     }
     record.update_factor = run.update_factor();
     return record;

@@ -17,6 +17,8 @@ constexpr std::array<std::string_view, 2> kNo = {};
 
 // Sorted by name: dispatcher names without "aten::" and without the underscore of the in-place form.
 constexpr OpInfo kOps[] = {
+    {"_amp_foreach_non_finite_check_and_unscale", kEach, Pole::kNone, kNo, ZeroRule::kSame, Bound::kUnknown},
+    {"_amp_update_scale", kEach, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
     {"_fused_adam", kArithmetic | kStoresState, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
     {"_fused_adamw", kArithmetic | kStoresState, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},
     {"_fused_sgd", kArithmetic | kStoresState, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown},

@@ -5,6 +5,7 @@
 
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -33,6 +34,8 @@ struct Trainer::Snapshot {
   std::vector<Tensor> parameters, buffers;
   std::vector<std::uint64_t> random_positions;
   Optimizer::Snapshot optimizer;
+  std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
+  std::optional<GradScaler::State> scaler;
 };
 
 struct Trainer::Impl {
@@ -40,8 +43,11 @@ struct Trainer::Impl {
   std::unique_ptr<Optimizer> optimizer;
   BatchSource batches;
   LossFunction loss;
+  TrainerOptions options;
+  std::optional<GradScaler> scaler;
   std::function<void(Trainer&)> door_callback;
   std::uint32_t next_step = 0;
+  bool keep_gradients = false;                           // of the step before, which was skipped
   bool start_marked = false;                             // observers know what the coming step starts from
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
 
@@ -64,37 +70,73 @@ struct Trainer::Impl {
     }
   }
 
-  Batch load_batch(std::uint32_t step) {
+  Batch load_batch(std::uint32_t step, std::uint32_t micro_batch) {
     const ScopedPhase phase(Phase::kData);
     const ScopedModule no_module("");
     mark_start();
-    Batch batch = batches(step);
-    notify_micro_batch(0, batch.sample_ids);
+    Batch batch = batches(step * options.micro_batches + micro_batch);
+    notify_micro_batch(micro_batch, batch.sample_ids);
     if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
     if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
     return batch;
   }
 
   Tensor compute_loss(const Batch& batch) {
+    std::optional<Autocast> region;
+    if (options.autocast) region.emplace(*options.autocast);
     Tensor output;
     {
       const ScopedPhase phase(Phase::kForward);
       output = (*model)(batch.inputs);
     }
     const ScopedPhase phase(Phase::kLoss);
-    const ScopedModule region("<loss>");
+    const ScopedModule module("<loss>");
     Tensor value = loss(output, batch);
+    if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
     notify_mark(MarkKind::kLoss, "loss", value);
     return value;
+  }
+
+  void run_backward(const Tensor& value) {
+    Tensor scaled = value;
+    if (scaler) {
+      const ScopedModule module("<loss>");
+      scaled = scaler->scale(value);
+    }
+    const ScopedPhase phase(Phase::kBackward);
+    scaled.backward();
+  }
+
+  // Gradients as the optimizer is about to use them.
+  void prepare_gradients() {
+    if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
+    if (scaler) scaler->unscale_(*optimizer);
+    if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
+    const ScopedPhase phase(Phase::kOptimizer);
+    for (const auto& [path, parameter] : optimizer->parameters()) {
+      if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
+    }
+  }
+
+  // True if the optimizer ran.
+  bool step_optimizer() {
+    notify_optimizer_begin();
+    const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
+    notify_optimizer_end(/*skipped=*/!ran);
+    if (scaler) scaler->update();
+    return ran;
   }
 };
 
 Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches,
-                 LossFunction loss)
+                 LossFunction loss, const TrainerOptions& options)
     : impl_(std::make_unique<Impl>()) {
   if (model == nullptr || optimizer == nullptr || !batches || !loss) {
     fail("trainer", "a model, an optimizer, a batch source and a loss", "an empty one");
   }
+  if (options.micro_batches == 0) fail("trainer", "1 or more micro-batches", "0");
+  impl_->options = options;
+  if (options.scaler) impl_->scaler.emplace(*options.scaler);
   impl_->model = std::move(model);
   impl_->optimizer = std::move(optimizer);
   impl_->batches = std::move(batches);
@@ -105,35 +147,33 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::step() {
   Impl& run = *impl_;
-  const std::uint32_t step = run.next_step;
-  notify_step_begin(step);
-  const Batch batch = run.load_batch(step);
-  run.optimizer->zero_grad();
-  const Tensor loss = run.compute_loss(batch);
-  {
-    const ScopedPhase phase(Phase::kBackward);
-    loss.backward();
+  StepResult result{.step = run.next_step};
+  notify_step_begin(result.step);
+  Batch batch;
+  Tensor loss;
+  for (std::uint32_t m = 0; m < run.options.micro_batches; ++m) {
+    batch = run.load_batch(result.step, m);
+    if (m == 0 && !run.keep_gradients) run.optimizer->zero_grad();
+    loss = run.compute_loss(batch);
+    result.loss += loss.item();
+    run.run_backward(loss);
   }
-  {
-    const ScopedPhase phase(Phase::kOptimizer);
-    for (const auto& [path, parameter] : run.optimizer->parameters()) {
-      if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
-    }
-  }
+  if (run.scaler) result.scale = run.scaler->get_scale();
+  run.prepare_gradients();
   if (run.door_callback) run.door_callback(*this);
-  notify_optimizer_begin();
-  run.optimizer->step();
-  notify_optimizer_end(/*skipped=*/false);
+  result.skipped = !run.step_optimizer();
+  run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;
-  const StepResult result{.step = step, .loss = loss.item(), .skipped = false};
-  notify_step_end(step, result.loss, run.optimizer->options().lr, /*scale=*/1, result.skipped);
+  notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
   return result;
 }
 
 std::uint32_t Trainer::next_step() const { return impl_->next_step; }
 Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
+GradScaler* Trainer::scaler() { return impl_->scaler ? &*impl_->scaler : nullptr; }
+const TrainerOptions& Trainer::options() const { return impl_->options; }
 
 void Trainer::set_door_callback(std::function<void(Trainer&)> callback) { impl_->door_callback = std::move(callback); }
 
@@ -144,6 +184,13 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
   out->buffers = clone_all(impl_->model->named_buffers());
   for (const RandomStream* stream : impl_->model->random_streams()) out->random_positions.push_back(stream->position());
   out->optimizer = impl_->optimizer->snapshot();
+  if (impl_->keep_gradients) {
+    for (const auto& [path, parameter] : impl_->optimizer->parameters()) {
+      const Tensor& grad = parameter.grad();
+      out->kept_gradients.push_back(grad.defined() ? grad.clone() : Tensor());
+    }
+  }
+  if (impl_->scaler) out->scaler = impl_->scaler->state();
   return out;
 }
 
@@ -154,6 +201,12 @@ void Trainer::restore(const Snapshot& snapshot) {
   for (std::size_t i = 0; i < streams.size(); ++i) streams[i]->seek(snapshot.random_positions[i]);
   impl_->optimizer->restore(snapshot.optimizer);
   impl_->optimizer->zero_grad();
+  impl_->keep_gradients = !snapshot.kept_gradients.empty();
+  for (std::size_t i = 0; i < snapshot.kept_gradients.size(); ++i) {
+    Tensor parameter = impl_->optimizer->parameters()[i].tensor;
+    if (snapshot.kept_gradients[i].defined()) parameter.set_grad(snapshot.kept_gradients[i].clone());
+  }
+  if (impl_->scaler && snapshot.scaler) impl_->scaler->load_state(snapshot.scaler);
   impl_->next_step = snapshot.next_step;
   impl_->start_marked = false;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An observer that writes down everything it is told, one line each, in order: "step 0", "batch 0 [3 1]",
-// "enter fc1", "op forward fc1 addmm", "mark parameter fc1.weight", "door", "stepped", "end 0".
+// "enter fc1", "op forward fc1 addmm", "mark parameter fc1.weight", "scaler unscale", "door", "stepped", "end 0".
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,14 +45,20 @@ class EventLog : public Observer {
   void on_mark(MarkKind kind, std::string_view path, const Tensor&) noexcept override {
     lines.push_back("mark " + std::string(mark_kind_name(kind)) + " " + std::string(path));
   }
+  void on_scaler(const ScalerEvent& event) noexcept override {
+    lines.push_back("scaler " + std::string(scaler_action_name(event.action)));
+  }
   void on_optimizer_begin() noexcept override { lines.push_back("door"); }
   void on_optimizer_end(bool skipped) noexcept override { lines.push_back(skipped ? "skipped" : "stepped"); }
-  void on_step_end(std::uint32_t step, double loss, double lr, double, bool) noexcept override {
+  void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override {
     lines.push_back("end " + std::to_string(step));
     last_loss = loss;
     last_lr = lr;
+    last_scale = scale;
+    last_skipped = skipped;
   }
-  double last_loss = 0, last_lr = 0;
+  double last_loss = 0, last_lr = 0, last_scale = 0;
+  bool last_skipped = false;
 };
 
 // The raw bytes of tensors, to compare runs bit for bit (NaN included).

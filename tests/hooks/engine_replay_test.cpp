@@ -139,6 +139,47 @@ TEST_F(EngineTrials, AnEngineThatThrowsInTheMiddleOfTrainingBreaksTheTrialOff) {
   EXPECT_TRUE(trials.broken_off[0].starts_with("fp32-masters: [")) << trials.broken_off[0];
 }
 
+// fp32 weights under autocast, with a loss scale that starts too high; `loss` sees the logits.
+TrainerFactory scaled_trainers(engine::LossFunction loss) {
+  return [loss](const std::string&) {
+    engine::MlpOptions model;
+    model.sizes = {64, 16, 10};
+    auto mlp = std::make_unique<engine::Mlp>(model);
+    auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-2});
+    engine::TrainerOptions options;
+    options.autocast = engine::AutocastOptions{};
+    options.scaler = engine::GradScalerOptions{.init_scale = 0x1p24};
+    return std::make_unique<engine::Trainer>(std::move(mlp), std::move(optimizer),
+                                             engine::digits_train_batches(32, 1, DType::kF32), loss, options);
+  };
+}
+
+TEST(EngineReplay, StepsThatTheLossScalerSkipsAreNeitherFailuresNorTraining) {
+  // given
+  const TrainerFactory make = scaled_trainers(
+      [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+  auto calibrating = make("");
+  ASSERT_TRUE(calibrating->step().skipped);
+  // when
+  const ExperimentRecord outcome = make_engine_replay(make, kFixes)->try_fix(kFixes[0], 0, hunt::kFurtherSteps);
+  // then: as many steps trained as were asked for, and what was compared agrees
+  EXPECT_TRUE(outcome.finite);
+  EXPECT_EQ(outcome.further_steps, hunt::kFurtherSteps);
+  EXPECT_GE(outcome.update_factor, 1);
+  EXPECT_LE(outcome.update_factor, 1.01);
+}
+
+TEST(EngineReplay, GradientsThatNoScaleMakesFiniteAreAFailureThoughEveryStepIsSkipped) {
+  // given: the derivative of sqrt at 0
+  const TrainerFactory make = scaled_trainers([](const Tensor& output, const engine::Batch& batch) {
+    const Tensor lost = engine::sum(engine::sqrt(engine::mul(output, 0.0)));
+    return engine::add(engine::cross_entropy(output, batch.targets), lost);
+  });
+  const ExperimentRecord outcome = make_engine_replay(make, kFixes)->try_fix(kFixes[0], 2, hunt::kFurtherSteps);
+  EXPECT_FALSE(outcome.finite);
+  EXPECT_EQ(outcome.further_steps, 0u);
+}
+
 TEST(EngineReplay, WhatTheFactoryThrowsReachesTheCaller) {
   auto replay = make_engine_replay(
       [](const std::string&) -> std::unique_ptr<engine::Trainer> { throw std::invalid_argument("no such fix"); },

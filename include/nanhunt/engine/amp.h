@@ -52,7 +52,7 @@ struct GradScalerOptions {
   double growth_factor = 2, backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
   bool enabled = true;
-  bool dynamic = true;  // false: the scale is constant and no step is held back (P15)
+  bool dynamic = true;  // false: the scale is constant, gradients are not checked, no step is held back (P15)
 };
 
 // torch.amp.GradScaler (rules G1-G14): the scale is fp32, backs off when a gradient is not finite, grows after an

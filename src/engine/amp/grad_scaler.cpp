@@ -97,7 +97,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     if (!grad.defined()) continue;
     const ScopedModule module(path);
     const bool found = amp::check_and_unscale_(grad, inv_scale);
-    state.found_inf = state.found_inf.value_or(false) || found;
+    state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
   }
   state.stage = Stage::kUnscaled;
   tell(ScalerAction::kUnscale, number, state.found_inf.value_or(false));
@@ -116,7 +116,7 @@ bool GradScaler::step(Optimizer& optimizer) {
   if (known_[number].state.stage == Stage::kReady) unscale_(optimizer);
   OptimizerState& state = known_[number].state;
   if (!state.found_inf) refuse("No inf checks were recorded for this optimizer.", number);
-  const bool runs = !*state.found_inf || !options_.dynamic;
+  const bool runs = !*state.found_inf;
   if (runs) optimizer.step();
   state.stage = Stage::kStepped;
   tell(runs ? ScalerAction::kStep : ScalerAction::kSkip, number, *state.found_inf);
