@@ -3,7 +3,12 @@
 
 #include <algorithm>
 
+#include "src/analyze/swallow.h"
+
 namespace nanhunt::analyze {
+
+Birth::Birth() = default;
+Birth::~Birth() = default;
 
 void StepSet::merge(Run run) {
   // Nearly always at the end: steps come in order.

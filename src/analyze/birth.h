@@ -115,7 +115,11 @@ struct ScaleTrial {
   std::uint32_t ended = 0;     // how many of them have a step record
 };
 
+struct Swallow;  // src/analyze/swallow.h
+
 struct Birth {
+  Birth();
+  ~Birth();
   BirthId id = 0;
   BirthKind kind = BirthKind::kOp;
   OpRef at;
@@ -143,6 +147,7 @@ struct Birth {
   std::uint64_t more_sinks = 0;
   std::optional<std::uint32_t> first_bad_loss;
   ScaleTrial trial;
+  std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;
 };

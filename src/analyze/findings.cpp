@@ -11,6 +11,7 @@
 #include "src/analyze/rules/exploding.h"
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/rules/scaler.h"
+#include "src/analyze/rules/swallowed.h"
 #include "src/analyze/text.h"
 
 namespace nanhunt::analyze {
@@ -30,6 +31,24 @@ Diagnosed diagnose(Case c) {
     if (auto diagnosis = rule.diagnose(c)) return {std::move(c), nullptr, rule.cls, std::move(*diagnosis)};
   }
   return {std::move(c), nullptr, FindingClass::kUnexplained, {}};
+}
+
+Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& context) {
+  std::vector<const EvidenceRecord*> elements;
+  if (const auto it = context.evidence.find(birth.at.seq); it != context.evidence.end() && birth.context != nullptr) {
+    const OpSnapshot& op = birth.context->op;
+    for (const EvidenceRecord& record : it->second) {
+      const bool ours = birth.context->bad_output < op.outputs.size() &&
+                        op.outputs[birth.context->bad_output].value == record.value;
+      if (ours) elements.push_back(&record);
+    }
+    std::stable_sort(elements.begin(), elements.end(),
+                     [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
+  }
+  Diagnosed found = diagnose(make_case(birth, names, std::move(elements)));
+  if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
+    found.histograms = &it->second;
+  return found;
 }
 
 // Earliest harm first, then the earliest birth; what was bad before any op comes before ops.
@@ -114,7 +133,8 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   f.call_site = c.text(birth.call_site);
   f.scale = birth.scale;
-  f.first_step = birth.events.first();
+  const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
+  f.first_step = events.first();
   f.title = d.diagnosis.title;
   f.explanation = d.diagnosis.explanation;
   f.evidence = d.diagnosis.evidence;
@@ -145,7 +165,7 @@ Finding make_finding(const Diagnosed& d) {
   }
   f.chain = birth.chain;
   if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
-  if (birth.first_bad_loss && *birth.first_bad_loss > birth.events.first()) {
+  if (birth.first_bad_loss && *birth.first_bad_loss > events.first()) {
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
   }
   if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
@@ -302,6 +322,26 @@ void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
   std::erase_if(findings, overflowed);
 }
 
+// Overflows that did no harm because something absorbed them. Only magnitude destroys: 1 / Inf of a true pole is exact.
+void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Names& names, const FaultContext& context) {
+  for (const Birth* birth : graph.swallowed()) {
+    Diagnosed found = diagnose_birth(*birth, names, context);
+    if (found.cls != FindingClass::kOverflow) continue;
+    Finding f = make_finding(found);
+    const auto same = std::find_if(findings.begin(), findings.end(), [&](const Finding& known) {
+      return known.cls == f.cls && known.place.op == f.place.op && known.place.module == f.place.module &&
+             known.place.phase == f.place.phase;
+    });
+    if (same != findings.end()) {  // it did harm in another step
+      same->evidence.push_back(fmt::format("In step {} the same overflow disappeared in {}.", birth->swallow->steps.first(),
+                                           place_text(birth->swallow->at, names)));
+      continue;
+    }
+    tell_swallowed(f, *birth->swallow, names);
+    findings.push_back(std::move(f));
+  }
+}
+
 // The scale cannot recover: told with the origin underneath, which is `found` by the caller where one was seen.
 Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::CollapseState& state) {
   Finding f = origin ? std::move(*origin) : Finding{};
@@ -368,20 +408,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   std::sort(origins.begin(), origins.end(), earlier);
   std::vector<Group> groups;
   for (const Birth* birth : origins) {
-    std::vector<const EvidenceRecord*> elements;
-    if (const auto it = context.evidence.find(birth->at.seq); it != context.evidence.end() && birth->context != nullptr) {
-      const OpSnapshot& op = birth->context->op;
-      for (const EvidenceRecord& record : it->second) {
-        const bool ours = birth->context->bad_output < op.outputs.size() &&
-                          op.outputs[birth->context->bad_output].value == record.value;
-        if (ours) elements.push_back(&record);
-      }
-      std::stable_sort(elements.begin(), elements.end(),
-                       [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
-    }
-    Diagnosed found = diagnose(make_case(*birth, names, std::move(elements)));
-    if (const auto it = context.histograms.find(birth->at.seq); it != context.histograms.end())
-      found.histograms = &it->second;
+    Diagnosed found = diagnose_birth(*birth, names, context);
     const Excuse excuse = excuse_of(found.c, found.cls, scaler);
     if (excuse != Excuse::kNone) {
       (excuse == Excuse::kOpen ? open : calibrated).add(std::move(found));
@@ -408,6 +435,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   std::vector<Finding> findings;
   for (Group& group : groups) findings.push_back(group.finish());
   for (const Growth& growth : context.growths) blame_growth(findings, growth);
+  add_swallowed(findings, graph, names, context);
   const bool faults = !findings.empty();
   if (collapse) {
     std::optional<Finding> origin;

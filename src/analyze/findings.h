@@ -16,14 +16,14 @@ namespace nanhunt::analyze {
 using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;    // by op
 using HistogramMap = std::map<std::uint64_t, std::vector<HistogramRecord>>;  // by op
 
-// Faults, in the order in which their badness first did harm.
-// What the loss scaler calibrated away is one finding that is no fault.
 struct FaultContext {
   const EvidenceMap& evidence;
   const HistogramMap& histograms;
   const ScalerWatch& scaler;
   const std::vector<Growth>& growths;
 };
+// Faults, in the order in which their badness first did harm.
+// What the loss scaler calibrated away is one finding that is no fault.
 std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context);
 
 // Which samples of the batch are bad, for a birth of kind kBatch.

@@ -87,7 +87,7 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
   if (record.step != step_ || !in_step_) {
     step_ = record.step;
     in_step_ = true;
-    scaled_ = skip_ = unscaled_ = false;
+    scaled_ = skip_ = found_ = unscaled_ = false;
     step_scale_ = scale_;
   }
   if (record.action == ScalerAction::kClip) {
@@ -124,12 +124,13 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
     case ScalerAction::kUnscale:
       if (optimizer.unscaled && step_scale_ != 1) misuse(Misuse::kUnscaleTwice, record, true);
       optimizer.unscaled = unscaled_ = true;
-      skip_ = skip_ || record.found_inf;
+      found_ = found_ || record.found_inf;
       break;
     case ScalerAction::kStep:
     case ScalerAction::kSkip:
       if (optimizer.stepped) misuse(Misuse::kStepTwice, record, record.action == ScalerAction::kStep);
       optimizer.stepped = true;
+      found_ = false;
       if (record.action == ScalerAction::kSkip) {
         skip_ = true;
         note(record, "skip");
@@ -188,9 +189,9 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   const bool ours = in_step_ && step_ == step.step;
   StepOutcome outcome;
   outcome.scaled = seen_ && (!ours || scaled_ || skip_ || unscaled_);
-  outcome.held_back = step.skipped || (ours && skip_);
+  outcome.held_back = step.skipped || (ours && (skip_ || found_));
   outcome.scale = ours && scaled_ ? step_scale_ : std::isfinite(step.scale) ? step.scale : scale_;
-  in_step_ = scaled_ = skip_ = unscaled_ = false;
+  in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;
 

@@ -92,7 +92,9 @@ class ScalerWatch {
 
   // Of the step at hand.
   std::uint32_t step_ = 0;
-  bool in_step_ = false, scaled_ = false, skip_ = false, unscaled_ = false;
+  bool in_step_ = false, scaled_ = false, unscaled_ = false;
+  bool skip_ = false;   // an optimizer was held back
+  bool found_ = false;  // a check found something, and no optimizer was told to run or not to
   double step_scale_ = 1;
   // Of each optimizer since the last update.
   struct Optimizer {

@@ -108,7 +108,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
     ++step_bad_ops_;
     bad_outputs(view_, at);
   } else if (bad_in) {
-    ++counts_.disappeared;
+    note_swallowed(view_, at);
     LabelSetId labels = 0;
     for (const Value* value : in_) {
       if (value != nullptr && (value->bad != 0 || value->tainted())) labels = labels_.merge(labels, value->labels);
@@ -117,6 +117,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
       if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
     }
   }
+  watch_swallowers(view_);
   finish_outputs(view_);
   return view_;
 }

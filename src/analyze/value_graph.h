@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -35,7 +36,6 @@ struct GraphCounts {
   std::uint64_t lost_ops = 0;          // gaps in sequence numbers
   std::uint64_t unwatched_inputs = 0;  // inputs whose row or statistics were missing
   std::uint64_t births_forgotten = 0;  // origins beyond kMaxOrigins
-  std::uint64_t disappeared = 0;       // ops that took in something bad and gave out nothing bad
 };
 
 class ValueGraph {
@@ -66,10 +66,13 @@ class ValueGraph {
   Footprint footprint() const { return {values_.size(), births_.size(), labels_.size(), graph_.size()}; }
   // Origins in order of birth.
   std::vector<const Birth*> origins() const;
+  // Births that did no harm seen anywhere, but whose infinities an op absorbed.
+  std::vector<const Birth*> swallowed() const;
 
  private:
   static constexpr std::size_t kMaxOrigins = 4096;  // harmful births kept; more are counted
   static constexpr std::size_t kMaxChains = 512;    // of which get a full chain
+  static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
   // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
   // away may not stand for what it cannot.
@@ -94,6 +97,8 @@ class ValueGraph {
   void judge_hits(const StepOutcome& outcome);
   void mark_unscaled();
   bool may_be_singular(const Birth& birth) const;
+  void note_swallowed(const OpInView& op, const OpRef& at);
+  void watch_swallowers(const OpInView& op);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
   bool all_settled(LabelSetId labels);
@@ -111,6 +116,8 @@ class ValueGraph {
   BirthId next_birth_ = 1;
   std::map<Place, std::vector<BirthId>> harmful_at_;
   std::size_t harmful_ = 0, chains_ = 0;
+  std::map<Place, BirthId> swallowed_at_;
+  std::set<StringId> swallowers_;  // modules of ops that absorbed
   std::vector<BirthId> pending_;                // first event in the current step
   std::vector<BirthId> born_in_step_;           // need the step's scale
   std::vector<BirthId> hit_in_step_;            // reached a sink in the current step

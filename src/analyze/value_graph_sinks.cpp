@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/analyze/case.h"
+#include "src/analyze/swallow.h"
 #include "src/analyze/value_graph.h"
 
 namespace nanhunt::analyze {
@@ -267,7 +268,7 @@ void ValueGraph::collect_garbage() {
   }
   std::sort(alive.begin(), alive.end());
   std::erase_if(births_, [&](const auto& entry) {
-    return !entry.second->harmful && !std::binary_search(alive.begin(), alive.end(), entry.first);
+    return !entry.second->harmful && entry.second->swallow == nullptr && !std::binary_search(alive.begin(), alive.end(), entry.first);
   });
 
   const std::vector<LabelSetId> new_sets = labels_.keep(used);

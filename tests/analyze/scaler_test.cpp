@@ -429,6 +429,40 @@ TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
   }
 }
 
+TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_it_found) {
+  ScaledRun run(4096, /*dynamic=*/false);
+  run.t.scaler(run.record(ScalerAction::kScale));
+  const Handle g = run.t.in("fc", Phase::kBackward)
+                       .op("mul_backward", {{"grad_output", run.t.value(finite().as(DType::kF16).range(0, 6e4))}},
+                           finite().as(DType::kF16).inf(1));
+  run.t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  for (const ScalerAction action : {ScalerAction::kUnscale, ScalerAction::kStep, ScalerAction::kUpdate}) {
+    ScalerRecord record = run.record(action);
+    record.found_inf = true;
+    run.t.scaler(record);
+  }
+  run.t.end_step(1, 4096);
+  run.steps(3);
+  EXPECT_EQ(table(analysis_of(run.t)), "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Misuse, of_a_refused_call_names_the_call) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"step() has already been called since the last update().", "step"},
+      {"unscale_() is being called after step().", "unscale_"},
+      {"Attempted update but _scale is None.  This may indicate ...", "update"},
+      {"No inf checks were recorded prior to update.", "update"},
+      {"No inf checks were recorded for this optimizer.", "step"},
+      {"Attempting to unscale FP16 gradients.", "unscale_"},
+      {"The growth factor must be > 1.0.", "GradScaler"},
+  };
+  for (const auto& [text, call] : cases) {
+    ScaledRun run(1024);
+    run.t.scaler(run.record(ScalerAction::kRefused), text);
+    EXPECT_EQ(analysis_of(run.t).findings.at(0).place.op, call) << text;
+  }
+}
+
 TEST(Misuse, that_was_refused_is_a_fault_where_the_run_ended_and_a_warning_where_it_went_on) {
   for (const bool goes_on : {true, false}) {
     ScaledRun run(1024);

@@ -30,18 +30,24 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   return d;
 }
 
-// "unscale_" of "unscale_() has already been called ...".
+// "unscale_" of "unscale_() has already been called ...". Texts are torch's (amp-semantics G1 to G14).
 std::string refused_call(const std::string& text) {
+  const auto has = [&](std::string_view words) { return text.find(words) != std::string::npos; };
   const std::size_t end = text.find("()");
   if (end != std::string::npos && end > 0 && text.find(' ') > end) return text.substr(0, end);
-  if (text.find("prior to update") != std::string::npos) return "update";
-  if (text.find("FP16 gradients") != std::string::npos) return "unscale_";
+  for (const char* call : {"unscale_", "step", "update"}) {
+    if (text.starts_with(std::string("Attempted ") + call + " ")) return call;
+  }
+  if (has("prior to update")) return "update";
+  if (has("FP16 gradients")) return "unscale_";
+  if (has("growth factor") || has("backoff factor")) return "GradScaler";
+  if (has("state dict")) return "load_state_dict";
   return "step";
 }
 
 Phase phase_of_call(const std::string& call) {
   if (call == "unscale_") return Phase::kUnscale;
-  if (call == "update") return Phase::kUpdate;
+  if (call == "update" || call == "GradScaler" || call == "load_state_dict") return Phase::kUpdate;
   return call == "scale" ? Phase::kScale : Phase::kOptimizer;
 }
 

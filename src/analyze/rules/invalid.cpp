@@ -22,6 +22,27 @@ std::string masks_text(const Case& c) {
   return parts.empty() ? "" : join(parts, 4) + ", written on purpose: a mask.";
 }
 
+// Which row of a softmax was fully masked: the one that holds the first NaN.
+std::string masked_row_text(const Case& c) {
+  const LayoutRecord* layout = c.names.layout(c.output->layout);
+  if (layout == nullptr || layout->sizes.size() < 2) return "";
+  std::vector<std::int64_t> row = coords_of(c.output->stats.first_nonfinite, layout->sizes);
+  if (row.empty()) return "";
+  const auto rank = static_cast<double>(row.size());
+  const ScalarSnapshot* given = c.scalar("dim");
+  double dim = given == nullptr ? rank - 1 : given->value;
+  if (dim < 0) dim += rank;
+  if (!(dim >= 0 && dim < rank)) return "";
+  const auto along = static_cast<std::size_t>(dim);
+  const std::int64_t length = layout->sizes[along];
+  row.erase(row.begin() + static_cast<std::ptrdiff_t>(along));
+  std::string text = fmt::format("Every entry of row {} is masked: the first row that is NaN", coords_text(row));
+  if (length > 0 && c.output->stats.nan % length == 0) {
+    text += fmt::format(" of {}", count_of(c.output->stats.nan / length, "such row"));
+  }
+  return text + ".";
+}
+
 Diagnosis indeterminate(const Case& c, const std::string& place) {
   Diagnosis d;
   if (c.info->has(kSoftmax)) {
@@ -35,6 +56,7 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
                                 made_text(c));
     d.advice = {"finite-mask"};
   }
+  if (c.info->has(kSoftmax)) add_if(d.evidence, masked_row_text(c));
   add_if(d.evidence, masks_text(c));
   add_if(d.evidence, c.element_text());
   return d;
