@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Image models learn: digits they have not seen, and images sharper than what they were given. Other seeds give 97.5 to
-// 99.4 percent after the same five epochs in fp32.
+// 99.4 percent after the same five epochs in fp32, and 97.7 to 99.2 under autocast with 6 or 7 skipped steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,20 +28,33 @@ double test_accuracy(Module& model, DType dtype) {
   return right / static_cast<double>(kDigitsTest);
 }
 
-Trainer cnn_trainer(DType dtype, bool fp32_masters = false) {
+Trainer cnn_trainer(DType dtype, bool fp32_masters = false, const TrainerOptions& options = {}) {
   auto model = std::make_unique<Cnn>(CnnOptions{.dtype = dtype});
   auto optimizer = make_optimizer(model->named_parameters(),
                                   {.algorithm = "adam", .lr = 3e-3, .fp32_masters = fp32_masters});
   return {std::move(model), std::move(optimizer), digits_train_batches(64, 1, dtype),
           [](const Tensor& output, const Batch& batch) {
             return cross_entropy(to(output, DType::kF32), batch.targets);
-          }};
+          },
+          options};
 }
 
 TEST(CnnTraining, passes_96_percent_on_unseen_digits_within_five_epochs) {
   Trainer trainer = cnn_trainer(DType::kF32);
   for (int i = 0; i < 5 * 22; ++i) trainer.step();
   EXPECT_GE(test_accuracy(trainer.model(), DType::kF32), 0.96);
+}
+
+TEST(CnnTraining, under_autocast_with_a_loss_scaler_passes_96_percent_too_after_a_few_skipped_steps) {
+  // given: a scale that the gradients do not fit at first
+  Trainer trainer = cnn_trainer(DType::kF32, /*fp32_masters=*/false,
+                                {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{.init_scale = 0x1p24}});
+  int skipped = 0;
+  for (int i = 0; i < 5 * 22; ++i) skipped += trainer.step().skipped;
+  EXPECT_GE(test_accuracy(trainer.model(), DType::kF32), 0.96);
+  EXPECT_GE(skipped, 1);
+  EXPECT_LE(skipped, 15);
+  EXPECT_GT(trainer.scaler()->get_scale(), 1);
 }
 
 TEST(CnnTraining, in_16_bits_with_fp32_masters_learns_as_well) {
