@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/html_magnitudes.h"
 #include "reports/numbers.h"
 
 namespace nanhunt::reports {
@@ -90,8 +91,12 @@ void write_chain(HtmlWriter& out, const ChainView& chain, std::size_t limit) {
       ++i;
     }
   }
+  if (const std::uint64_t rest = chain.omitted + (chain.steps.size() - shown); rest != 0) {
+    out.markup("<li class=\"fold\">");
+    write_and_more(out, rest);
+    out.markup("</li>");
+  }
   out.markup("</ol>");
-  write_and_more(out, chain.omitted + (chain.steps.size() - shown));
 }
 
 void count_cell(HtmlWriter& out, const std::string& text, bool alarming) {
@@ -162,14 +167,35 @@ void write_element(HtmlWriter& out, const ElementView& element) {
       .markup("</div></div></figure>");
 }
 
+void write_outcome(HtmlWriter& out, const AdviceView& one) {
+  if (!one.evidence.empty()) out.element("p", "seen", one.evidence);
+  if (!one.why.empty()) out.markup("<p class=\"reason\"><b>Why:</b> ").text(one.why).markup("</p>");
+}
+
+// What failed is no advice: it stands apart, as something that was tried.
 void write_advice(HtmlWriter& out, const std::vector<AdviceView>& advice) {
-  out.markup("<ul class=\"advice\">");
-  for (const AdviceView& one : advice) {
+  const auto failed =
+      std::find_if(advice.begin(), advice.end(), [](const AdviceView& a) { return a.tried == Tried::kFailed; });
+  if (advice.begin() != failed) {
+    out.markup("<ul class=\"advice\">");
+    for (auto one = advice.begin(); one != failed; ++one) {
+      out.markup("<li>");
+      write_tried(out, one->tried, one->badge);
+      out.element("p", "what", one->text);
+      write_outcome(out, *one);
+      out.markup("</li>");
+    }
+    out.markup("</ul>");
+  } else {
+    out.markup("<p>Nothing that was tried on this run helped. The place and the numbers below are where to start.</p>");
+  }
+  if (failed == advice.end()) return;
+  out.markup("<h3>What does not help</h3><ul class=\"advice vain\">");
+  for (auto one = failed; one != advice.end(); ++one) {
     out.markup("<li>");
-    write_tried(out, one.tried, one.badge);
-    out.element("p", "what", one.text);
-    if (!one.evidence.empty()) out.element("p", "seen", one.evidence);
-    if (!one.why.empty()) out.markup("<p class=\"reason\"><b>Why:</b> ").text(one.why).markup("</p>");
+    write_tried(out, one->tried, one->badge);
+    out.element("p", "tried-text", one->text);
+    if (!one->evidence.empty()) out.element("p", "seen", one->evidence);
     out.markup("</li>");
   }
   out.markup("</ul>");
@@ -188,13 +214,23 @@ void write_evidence(HtmlWriter& out, const FindingView& f, std::size_t limit) {
 
 }  // namespace
 
-void begin_part(HtmlWriter& out, std::string_view id, std::string_view title) {
-  out.markup("<section class=\"part\" id=\"")
-      .text(id)
-      .markup("\" aria-labelledby=\"")
-      .text(id)
-      .markup("-title\"><h2 id=\"");
+namespace {
+
+void finish_part_head(HtmlWriter& out, std::string_view id, std::string_view title) {
+  out.text(id).markup("\" aria-labelledby=\"").text(id).markup("-title\"><h2 id=\"");
   out.text(id).markup("-title\">").text(title).markup("</h2><div class=\"content\">");
+}
+
+}  // namespace
+
+void begin_part(HtmlWriter& out, std::string_view id, std::string_view title) {
+  out.markup("<section class=\"part\" id=\"");
+  finish_part_head(out, id, title);
+}
+
+void begin_wide_part(HtmlWriter& out, std::string_view id, std::string_view title) {
+  out.markup("<section class=\"part wide\" id=\"");
+  finish_part_head(out, id, title);
 }
 
 void end_part(HtmlWriter& out) { out.markup("</div></section>\n"); }
@@ -233,7 +269,7 @@ void write_facts(HtmlWriter& out, const std::vector<Fact>& facts) {
   out.markup("</dl>");
 }
 
-void write_answers(HtmlWriter& out, const FindingView& f) {
+void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scaler_answer) {
   out.markup("<dl class=\"answers\">");
   answer(out, "Which operation", f.operation, "", true);
   answer(out, "Which layer", f.layer, "", true);
@@ -242,37 +278,43 @@ void write_answers(HtmlWriter& out, const FindingView& f) {
   answer(out, "Does it matter?", f.matter, "", false);
   out.markup("<div><dt>What cures it</dt><dd>").element("span", "value", f.cure);
   if (!f.cure_badge.empty()) write_tried(out, f.cure_tried, f.cure_badge);
-  out.markup("</dd></div></dl>");
+  out.markup("</dd></div>");
+  if (!scaler_answer.empty()) answer(out, "Is it the loss scaler?", scaler_answer, "", false);
+  answer(out, "How sure", f.confidence, "", false);
+  out.markup("</dl>");
 }
 
-void write_finding_parts(HtmlWriter& out, const FindingView& f) {
+void write_finding_parts(HtmlWriter& out, const FindingView& f, const MagnitudeView& magnitudes) {
   begin_part(out, "why", "Why");
   out.element("p", "lede", f.explanation.empty() ? f.class_explanation : f.explanation);
   write_evidence(out, f, kMaxEvidence);
-  out.element("p", "certainty", "How sure: " + f.confidence + ".");
+  end_part(out);
+
+  begin_part(out, "advice", "What to do");
+  if (f.advice.empty()) {
+    out.markup("<p>No fix is known for this. The place and the numbers below are where to start.</p>");
+  } else {
+    write_advice(out, f.advice);
+  }
   end_part(out);
 
   if (!f.chain.empty()) {
     begin_part(out, "chain", "What happened");
-    out.markup("<p>From where the bad numbers were born to what they spoiled.</p>");
+    out.markup(
+        "<p>From the <b>origin</b>, where the bad numbers were born, through the operations that carried them on, to "
+        "the "
+        "<b>sinks</b> that they harmed.</p>");
     write_chain(out, f.chain, kMaxChainNodes);
-    write_names(out, "Spoiled", f.sinks);
+    write_names(out, "Harmed", f.sinks);
     write_names(out, "The same happened at", f.also);
     end_part(out);
   }
   begin_part(out, "numbers", "The numbers");
   if (f.element) write_element(out, *f.element);
   write_tensors(out, f);
-  write_names(out, "Samples of the data set", f.samples);
+  write_magnitudes(out, magnitudes);
+  write_names(out, f.samples_label, f.samples);
   write_facts(out, f.facts);
-  end_part(out);
-
-  begin_part(out, "advice", "What to do");
-  if (f.advice.empty()) {
-    out.markup("<p>No fix is known for this. The place and the numbers above are where to start.</p>");
-  } else {
-    write_advice(out, f.advice);
-  }
   end_part(out);
 }
 
@@ -281,14 +323,13 @@ void write_other_finding(HtmlWriter& out, const FindingView& f) {
   write_severity(out, f.severity, f.severity_word);
   out.markup(" ").element("span", "title", f.title).markup(" ").element("code", "", f.class_name);
   out.markup("</summary><div class=\"inside\">");
-  write_answers(out, f);
+  write_answers(out, f, "");
   out.element("p", "", f.explanation.empty() ? f.class_explanation : f.explanation);
   write_evidence(out, f, kOtherEvidence);
-  out.element("p", "certainty", "How sure: " + f.confidence + ".");
   if (!f.chain.empty()) write_chain(out, f.chain, kOtherChainNodes);
   if (f.element) write_element(out, *f.element);
   write_tensors(out, f);
-  write_names(out, "Samples of the data set", f.samples);
+  write_names(out, f.samples_label, f.samples);
   write_names(out, "The same happened at", f.also);
   if (!f.advice.empty()) write_advice(out, f.advice);
   write_facts(out, f.facts);

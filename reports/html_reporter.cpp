@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements render_html of nanhunt/reporter.h: one file that opens offline, holds no script and asks for
-// nothing. The page around it is html/page.html.
+// Implements render_html of nanhunt/reporter.h: one file that opens offline and asks for nothing. All of it can be read
+// without scripts; with them (html/src) the chain becomes a graph, the timeline and the layers become charts.
+// The page around it is html/page.html.
+#include <utility>
+#include <vector>
+
 #include "nanhunt/reporter.h"
 #include "reports/html_chart.h"
+#include "reports/html_data.h"
 #include "reports/html_finding.h"
+#include "reports/html_layers.h"
+#include "reports/html_magnitudes.h"
 #include "reports/html_page.h"
 #include "reports/html_writer.h"
 #include "reports/numbers.h"
@@ -16,9 +23,11 @@ namespace {
 
 using namespace reports;
 
-// The file stays below 5 MB: everything but the other findings is bounded to far less than the rest, and
-// these stop being written past this size.
-constexpr std::size_t kOthersStopAt = 2'500'000;
+// The file stays below 5 MB: what can be long stops being written past these sizes, and the map of layers takes what is
+// left.
+constexpr std::size_t kOthersStopAt = 1'600'000;
+constexpr std::size_t kLayersStopAt = 2'500'000;
+constexpr std::size_t kPageBytes = 4'800'000;
 
 void open_verdict(HtmlWriter& out, VerdictStatus status) {
   switch (status) {
@@ -52,7 +61,7 @@ void write_verdict(HtmlWriter& out, const ReportModel& model) {
   const bool says_more = model.status != VerdictStatus::kClean && model.meaning != model.headline;
   if (says_more) out.element("p", "lede", model.meaning);
   if (model.origin) {
-    write_answers(out, *model.origin);
+    write_answers(out, *model.origin, model.scaler_answer);
   } else {
     write_facts(out, model.watched);
   }
@@ -77,7 +86,7 @@ void write_eps(HtmlWriter& out, const ReportModel& model) {
   begin_part(out, "eps", "Guard constants");
   out.markup(
       "<p>A small constant (eps) keeps a denominator away from zero, as long as the format in which it is added can "
-      "hold it.</p><div class=\"scroll\" role=\"region\" aria-label=\"Guard constants\" tabindex=\"0\"><table>"
+      "hold it.</p><div class=\"scroll\" role=\"region\" aria-label=\"Table of guard constants\" tabindex=\"0\"><table>"
       "<caption>Every eps, as the arithmetic sees it</caption><thead><tr><th scope=\"col\">Where</th>"
       "<th scope=\"col\">Phase</th><th scope=\"col\" class=\"num\">eps</th><th scope=\"col\">Formed in</th>"
       "<th scope=\"col\" class=\"num\">Becomes</th><th scope=\"col\">Verdict</th><th scope=\"col\" "
@@ -104,7 +113,7 @@ void write_experiments(HtmlWriter& out, const ReportModel& model) {
   begin_part(out, "tried", "What was tried");
   out.markup(
       "<p>The run was trained again from its start, each time with one thing changed.</p>"
-      "<div class=\"scroll\" role=\"region\" aria-label=\"What was tried\" tabindex=\"0\"><table>"
+      "<div class=\"scroll\" role=\"region\" aria-label=\"Table of what was tried\" tabindex=\"0\"><table>"
       "<caption>Fixes tried on this very run</caption><thead><tr><th scope=\"col\">Change</th><th "
       "scope=\"col\">Outcome</th>"
       "<th scope=\"col\" class=\"num\">Finite steps past the failure</th><th scope=\"col\" class=\"num\">Loss</th>"
@@ -119,9 +128,9 @@ void write_experiments(HtmlWriter& out, const ReportModel& model) {
   end_part(out);
 }
 
-void write_timeline(HtmlWriter& out, const TimelineView& view) {
+void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineView& view) {
   if (view.empty()) return;
-  begin_part(out, "timeline", "Loss");
+  begin_part(out, "timeline", "Over the steps");
   write_loss_chart(out, view);
   out.markup(
       "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
@@ -139,6 +148,7 @@ void write_timeline(HtmlWriter& out, const TimelineView& view) {
   if (view.omitted != 0) {
     out.element("p", "more", plural(view.omitted, "step is", "steps are") + " not drawn; bad ones are kept longest.");
   }
+  if (model.scaler) write_scaler(out, *model.scaler);
   end_part(out);
 }
 
@@ -162,6 +172,16 @@ void write_coverage(HtmlWriter& out, const ReportModel& model) {
   end_part(out);
 }
 
+void write_words(HtmlWriter& out) {
+  begin_part(out, "words", "Words used here");
+  out.markup("<dl class=\"words\">");
+  for (const Word& word : words()) {
+    out.markup("<div>").element("dt", "", word.word).element("dd", "", word.meaning).markup("</div>");
+  }
+  out.markup("</dl>");
+  end_part(out);
+}
+
 void write_runs(HtmlWriter& out, const ReportModel& model) {
   if (model.runs.empty()) return;
   begin_part(out, "run", "What ran");
@@ -179,23 +199,43 @@ void write_runs(HtmlWriter& out, const ReportModel& model) {
 }
 
 // Replaces the names in the template, each once, never looking at what was put in.
-std::string fill_template(std::string_view page, std::string_view title, std::string_view body) {
-  struct Slot {
-    std::string_view name, content;
-  };
-  const Slot slots[] = {
-      {"{{policy}}", kPageStyleHash}, {"{{title}}", title}, {"{{style}}", kPageStyle}, {"{{body}}", body}};
+std::string fill_template(std::string_view page,
+                          const std::vector<std::pair<std::string_view, std::string_view>>& slots) {
   std::string out;
-  out.reserve(page.size() + kPageStyle.size() + body.size() + title.size());
-  for (const Slot& slot : slots) {
-    const std::size_t at = page.find(slot.name);
+  for (const auto& [name, content] : slots) {
+    const std::size_t at = page.find(name);
     if (at == std::string_view::npos) continue;
     out += page.substr(0, at);
-    out += slot.content;
-    page.remove_prefix(at + slot.name.size());
+    out += content;
+    page.remove_prefix(at + name.size());
   }
   out += page;
   return out;
+}
+
+// Data and scripts of the charts; nothing where the charts could not be bundled.
+std::string make_scripts(const Analysis& analysis, const ReportModel& model, std::size_t layer_rows,
+                         std::size_t so_far) {
+  if (kPageScript.empty()) return "";
+  const std::size_t taken = so_far + kPageScript.size() + kPageStyle.size();
+  const std::size_t left = taken < kPageBytes ? kPageBytes - taken : 0;
+  std::string out = "<script type=\"application/json\" id=\"page-data\">";
+  out += make_page_data(analysis, model, layer_rows, left);
+  out += "</script>\n<script>";
+  out += kPageScript;
+  return out + "</script>\n";
+}
+
+void write_footer(HtmlWriter& out) {
+  out.markup("<footer><p>Made by nanhunt ").text(version()).markup(" from the recorded trace alone. ");
+  if (kPageScript.empty()) {
+    out.markup("This page holds no script and asks for nothing from any network.</p></footer>");
+  } else {
+    out.markup(
+        "This page asks for nothing from any network. Its charts are drawn with uPlot and dagre, whose licences stand "
+        "at "
+        "the end of its source.</p></footer>");
+  }
 }
 
 }  // namespace
@@ -206,18 +246,31 @@ std::string render_html(const Analysis& analysis) {
   out.markup("<header class=\"masthead\"><p class=\"brand\">nanhunt</p>").element("p", "run", model.run_line);
   out.markup("</header>\n<main>\n");
   write_verdict(out, model);
-  if (model.origin) write_finding_parts(out, *model.origin);
+  if (model.origin) {
+    const Finding* origin = find_origin(analysis);
+    write_finding_parts(out, *model.origin, origin != nullptr ? view_magnitudes(*origin) : MagnitudeView{});
+  }
   write_experiments(out, model);
   write_others(out, model);
-  write_timeline(out, make_timeline_view(analysis));
+  write_timeline(out, model, make_timeline_view(analysis));
+  const std::size_t layer_rows = write_layers(out, model, kLayersStopAt);
   write_eps(out, model);
   write_coverage(out, model);
+  write_words(out);
   write_runs(out, model);
-  out.markup("</main>\n<footer><p>Made by nanhunt ").text(version());
-  out.markup(
-      " from the recorded trace alone. This page holds no script and asks for nothing from any network.</p></footer>");
+  out.markup("</main>\n");
+  write_footer(out);
+  const std::string body = out.take();
   const std::string title = escape_html(model.verdict_word + ": " + model.headline + " · nanhunt");
-  return fill_template(kPageTemplate, title, out.take());
+  const std::string scripts = make_scripts(analysis, model, layer_rows, body.size());
+  std::string policy;
+  if (!kPageScript.empty()) policy = "script-src '" + std::string(kPageScriptHash) + "'; ";
+  policy += "style-src '" + std::string(kPageStyleHash) + "'";
+  return fill_template(kPageTemplate, {{"{{policy}}", policy},
+                                       {"{{title}}", title},
+                                       {"{{style}}", kPageStyle},
+                                       {"{{body}}", body},
+                                       {"{{scripts}}", scripts}});
 }
 
 }  // namespace nanhunt

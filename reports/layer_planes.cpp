@@ -7,8 +7,8 @@
 namespace nanhunt::reports {
 namespace {
 
-constexpr int kHeadroomSteps = 4;      // per binade
-constexpr int kShareSteps = 12;        // per binade
+constexpr int kHeadroomSteps = 4;  // per binade
+constexpr int kShareSteps = 12;    // per binade
 constexpr int kLeastShareBinade = -20;
 
 // NaN means that nothing was seen.

@@ -56,10 +56,10 @@ std::string format_bytes(std::uint64_t n) {
   return with_precision(size, std::chars_format::fixed, size < 10 ? 1 : 0) + " " + std::string(kUnits[unit]);
 }
 
-std::string format_short(double value) {
+std::string format_short(double value, int digits_kept) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  std::string text = with_precision(value, std::chars_format::general, 6);
+  std::string text = with_precision(value, std::chars_format::general, digits_kept);
   // 5.96046e-08 is written 5.96046e-8, and 1e+20 as 1e20.
   const std::size_t e = text.find('e');
   if (e == std::string::npos) return text;
@@ -70,18 +70,18 @@ std::string format_short(double value) {
   return text;
 }
 
+std::string format_percent(double share) {
+  const double percent = 100 * share;
+  if (percent > 0 && percent < 0.01) return "< 0.01 %";
+  const int decimals = percent >= 10 || percent == 0 ? 0 : percent >= 1 ? 1 : 2;
+  const std::string figure = with_precision(percent, std::chars_format::fixed, decimals);
+  return (share < 1 && figure == "100" ? "> 99" : figure) + " %";
+}
+
 std::string format_share(std::int64_t part, std::int64_t whole) {
-  std::string text = format_signed_count(part) + " of " + format_signed_count(whole);
+  const std::string text = format_signed_count(part) + " of " + format_signed_count(whole);
   if (whole <= 0 || part < 0 || part > whole) return text;
-  const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-  std::string figure = with_precision(percent, std::chars_format::fixed,
-                                      percent >= 10 || percent == 0 ? 0
-                                      : percent >= 1                ? 1
-                                                                    : 2);
-  // "0 %" and "100 %" are kept for none and all.
-  if (part > 0 && percent < 0.01) figure = "< 0.01";
-  if (part < whole && figure == "100") figure = "> 99";
-  return text + " (" + figure + " %)";
+  return text + " (" + format_percent(static_cast<double>(part) / static_cast<double>(whole)) + ")";
 }
 
 std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit) {

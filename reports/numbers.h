@@ -21,7 +21,8 @@ std::string clip(std::string_view raw, std::size_t limit);
 std::string format_count(std::uint64_t n);  // "1,234,567"
 std::string format_signed_count(std::int64_t n);
 std::string format_bytes(std::uint64_t n);                        // "1.2 MiB"
-std::string format_short(double value);                           // at most 6 significant digits; "NaN", "+Inf", "-Inf"
+std::string format_short(double value, int digits = 6);           // significant digits; "NaN", "+Inf", "-Inf"
+std::string format_percent(double share);                         // "0.29 %"; "0 %" and "100 %" mean none and all
 std::string format_share(std::int64_t part, std::int64_t whole);  // "12 of 4,096 (0.29 %)"
 std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit = 16);  // "[128, 64]"
 std::string join(const std::vector<std::string>& parts, std::string_view between);

@@ -26,6 +26,7 @@ std::string run_line(const Analysis& analysis) {
   if (!info.device.empty()) parts.push_back(clip(info.device, kNameLimit));
   if (!info.dtypes.empty()) parts.push_back(clip(join(info.dtypes, ", "), kNameLimit));
   if (!info.level.empty()) parts.push_back("level " + clip(info.level, kNameLimit));
+  parts.push_back("attempt " + std::to_string(analysis.ranks.front().attempt));
   if (analysis.ranks.size() > 1) parts.push_back(plural(analysis.ranks.size(), "rank", "ranks"));
   return join(parts, " · ");
 }
@@ -180,6 +181,11 @@ ReportModel make_report_model(const Analysis& analysis) {
     model.experiments.push_back(view_experiment(analysis.experiments[i]));
   }
   model.experiments_omitted = analysis.experiments.size() - model.experiments.size();
+
+  model.scaler_answer = scaler_sentence(analysis, origin);
+  model.scaler = view_scaler(analysis);
+  model.layers = view_layers(analysis);
+  model.layers_omitted = analysis.layers_omitted + (analysis.layers.size() - model.layers.size());
 
   view_coverage(analysis, model);
   for (std::size_t i = 0; i < analysis.ranks.size() && i < kMaxRanks; ++i) {

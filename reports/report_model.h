@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
+#include "reports/layers_view.h"
 #include "reports/wording.h"
 
 namespace nanhunt::reports {
@@ -88,7 +89,10 @@ struct FindingView {
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
   Tried cure_tried = Tried::kNotTried;
   std::vector<Fact> facts;  // where exactly: call site, micro-batch, rank, scale, seq, occurrences ...
-  Lines evidence, samples, sinks, also;
+  Lines evidence, sinks, also;
+  Lines samples;              // of the data set
+  std::string samples_label;  // "Bad samples", "The batch of that step"
+  bool samples_are_bad = false;
   std::vector<TensorRow> tensors;  // inputs, then the output
   std::uint64_t tensors_omitted = 0;
   std::optional<ElementView> element;
@@ -116,7 +120,7 @@ struct RunView {
 struct ReportModel {
   VerdictStatus status = VerdictStatus::kInconclusive;
   std::string verdict_word, headline, meaning;
-  std::string run_line;               // "scenario adam-eps · nanhunt-engine · cpu · level ops"
+  std::string run_line;               // "scenario adam-eps · nanhunt-engine · cpu · level ops · attempt 0"
   std::optional<FindingView> origin;  // the finding the verdict is about
   std::vector<FindingView> others;
   std::uint64_t findings_omitted = 0;
@@ -126,6 +130,10 @@ struct ReportModel {
   std::uint64_t experiments_omitted = 0;
   std::vector<Fact> watched;              // steps, operations ...
   Lines unwatched, not_modelled, losses;  // losses: what the trace itself lost
+  std::string scaler_answer;              // is it the loss scaler?
+  std::optional<ScalerView> scaler;
+  std::vector<LayerRow> layers;  // in the order of the analysis
+  std::uint64_t layers_omitted = 0;
   std::vector<RunView> runs;
   std::uint64_t runs_omitted = 0;
 };

@@ -55,7 +55,7 @@ std::string listed(const Lines& lines) {
   return join(first, ", ") + (rest == 0 ? "" : std::string(" ").append(and_more(rest)));
 }
 
-void write_answers(TextLayout& out, const FindingView& f) {
+void write_answers(TextLayout& out, const FindingView& f, const std::string& scaler_answer) {
   out.fact("Operation", f.operation, kLabelWidth, Ink::kBold);
   out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
   out.fact("When", "step " + f.step + ", phase " + f.phase, kLabelWidth, Ink::kBold);
@@ -63,8 +63,9 @@ void write_answers(TextLayout& out, const FindingView& f) {
   out.fact("Matters?", f.matter, kLabelWidth);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabelWidth,
            f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kPlain);
+  out.fact("Scaler?", scaler_answer, kLabelWidth);
   out.fact("Certainty", f.confidence, kLabelWidth);
-  if (!f.samples.empty()) out.fact("Samples", listed(f.samples), kLabelWidth);
+  if (!f.samples.empty() && f.samples_are_bad) out.fact("Samples", listed(f.samples), kLabelWidth);
 }
 
 void write_why(TextLayout& out, const FindingView& f) {
@@ -122,6 +123,20 @@ void write_chain_step(TextLayout& out, const ChainStep& step) {
   out.paragraph(text, 2, arrow);
 }
 
+// The words of this chain and what they mean.
+void write_lifecycle_words(TextLayout& out, const ChainView& chain) {
+  std::vector<Lifecycle> used;
+  for (const ChainStep& step : chain.steps) {
+    if (step.badge != lifecycle_name(step.lifecycle)) continue;
+    if (std::find(used.begin(), used.end(), step.lifecycle) == used.end()) used.push_back(step.lifecycle);
+  }
+  std::vector<std::string> words;
+  for (const Lifecycle l : used) {
+    words.push_back(std::string(lifecycle_name(l)).append(": ").append(lifecycle_phrase(l)));
+  }
+  if (!words.empty()) out.paragraph(join(words, ". ") + ".", 2);
+}
+
 void write_chain(TextLayout& out, const FindingView& f) {
   if (f.chain.empty()) return;
   out.heading("What happened (* origin, > carried on, # reached what is trained)");
@@ -143,16 +158,25 @@ void write_chain(TextLayout& out, const FindingView& f) {
   }
   const std::uint64_t rest = hidden_carriers + hidden_sinks + f.chain.omitted;
   if (rest != 0) out.paragraph(and_more(rest), 4);
+  write_lifecycle_words(out, f.chain);
 }
 
 void write_advice(TextLayout& out, const FindingView& f) {
   if (f.advice.empty()) return;
-  out.heading("What to do");
-  for (const AdviceView& advice : f.advice) {
-    out.raw("  " + out.ink(std::string("[").append(advice.badge).append("]"), tried_ink(advice.tried)));
-    out.paragraph(advice.text, 4);
-    if (!advice.evidence.empty()) out.paragraph(advice.evidence, 4);
-    if (!advice.why.empty()) out.paragraph(advice.why, 4, "why: ");
+  const auto failed = std::find_if(f.advice.begin(), f.advice.end(),
+                                   [](const AdviceView& advice) { return advice.tried == Tried::kFailed; });
+  if (failed != f.advice.begin()) out.heading("What to do");
+  for (auto advice = f.advice.begin(); advice != failed; ++advice) {
+    out.raw("  " + out.ink(std::string("[").append(advice->badge).append("]"), tried_ink(advice->tried)));
+    out.paragraph(advice->text, 4);
+    if (!advice->evidence.empty()) out.paragraph(advice->evidence, 4);
+    if (!advice->why.empty()) out.paragraph(advice->why, 4, "why: ");
+  }
+  if (failed == f.advice.end()) return;
+  out.heading("What does not help");
+  for (auto advice = failed; advice != f.advice.end(); ++advice) {
+    out.paragraph(advice->text, 2, "- ");
+    if (!advice->evidence.empty()) out.paragraph(advice->evidence, 4);
   }
 }
 
@@ -181,6 +205,12 @@ void write_eps(TextLayout& out, const ReportModel& model) {
   out.heading("Guard constants that do not guard");
   out.table(rows, {false, true, false, true, false, true}, 2);
   if (bad > kEpsShown) out.paragraph(and_more(bad - kEpsShown), 2);
+}
+
+void write_scaler(TextLayout& out, const ReportModel& model) {
+  if (!model.scaler) return;
+  out.heading("Loss scaler");
+  out.paragraph(model.scaler->summary, 2);
 }
 
 void write_lines(TextLayout& out, const Lines& lines) {
@@ -235,7 +265,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   if (model.origin) {
     const FindingView& f = *model.origin;
     out.blank();
-    write_answers(out, f);
+    write_answers(out, f, model.scaler_answer);
     write_why(out, f);
     write_element(out, f);
     write_tensors(out, f);
@@ -246,6 +276,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
     out.paragraph(model.meaning, 0);
   }
   write_others(out, model);
+  write_scaler(out, model);
   write_eps(out, model);
   write_coverage(out, model, make_timeline_view(analysis));
   if (model.origin) {

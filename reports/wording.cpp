@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reports/wording.h"
 
+#include <array>
+
 #include "reports/numbers.h"
 #include "src/core/text.h"
 
@@ -128,7 +130,7 @@ std::string_view lifecycle_phrase(Lifecycle l) {
     case Lifecycle::kTransform:
       return "infinity in, NaN out";
     case Lifecycle::kPropagate:
-      return "carries bad numbers on";
+      return "bad inputs, bad output";
     case Lifecycle::kDisappear:
       return "bad inputs, clean output";
     case Lifecycle::kUnknown:
@@ -196,6 +198,30 @@ std::string_view tried_phrase(Tried t) {
       return "not tried";
   }
   return "not tried";
+}
+
+std::span<const Word> words() {
+  const auto confidence = [](Confidence c) {
+    return Word{confidence_name(c), confidence_phrase(c).substr(confidence_name(c).size() + 2)};
+  };
+  const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_name(l), lifecycle_phrase(l)}; };
+  static const std::array<Word, 14> kWords = {{
+      {"origin", "the operation at which the numbers that did harm were born"},
+      {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},
+      {"class", "the kind of thing that went wrong, such as overflow"},
+      lifecycle(Lifecycle::kAppear),
+      lifecycle(Lifecycle::kTransform),
+      lifecycle(Lifecycle::kPropagate),
+      lifecycle(Lifecycle::kDisappear),
+      lifecycle(Lifecycle::kUnknown),
+      confidence(Confidence::kProved),
+      confidence(Confidence::kObserved),
+      confidence(Confidence::kInferred),
+      {"headroom", "how often the largest number could double before its format overflows, in binades (powers of two)"},
+      {"underflow", "the share of elements that were lost to zero, or are subnormal and keep fewer digits"},
+      {"skipped step", "the loss scaler found NaN or infinity in the gradients and left the parameters as they were"},
+  }};
+  return kWords;
 }
 
 std::string matter_sentence(const Finding& finding) {

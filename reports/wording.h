@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,12 @@ std::string_view severity_word(Severity s);          // "Fault"
 enum class Tried { kWorked, kFailed, kNotTried };
 Tried tried(const std::optional<bool>& verified);
 std::string_view tried_phrase(Tried t);  // "seen to work on this run"
+
+// A word of the report and what it means. README.md has the same table; tests/reports hold the two together.
+struct Word {
+  std::string_view word, meaning;
+};
+std::span<const Word> words();
 
 // Does it matter? A sentence that begins with Yes, No or It may.
 std::string matter_sentence(const Finding& finding);

@@ -54,6 +54,11 @@ HtmlScan scan_html(const std::string& html) {
       scan.style = html.substr(at, end - at);
       at = end;
     }
+    if (tag.name == "script") {
+      const std::size_t end = html.find("</script>", at);
+      scan.scripts.push_back(html.substr(at, end - at));
+      at = end;
+    }
     scan.tags.push_back(std::move(tag));
   }
   return scan;

@@ -14,9 +14,10 @@ struct HtmlTag {
 };
 struct HtmlScan {
   std::vector<HtmlTag> tags;
-  std::string text;   // all text between tags, entities as they stand, without the style
-  std::string style;  // of the one style element
-  std::string error;  // empty: every tag was read to its end
+  std::string text;                  // all text between tags, entities as they stand, without style and scripts
+  std::string style;                 // of the one style element
+  std::vector<std::string> scripts;  // what each script element holds, data among them
+  std::string error;                 // empty: every tag was read to its end
 };
 
 HtmlScan scan_html(const std::string& html);

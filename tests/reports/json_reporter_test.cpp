@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/reports/golden.h"
 #include "nanhunt/reporter.h"
 #include "reports/json_values.h"
+#include "tests/reports/golden.h"
 #include "tests/reports/sample_analysis.h"
 #include "tests/reports/sample_runs.h"
 

@@ -64,8 +64,7 @@ TEST(LayerPlanes, merged_columns_keep_the_worst_of_their_cells) {
   EXPECT_EQ(planes.columns, 2U);
   EXPECT_EQ(planes.steps_per_column, 20U);
   EXPECT_EQ(planes.first_step, 5U);
-  EXPECT_EQ(planes.headroom,
-            (std::vector<std::uint8_t>{headroom_byte(2), 0, headroom_byte(8), headroom_byte(1)}));
+  EXPECT_EQ(planes.headroom, (std::vector<std::uint8_t>{headroom_byte(2), 0, headroom_byte(8), headroom_byte(1)}));
   EXPECT_EQ(planes.underflow, (std::vector<std::uint8_t>{underflow_byte(0.5F), 0, 0, underflow_byte(1)}));
   EXPECT_EQ(planes.nonfinite, (std::vector<std::uint8_t>{0b0010}));
 }

@@ -230,8 +230,8 @@ Analysis make_overflow_analysis() {
       "forward pass, so no scale can help.";
   f.lifecycle = Lifecycle::kAppear;
   f.bad_elements = 17;
-  f.inputs = {make_tensor("input", "mat1", "", {32, 512}, -14, {3, 9, 40, 120, 300, 720, 1500, 2400, 3100, 3300, 2600,
-                                                              1300, 600, 280, 80, 24, 6, 2}),
+  f.inputs = {make_tensor("input", "mat1", "", {32, 512}, -14,
+                          {3, 9, 40, 120, 300, 720, 1500, 2400, 3100, 3300, 2600, 1300, 600, 280, 80, 24, 6, 2}),
               make_tensor("input", "mat2", "blocks.1.mlp.fc2.weight", {512, 128}, -20,
                           {12, 60, 260, 1000, 3000, 7400, 13000, 17000, 14000, 7000, 2200, 500, 90, 14})};
   f.inputs[0].stats.zero = 402;

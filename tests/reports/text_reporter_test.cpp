@@ -4,10 +4,11 @@
 
 #include <string>
 
-#include "tests/reports/golden.h"
 #include "nanhunt/reporter.h"
 #include "reports/text_layout.h"
+#include "tests/reports/golden.h"
 #include "tests/reports/sample_analysis.h"
+#include "tests/reports/sample_runs.h"
 
 namespace nanhunt {
 namespace {
@@ -34,6 +35,17 @@ TEST(TextReporter, the_five_questions_are_answered_in_the_first_lines) {
   EXPECT_THAT(text, ContainsRegex("When +step 0, phase optimizer\n"));
   EXPECT_THAT(text, ContainsRegex("Cause +eps_underflow: "));
   EXPECT_THAT(text, ContainsRegex("Cure +Keep fp32 master weights and optimizer state. .seen to work on this run.\n"));
+}
+
+TEST(TextReporter, a_run_with_a_scaler_is_told_as_in_the_golden_text) {
+  expect_golden("overflow.txt", render_text(make_overflow_analysis()));
+}
+
+TEST(TextReporter, only_bad_samples_are_listed) {
+  Analysis analysis = make_overflow_analysis();
+  EXPECT_THAT(render_text(analysis), Not(HasSubstr("Samples")));
+  analysis.findings[0].cls = FindingClass::kBadInput;
+  EXPECT_THAT(render_text(analysis), ContainsRegex("Samples +4, 8, 15, 16, 23, 42\n"));
 }
 
 TEST(TextReporter, hostile_names_cannot_steer_a_terminal) {

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// node check_page.mjs BROWSER PACKAGES: starts one browser and answers lines of [case, page] on stdin with one line of JSON
+// each: what the case saw on that page, or {"failed": why}. Ends, and the browser with it, when stdin does. PACKAGES is the
+// folder that holds node_modules.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const [, , executablePath, packages] = process.argv;
+const require = createRequire(join(packages, "package.json"));
+const { chromium } = require("playwright-core");
+const kArguments = [
+  "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+  "--disable-sync",
+];
+const kPatience = 20_000;
+
+// A page that keeps what it asked for, what of it was let through, and what it complained about.
+async function open(visit, options = {}) {
+  const { browser, page_path } = visit;
+  const context = await browser.newContext({ viewport: { width: 1200, height: 900 }, ...options });
+  visit.contexts.push(context);
+  const page = await context.newPage();
+  page.setDefaultTimeout(kPatience);
+  const seen = { requests: [], fetched: [], errors: [], dialogs: 0 };
+  page.on("request", (request) => seen.requests.push(request.url()));
+  page.on("requestfinished", (request) => seen.fetched.push(request.url()));
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) seen.errors.push(message.text());
+  });
+  page.on("pageerror", (error) => seen.errors.push(String(error)));
+  page.on("dialog", (dialog) => {
+    ++seen.dialogs;
+    dialog.dismiss();
+  });
+  await page.goto(pathToFileURL(page_path).href, { waitUntil: "load", timeout: kPatience });
+  return { page, seen };
+}
+
+const pressed = async (page, ...keys) => {
+  for (const key of keys) await page.keyboard.press(key);
+};
+const first_column = (page) =>
+  page.$$eval("#layer-table tbody tr:not([hidden])", (rows) => rows.map((row) => row.cells[0].textContent));
+const cases = {
+  async quiet(visit) {
+    const { page, seen } = await open(visit);
+    await page.waitForTimeout(300);
+    return { ...seen, ready: await page.evaluate(() => document.documentElement.dataset.ready) };
+  },
+
+  async hostile(visit) {
+    const { page, seen } = await open(visit);
+    await page.waitForTimeout(300);
+    return {
+      ...seen,
+      foreign: await page.evaluate(() => document.querySelectorAll("img, iframe, object, [onerror], [onload]").length),
+      scripts: await page.evaluate(() => document.scripts.length),
+      pwned: await page.evaluate(() => typeof window.pwned !== "undefined"),
+      title: await page.title(),
+      graph: (await page.locator("#chain .graph").count()) ? await page.locator("#chain .graph").textContent() : "",
+    };
+  },
+
+  async accessible(visit) {
+    const source = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+    const out = {};
+    for (const colorScheme of ["light", "dark"]) {
+      const { page } = await open(visit, { colorScheme, bypassCSP: true });
+      await page.$$eval("details", (all) => all.forEach((one) => (one.open = true)));
+      await page.evaluate(source);
+      const result = await page.evaluate(() => window.axe.run());
+      out[colorScheme] = result.violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.target).join(" ")}`);
+    }
+    return out;
+  },
+
+  async names_of_canvases(visit) {
+    const { page } = await open(visit);
+    return page.$$eval("canvas", (all) => all.map((c) => ({ role: c.getAttribute("role"), name: c.getAttribute("aria-label") })));
+  },
+
+  async table(visit) {
+    const { page } = await open(visit);
+    const order = await first_column(page);
+    const sort = page.locator("#layer-table thead button", { hasText: "Headroom" }).first();
+    await sort.focus();
+    await pressed(page, "Enter");
+    const figures = () => page.$$eval("#layer-table tbody tr", (rows) => rows.map((r) => parseFloat(r.cells[8].textContent)));
+    const descending = await figures();
+    await pressed(page, "Enter");
+    const ascending = await figures();
+    const said = await page.$eval("#layer-table th[aria-sort]", (th) => [th.textContent, th.getAttribute("aria-sort")]);
+    await page.locator("#layer-table-filter").focus();
+    await page.keyboard.type("MLP.fc2");
+    const found = await first_column(page);
+    const count = await page.locator("#layers .count").textContent();
+    await pressed(page, "Tab", "Space");
+    return { order, descending, ascending, said, found, count, bad: await first_column(page) };
+  },
+
+  async without_scripts(visit) {
+    const { page, seen } = await open(visit, { javaScriptEnabled: false });
+    return {
+      ...seen,
+      headline: await page.locator("h1").textContent(),
+      answers: await page.locator(".verdict .answers").innerText(),
+      chain: await page.locator("#chain .chain").first().isVisible(),
+      still: await page.locator("#timeline svg.chart").isVisible(),
+      layers: await page.locator("#layer-table tbody tr").count(),
+    };
+  },
+
+  async rail(visit) {
+    const { page } = await open(visit);
+    const marks = () =>
+      page.$$eval(".rail .mark", (all) => all.map((m) => [m.getAttribute("class"), m.getAttribute("d"), m.textContent]));
+    const whole = await marks();
+    await page.locator(".plots .u-over").first().scrollIntoViewIfNeeded();
+    const plot = await page.locator(".plots .u-over").first().boundingBox();
+    await page.mouse.move(plot.x + plot.width * 0.75, plot.y + 40);
+    await page.mouse.down();
+    await page.mouse.move(plot.x + plot.width * 0.95, plot.y + 40, { steps: 4 });
+    await page.mouse.up();
+    await page.waitForTimeout(200);
+    return {
+      whole, zoomed: await marks(), key: await page.locator(".charts .key").innerText(),
+      name: await page.locator(".rail").getAttribute("aria-label"),
+      painted: await page.$$eval(".plots canvas", (all) =>
+        all.map((c) => {
+          const pixels = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+          return pixels.some((value, i) => i % 4 === 3 && value !== 0);
+        })),
+    };
+  },
+
+  async steps_by_keyboard(visit) {
+    const { page } = await open(visit);
+    await page.locator(".plots").focus();
+    await pressed(page, "Home");
+    const first = await page.locator(".charts .readout").textContent();
+    await pressed(page, "ArrowRight");
+    const second = await page.locator(".charts .readout").textContent();
+    await pressed(page, "End");
+    return { first, second, last: await page.locator(".charts .readout").textContent() };
+  },
+
+  async graph(visit) {
+    const { page } = await open(visit);
+    const focused = () => page.evaluate(() => document.activeElement?.getAttribute("aria-label"));
+    const stops = await page.locator(".graph [tabindex='0']").count();
+    await page.locator(".graph [tabindex='0']").focus();
+    const start = await focused();
+    await pressed(page, "ArrowDown");
+    const next = await focused();
+    await pressed(page, "End");
+    const end = await focused();
+    const folds = await page.locator(".graph [role='button']").count();
+    let unfolded = null;
+    if (folds) {
+      const before = await page.locator(".graph .node").count();
+      await page.locator(".graph [role='button']").first().focus();
+      await pressed(page, "Enter");
+      unfolded = (await page.locator(".graph .node").count()) - before;
+    }
+    return { stops, start, next, end, folds, unfolded, list: await page.locator("#chain details .chain > li").count() };
+  },
+
+  async map(visit) {
+    const { page } = await open(visit);
+    const pixels = async () =>
+      page.$eval(".map canvas", (c) => Array.from(c.getContext("2d").getImageData(c.width - 5, 5, 1, 1).data));
+    const headroom = await pixels();
+    await page.locator(".map-frame").focus();
+    await pressed(page, "End", "ArrowDown");
+    const readout = await page.locator(".map .readout").textContent();
+    await page.locator("#map-underflow").check();
+    const underflow = await pixels();
+    await page.locator(".map details summary").click();
+    return {
+      headroom, underflow, readout, legend: await page.locator(".map .key").innerText(),
+      twin: await page.locator(".map details tbody tr").count(), caption: await page.locator(".map details caption").textContent(),
+    };
+  },
+
+  async look(visit) {
+    const paper = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const { page: light } = await open(visit, { colorScheme: "light" });
+    const { page: dark } = await open(visit, { colorScheme: "dark" });
+    const out = { light: await paper(light), dark: await paper(dark) };
+    await light.locator("button.theme").click();
+    out.chosen_dark = await paper(light);
+    out.label = await light.locator("button.theme").textContent();
+    await light.locator("button.theme").click();
+    out.chosen_light = await paper(light);
+    await dark.emulateMedia({ media: "print" });
+    out.print = await paper(dark);
+    return out;
+  },
+
+  async print(visit) {
+    const { page } = await open(visit, { colorScheme: "dark" });
+    await page.emulateMedia({ media: "print" });
+    const visible = (selector) => page.locator(selector).first().isVisible();
+    return {
+      headline: await visible("h1"), still: await visible("#timeline svg.chart"), charts: await visible(".charts"),
+      theme: await visible("button.theme"), tools: await visible(".tools"), map: await visible(".map"),
+      bytes: (await page.pdf({ format: "A4" })).length,
+    };
+  },
+
+  async still(visit) {
+    const { page } = await open(visit, { reducedMotion: "reduce" });
+    return page.evaluate(() => ({
+      scrolling: getComputedStyle(document.documentElement).scrollBehavior,
+      moving: document.getAnimations().length,
+    }));
+  },
+
+  async narrow(visit) {
+    const { page, seen } = await open(visit, { viewport: { width: 360, height: 740 } });
+    return { ...seen, wider: await page.evaluate(() => document.documentElement.scrollWidth - innerWidth) };
+  },
+
+  async time(visit) {
+    const times = [];
+    for (let i = 0; i < 5; ++i) {
+      const { page } = await open(visit);
+      times.push(Number(await page.evaluate(() => document.documentElement.dataset.ready)));
+    }
+    return { ready_ms: times };
+  },
+};
+
+const browser = await chromium.launch({ executablePath, args: kArguments, timeout: kPatience });
+for await (const line of createInterface({ input: process.stdin })) {
+  const [wanted, page_path] = JSON.parse(line);
+  const visit = { browser, page_path, contexts: [] };
+  let answer;
+  try {
+    answer = await cases[wanted](visit);
+  } catch (error) {
+    answer = { failed: String(error) };
+  }
+  for (const context of visit.contexts) await context.close();
+  console.log(JSON.stringify(answer));
+}
+await browser.close();

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.html in a browser: quiet, self-contained, readable without scripts, usable by keyboard, deaf to hostile names.
+
+One browser serves all cases, through page/check_page.mjs; each case has a time of its own, and opens the page anew.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = ROOT / "reports" / "html"
+SCRIPT = pathlib.Path(__file__).with_name("page") / "check_page.mjs"
+BIN = pathlib.Path(os.environ.get("NANHUNT_BIN_DIR", ROOT / "build" / "dev" / "bin"))
+SECONDS = 90
+
+
+def run(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Browser:
+    """Started when first asked; ended, with all it started, when a case takes too long and after the last one."""
+
+    def __init__(self, *command):
+        self.command = list(map(str, command))
+        self.process = None
+
+    def ask(self, case, page):
+        if self.process is None:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+        watchdog = threading.Timer(SECONDS, self.end)
+        watchdog.start()
+        try:
+            self.process.stdin.write(json.dumps([case, str(page)]) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if not answer:
+            self.end()
+            pytest.fail(f"{case}: no answer from the browser within {SECONDS} s")
+        seen = json.loads(answer)
+        assert "failed" not in seen, seen["failed"]
+        return seen
+
+    def end(self):
+        process, self.process = self.process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def node():
+    found = shutil.which("node") or shutil.which("nodejs")
+    if not found:
+        pytest.skip("there is no node: the page is not opened in a browser")
+    if not (PACKAGES / "node_modules" / "playwright-core").is_dir():
+        pytest.skip("reports/html/node_modules is not there (tools/setup): the page is not opened in a browser")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = os.environ.get("NANHUNT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found:
+        pytest.skip("there is no chromium: the page is not opened in a browser")
+    return found
+
+
+@pytest.fixture(scope="module")
+def make_page(tmp_path_factory):
+    program = BIN / "write_sample_report"
+    if not program.is_file():
+        pytest.skip(f"{program} is not built: there is no page to open")
+    folder = tmp_path_factory.mktemp("pages")
+
+    def make(kind):
+        path = folder / f"{kind}.html"
+        if not path.exists():
+            run([program, kind, path])
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def see(node, browser, make_page):
+    open_browser = Browser(node, SCRIPT, browser, PACKAGES)
+
+    def see(case, page):
+        path = page if isinstance(page, pathlib.Path) else make_page(page)
+        if 'id="page-data"' not in path.read_text():
+            pytest.skip("this build has a report page without charts")
+        return open_browser.ask(case, path)
+
+    yield see
+    open_browser.end()
+
+
+KINDS = ["fault", "overflow", "calibrating", "clean", "hostile", "empty", "long"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_asks_for_nothing_but_itself_and_complains_of_nothing(see, make_page, kind):
+    seen = see("quiet", kind)
+    assert seen["requests"] == [make_page(kind).as_uri()]
+    assert seen["errors"] == []
+    assert seen["ready"] is not None
+
+
+def test_hostile_names_are_text(see):
+    seen = see("hostile", "hostile")
+    assert seen["errors"] == [] and seen["dialogs"] == 0 and not seen["pwned"]
+    assert seen["foreign"] == 0 and seen["scripts"] == 2
+    assert len(seen["requests"]) == 1
+    assert "<img src=x onerror=alert(1)>" in seen["graph"]
+
+
+HOSTILE = [
+    "</script><script>window.pwned=1</script>",
+    "<img src=x onerror=window.pwned=1>",
+    "<svg onload=window.pwned=1>",
+    "<!--<script>",
+    "]]><script>window.pwned=1</script>",
+    "\u2028window.pwned=1\u2029",
+    "\"><iframe src=javascript:window.pwned=1>",
+    "{{scripts}}{{body}}",
+    "<style>@import 'http://127.0.0.1:9/x'</style>",
+    "</title><script src=http://127.0.0.1:9/x></script>",
+    "__proto__",
+]
+
+
+def with_chain_names(page, names, escape):
+    """The page with other names in its data, as it would be with or without the layer that escapes them."""
+    head, rest = page.split('id="page-data">', 1)
+    data, tail = rest.split("</script>", 1)
+    data = json.loads(data)
+    for node, name in zip(data["chain"]["nodes"], names * 9, strict=False):
+        node["title"] = node["place"] = node["amount"] = name
+    text = json.dumps(data)
+    if escape:
+        for mark in "<>&":
+            text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return f'{head}id="page-data">{text}</script>{tail}'
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_hostile_name_in_the_data_is_drawn_as_text(see, make_page, tmp_path, name):
+    page = tmp_path / "escaped.html"
+    page.write_text(with_chain_names(make_page("overflow").read_text(), [name], escape=True))
+    seen = see("hostile", page)
+    assert seen["errors"] == [] and not seen["pwned"]
+    assert seen["foreign"] == 0 and seen["scripts"] == 2 and len(seen["requests"]) == 1
+    assert name[:8] in seen["graph"]
+
+
+def test_the_policy_alone_stops_what_escaping_would_have_let_through(see, make_page, tmp_path):
+    page = tmp_path / "unescaped.html"
+    page.write_text(with_chain_names(make_page("overflow").read_text(), HOSTILE, escape=False))
+    seen = see("hostile", page)
+    assert seen["scripts"] > 2 or seen["foreign"] > 0, "nothing came through: this test would prove nothing"
+    assert not seen["pwned"] and seen["dialogs"] == 0
+    assert seen["fetched"] == [page.as_uri()]
+
+
+@pytest.mark.parametrize("kind", ["overflow", "fault", "clean"])
+def test_axe_finds_nothing_in_light_and_dark(see, kind):
+    assert see("accessible", kind) == {"light": [], "dark": []}
+
+
+def test_every_canvas_has_a_name(see):
+    canvases = see("names_of_canvases", "overflow")
+    assert len(canvases) == 4
+    assert all(canvas["role"] == "img" and len(canvas["name"]) > 20 for canvas in canvases)
+
+
+def test_layers_are_sorted_and_found_by_keyboard(see):
+    seen = see("table", "overflow")
+    assert seen["descending"] == sorted(seen["descending"], reverse=True)
+    assert seen["ascending"] == sorted(seen["ascending"]) != seen["descending"]
+    assert seen["said"] == ["Headroom", "ascending"]
+    assert sorted(seen["found"]) == sorted(name for name in seen["order"] if "mlp.fc2" in name)
+    assert seen["count"] == "4 of 20 layers"
+    assert sorted(seen["bad"]) == ["blocks.2.mlp.fc2", "blocks.3.mlp.fc2"]
+
+
+@pytest.mark.parametrize("kind", ["fault", "overflow"])
+def test_the_verdict_is_there_without_scripts(see, kind):
+    seen = see("without_scripts", kind)
+    assert seen["headline"].startswith("In step")
+    for question in ["Which operation", "Which layer", "When", "Why", "What cures it", "loss scaler?", "How sure"]:
+        assert question in seen["answers"]
+    assert seen["chain"] and seen["still"]
+    assert seen["layers"] == (20 if kind == "overflow" else 0)
+    assert len(seen["requests"]) == 1
+
+
+def test_what_is_not_finite_stands_on_a_rail_in_shapes_of_its_own(see):
+    seen = see("rail", "hostile")
+    kinds = {mark[0].split()[1]: mark[1] for mark in seen["whole"]}
+    assert kinds.keys() == {"nan", "pos-inf", "neg-inf", "skipped", "bad-ops"}
+    assert len(set(kinds.values())) == 5, "two kinds share a shape"
+    for words in ["loss is NaN", "loss is +Inf", "loss is -Inf", "step skipped"]:
+        assert words in seen["key"] and words in seen["name"]
+
+
+def test_the_rail_follows_the_zoom_and_the_lines_are_drawn(see):
+    seen = see("rail", "overflow")
+    assert seen["painted"] == [True, True, True]
+    assert any("step 24: loss is +Inf" in mark[2] for mark in seen["whole"])
+    assert not any("step 24:" in mark[2] for mark in seen["zoomed"])
+    assert any("loss is NaN" in mark[2] for mark in seen["zoomed"])
+
+
+def test_steps_are_read_out_by_keyboard(see):
+    seen = see("steps_by_keyboard", "overflow")
+    norms = r"gradient norm [\d.]+ · weight norm [\d.]+"
+    assert re.match(rf"step 0 · loss 2\.\d+ · scale 65536 · {norms} · skipped$", seen["first"])
+    assert seen["second"].startswith("step 1 · loss 2.")
+    assert seen["last"].startswith("step 59 · loss NaN")
+
+
+def test_the_graph_is_walked_by_keyboard_and_has_a_list_beside_it(see):
+    seen = see("graph", "overflow")
+    assert seen["stops"] == 1
+    assert seen["start"].startswith("appear: addmm, blocks.1.mlp.fc2")
+    assert seen["next"].startswith("propagate: add, blocks.1 ")
+    assert seen["end"].startswith("sink: gradient")
+    assert seen["list"] > 10
+
+
+def test_a_fold_of_the_graph_opens_by_keyboard(see):
+    seen = see("graph", "fault")
+    assert seen["folds"] == 1
+    assert seen["unfolded"] == 3
+
+
+def test_the_map_is_read_out_by_keyboard_and_has_a_table_beside_it(see):
+    seen = see("map", "overflow")
+    assert seen["headroom"] != seen["underflow"]
+    assert re.match(r"blocks\.0\.attn\.proj · step 59 · headroom [\d.]+ binades · underflow [\d.]+ %$", seen["readout"])
+    for words in ["NaN or Inf", "nothing seen"]:
+        assert words in seen["legend"]
+    assert seen["twin"] == 20
+    assert seen["caption"].startswith("Largest share lost to underflow")
+
+
+def test_light_and_dark_follow_the_system_until_the_reader_chooses(see):
+    seen = see("look", "overflow")
+    assert seen["light"] != seen["dark"]
+    assert seen["chosen_dark"] == seen["dark"] and seen["chosen_light"] == seen["light"]
+    assert seen["label"] == "Light view"
+    assert seen["print"] == "rgb(255, 255, 255)"
+
+
+def test_paper_gets_still_pictures_and_no_buttons(see):
+    seen = see("print", "overflow")
+    assert seen["headline"] and seen["still"]
+    assert not (seen["charts"] or seen["theme"] or seen["tools"] or seen["map"])
+    assert seen["bytes"] > 10_000
+
+
+def test_nothing_moves_for_who_wants_no_motion(see):
+    assert see("still", "overflow") == {"scrolling": "auto", "moving": 0}
+
+
+@pytest.mark.parametrize("kind", ["overflow", "fault", "hostile", "long"])
+def test_a_narrow_window_needs_no_sideways_scrolling(see, kind):
+    assert see("narrow", kind)["wider"] <= 0
+
+
+def test_the_scripts_pass_their_type_check(node):
+    compiler = PACKAGES / "node_modules" / "typescript" / "bin" / "tsc"
+    if not compiler.is_file():
+        pytest.skip("typescript is not there (tools/setup --for test)")
+    run([node, compiler, "-p", PACKAGES])
+
+
+def test_data_never_becomes_markup():
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\(\"style\""
+    sources = sorted((PACKAGES / "src").glob("*.ts"))
+    assert len(sources) > 10
+    assert re.search(forbidden, 'a.innerHTML = "x"')
+    assert [path.name for path in sources if re.search(forbidden, path.read_text())] == []
+
+
+def test_the_lock_file_names_no_host_and_fits_the_package_file():
+    lock = (PACKAGES / "package-lock.json").read_text()
+    assert "resolved" not in lock and "http" not in re.sub(r'"url": "[^"]*"', "", lock)
+    wanted = json.loads((PACKAGES / "package.json").read_text())
+    locked = json.loads(lock)["packages"]
+    for name, version in (wanted["dependencies"] | wanted["devDependencies"]).items():
+        assert locked[f"node_modules/{name}"]["version"] == version
+        assert "integrity" in locked[f"node_modules/{name}"]
