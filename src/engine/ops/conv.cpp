@@ -2,14 +2,13 @@
 // conv2d (convolution): windows unfolded to columns, some images at a time, then one BLAS product per chunk. The number
 // of images in a chunk depends on sizes alone, and so does the order of every sum.
 #include <array>
-#include <cstring>
 #include <optional>
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/blas.h"
 #include "src/engine/ops/dense.h"
-#include "src/engine/ops/windows.h"
+#include "src/engine/ops/unfold.h"
 
 namespace nanhunt::engine {
 namespace {
@@ -27,95 +26,6 @@ struct Convolution {
     return std::clamp<std::int64_t>(fitting, 1, std::max<std::int64_t>(w.images, 1));
   }
 };
-
-// One row of the column matrix for one image: the input element that each output position sees at this place of the
-// window.
-struct Tap {
-  Range down, across;
-  std::int64_t shift_down, shift_across;  // input position = output position * stride + shift
-
-  Tap(const Windows& w, std::int64_t kh, std::int64_t kw)
-      : down(inside(kh - w.padding, w.stride, w.height, w.out_height)),
-        across(inside(kw - w.padding, w.stride, w.width, w.out_width)),
-        shift_down(kh - w.padding),
-        shift_across(kw - w.padding) {}
-  bool empty() const { return down.begin >= down.end || across.begin >= across.end; }
-  // Lines of the image and of the output lie alike: all of them move as one run.
-  static bool is_one_run(const Windows& w) { return w.stride == 1 && w.out_width == w.width; }
-  std::int64_t run_start(const Windows& w) const { return down.begin * w.out_width + across.begin; }
-  std::int64_t run_length(const Windows& w) const {
-    return (down.end - down.begin - 1) * w.out_width + across.end - across.begin;
-  }
-  std::int64_t input_at(const Windows& w, std::int64_t oh, std::int64_t ow) const {
-    return (oh * w.stride + shift_down) * w.width + ow * w.stride + shift_across;
-  }
-};
-
-// Zeros where the window hangs over the edge of the image.
-template <typename T>
-void clear_outside(const Windows& w, const Tap& tap, T* to) {
-  if (tap.empty()) {
-    std::fill_n(to, w.out_plane(), T{0});
-    return;
-  }
-  std::fill_n(to, tap.down.begin * w.out_width, T{0});
-  std::fill(to + tap.down.end * w.out_width, to + w.out_plane(), T{0});
-  for (std::int64_t oh = tap.down.begin; oh < tap.down.end; ++oh) {
-    T* line = to + oh * w.out_width;
-    for (std::int64_t ow = 0; ow < tap.across.begin; ++ow) line[ow] = T{0};
-    for (std::int64_t ow = tap.across.end; ow < w.out_width; ++ow) line[ow] = T{0};
-  }
-}
-
-template <typename T>
-void unfold_plane(const Windows& w, const Tap& tap, const T* plane, T* to) {
-  if (!tap.empty() && Tap::is_one_run(w)) {
-    std::memcpy(to + tap.run_start(w), plane + tap.input_at(w, tap.down.begin, tap.across.begin),
-                static_cast<std::size_t>(tap.run_length(w)) * sizeof(T));
-  } else {
-    for (std::int64_t oh = tap.down.begin; oh < tap.down.end; ++oh) {
-      const T* from = plane + tap.input_at(w, oh, 0);
-      T* line = to + oh * w.out_width;
-      for (std::int64_t ow = tap.across.begin; ow < tap.across.end; ++ow) line[ow] = from[ow * w.stride];
-    }
-  }
-  clear_outside(w, tap, to);
-}
-
-// Adds column values to the places they were read from; clears those that were outside.
-template <typename T>
-void fold_plane(const Windows& w, const Tap& tap, T* __restrict from, T* __restrict plane) {
-  if (tap.empty()) return;
-  if (Tap::is_one_run(w)) {
-    clear_outside(w, tap, from);
-    const T* run = from + tap.run_start(w);
-    T* to = plane + tap.input_at(w, tap.down.begin, tap.across.begin);
-    for (std::int64_t i = 0, n = tap.run_length(w); i < n; ++i) to[i] += run[i];
-    return;
-  }
-  for (std::int64_t oh = tap.down.begin; oh < tap.down.end; ++oh) {
-    T* to = plane + tap.input_at(w, oh, 0);
-    const T* line = from + oh * w.out_width;
-    for (std::int64_t ow = tap.across.begin; ow < tap.across.end; ++ow) to[ow * w.stride] += line[ow];
-  }
-}
-
-// Calls fn(tap, plane of the images, its part of the columns) for each channel, place in the window, and image.
-// Columns: one row per channel and place, one column per image and output position.
-template <typename T, typename F>
-void for_taps(const Windows& w, T* images, std::int64_t count, F fn) {
-  std::int64_t row = 0;
-  for (std::int64_t c = 0; c < w.channels; ++c) {
-    for (std::int64_t kh = 0; kh < w.kernel_height; ++kh) {
-      for (std::int64_t kw = 0; kw < w.kernel_width; ++kw, ++row) {
-        const Tap tap(w, kh, kw);
-        for (std::int64_t i = 0; i < count; ++i) {
-          fn(tap, images + (i * w.channels + c) * w.plane(), (row * count + i) * w.out_plane());
-        }
-      }
-    }
-  }
-}
 
 // (images, channels, plane) <-> (channels, images * plane), for `count` images.
 template <typename From, typename To, typename Move>
@@ -137,12 +47,11 @@ Tensor forward(const Convolution& conv, const Tensor& input, const Tensor& weigh
       bias.defined() ? bias.to_vector() : std::vector<double>(static_cast<std::size_t>(conv.out_channels), 0.0);
   DenseOutput<T> out({w.images, conv.out_channels, w.out_height, w.out_width}, input.dtype());
   const std::int64_t chunk = conv.images_per_chunk(sizeof(T));
+  Unfolder<T> unfolder(w, chunk);
   Scratch<T> columns(rows * chunk * plane), products(conv.out_channels * chunk * plane);
   for (std::int64_t first = 0; first < w.images; first += chunk) {
     const std::int64_t count = std::min(chunk, w.images - first);
-    for_taps(w, x.data() + first * w.channels * w.plane(), count, [&](const Tap& tap, const T* from, std::int64_t at) {
-      unfold_plane(w, tap, from, columns.data() + at);
-    });
+    unfolder.unfold(x.data() + first * w.channels * w.plane(), count, columns.data());
     if (rows == 0) std::fill_n(products.data(), conv.out_channels * count * plane, T{0});
     gemm("convolution", BlasOperand<T>{filters.data(), rows}, BlasOperand<T>{columns.data(), count * plane}, T{0},
          products.data(), conv.out_channels, count * plane, rows);
@@ -172,10 +81,10 @@ std::array<Tensor, 3> backward(const Convolution& conv, const Tensor& grad, cons
   if (wanted.input) filters.emplace(weight);
   DenseOutput<T> to_input(wanted.input ? Shape{w.images, w.channels, w.height, w.width} : Shape{0}, dtype);
   DenseOutput<T> to_weight(wanted.weight ? weight_sizes : Shape{0}, dtype), to_bias({wanted.bias ? outs : 0}, dtype);
-  if (wanted.input) std::fill_n(to_input.data(), w.images * w.channels * w.plane(), T{0});
   if (wanted.weight) std::fill_n(to_weight.data(), outs * rows, T{0});
   std::vector<PairwiseSum<T>> sums(static_cast<std::size_t>(wanted.bias ? outs : 0));
   const std::int64_t chunk = conv.images_per_chunk(sizeof(T));
+  Unfolder<T> unfolder(w, chunk);
   Scratch<T> columns(rows * chunk * plane), gradients(outs * chunk * plane);
   for (std::int64_t first = 0; first < w.images; first += chunk) {
     const std::int64_t count = std::min(chunk, w.images - first), positions = count * plane;
@@ -186,18 +95,15 @@ std::array<Tensor, 3> backward(const Convolution& conv, const Tensor& grad, cons
     }
     const std::int64_t offset = first * w.channels * w.plane();
     if (wanted.weight) {
-      for_taps(w, x->data() + offset, count, [&](const Tap& tap, const T* from, std::int64_t at) {
-        unfold_plane(w, tap, from, columns.data() + at);
-      });
+      unfolder.unfold(x->data() + offset, count, columns.data());
       gemm("convolution_backward", BlasOperand<T>{gradients.data(), positions},
            BlasOperand<T>{columns.data(), positions, true}, T{1}, to_weight.data(), outs, rows, positions);
     }
-    if (wanted.input && outs > 0) {
+    if (wanted.input) {
+      if (outs == 0) std::fill_n(columns.data(), rows * positions, T{0});
       gemm("convolution_backward", BlasOperand<T>{filters->data(), rows, true},
            BlasOperand<T>{gradients.data(), positions}, T{0}, columns.data(), rows, positions, outs);
-      for_taps(w, to_input.data() + offset, count, [&](const Tap& tap, T* to, std::int64_t at) {
-        fold_plane(w, tap, columns.data() + at, to);
-      });
+      unfolder.fold(columns.data(), count, to_input.data() + offset);
     }
   }
   for (std::size_t o = 0; o < sums.size(); ++o) to_bias.data()[o] = sums[o].total();
