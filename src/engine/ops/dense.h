@@ -3,7 +3,9 @@
 // already lies so.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "src/engine/memory.h"
 #include "src/engine/ops/strided.h"
@@ -12,6 +14,10 @@ namespace nanhunt::engine {
 
 template <typename T>
 constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kF64 : DType::kF32;
+
+// An unsigned integer as wide as T, to select values by their bits.
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 
 template <typename T>
 class DenseInput {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// max_pool2d (max_pool2d_with_indices), avg_pool2d, upsample_nearest2d. The backward passes add in op math, image
-// positions in ascending order.
-#include <cmath>
+// max_pool2d (max_pool2d_with_indices), avg_pool2d, upsample_nearest2d. Sums run in op math, in a fixed order.
+#include <bit>
 #include <limits>
 
 #include "nanhunt/engine/ops.h"
@@ -23,42 +22,41 @@ Windows pooling(std::string_view op, const Tensor& self, std::int64_t kernel, st
 Shape out_sizes(const Windows& w) { return {w.images, w.channels, w.out_height, w.out_width}; }
 Shape in_sizes(const Windows& w) { return {w.images, w.channels, w.height, w.width}; }
 
-// Calls fn(output position, first and last line and column of its window inside the image), per plane.
+// Calls fn(input position, output position) for all planes, place after place of the window: for each output that is row
+// by row.
 template <typename F>
 void for_windows(const Windows& w, F fn) {
-  for (std::int64_t oh = 0; oh < w.out_height; ++oh) {
-    const std::int64_t top = oh * w.stride - w.padding;
-    for (std::int64_t ow = 0; ow < w.out_width; ++ow) {
-      const std::int64_t left = ow * w.stride - w.padding;
-      fn(oh * w.out_width + ow, Range{std::max<std::int64_t>(top, 0), std::min(top + w.kernel_height, w.height)},
-         Range{std::max<std::int64_t>(left, 0), std::min(left + w.kernel_width, w.width)});
+  for (std::int64_t place = 0; place < w.taps(); ++place) {
+    const Tap tap(w, place);
+    for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
+      const std::int64_t first_in = p * w.plane(), first_out = p * w.out_plane();
+      tap.for_seen([&](std::int64_t in, std::int64_t out) { fn(first_in + in, first_out + out); });
     }
   }
 }
 
 // The first of the largest elements wins; a NaN is larger than everything, the last NaN wins. As in eager.
 template <typename T>
-Tensor max_forward(const Windows& w, const Tensor& self, const Tensor& indices) {
+Tensor max_forward(const Windows& w, const Tensor& self, Tensor& indices) {
   const DenseInput<T> x(self);
   DenseOutput<T> out(out_sizes(w), self.dtype());
-  auto* chosen = static_cast<std::int64_t*>(const_cast<void*>(indices.raw()));
-  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
-    const T* plane = x.data() + p * w.plane();
-    T* to = out.data() + p * w.out_plane();
-    std::int64_t* index = chosen + p * w.out_plane();
-    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
-      T largest = -std::numeric_limits<T>::infinity();
-      std::int64_t best = down.begin * w.width + across.begin;
-      for (std::int64_t h = down.begin; h < down.end; ++h) {
-        for (std::int64_t i = h * w.width + across.begin, end = h * w.width + across.end; i < end; ++i) {
-          const bool larger = plane[i] > largest || std::isnan(plane[i]);
-          largest = larger ? plane[i] : largest;
-          best = larger ? i : best;
-        }
-      }
-      to[at] = largest;
-      index[at] = best;
-    });
+  using Bits = BitsOf<T>;
+  const std::int64_t planes = w.images * w.channels;
+  const T* values = x.data();
+  T* largest = out.data();
+  auto* chosen = indices.data<std::int64_t>();  // position of the whole tensor, until the end
+  std::fill_n(largest, planes * w.out_plane(), -std::numeric_limits<T>::infinity());
+  std::fill_n(chosen, planes * w.out_plane(), -1);
+  for_windows(w, [&](std::int64_t in, std::int64_t at) {
+    const T value = values[in];
+    // By bits: a branch on data like this is guessed wrong too often.
+    const auto larger = -static_cast<std::int64_t>((value > largest[at]) | (value != value) | (chosen[at] < 0));
+    const auto bits = static_cast<Bits>(larger);
+    largest[at] = std::bit_cast<T>((std::bit_cast<Bits>(value) & bits) | (std::bit_cast<Bits>(largest[at]) & ~bits));
+    chosen[at] = (in & larger) | (chosen[at] & ~larger);
+  });
+  for (std::int64_t p = 0; p < planes; ++p) {
+    for (std::int64_t at = p * w.out_plane(); at < (p + 1) * w.out_plane(); ++at) chosen[at] -= p * w.plane();
   }
   return out.finish();
 }
@@ -81,18 +79,13 @@ template <typename T>
 Tensor avg_forward(const Windows& w, const Tensor& self) {
   const DenseInput<T> x(self);
   DenseOutput<T> out(out_sizes(w), self.dtype());
-  const T size = static_cast<T>(w.kernel_height * w.kernel_width);
-  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
-    const T* plane = x.data() + p * w.plane();
-    T* to = out.data() + p * w.out_plane();
-    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
-      T sum = 0;
-      for (std::int64_t h = down.begin; h < down.end; ++h) {
-        for (std::int64_t i = across.begin; i < across.end; ++i) sum += plane[h * w.width + i];
-      }
-      to[at] = sum / size;
-    });
-  }
+  const std::int64_t count = w.images * w.channels * w.out_plane();
+  const T size = static_cast<T>(w.taps());
+  const T* values = x.data();
+  T* sums = out.data();
+  std::fill_n(sums, count, T{0});
+  for_windows(w, [&](std::int64_t in, std::int64_t at) { sums[at] += values[in]; });
+  for (std::int64_t at = 0; at < count; ++at) sums[at] /= size;
   return out.finish();
 }
 
@@ -100,18 +93,11 @@ template <typename T>
 Tensor avg_backward(const Windows& w, const Tensor& grad) {
   const DenseInput<T> g(grad);
   DenseOutput<T> out(in_sizes(w), grad.dtype());
-  std::fill_n(out.data(), w.images * w.channels * w.plane(), T{0});
-  const T size = static_cast<T>(w.kernel_height * w.kernel_width);
-  for (std::int64_t p = 0; p < w.images * w.channels; ++p) {
-    T* plane = out.data() + p * w.plane();
-    const T* from = g.data() + p * w.out_plane();
-    for_windows(w, [&](std::int64_t at, const Range& down, const Range& across) {
-      const T share = from[at] / size;
-      for (std::int64_t h = down.begin; h < down.end; ++h) {
-        for (std::int64_t i = across.begin; i < across.end; ++i) plane[h * w.width + i] += share;
-      }
-    });
-  }
+  const T size = static_cast<T>(w.taps());
+  const T* from = g.data();
+  T* sums = out.data();
+  std::fill_n(sums, w.images * w.channels * w.plane(), T{0});
+  for_windows(w, [&](std::int64_t in, std::int64_t at) { sums[in] += from[at] / size; });
   return out.finish();
 }
 
@@ -154,7 +140,7 @@ Tensor upsample_backward(const Tensor& grad, const Shape& sizes, std::int64_t sc
 
 Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   const Windows w = pooling("max_pool2d_with_indices", self, kernel, stride, padding);
-  const Tensor indices = Tensor::empty(out_sizes(w), DType::kI64);
+  Tensor indices = Tensor::empty(out_sizes(w), DType::kI64);
   const DType compute = op_math(self.dtype());
   Tensor out = in_op_math(compute, [&]<typename T>(T) { return max_forward<T>(w, self, indices); });
   return finish("max_pool2d_with_indices", compute, std::move(out), {{"self", &self}},

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/engine/memory.h"
+#include "src/engine/ops/dense.h"
 #include "src/engine/ops/windows.h"
 
 namespace nanhunt::engine {
@@ -32,17 +32,17 @@ class Unfolder {
       std::fill_n(room_.data(), margin_, T{0});
       std::copy_n(images, size(count), room_.data() + margin_);
       std::fill_n(room_.data() + margin_ + size(count), margin_, T{0});
-      for_taps(count, [&](std::int64_t tap, std::int64_t shift, std::int64_t image, std::int64_t column) {
-        const T* __restrict from = room_.data() + margin_ + image + shift;
-        const Bits* __restrict mask = masks_.data() + tap * w_.plane();
+      for_taps(count, [&](std::int64_t place, const Tap& tap, std::int64_t image, std::int64_t column) {
+        const T* __restrict from = room_.data() + margin_ + image + tap.shift();
+        const Bits* __restrict mask = masks_.data() + place * w_.plane();
         T* __restrict to = columns + column;
         for (std::int64_t p = 0; p < w_.plane(); ++p) to[p] = masked(from[p], mask[p]);
       });
       return;
     }
-    for_taps(count, [&](std::int64_t tap, std::int64_t, std::int64_t image, std::int64_t column) {
+    for_taps(count, [&](std::int64_t, const Tap& tap, std::int64_t image, std::int64_t column) {
       std::fill_n(columns + column, w_.out_plane(), T{0});
-      for_seen(tap, [&](std::int64_t in, std::int64_t out) { columns[column + out] = images[image + in]; });
+      tap.for_seen([&](std::int64_t in, std::int64_t out) { columns[column + out] = images[image + in]; });
     });
   }
 
@@ -50,23 +50,23 @@ class Unfolder {
   void fold(const T* columns, std::int64_t count, T* images) {
     if (same_size_) {
       std::fill_n(room_.data(), 2 * margin_ + size(count), T{0});
-      for_taps(count, [&](std::int64_t tap, std::int64_t shift, std::int64_t image, std::int64_t column) {
+      for_taps(count, [&](std::int64_t place, const Tap& tap, std::int64_t image, std::int64_t column) {
         const T* __restrict from = columns + column;
-        const Bits* __restrict mask = masks_.data() + tap * w_.plane();
-        T* __restrict to = room_.data() + margin_ + image + shift;
+        const Bits* __restrict mask = masks_.data() + place * w_.plane();
+        T* __restrict to = room_.data() + margin_ + image + tap.shift();
         for (std::int64_t p = 0; p < w_.plane(); ++p) to[p] += masked(from[p], mask[p]);
       });
       std::copy_n(room_.data() + margin_, size(count), images);
       return;
     }
     std::fill_n(images, size(count), T{0});
-    for_taps(count, [&](std::int64_t tap, std::int64_t, std::int64_t image, std::int64_t column) {
-      for_seen(tap, [&](std::int64_t in, std::int64_t out) { images[image + in] += columns[column + out]; });
+    for_taps(count, [&](std::int64_t, const Tap& tap, std::int64_t image, std::int64_t column) {
+      tap.for_seen([&](std::int64_t in, std::int64_t out) { images[image + in] += columns[column + out]; });
     });
   }
 
  private:
-  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  using Bits = BitsOf<T>;
 
   static T masked(T value, Bits mask) { return std::bit_cast<T>(std::bit_cast<Bits>(value) & mask); }
   std::int64_t size(std::int64_t count) const { return count * w_.channels * w_.plane(); }
@@ -82,29 +82,16 @@ class Unfolder {
     }
   }
 
-  // Calls fn(place in the window, its shift, start of the image's plane, start of its part of the columns).
+  // Calls fn(place in the window, the same as a Tap, start of the image's plane, start of its part of the columns).
   template <typename F>
   void for_taps(std::int64_t count, F fn) const {
     std::int64_t column = 0;
     for (std::int64_t c = 0; c < w_.channels; ++c) {
-      for (std::int64_t tap = 0; tap < w_.kernel_height * w_.kernel_width; ++tap) {
-        const std::int64_t down = tap / w_.kernel_width - w_.padding, across = tap % w_.kernel_width - w_.padding;
+      for (std::int64_t place = 0; place < w_.taps(); ++place) {
+        const Tap tap(w_, place);
         for (std::int64_t i = 0; i < count; ++i, column += w_.out_plane()) {
-          fn(tap, down * w_.width + across, (i * w_.channels + c) * w_.plane(), column);
+          fn(place, tap, (i * w_.channels + c) * w_.plane(), column);
         }
-      }
-    }
-  }
-
-  // Calls fn(input position, output position) where the window, at this place, is inside the image.
-  template <typename F>
-  void for_seen(std::int64_t tap, F fn) const {
-    const std::int64_t down = tap / w_.kernel_width - w_.padding, across = tap % w_.kernel_width - w_.padding;
-    const Range lines = inside(down, w_.stride, w_.height, w_.out_height);
-    const Range positions = inside(across, w_.stride, w_.width, w_.out_width);
-    for (std::int64_t oh = lines.begin; oh < lines.end; ++oh) {
-      for (std::int64_t ow = positions.begin; ow < positions.end; ++ow) {
-        fn((oh * w_.stride + down) * w_.width + ow * w_.stride + across, oh * w_.out_width + ow);
       }
     }
   }

@@ -18,6 +18,7 @@ struct Windows {
 
   std::int64_t plane() const { return height * width; }
   std::int64_t out_plane() const { return out_height * out_width; }
+  std::int64_t taps() const { return kernel_height * kernel_width; }
 };
 
 // Checks sizes that fit an (N, C, H, W) input: a window must fit at least once.
@@ -52,5 +53,30 @@ inline Range inside(std::int64_t shift, std::int64_t stride, std::int64_t limit,
   const std::int64_t end = shift >= limit ? 0 : (limit - 1 - shift) / stride + 1;
   return {std::min(begin, count), std::clamp(end, std::min(begin, count), count)};
 }
+
+// One place of the window (tap: line * kernel_width + column): which outputs see the image there.
+class Tap {
+ public:
+  Tap(const Windows& w, std::int64_t tap)
+      : w_(w),
+        down_(tap / w.kernel_width - w.padding),
+        across_(tap % w.kernel_width - w.padding),
+        lines_(inside(down_, w.stride, w.height, w.out_height)),
+        positions_(inside(across_, w.stride, w.width, w.out_width)) {}
+  std::int64_t shift() const { return down_ * w_.width + across_; }  // of the image against the output at stride 1
+  // Calls fn(input position, output position), both within one plane.
+  template <typename F>
+  void for_seen(F fn) const {
+    for (std::int64_t oh = lines_.begin; oh < lines_.end; ++oh) {
+      const std::int64_t in = oh * w_.stride * w_.width + shift(), out = oh * w_.out_width;
+      for (std::int64_t ow = positions_.begin; ow < positions_.end; ++ow) fn(in + ow * w_.stride, out + ow);
+    }
+  }
+
+ private:
+  const Windows& w_;
+  std::int64_t down_, across_;
+  Range lines_, positions_;
+};
 
 }  // namespace nanhunt::engine

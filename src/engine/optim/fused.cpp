@@ -6,24 +6,29 @@
 
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/ops/op.h"
+#include "src/engine/ops/strided.h"
 
 namespace nanhunt::engine {
 namespace {
 
-// Elements of a contiguous tensor in op math; stores round once.
+// A tensor of one dtype, a chunk at a time in op math: open() to read and change values, close() to store them, rounded
+// once.
 template <typename Math>
-class Elements {
+class Chunks {
  public:
-  explicit Elements(const Tensor& tensor)
-      : dtype_(tensor.dtype()), size_(dtype_size(dtype_)), at_(static_cast<std::byte*>(Tensor(tensor).raw())) {}
-  Math load(std::int64_t i) const { return static_cast<Math>(load_as_f64(dtype_, at_ + offset(i))); }
-  void store(std::int64_t i, Math value) const { store_from_f64(dtype_, at_ + offset(i), value); }
+  explicit Chunks(const Tensor& tensor) : reader_(tensor, tensor.sizes(), tensor.dtype()), writer_(tensor) {}
+  Math* open(std::int64_t start, std::int64_t count) {
+    const Math* values = reader_.read(start, count, buffer_);
+    Math* place = writer_.target(start, buffer_);
+    if (values != place) std::copy_n(values, count, place);
+    return place;
+  }
+  void close(std::int64_t start, std::int64_t count) { writer_.commit(start, count, buffer_); }
 
  private:
-  std::size_t offset(std::int64_t i) const { return static_cast<std::size_t>(i) * size_; }
-  DType dtype_;
-  std::size_t size_;
-  std::byte* at_;
+  Reader<Math> reader_;
+  Writer<Math> writer_;
+  alignas(64) Math buffer_[kChunk];
 };
 
 struct Written {
@@ -57,27 +62,32 @@ void expect_same(std::string_view op, const Tensor& self, const Tensor& other) {
 
 template <typename Math>
 void run_sgd(const Tensor& self, const Tensor& grad, const Tensor& buffer, const OptimizerOptions& o) {
-  const Elements<Math> p(self), g(grad);
+  Chunks<Math> weights(self), gradients(grad), velocities(buffer.defined() ? buffer : grad);
   const auto lr = static_cast<Math>(o.lr), decay = static_cast<Math>(o.weight_decay);
   const auto momentum = static_cast<Math>(o.momentum);
-  for (std::int64_t i = 0, n = self.numel(); i < n; ++i) {
-    const Math weight = p.load(i);
-    Math direction = g.load(i);
-    if (decay != 0) direction += decay * weight;
-    if (buffer.defined()) {
-      const Elements<Math> b(buffer);
-      const Math velocity = momentum * b.load(i) + direction;
-      b.store(i, velocity);
-      direction = o.nesterov ? direction + momentum * velocity : velocity;
+  const bool moves = buffer.defined();
+  for (std::int64_t start = 0, n = self.numel(); start < n; start += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - start);
+    Math *__restrict p = weights.open(start, count), *__restrict g = gradients.open(start, count);
+    Math* __restrict b = moves ? velocities.open(start, count) : nullptr;
+    for (std::int64_t i = 0; i < count; ++i) {
+      Math direction = g[i];
+      if (decay != 0) direction += decay * p[i];
+      if (moves) {
+        b[i] = momentum * b[i] + direction;
+        direction = o.nesterov ? direction + momentum * b[i] : b[i];
+      }
+      p[i] -= lr * direction;
     }
-    p.store(i, weight - lr * direction);
+    weights.close(start, count);
+    if (moves) velocities.close(start, count);
   }
 }
 
 template <typename Math>
 void run_adam(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
               std::int64_t step, const OptimizerOptions& o) {
-  const Elements<Math> p(self), gradient(grad), m(exp_avg), v(exp_avg_sq);
+  Chunks<Math> weights(self), gradients(grad), first(exp_avg), second(exp_avg_sq);
   const bool decoupled = o.algorithm == "adamw";
   const auto t = static_cast<double>(step);
   const auto step_size = static_cast<Math>(o.lr / (1 - std::pow(o.beta1, t)));
@@ -85,19 +95,20 @@ void run_adam(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, con
   const auto decay = static_cast<Math>(decoupled ? 1 - o.lr * o.weight_decay : o.weight_decay);
   const auto eps = static_cast<Math>(o.eps), beta2 = static_cast<Math>(o.beta2);
   const auto weight1 = static_cast<Math>(1 - o.beta1), weight2 = static_cast<Math>(1 - o.beta2);
-  for (std::int64_t i = 0, n = self.numel(); i < n; ++i) {
-    Math weight = p.load(i), g = gradient.load(i);
-    if (decoupled) {
-      weight *= decay;
-    } else if (decay != 0) {
-      g += decay * weight;
+  for (std::int64_t start = 0, n = self.numel(); start < n; start += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - start);
+    Math *__restrict p = weights.open(start, count), *__restrict g = gradients.open(start, count);
+    Math *__restrict m = first.open(start, count), *__restrict v = second.open(start, count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Math weight = decoupled ? p[i] * decay : p[i];
+      const Math slope = !decoupled && decay != 0 ? g[i] + decay * weight : g[i];
+      m[i] += weight1 * (slope - m[i]);
+      v[i] = beta2 * v[i] + weight2 * slope * slope;
+      p[i] = weight - step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
     }
-    const Math old_m = m.load(i);
-    const Math new_m = old_m + weight1 * (g - old_m);
-    const Math new_v = beta2 * v.load(i) + weight2 * g * g;
-    m.store(i, new_m);
-    v.store(i, new_v);
-    p.store(i, weight - step_size * new_m / (std::sqrt(new_v) / correction + eps));
+    weights.close(start, count);
+    first.close(start, count);
+    second.close(start, count);
   }
 }
 
