@@ -1,44 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // mm, addmm. BLAS does the work in fp32 or fp64; 16-bit operands are widened whole and the result is
-// rounded once. One BLAS thread: the sum order, and so the bits, must not depend on the machine's cores.
+// rounded once.
 #include "src/engine/ops/gemm.h"
-
-#include <cblas.h>
-
-#include <limits>
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
+#include "src/engine/ops/blas.h"
+#include "src/engine/ops/dense.h"
 #include "src/engine/ops/elementwise.h"
-
-// OpenBLAS has it; another BLAS may not, and then manages its own threads.
-extern "C" void openblas_set_num_threads(int count) __attribute__((weak));
 
 namespace nanhunt::engine {
 namespace {
 
-void use_one_blas_thread() {
-  static const bool done = [] {
-    if (&openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
-    return true;
-  }();
-  static_cast<void>(done);
-}
-
 // An operand as BLAS takes it.
 template <typename T>
 struct Matrix {
-  const T* data = nullptr;
-  CBLAS_TRANSPOSE trans = CblasNoTrans;
-  int lead = 1;
-  std::int64_t step = 0;  // from one of the batch to the next, in elements
-  std::vector<T> widened;
-};
+  BlasOperand<T> first{nullptr, 1};  // of the batch
+  std::int64_t step = 0;             // from one of the batch to the next, in elements
+  std::unique_ptr<Scratch<T>> widened;
 
-int blas_int(std::string_view op, std::int64_t value) {
-  if (value > std::numeric_limits<int>::max()) fail(op, "dimensions below 2^31", std::to_string(value));
-  return static_cast<int>(value);
-}
+  BlasOperand<T> at(std::int64_t index) const { return {first.data + index * step, first.lead, first.transposed}; }
+};
 
 std::int64_t stride(const Tensor& tensor, int from_end) {
   return tensor.strides()[tensor.strides().size() - static_cast<std::size_t>(from_end)];
@@ -48,67 +30,39 @@ std::int64_t batch_size(const Tensor& tensor) { return tensor.dim() == 3 ? tenso
 
 // Without a copy when the dtype fits and one dimension has stride 1.
 template <typename T>
-Matrix<T> load_matrix(std::string_view op, const Tensor& tensor) {
-  Matrix<T> m;
+Matrix<T> load_matrix(const Tensor& tensor) {
   const std::int64_t rows = tensor.size(-2), columns = tensor.size(-1);
   const std::int64_t down = stride(tensor, 2), across = stride(tensor, 1);
   const bool by_columns = is_by_columns(tensor);
-  const bool same = tensor.dtype() == (std::is_same_v<T, double> ? DType::kF64 : DType::kF32);
   const std::int64_t lead = by_columns ? across : down;
   const bool strided = by_columns ? across >= std::max<std::int64_t>(rows, 1)
                                   : (across == 1 || columns == 1) && down >= std::max<std::int64_t>(columns, 1);
-  m.trans = by_columns ? CblasTrans : CblasNoTrans;
-  if (same && strided) {
-    m.data = tensor.data<T>();
-    m.lead = blas_int(op, lead);
-    m.step = tensor.dim() == 3 ? stride(tensor, 3) : 0;
-    return m;
+  if (tensor.dtype() == kDTypeOf<T> && strided) {
+    return {{tensor.data<T>(), lead, by_columns}, tensor.dim() == 3 ? stride(tensor, 3) : 0, nullptr};
   }
   const Tensor source = by_columns ? transposed(tensor) : tensor;
-  m.widened.resize(static_cast<std::size_t>(tensor.numel()));
-  read_all(Reader<T>(source, source.sizes(), source.dtype()), 0, source.numel(), m.widened.data());
-  m.data = m.widened.data();
-  m.lead = blas_int(op, std::max<std::int64_t>(source.size(-1), 1));
-  m.step = rows * columns;
-  return m;
-}
-
-struct GemmSizes {
-  int m, n, k;
-};
-
-void gemm(const Matrix<float>& a, const Matrix<float>& b, float beta, float* c, std::int64_t at, GemmSizes s) {
-  cblas_sgemm(CblasRowMajor, a.trans, b.trans, s.m, s.n, s.k, 1.0F, a.data + at * a.step, a.lead, b.data + at * b.step,
-              b.lead, beta, c, s.n);
-}
-void gemm(const Matrix<double>& a, const Matrix<double>& b, double beta, double* c, std::int64_t at, GemmSizes s) {
-  cblas_dgemm(CblasRowMajor, a.trans, b.trans, s.m, s.n, s.k, 1.0, a.data + at * a.step, a.lead, b.data + at * b.step,
-              b.lead, beta, c, s.n);
+  auto widened = std::make_unique<Scratch<T>>(tensor.numel());
+  read_all(Reader<T>(source, source.sizes(), source.dtype()), 0, source.numel(), widened->data());
+  const BlasOperand<T> first{widened->data(), std::max<std::int64_t>(source.size(-1), 1), by_columns};
+  return {first, rows * columns, std::move(widened)};
 }
 
 template <typename T>
 Tensor product(std::string_view op, const Tensor& a, const Tensor& b, const Tensor& bias) {
-  use_one_blas_thread();
   Shape sizes = a.sizes();
   sizes.back() = b.size(-1);
-  Tensor out = Tensor::zeros(std::move(sizes), a.dtype());
-  const Writer<T> writer(out);
-  std::vector<T> scratch;
-  T* c = writer.target(0, nullptr);
-  if (c == nullptr) {
-    scratch.resize(static_cast<std::size_t>(out.numel()));
-    c = scratch.data();
+  DenseOutput<T> out(sizes, a.dtype());
+  const std::int64_t m = a.size(-2), n = b.size(-1), k = a.size(-1);
+  if (bias.defined()) {
+    read_all(Reader<T>(bias, sizes, a.dtype()), 0, m * n, out.data());
+  } else if (k == 0) {
+    std::fill_n(out.data(), numel_of(sizes), T{0});
   }
-  if (bias.defined()) read_all(Reader<T>(bias, out.sizes(), a.dtype()), 0, out.numel(), c);
-  const GemmSizes s{blas_int(op, a.size(-2)), blas_int(op, b.size(-1)), blas_int(op, a.size(-1))};
-  if (out.numel() > 0 && s.k > 0) {
-    const Matrix<T> left = load_matrix<T>(op, a), right = load_matrix<T>(op, b);
-    for (std::int64_t i = 0, n = batch_size(a); i < n; ++i) {
-      gemm(left, right, bias.defined() ? T{1} : T{0}, c + i * s.m * s.n, i, s);
-    }
+  const Matrix<T> left = load_matrix<T>(a), right = load_matrix<T>(b);
+  for (std::int64_t i = 0, count = batch_size(a); i < count; ++i) {
+    gemm(op, left.at(i), right.at(i), bias.defined() ? T{1} : T{0}, out.data() + i * m * n, m, n, k);
   }
-  if (!scratch.empty()) write_all(writer, 0, out.numel(), scratch.data());
-  return out;
+  return out.finish();
 }
 
 }  // namespace

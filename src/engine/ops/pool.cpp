@@ -22,8 +22,8 @@ Windows pooling(std::string_view op, const Tensor& self, std::int64_t kernel, st
 Shape out_sizes(const Windows& w) { return {w.images, w.channels, w.out_height, w.out_width}; }
 Shape in_sizes(const Windows& w) { return {w.images, w.channels, w.height, w.width}; }
 
-// Calls fn(input position, output position) for all planes, place after place of the window: for each output that is row
-// by row.
+// Calls fn(input position, output position) for all planes, place after place of the window: for each output, row by
+// row.
 template <typename F>
 void for_windows(const Windows& w, F fn) {
   for (std::int64_t place = 0; place < w.taps(); ++place) {
