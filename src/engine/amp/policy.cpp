@@ -8,7 +8,7 @@ namespace nanhunt::engine::amp {
 namespace {
 
 // The CUDA lists of torch.amp, as far as the engine has the op. Composites that torch does not intercept
-// (cross_entropy) have no row: their parts do.
+// (cross_entropy) have no row: their parts do. Where PyTorch is installed, a test compares the table with it.
 constexpr std::array kTable = {
     PolicyRow{"addcdiv", Policy::kPromote},
     PolicyRow{"addcmul", Policy::kPromote},

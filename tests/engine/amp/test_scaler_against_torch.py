@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine's loss scaler and torch's get the same random calls, and must say the same after each, to the bit."""
 
-import os
 import random
 import struct
 import subprocess
@@ -14,15 +13,10 @@ SEQUENCES = 3000
 
 
 @pytest.fixture(scope="module")
-def programs():
-    python, binaries = os.environ.get("NANHUNT_TORCH_PYTHON"), os.environ.get("NANHUNT_BIN_DIR")
-    if not binaries:
-        pytest.skip("NANHUNT_BIN_DIR is not set: run by tools/test, or name the folder of built programs")
-    if not python:
-        pytest.skip("NANHUNT_TORCH_PYTHON is not set: no Python with PyTorch (tools/setup makes one where it can)")
-    program = Path(binaries) / "engine_scaler_script"
+def programs(torch_python, binaries):
+    program = binaries / "engine_scaler_script"
     assert program.exists(), f"{program} was not built"
-    return [str(program)], [python, str(HERE / "torch_scaler_script.py")]
+    return [str(program)], [torch_python, str(HERE / "torch_scaler_script.py")]
 
 
 def bits(value: float) -> str:
