@@ -14,6 +14,7 @@
 #include "src/analyze/layer_watch.h"
 #include "src/analyze/merge.h"
 #include "src/analyze/norm_watch.h"
+#include "src/analyze/rules/gradient_underflow.h"
 #include "src/analyze/rules/underflow.h"
 #include "src/analyze/text.h"
 #include "src/analyze/timeline.h"
@@ -31,7 +32,7 @@ constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
 class AnalyzerImpl final : public Analyzer {
  public:
   explicit AnalyzerImpl(const AnalyzeOptions& options)
-      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_) {}
+      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), gradient_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_) {}
 
   void add(const RecordBatch& batch) override {
     for (const StringRecord& record : batch.strings) names_.add(record);
@@ -54,6 +55,7 @@ class AnalyzerImpl final : public Analyzer {
       const OpInView& view = graph_.on_op(batch, op);
       eps_.on_op(view);
       state_underflow_.on_op(view);
+      gradient_underflow_.on_op(view);
       layers_.on_op(view);
     }
     advance(batch, at, kEnd);
@@ -146,6 +148,7 @@ class AnalyzerImpl final : public Analyzer {
     step.scale = outcome.scaled ? outcome.scale : record.scale;
     step.bad_ops = graph_.on_step_end(record, outcome);
     const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad());
+    gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
     step.gradient_norm = norms.gradient;
     step.weight_norm = norms.weight;
     timeline_.add(step);
@@ -160,6 +163,7 @@ class AnalyzerImpl final : public Analyzer {
   ValueGraph graph_;
   EpsAudit eps_;
   StateUnderflow state_underflow_;
+  GradientUnderflow gradient_underflow_;
   ScalerWatch scaler_;
   NormWatch norms_;
   LayerWatch layers_;
@@ -231,6 +235,7 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   });
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
+  if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   for (Finding& finding : analysis.findings) finding.rank = info.rank;
   add_experiments(analysis.findings, experiments_);
   analysis.experiments = std::move(experiments_);

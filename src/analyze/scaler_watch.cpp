@@ -199,21 +199,17 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   section_.skipped += outcome.held_back ? 1 : 0;
   points_.add({step.step, outcome.scale, outcome.held_back});
   judge_streak(outcome, step.step);
-  if (section_.steps == 1) started_with_skips_ = outcome.held_back;
-  if (started_with_skips_ && !outcome.held_back && !first_stable_) first_stable_ = outcome.scale;
-  if (first_stable_ && !first_scale_broken_) {
-    if (outcome.held_back) {
-      first_scale_broken_ = true;
-    } else {
-      ++clean_at_first_;
-    }
+  held_steps_ = outcome.held_back ? 0 : outcome.scale == held_scale_ ? held_steps_ + 1 : 1;
+  held_scale_ = outcome.scale;
+  if (held_steps_ == kStableSteps && !first_stable_) {
+    first_stable_ = held_scale_;
+    skips_before_ = section_.skipped;
   }
   return outcome;
 }
 
 std::optional<double> ScalerWatch::recommended_scale() const {
-  if (!section_.dynamic || !first_stable_ || clean_at_first_ < kStableSteps) return std::nullopt;
-  return first_stable_;
+  return section_.dynamic && skips_before_ > 0 ? first_stable_ : std::nullopt;
 }
 
 std::optional<ScalerSection> ScalerWatch::section() const {

@@ -20,7 +20,7 @@ inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is in
 inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
 inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8
-inline constexpr std::uint64_t kStableSteps = 20;      // clean steps after which a first scale is worth recommending
+inline constexpr std::uint64_t kStableSteps = 20;      // clean steps in a row after which a scale is worth recommending
 
 // How a step ended, as far as births of badness need to know.
 struct StepOutcome {
@@ -68,7 +68,7 @@ class ScalerWatch {
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
 
-  // The scale after the first skips, if it then held for kStableSteps. nullopt: no such advice.
+  // The first scale that held for kStableSteps in a row, if steps were skipped before. nullopt: no such advice.
   std::optional<double> recommended_scale() const;
 
  private:
@@ -109,8 +109,8 @@ class ScalerWatch {
   std::vector<MisuseState> misuses_;
 
   // For the recommendation.
-  bool started_with_skips_ = false, first_scale_broken_ = false;
-  std::uint64_t clean_at_first_ = 0;
+  std::uint64_t held_steps_ = 0, skips_before_ = 0;
+  double held_scale_ = 0;
   std::optional<double> first_stable_;
 };
 

@@ -27,6 +27,11 @@ std::string number(double value) {
   return text;
 }
 
+std::string scale_text(double scale) {
+  const bool whole = std::fabs(scale) < 1e15 && scale == std::floor(scale);
+  return whole ? fmt::format("{:.0f}", scale) : number(scale);
+}
+
 std::string count_of(std::int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

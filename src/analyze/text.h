@@ -12,6 +12,7 @@
 namespace nanhunt::analyze {
 
 std::string number(double value);                            // "65504", "1e-8", "5.96e-8", "NaN", "-Inf"
+std::string scale_text(double scale);                         // a loss scale, exact where it is whole: "16777216"
 std::string count_of(std::int64_t count, const char* noun);  // "1 NaN", "3 elements"
 std::string percent(double share);                           // "83%", "0.4%"
 std::string join(const std::vector<std::string>& items, std::size_t limit, const char* last = " and ");

@@ -19,7 +19,7 @@ std::string scale_range(const std::vector<const ScaleTrial*>& trials) {
     least = std::min(least, trial->least);
     largest = std::max(largest, trial->largest);
   }
-  return least == largest ? "scale " + number(largest) : fmt::format("scales {} to {}", number(largest), number(least));
+  return least == largest ? "scale " + scale_text(largest) : fmt::format("scales {} to {}", scale_text(largest), scale_text(least));
 }
 
 std::string place_words(const Finding& f) {
@@ -53,7 +53,7 @@ void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, 
   const std::string range = scale_range(trials);
   f.title = fmt::format("The loss scaler calibrated itself: gradients overflowed at {}, {} held back, {} fits", range,
                         f.occurrence_count == 1 ? "1 step was" : fmt::format("{} steps were", f.occurrence_count),
-                        number(fits));
+                        scale_text(fits));
   f.explanation = fmt::format(
       "Forward was finite. Multiplied by the scale, gradients passed what the format holds, first in {}. The scaler "
       "skipped {}, no parameter, state or buffer was touched, and {}. This is how a dynamic scale finds its size.",
@@ -63,7 +63,7 @@ void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, 
   f.advice.clear();
   if (const auto scale = scaler.recommended_scale()) {
     Advice advice = make_advice("init-scale");
-    advice.text = fmt::format("Start the scaler with init_scale = {}.", number(*scale));
+    advice.text = fmt::format("Start the scaler with init_scale = {}.", scale_text(*scale));
     f.advice.push_back(std::move(advice));
   }
 }
@@ -91,35 +91,35 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
       f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f), phase_name(f.place.phase), f.place.step)
                  : " What made the gradients bad was not watched.";
   const std::string way = fmt::format("{} in a row took the scale from {} to {}", count_of(s.skips, "skipped step"),
-                                      number(s.from_scale), number(s.scale));
+                                      scale_text(s.from_scale), scale_text(s.scale));
   f.advice = {make_advice("cure-origin")};
   switch (s.kind) {
     case Kind::kZero:
-      f.title = fmt::format("The loss scale fell to {}: it cannot recover", number(s.scale));
+      f.title = fmt::format("The loss scale fell to {}: it cannot recover", scale_text(s.scale));
       f.explanation = fmt::format(
           "{}. Below 1.18e-38 the factor 1 / scale is infinite in fp32: zero gradients become NaN, the check before it "
           "sees nothing, and the optimizer takes the step.{}",
           way, under);
       break;
     case Kind::kInfinite:
-      f.title = fmt::format("The loss scale became {}: it cannot recover", number(s.scale));
+      f.title = fmt::format("The loss scale became {}: it cannot recover", scale_text(s.scale));
       f.explanation = "Every scaled loss is infinite from here on, and half of infinity is infinity." + under;
       f.advice = {make_advice("cap-scale")};
       break;
     case Kind::kFloor:
-      f.title = fmt::format("The loss scale stands at {} and steps are skipped all the same", number(s.scale));
+      f.title = fmt::format("The loss scale stands at {} and steps are skipped all the same", scale_text(s.scale));
       f.explanation = fmt::format(
           "{} at a scale that does not get lower: it is at its floor, and the gradients overflow there too.{}",
           count_of(s.skips, "step") + " in a row were skipped", under);
       break;
     case Kind::kEndless:
       f.title = fmt::format("The loss scale falls without end: {} skipped in a row, down to {}",
-                            count_of(s.skips, "step"), number(s.scale));
+                            count_of(s.skips, "step"), scale_text(s.scale));
       f.explanation = fmt::format("{}, and lowering it changes nothing: the bad numbers do not come from the scale.{}",
                                   way, under);
       break;
     case Kind::kBelowOne:
-      f.title = fmt::format("The loss scale fell below 1, to {}", number(s.scale));
+      f.title = fmt::format("The loss scale fell below 1, to {}", scale_text(s.scale));
       f.explanation = fmt::format(
           "{}. Gradients overflow even without any scaling, which often means that a model made for bf16 runs in "
           "fp16.{}",
@@ -127,7 +127,7 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
       f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
       break;
     case Kind::kNeverGrows:
-      f.title = fmt::format("The loss scale {} can never grow again", number(s.scale));
+      f.title = fmt::format("The loss scale {} can never grow again", scale_text(s.scale));
       f.explanation = fmt::format(
           "The scale grows when the count of clean steps equals the growth interval {}. The count is {} already, so it "
           "never will unless an overflow resets it.",
