@@ -32,7 +32,7 @@ class EngineWatch {
 using TrainerFactory = std::function<std::unique_ptr<engine::Trainer>(const std::string& fix_id)>;
 
 // Tries fixes by training again from step 0; compares each update with an fp64 optimizer of the same
-// algorithm and the run's own hyperparameters (the fp64 reference always uses the eps of the unfixed run).
+// algorithm and hyperparameters (but with the eps of the unfixed run: raising it must not pass for a cure).
 std::unique_ptr<hunt::Replay> make_engine_replay(TrainerFactory make_trainer, std::vector<hunt::Fix> fixes);
 
 }  // namespace nanhunt::hooks

@@ -156,7 +156,11 @@ class EngineReplay final : public hunt::Replay {
     record.fix = fix.id;
     record.description = fix.description;
     record.step = step;
-    ReplayRun run(make_trainer_(fix.id), reference_options(make_trainer_("")->optimizer().options()));
+    std::unique_ptr<engine::Trainer> fixed = make_trainer_(fix.id);
+    // A fix may mean to train with another learning rate. A larger eps it must answer for: that is what shrinks updates.
+    hunt::ReferenceOptions reference = reference_options(fixed->optimizer().options());
+    reference.eps = make_trainer_("")->optimizer().options().eps;
+    ReplayRun run(std::move(fixed), std::move(reference));
     record.finite = true;
     const std::uint32_t compared = std::min(further_steps, kComparedFurtherSteps);
     std::uint32_t skips = 0;

@@ -15,5 +15,8 @@ std::vector<Scenario> bad_batch();
 std::vector<Scenario> bad_weights();
 std::vector<Scenario> log_negative();
 std::vector<Scenario> log_zero();
+std::vector<Scenario> where_branch();
+std::vector<Scenario> swallowed_inf();
+std::vector<Scenario> high_lr();
 
 }  // namespace nanhunt::scenarios

@@ -25,9 +25,10 @@ struct Expectation {
   FindingClass cls = FindingClass::kUnexplained;
   Phase phase = Phase::kForward;
   std::optional<std::string> module;  // before renaming
-  std::string op;
+  std::optional<std::string> op;      // null: no single op (exploding)
   std::uint32_t step = 0;
   std::vector<std::int64_t> samples;  // must be among the finding's samples
+  bool sinks_stay_finite = false;     // the harm is done without a bad loss, gradient, parameter or state
 };
 
 struct ScenarioConfig {
