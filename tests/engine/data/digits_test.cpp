@@ -7,18 +7,9 @@
 #include <stdexcept>
 
 #include "nanhunt/engine/data.h"
-#include "tests/support/sha256.h"
 
 namespace nanhunt::engine {
 namespace {
-
-TEST(Sha256, of_abc_is_the_published_one) {
-  EXPECT_EQ(nanhunt::testing::sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-}
-
-TEST(Digits, are_the_file_whose_checksum_the_readme_states) {
-  EXPECT_EQ(nanhunt::testing::sha256(digits_csv()), "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8");
-}
 
 TEST(Digits, have_the_published_class_counts_and_known_first_and_last_rows) {
   // given the class distribution of the data set's own description
