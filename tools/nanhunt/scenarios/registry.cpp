@@ -7,7 +7,7 @@ namespace {
 // The order of `train --list`.
 constexpr std::vector<Scenario> (*kFiles[])() = {
     adam_eps, overflow_forward, sqrt_backward, bad_batch, bad_weights, log_negative, log_zero,
-    where_branch, swallowed_inf, high_lr,
+    masked_softmax, where_branch, swallowed_inf, high_lr,
 };
 
 }  // namespace

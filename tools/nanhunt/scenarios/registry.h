@@ -15,6 +15,7 @@ std::vector<Scenario> bad_batch();
 std::vector<Scenario> bad_weights();
 std::vector<Scenario> log_negative();
 std::vector<Scenario> log_zero();
+std::vector<Scenario> masked_softmax();
 std::vector<Scenario> where_branch();
 std::vector<Scenario> swallowed_inf();
 std::vector<Scenario> high_lr();
