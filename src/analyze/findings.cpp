@@ -352,6 +352,17 @@ Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::Colla
   return f;
 }
 
+// A fault that no scale can cure keeps the scaler skipping: one story, which begins where the fault does.
+Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseState& state) {
+  Finding f = collapse_finding(fault, state);
+  f.first_step = fault.first_step;
+  if (f.title.starts_with("The ")) f.title[0] = 't';
+  f.title = fault.title + "; " + f.title;
+  f.explanation += " " + fault.explanation;
+  f.advice.insert(f.advice.begin(), fault.advice.begin(), fault.advice.end());
+  return f;
+}
+
 }  // namespace
 
 OpPlace place_of(const OpRef& at, const Names& names) {
@@ -446,11 +457,16 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
         if (f.last_step >= collapse->streak_from) origin = std::move(f);
       }
     }
-    for (const Finding& f : findings) {
-      if (!origin && skips && f.last_step >= collapse->streak_from) origin = f;
+    const auto fault = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
+      return skips && f.last_step >= collapse->streak_from;
+    });
+    if (!origin && collapse->fault && fault != findings.end()) {
+      findings.insert(findings.begin(), collapse_under_fault(*fault, *collapse));
+    } else {
+      if (!origin && fault != findings.end()) origin = *fault;
+      if (!origin && !ruined.empty()) origin = ruined.fold();
+      findings.push_back(collapse_finding(std::move(origin), *collapse));
     }
-    if (!origin && !ruined.empty()) origin = ruined.fold();
-    findings.push_back(collapse_finding(std::move(origin), *collapse));
   }
   if (!calibrated.empty()) {
     findings.push_back(calibrated.fold());

@@ -300,13 +300,15 @@ TEST(Collapse, of_a_scale_that_halves_without_end_is_told_with_the_origin_undern
   EXPECT_EQ(analysis_of(healthy.t).verdict.status, VerdictStatus::kCalibrating);
 }
 
-TEST(Collapse, under_a_forward_fault_leaves_the_headline_to_that_fault) {
+TEST(Collapse, under_a_forward_fault_is_told_first_at_the_place_of_that_fault) {
   ScaledRun run;
   run.steps(25, {.fits = kInf, .forward_inf = true});
   const Analysis a = analysis_of(run.t);
   EXPECT_EQ(table(a),
-            "overflow | mm | fc | forward | step 0 | appear | observed\n"
-            "scaler_collapse | mm | fc | forward | step 0 | appear | observed\n");
+            "scaler_collapse | mm | fc | forward | step 0 | appear | observed\n"
+            "overflow | mm | fc | forward | step 0 | appear | observed\n");
+  EXPECT_TRUE(a.findings[0].title.starts_with(a.findings[1].title + "; the loss scale ")) << a.findings[0].title;
+  EXPECT_EQ(a.findings[0].advice[0].id, a.findings[1].advice[0].id);
 }
 
 TEST(Collapse, at_the_floor_of_the_scale_is_told) {

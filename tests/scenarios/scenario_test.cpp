@@ -69,6 +69,7 @@ TEST_P(PlantedFault, is_named_the_same_when_all_module_names_are_random) {
 }
 
 TEST_P(PlantedFault, has_a_fix_that_was_seen_to_work_on_this_very_run) {
+  if (scenarios::find_scenario(GetParam())->expected.status == VerdictStatus::kCalibrating) return;  // nothing to fix
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
   HuntOptions options;
   options.verify_fixes = true;

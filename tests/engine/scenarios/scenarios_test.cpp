@@ -41,6 +41,7 @@ class FirstBadOp : public engine::Observer {
   std::optional<Place> first;
   std::optional<std::string> bad_batch_at, bad_parameter;  // "step 7"; path before step 0
   std::set<std::string> modules;
+  std::vector<ScalerAction> scaler_actions;  // of the first step
   std::vector<double> first_v, first_g;  // what the first addcmul_ stored, and its gradient
 
   void on_step_begin(std::uint32_t step) noexcept override { step_ = step; }
@@ -48,6 +49,9 @@ class FirstBadOp : public engine::Observer {
     if (all_finite(tensor)) return;
     if (kind == MarkKind::kBatch && !bad_batch_at) bad_batch_at = "step " + std::to_string(step_);
     if (kind == MarkKind::kParameter && !first && !bad_parameter) bad_parameter = std::string(path);
+  }
+  void on_scaler(const ScalerEvent& event) noexcept override {
+    if (step_ == 0) scaler_actions.push_back(event.action);
   }
   void on_op(const engine::OpCall& call) noexcept override {
     modules.insert(std::string(call.module));
@@ -168,6 +172,13 @@ void expect_fault(const Scenario& scenario, const ScenarioConfig& config) {
     EXPECT_EQ(run.watch.bad_parameter, module);
     return;
   }
+  if (expected.op == "clip_grad_norm_") {
+    const auto& actions = run.watch.scaler_actions;
+    const auto clip = std::find(actions.begin(), actions.end(), ScalerAction::kClip);
+    EXPECT_NE(clip, actions.end());
+    EXPECT_NE(std::find(clip, actions.end(), ScalerAction::kUnscale), actions.end());
+    return;
+  }
   ASSERT_TRUE(run.watch.first);
   EXPECT_FALSE(run.watch.bad_batch_at);
   EXPECT_EQ(run.watch.first->step, expected.step);
@@ -259,6 +270,45 @@ TEST(SwallowedInf, leaves_a_dead_layer_and_no_nan) {
       EXPECT_TRUE(std::isfinite(run.trainer->step().loss));
       EXPECT_EQ(dead, i >= scenario.expected.step) << "seed " << seed << " step " << i;
     }
+  }
+}
+
+TEST(ScalerCalibration, skips_its_first_steps_and_then_trains_with_finite_numbers) {
+  const Scenario& scenario = *find_scenario("scaler-calibration");
+  for (std::uint64_t seed : {1u, 2u, 3u}) {
+    ScenarioRun run = scenario.make({.seed = seed, .rename_seed = {}, .fix = ""});
+    std::vector<bool> skipped;
+    for (std::uint32_t i = 0; i < scenario.steps; ++i) {
+      const engine::StepResult result = run.trainer->step();
+      EXPECT_TRUE(std::isfinite(result.loss));
+      skipped.push_back(result.skipped);
+    }
+    EXPECT_TRUE(skipped.front());
+    EXPECT_FALSE(skipped.back());
+    EXPECT_LT(std::count(skipped.begin(), skipped.end(), true), 12) << "seed " << seed;
+    EXPECT_TRUE(all_finite(run.trainer->model().named_parameters()));
+    EXPECT_TRUE(all_finite(run.trainer->model().named_buffers()));
+  }
+}
+
+TEST(GradUnderflow, stores_most_gradients_of_its_weights_as_zero_and_its_twin_does_not) {
+  const auto zero_share = [](const char* name, std::uint64_t seed) {
+    ScenarioRun run = find_scenario(name)->make({.seed = seed, .rename_seed = {}, .fix = ""});
+    std::int64_t zeros = 0, all = 0;
+    run.trainer->set_door_callback([&](engine::Trainer& at) {
+      for (const NamedTensor& entry : at.optimizer().parameters()) {
+        if (!entry.path.starts_with("decoder")) continue;  // the encoder also reads pixels that are always 0
+        const std::vector<double> g = entry.tensor.grad().to_vector();
+        zeros += std::count(g.begin(), g.end(), 0.0);
+        all += static_cast<std::int64_t>(g.size());
+      }
+    });
+    for (int i = 0; i < 10; ++i) run.trainer->step();
+    return static_cast<double>(zeros) / static_cast<double>(all);
+  };
+  for (std::uint64_t seed : {1u, 2u, 3u}) {
+    EXPECT_GT(zero_share("grad-underflow", seed), 0.4) << "seed " << seed;
+    EXPECT_LT(zero_share("grad-underflow-fixed", seed), 0.02) << "seed " << seed;
   }
 }
 

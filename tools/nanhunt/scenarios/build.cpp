@@ -26,12 +26,14 @@ void for_each_pixel(engine::Batch& batch, std::int64_t id, const F& change) {
 }  // namespace
 
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
-                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config) {
+                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config,
+                     const engine::TrainerOptions& options) {
   ScenarioRun run;
   if (config.rename_seed) run.renamed = model->randomise_names(*config.rename_seed);
   auto parameters = model->named_parameters();
   run.trainer = std::make_unique<engine::Trainer>(
-      std::move(model), engine::make_optimizer(std::move(parameters), optimizer), std::move(batches), std::move(loss));
+      std::move(model), engine::make_optimizer(std::move(parameters), optimizer), std::move(batches), std::move(loss),
+      options);
   return run;
 }
 

@@ -18,7 +18,8 @@ inline constexpr std::uint32_t kSteps = 40;
 
 // Renames the model if asked, then makes optimizer and trainer.
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
-                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config);
+                     engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config,
+                     const engine::TrainerOptions& options = {});
 
 // Throws unless `config.fix` is empty or one of `fixes`.
 void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix);

@@ -6,8 +6,9 @@ namespace {
 
 // The order of `train --list`.
 constexpr std::vector<Scenario> (*kFiles[])() = {
-    adam_eps, overflow_forward, sqrt_backward, bad_batch, bad_weights, log_negative, log_zero,
-    masked_softmax, where_branch, swallowed_inf, high_lr,
+    adam_eps,           overflow_forward, sqrt_backward, bad_batch,  bad_weights,    log_negative,
+    log_zero,           masked_softmax,   where_branch,  swallowed_inf, high_lr,     grad_underflow,
+    scaler_calibration, scale_collapse,   clip_before_unscale,
 };
 
 }  // namespace

@@ -19,5 +19,9 @@ std::vector<Scenario> masked_softmax();
 std::vector<Scenario> where_branch();
 std::vector<Scenario> swallowed_inf();
 std::vector<Scenario> high_lr();
+std::vector<Scenario> grad_underflow();
+std::vector<Scenario> scaler_calibration();
+std::vector<Scenario> scale_collapse();
+std::vector<Scenario> clip_before_unscale();
 
 }  // namespace nanhunt::scenarios

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// From some step on the loader forgets to normalise images, and a layer's activations pass 65504 in fp16 whatever the
+// loss scale is. The scaler takes the NaN for gradients that are too large: it skips and halves for ever.
+#include "nanhunt/engine/ops.h"
+#include "tools/nanhunt/scenarios/build.h"
+#include "tools/nanhunt/scenarios/registry.h"
+
+namespace nanhunt::scenarios {
+namespace {
+
+using engine::Tensor;
+
+constexpr char kFp32Layer[] = "fp32-layer";
+
+constexpr std::uint32_t kBadStep = 6;
+// 12-bit intensities, and weights as large as trained ones can be. Over twelve seeds, before training: every image then
+// makes the layer pass 65504 by a factor of 10 at least, and normal ones stay below 620.
+constexpr double kIntensity = 4095, kWeightStddev = 32;
+
+class Projection : public engine::Module {
+ public:
+  Projection(std::int64_t in, std::int64_t out, engine::RandomStream& random, bool in_fp32)
+      : weight_(register_parameter("weight", engine::normal_tensor({out, in}, 0, kWeightStddev, DType::kF32, random))),
+        in_fp32_(in_fp32) {}
+
+ protected:
+  Tensor forward(const Tensor& input) override {
+    if (!in_fp32_) return engine::linear(input, weight_, Tensor());
+    const engine::Autocast off({.enabled = false});
+    return engine::linear(engine::to(input, DType::kF32), weight_, Tensor());
+  }
+
+ private:
+  Tensor& weight_;
+  bool in_fp32_;
+};
+
+// Root mean square norm over the features, which takes any magnitude.
+class RmsNorm : public engine::Module {
+ protected:
+  Tensor forward(const Tensor& input) override {
+    const Tensor x = engine::to(input, DType::kF32);
+    return engine::mul(x, engine::rsqrt(engine::add(engine::mean(engine::mul(x, x), -1, /*keepdim=*/true), 1e-6)));
+  }
+};
+
+ScenarioRun make(const ScenarioConfig& config) {
+  engine::RandomStream random(config.seed, /*stream=*/0);
+  auto model = std::make_unique<engine::Sequential>();
+  model->append("fc1", std::make_unique<Projection>(engine::kDigitsPixels, 64, random, config.fix == kFp32Layer));
+  model->append("norm", std::make_unique<RmsNorm>());
+  model->append("fc2", std::make_unique<engine::Linear>(64, engine::kDigitsClasses, random));
+
+  auto batches = [order = training_order(config.seed)](std::uint32_t step) {
+    const std::vector<std::int64_t> ids = order.ids(step);
+    engine::Batch batch = engine::make_digits_batch(ids, DType::kF32);
+    if (step >= kBadStep) {
+      for (const std::int64_t id : ids) scale_sample(batch, id, kIntensity);
+    }
+    return batch;
+  };
+  engine::TrainerOptions options;
+  options.autocast = engine::AutocastOptions{};
+  options.scaler = engine::GradScalerOptions{.init_scale = 1024};
+  return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-2}, batches, classification_loss, config, options);
+}
+
+}  // namespace
+
+std::vector<Scenario> scale_collapse() {
+  return with_twin(
+      {
+          .name = "scale-collapse",
+          .summary = "Activations overflow in forward at any loss scale: the scaler skips and halves for ever",
+          .steps = kSteps,
+          .dtypes = {"fp16", "fp32"},
+          .expected = {.status = VerdictStatus::kFault,
+                       .cls = FindingClass::kScalerCollapse,
+                       .phase = Phase::kForward,
+                       .module = "fc1",
+                       .op = "mm",
+                       .step = kBadStep,
+                       .samples = {}},
+          .fixes = {{kFp32Layer, "the overflowing layer outside autocast, in fp32"}},
+          .make = make,
+      },
+      {"fp16", "fp32"});
+}
+
+}  // namespace nanhunt::scenarios
