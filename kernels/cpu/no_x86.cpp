@@ -3,6 +3,7 @@
 #include "kernels/cpu/convert_paths.h"
 #include "kernels/cpu/simd_build.h"
 #include "kernels/cpu/tensor_stats_block.h"
+#include "kernels/cpu/vector_math_paths.h"
 
 namespace nanhunt::kernels {
 
@@ -11,6 +12,9 @@ bool cpu_has_avx512() { return false; }
 
 const ConvertPath* convert_path_avx2() { return nullptr; }
 const ConvertPath* convert_path_avx512() { return nullptr; }
+
+const VectorMathPath* vector_math_path_avx2() { return nullptr; }
+const VectorMathPath* vector_math_path_avx512() { return nullptr; }
 
 const StatsKernel* stats_kernel_avx2(DType) { return nullptr; }
 const StatsKernel* stats_kernel_avx512(DType) { return nullptr; }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step times of the bundled engine against eager PyTorch on the CPU: equal models, one core, interleaved.
 
+Times by the clock, and of the processor: on a busy machine only the latter mean something.
+
     python3 tests/bench/engine_vs_torch.py --build build/ci --json out.json
 
 Needs a Python with torch: --torch-python, or the variable NANHUNT_TORCH_PYTHON, or torch in this Python. One is made by
@@ -15,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 GPT = {"vocabulary": 96, "layers": 6, "dims": 128, "heads": 4, "batch": 8, "tokens": 128}
 CNN = {"channels": 16, "batch": 64}
@@ -118,10 +121,11 @@ def torch_worker(name):
     first = step().item()
     print("ready", sum(p.numel() for p in model.parameters()), first, torch.__version__, flush=True)
     for line in sys.stdin:
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             step()
-        print((time.perf_counter() - start) * 1e3 / int(line), flush=True)
+        took, processor = time.perf_counter() - start, time.process_time() - processor
+        print(took * 1e3 / int(line), processor * 1e3 / int(line), flush=True)
 
 
 class Side:
@@ -131,7 +135,7 @@ class Side:
         if core is not None and shutil.which("taskset"):
             command = ["taskset", "-c", str(core), *command]
         environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        self.label, self.times = label, []
+        self.label, self.times, self.processor_times = label, [], []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment)
         words = self.process.stdout.readline().split()
@@ -143,7 +147,7 @@ class Side:
     def run(self, steps):
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return [float(word) for word in self.process.stdout.readline().split()]
 
     def stop(self):
         self.process.stdin.close()
@@ -158,12 +162,14 @@ def find_torch(path):
 
 
 def measure(model, arguments, torch_python):
-    engine = os.path.join(arguments.build, "bin", "engine_step")
+    engine = str(Path(arguments.build) / "bin" / "engine_step")
     sides = {"engine fp32": Side("engine fp32", [engine, model, "fp32"], arguments.core)}
     if not arguments.only_fp32:
         sides["engine fp16"] = Side("engine fp16", [engine, model, "fp16"], arguments.core)
     if torch_python:
-        variants = {"torch fp32": model} | ({"torch fp32, fused attention": "gpt-fused-attention"} if model == "gpt" else {})
+        variants = {"torch fp32": model}
+        if model == "gpt":
+            variants["torch fp32, fused attention"] = "gpt-fused-attention"
         for label, name in variants.items():
             sides[label] = Side(label, [torch_python, __file__, "--worker", name], arguments.core)
     counts = {side.parameters for side in sides.values()}
@@ -172,19 +178,23 @@ def measure(model, arguments, torch_python):
     steps = 20 if model == "cnn" else 1
     for repetition in range(arguments.repetitions + 3):
         for side in sides.values():
-            took = side.run(steps)
+            took, processor = side.run(steps)
             if repetition >= 3:  # the first warm up
                 side.times.append(took)
+                side.processor_times.append(processor)
     for side in sides.values():
         side.stop()
     base = sides["engine fp32"]
 
     def row(side):
-        pairs = [ours / theirs for ours, theirs in zip(base.times, side.times)]
-        return {"median_ms": statistics.median(side.times), "min_ms": min(side.times), "first_loss": side.loss,
+        pairs = [ours / theirs for ours, theirs in zip(base.times, side.times, strict=True)]
+        return {"median_ms": statistics.median(side.times), "min_ms": min(side.times),
+                "processor_median_ms": statistics.median(side.processor_times), "first_loss": side.loss,
                 "engine_fp32_over_this": {"of_medians": statistics.median(base.times) / statistics.median(side.times),
                                           "of_minima": min(base.times) / min(side.times),
-                                          "median_of_pairs": statistics.median(pairs)}}
+                                          "median_of_pairs": statistics.median(pairs),
+                                          "of_processor_medians": statistics.median(base.processor_times)
+                                          / statistics.median(side.processor_times)}}
 
     return {"parameters": base.parameters, "torch": next((s.version for s in sides.values() if s.version), None),
             "sides": {label: row(side) for label, side in sides.items()}}
@@ -205,19 +215,19 @@ def main():
         return torch_worker(arguments.worker)
     torch_python = find_torch(arguments.torch_python)
     if torch_python is None:
-        print("no torch: " + __doc__.split("\n\n")[2].replace("\n", " "), file=sys.stderr)
+        print("no torch: " + __doc__.split("\n\n")[3].replace("\n", " "), file=sys.stderr)
     results = {model: measure(model, arguments, torch_python) for model in arguments.model or ["cnn", "gpt"]}
     for model, result in results.items():
         print(f"{model}: {result['parameters']} parameters, {arguments.repetitions} interleaved repetitions"
               + (f", torch {result['torch']}" if result["torch"] else ""))
         for label, row in result["sides"].items():
             ratio = row["engine_fp32_over_this"]
-            print(f"  {label:28} median {row['median_ms']:8.3f} ms  min {row['min_ms']:8.3f} ms   engine fp32 / this:"
-                  f" {ratio['of_medians']:.2f} (medians) {ratio['of_minima']:.2f} (minima)")
+            print(f"  {label:28} median {row['median_ms']:8.3f} ms, min {row['min_ms']:8.3f}, processor"
+                  f" {row['processor_median_ms']:8.3f}   engine fp32 / this: {ratio['of_medians']:.2f} (medians)"
+                  f" {ratio['of_minima']:.2f} (minima) {ratio['of_processor_medians']:.2f} (processor time)")
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"repetitions": arguments.repetitions, "core": arguments.core, "models": results}, file, indent=1)
-            file.write("\n")
+        written = {"repetitions": arguments.repetitions, "core": arguments.core, "models": results}
+        Path(arguments.json).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return None
 
 

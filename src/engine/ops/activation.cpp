@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// gelu in both forms, silu. Formulas are those of eager PyTorch.
+// gelu in both forms, silu. Formulas are those of eager PyTorch; fp32 takes erf and exp from kernels/cpu/vector_math.h.
 #include <cmath>
 #include <numbers>
 
+#include "kernels/cpu/vector_math.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/elementwise.h"
 
@@ -18,6 +19,9 @@ struct ErfGelu {
   T operator()(T x) const {
     return x * T(0.5) * (1 + std::erf(x * T(kHalfRoot)));
   }
+  void chunk(float* out, std::int64_t count, const float* x) const {
+    kernels::gelu_f32(x, out, static_cast<std::size_t>(count));
+  }
 };
 
 struct ErfGeluGradient {
@@ -26,6 +30,9 @@ struct ErfGeluGradient {
     const T cdf = T(0.5) * (1 + std::erf(x * T(kHalfRoot)));
     const T pdf = T(0.5 * kRootTwoOverPi) * std::exp(x * x * T(-0.5));
     return g * (cdf + x * pdf);
+  }
+  void chunk(float* out, std::int64_t count, const float* g, const float* x) const {
+    kernels::gelu_gradient_f32(g, x, out, static_cast<std::size_t>(count));
   }
 };
 

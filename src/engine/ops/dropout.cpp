@@ -12,7 +12,7 @@ namespace {
 
 // One word of the stream per element, in row-major order.
 Tensor draw_mask(const Shape& sizes, double p, RandomStream& random) {
-  Tensor mask = Tensor::zeros(sizes, DType::kBool);
+  Tensor mask = Tensor::empty(sizes, DType::kBool);
   const auto dropped = static_cast<std::uint64_t>(p * 0x1p32);  // words below it
   auto* kept = mask.data<std::uint8_t>();
   for (std::int64_t i = 0, n = mask.numel(); i < n; ++i) kept[i] = random.next_u32() >= dropped ? 1 : 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The elementwise driver: a functor over op math values, applied chunk by chunk to broadcast, strided
-// operands of any dtype. The functor is generic over float and double; scalars go through cast_like.
+// operands of any dtype. The functor is generic over float and double; scalars go through cast_like. One with a member
+// chunk(out, count, inputs...) for float computes whole chunks itself.
 #pragma once
 
 #include <array>
@@ -32,7 +33,11 @@ void for_chunks(const Shape& shape, DType common, F f, Target target, Emit emit,
     for (std::size_t k = 0; k < kInputs; ++k) in[k] = readers[k].read(start, count, buffers[k]);
     T* out = target(start, buffers[kInputs]);
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      for (std::int64_t i = 0; i < count; ++i) out[i] = f(in[I][i]...);
+      if constexpr (requires { f.chunk(out, count, in[I]...); }) {
+        f.chunk(out, count, in[I]...);
+      } else {
+        for (std::int64_t i = 0; i < count; ++i) out[i] = f(in[I][i]...);
+      }
     }
     (std::make_index_sequence<kInputs>());
     emit(start, count, out);

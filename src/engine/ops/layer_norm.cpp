@@ -2,9 +2,11 @@
 // native_layer_norm over the last dimension. Mean and rstd are formed and kept in op math: eps is added in fp32 even
 // when everything else is fp16.
 #include <cmath>
+#include <optional>
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
+#include "src/engine/memory.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -26,18 +28,20 @@ void forward_rows(const Tensor& input, const Tensor& weight, const Tensor& bias,
   const Reader<T> reader(input, input.sizes(), input.dtype());
   const Writer<T> writer(out);
   const std::vector<T> w = read_affine<T>(weight, width, 1), b = read_affine<T>(bias, width, 0);
-  std::vector<T> row(w.size()), squares(w.size());
+  Scratch<T> row(width), deviations(width), squares(width), result(width);
+  T *d = deviations.data(), *square = squares.data();
   for (std::int64_t r = 0; r < rows; ++r) {
-    read_all(reader, r * width, width, row.data());
-    const T mean = sum_values(row.data(), width) / static_cast<T>(width);
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      row[i] -= mean;
-      squares[i] = row[i] * row[i];
+    const T* x = reader.read(r * width, width, row.data());
+    const T mean = sum_values(x, width) / static_cast<T>(width);
+    for (std::int64_t i = 0; i < width; ++i) {
+      d[i] = x[i] - mean;
+      square[i] = d[i] * d[i];
     }
-    const T variance = sum_values(squares.data(), width) / static_cast<T>(width);
+    const T variance = sum_values(square, width) / static_cast<T>(width);
     const T rstd = 1 / std::sqrt(variance + static_cast<T>(eps));
-    for (std::size_t i = 0; i < row.size(); ++i) row[i] = row[i] * rstd * w[i] + b[i];
-    write_all(writer, r * width, width, row.data());
+    T* y = writer.target(r * width, result.data());
+    for (std::int64_t i = 0; i < width; ++i) y[i] = d[i] * rstd * w[i] + b[i];
+    writer.commit(r * width, width, y);
     means[r] = mean;
     rstds[r] = rstd;
   }
@@ -53,28 +57,37 @@ std::vector<Tensor> backward_rows(const Tensor& g, const Saved& saved, const Nod
   const std::int64_t width = g.size(-1), rows = g.numel() / width;
   const Reader<T> grads(g, g.sizes(), g.dtype()), inputs(saved.input, saved.input.sizes(), saved.input.dtype());
   const T *means = saved.mean.data<T>(), *rstds = saved.rstd.data<T>();
-  const Tensor grad_input = node.edges[0].wanted() ? Tensor::zeros(g.sizes(), g.dtype()) : Tensor();
-  const std::vector<T> w = read_affine<T>(saved.weight, width, 1);
-  std::vector<T> dy(w.size()), xhat(w.size()), products(w.size()), grad_weight(w.size()), grad_bias(w.size());
+  const Tensor grad_input = node.edges[0].wanted() ? Tensor::empty(g.sizes(), g.dtype()) : Tensor();
+  const auto size = static_cast<std::size_t>(width);
+  const std::vector<T> weights = read_affine<T>(saved.weight, width, 1);
+  std::vector<T> grad_weight(size), grad_bias(size);
+  Scratch<T> grad_row(width), row(width), normalised(width), weighted(width), products(width), result(width);
+  const std::optional<Writer<T>> writer =
+      grad_input.defined() ? std::optional<Writer<T>>(grad_input) : std::optional<Writer<T>>();
+  const T* w = weights.data();
+  T *xhat = normalised.data(), *d = weighted.data(), *product = products.data();
+  T *dw = grad_weight.data(), *db = grad_bias.data();
   for (std::int64_t r = 0; r < rows; ++r) {
-    read_all(grads, r * width, width, dy.data());
-    read_all(inputs, r * width, width, xhat.data());
-    for (std::size_t i = 0; i < dy.size(); ++i) {
-      xhat[i] = (xhat[i] - means[r]) * rstds[r];
-      grad_weight[i] += dy[i] * xhat[i];
-      grad_bias[i] += dy[i];
-      dy[i] *= w[i];
-      products[i] = dy[i] * xhat[i];
+    const T* dy = grads.read(r * width, width, grad_row.data());
+    const T* x = inputs.read(r * width, width, row.data());
+    const T mean = means[r], rstd = rstds[r];
+    for (std::int64_t i = 0; i < width; ++i) {
+      xhat[i] = (x[i] - mean) * rstd;
+      dw[i] += dy[i] * xhat[i];
+      db[i] += dy[i];
+      d[i] = dy[i] * w[i];
+      product[i] = d[i] * xhat[i];
     }
-    if (!grad_input.defined()) continue;
-    const T mean_d = sum_values(dy.data(), width) / static_cast<T>(width);
-    const T mean_product = sum_values(products.data(), width) / static_cast<T>(width);
-    for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = rstds[r] * (dy[i] - mean_d - xhat[i] * mean_product);
-    write_all(Writer<T>(grad_input), r * width, width, dy.data());
+    if (!writer) continue;
+    const T mean_d = sum_values(d, width) / static_cast<T>(width);
+    const T mean_product = sum_values(product, width) / static_cast<T>(width);
+    T* dx = writer->target(r * width, result.data());
+    for (std::int64_t i = 0; i < width; ++i) dx[i] = rstd * (d[i] - mean_d - xhat[i] * mean_product);
+    writer->commit(r * width, width, dx);
   }
   std::vector<Tensor> out{grad_input};
   for (std::size_t k = 1; k < node.edges.size(); ++k) {
-    out.push_back(node.edges[k].wanted() ? Tensor::zeros(node.edges[k].sizes, node.edges[k].dtype) : Tensor());
+    out.push_back(node.edges[k].wanted() ? Tensor::empty(node.edges[k].sizes, node.edges[k].dtype) : Tensor());
     const std::vector<T>& sums = node.edges[k].slot == "weight" ? grad_weight : grad_bias;
     if (out[k].defined()) write_all(Writer<T>(out[k]), 0, width, sums.data());
   }
@@ -110,8 +123,8 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
   const DType compute = op_math(input.dtype());
   Shape kept = input.sizes();
   kept.back() = 1;
-  Tensor out = Tensor::zeros(input.sizes(), input.dtype());
-  Tensor mean = Tensor::zeros(kept, compute), rstd = Tensor::zeros(kept, compute);
+  Tensor out = Tensor::empty(input.sizes(), input.dtype());
+  Tensor mean = Tensor::empty(kept, compute), rstd = Tensor::empty(kept, compute);
   if (compute == DType::kF64) {
     forward_rows<double>(input, weight, bias, eps, out, mean.data<double>(), rstd.data<double>());
   } else {

@@ -49,7 +49,7 @@ class Reader {
  public:
   // Operands of another dtype than `common` are first rounded to it, as eager frameworks promote.
   Reader(const Tensor& tensor, const Shape& shape, DType common);
-  // At most kChunk elements; the result is valid until the buffer or the tensor changes.
+  // The buffer has room for `count`; the result is valid until it or the tensor changes.
   const T* read(std::int64_t start, std::int64_t count, T* buffer) const;
 
  private:
