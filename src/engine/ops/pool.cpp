@@ -175,7 +175,7 @@ Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale) {
   }
   expect_floating("upsample_nearest2d", self, "self");
   expect_dim("upsample_nearest2d", self, "self", 4);
-  if (scale < 1) fail("upsample_nearest2d", "a scale of 1 or more", std::to_string(scale));
+  if (scale < 1 || scale > 1 << 20) fail("upsample_nearest2d", "a scale from 1 to 2^20", std::to_string(scale));
   const Shape sizes{self.size(0), self.size(1), self.size(2) * scale, self.size(3) * scale};
   const DType compute = op_math(self.dtype());
   Tensor out = in_op_math(compute, [&]<typename T>(T) { return upsample_forward<T>(self, sizes, scale); });

@@ -29,8 +29,9 @@ inline Windows make_windows(std::string_view op, const Tensor& input, std::strin
   if (kernel_height < 1 || kernel_width < 1) {
     fail(op, "a window of 1 or more", describe(Shape{kernel_height, kernel_width}));
   }
-  if (stride < 1) fail(op, "a stride of 1 or more", std::to_string(stride));
-  if (padding < 0) fail(op, "a padding of 0 or more", std::to_string(padding));
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sizes computed from these stay far below 2^63
+  if (stride < 1 || stride > kMost) fail(op, "a stride of 1 or more", std::to_string(stride));
+  if (padding < 0 || padding > kMost) fail(op, "a padding of 0 or more", std::to_string(padding));
   Windows w{.images = input.size(0), .channels = input.size(1), .height = input.size(2), .width = input.size(3),
             .kernel_height = kernel_height, .kernel_width = kernel_width, .stride = stride, .padding = padding};
   const std::int64_t room_down = w.height + 2 * padding - kernel_height;

@@ -241,12 +241,14 @@ TEST(Vision, misuse_is_named) {
   expect_throws([&] { conv2d(x, to(w, DType::kF16), Tensor()); }, "[convolution] expected operands of one dtype");
   expect_throws([&] { conv2d(x, w, Tensor(), 0); }, "[convolution] expected a stride of 1 or more, got 0");
   expect_throws([&] { conv2d(x, w, Tensor(), 1, -1); }, "[convolution] expected a padding of 0 or more, got -1");
+  expect_throws([&] { conv2d(x, w, Tensor(), 1, std::numeric_limits<std::int64_t>::max()); }, "expected a padding of");
+  expect_throws([&] { upsample_nearest2d(x, std::numeric_limits<std::int64_t>::max()); }, "expected a scale from");
   expect_throws([&] { conv2d(x, Tensor::zeros({5, 3, 7, 3}, DType::kF32), Tensor(), 1, 1); },
                 "[convolution] expected an image at least as large as the window [7, 3]");
   expect_throws([&] { conv2d(select(x, 0, 0), w, Tensor()); }, "[convolution] expected input with 4 dimension(s)");
   expect_throws([&] { max_pool2d(x, 2, 2, 2); }, "expected a padding of at most half the window, got 2");
   expect_throws([&] { avg_pool2d(x, 0); }, "[avg_pool2d] expected a window of 1 or more, got [0, 0]");
-  expect_throws([&] { upsample_nearest2d(x, 0); }, "[upsample_nearest2d] expected a scale of 1 or more, got 0");
+  expect_throws([&] { upsample_nearest2d(x, 0); }, "[upsample_nearest2d] expected a scale from 1 to 2^20, got 0");
   expect_throws([&] { plain_norm(2)(x); }, "[native_batch_norm] expected weight of [3], got fp32 [2]");
   expect_throws([&] { plain_norm(3, DType::kF16)(x); }, "expected parameters of the input's dtype or of fp32");
   expect_throws([&] { plain_norm(3)(Tensor::zeros({1, 3}, DType::kF32)); },
