@@ -21,7 +21,8 @@ constexpr Row kRows[] = {
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
     {"clamp-input", "Clamp the argument to the range in which the function is finite.",
      "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
-    {"clip-gradients", "Clip gradients by their norm.", "A limit on the norm keeps one bad step from making the next one worse."},
+    {"clip-gradients", "Clip gradients by their norm.",
+     "A limit on the norm keeps one bad step from making the next one worse."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
     {"drop-bad-samples", "Check samples when they are loaded and drop or repair the ones that are not finite.",
@@ -76,6 +77,8 @@ constexpr Row kRows[] = {
 static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
                              [](const Row& a, const Row& b) { return a.id < b.id; }));
 
+constexpr double kLeastPercent = 0.01;  // how near an update came to another is not told finer than this
+
 // The words for what was seen when a fix was tried.
 std::string outcome(const ExperimentRecord& e) {
   if (!e.finite)
@@ -87,7 +90,8 @@ std::string outcome(const ExperimentRecord& e) {
     text += fmt::format(", loss {} -> {}", number(e.loss_before), number(e.loss_after));
   }
   if (e.update_factor > 0) {
-    text += e.verified ? fmt::format(", updates within {:.3g}x of an fp64 optimizer's", e.update_factor)
+    text += e.verified ? fmt::format(", every update within {:.2g} % of an fp64 optimizer's",
+                                     std::max(100 * (e.update_factor - 1), kLeastPercent))
                        : fmt::format(", but updates are up to {:.3g}x off an fp64 optimizer's", e.update_factor);
   }
   return text;

@@ -150,8 +150,8 @@ TEST(Advice, says_what_was_seen_when_it_was_tried_and_puts_cures_first) {
   EXPECT_EQ(advice[0].id, "fp32-compute");
   EXPECT_EQ(advice[0].verified, true);
   EXPECT_EQ(advice[0].evidence,
-            "tried on this run: 51 steps past the failure stayed finite, loss 2.31 -> 0.42, updates within 1.02x of an "
-            "fp64 optimizer's");
+            "tried on this run: 51 steps past the failure stayed finite, loss 2.31 -> 0.42, every update within 2 % of "
+            "an fp64 optimizer's");
   EXPECT_EQ(advice[1].id, "bf16");
   EXPECT_FALSE(advice[1].verified.has_value());
   EXPECT_EQ(advice[2].id, "clamp-input");

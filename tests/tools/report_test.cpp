@@ -112,7 +112,9 @@ TEST(Report, a_link_in_the_run_folder_is_replaced_not_followed) {
 TEST(Report, a_single_segment_is_reported_beside_it) {
   const std::string run = make_folder();
   const std::string segment = write_sample_trace(run);
-  EXPECT_EQ(run_nanhunt({"report", segment}).status, 0);
+  const Outcome report = run_nanhunt({"report", segment});
+  EXPECT_EQ(report.status, 0);
+  EXPECT_THAT(report.err, HasSubstr("beside '" + segment + "' and tell of this one segment"));
   EXPECT_TRUE(fs::exists(fs::path(segment).parent_path() / "report.html"));
 }
 

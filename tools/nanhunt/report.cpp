@@ -77,12 +77,17 @@ class ReportVerb final : public Verb {
     const int printed = print_and_return(text_for_stdout(analysis));
     std::error_code ignored;
     fs::path folder = run_;
-    if (!fs::is_directory(folder, ignored)) folder = folder.parent_path();
+    const bool one_segment = !fs::is_directory(folder, ignored);
+    if (one_segment) folder = folder.has_parent_path() ? folder.parent_path() : ".";
     const std::string json_path = (folder / "report.json").string();
     const std::string html_path = (folder / "report.html").string();
     if (Status written = replace_file(json_path, render_json(analysis)); !written) return fail(written);
     if (Status written = replace_file(html_path, render_html(analysis)); !written) return fail(written);
     say("wrote " + json_path + " and " + html_path);
+    if (one_segment) {
+      say("they stand beside '" + run_ + "' and tell of this one segment. `nanhunt report " + folder.string() +
+          "` reports the whole attempt.");
+    }
     return printed;
   }
 

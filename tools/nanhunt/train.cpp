@@ -6,15 +6,18 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
+#include "reports/json_values.h"
 #include "src/core/text.h"
 #include "src/core/version.h"
 #include "src/hunt/hunt.h"
@@ -51,7 +54,7 @@ std::string scenario_list(bool as_json) {
         {{"name", s.name}, {"summary", s.summary}, {"steps", s.steps}, {"level", s.level}, {"expected", expected}});
     text += fmt::format("{:<24} {:<16} {}\n", s.name, expected, s.summary);
   }
-  return as_json ? list.dump(2) + "\n" : text;
+  return as_json ? reports::dump_json(list) + "\n" : text;
 }
 
 json outcome_json(const Scenario& scenario, const Outcome& outcome) {
@@ -67,11 +70,10 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
                              {"verified", e.verified}});
     }
   }
-  auto number = [](double v) { return std::isfinite(v) ? json(v) : json(format_number(v)); };
   return {{"scenario", scenario.name},
           {"steps", outcome.steps},
-          {"first_loss", number(outcome.first_loss)},
-          {"last_loss", number(outcome.last_loss)},
+          {"first_loss", reports::json_number(outcome.first_loss)},
+          {"last_loss", reports::json_number(outcome.last_loss)},
           {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
           {"trace", outcome.attempt_dir.empty() ? json() : json(printable(outcome.attempt_dir))},
           {"ops", outcome.counters.ops},
@@ -100,7 +102,12 @@ std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const
                                      : "did not help");
     }
   }
-  return text + fmt::format("Next: nanhunt report {}\n", printable(run));
+  text += fmt::format("Next: nanhunt report {}", printable(run));
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::path(run) / "report.html", ignored)) {
+    text += " (report.html and report.json there still tell of an earlier attempt)";
+  }
+  return text + "\n";
 }
 
 class TrainVerb final : public Verb {
@@ -135,7 +142,7 @@ class TrainVerb final : public Verb {
     if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
     if (!outcome.trace_status)
       say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
-    return print_and_return(json_ ? outcome_json(*scenario, outcome).dump(2) + "\n"
+    return print_and_return(json_ ? reports::dump_json(outcome_json(*scenario, outcome)) + "\n"
                                   : outcome_text(*scenario, outcome, out_));
   }
 
