@@ -39,7 +39,7 @@ std::size_t write_layers(HtmlWriter& out, const ReportModel& model, std::size_t 
       "<tr><td colspan=\"7\"></td><th scope=\"colgroup\" colspan=\"3\">Forward outputs</th>"
       "<th scope=\"colgroup\" colspan=\"3\">Gradients</th></tr><tr><th scope=\"col\">Layer</th>"
       "<th scope=\"col\">Format</th><th scope=\"col\" class=\"num\">Ops</th>"
-      "<th scope=\"col\" class=\"num\">Bad ops</th><th scope=\"col\" class=\"num\">First bad step</th>"
+      "<th scope=\"col\" class=\"num\">Bad ops</th><th scope=\"col\" class=\"num\">First bad</th>"
       "<th scope=\"col\" class=\"num\">NaN</th><th scope=\"col\" class=\"num\">Inf</th>"
       "<th scope=\"col\" class=\"num\">Max |x|</th><th scope=\"col\" class=\"num\">Headroom</th>"
       "<th scope=\"col\" class=\"num\">Underflow</th><th scope=\"col\" class=\"num\">Max |x|</th>"

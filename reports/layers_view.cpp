@@ -11,7 +11,7 @@ namespace nanhunt::reports {
 namespace {
 
 constexpr std::string_view kNone = "—";
-constexpr int kDigits = 4;
+constexpr int kDigits = 5;
 
 std::string binades(double headroom) {
   if (std::isnan(headroom)) return std::string(kNone);

@@ -23,7 +23,11 @@ class LayerMapView {
   private readonly row_height: number;
   private readonly canvas = html("canvas", { role: "img" });
   private readonly frame: HTMLElement;
-  private readonly readout = html("p", { class: "readout", role: "status" });
+  private readonly readout = html(
+    "p",
+    { class: "readout", role: "status" },
+    "Point at a cell or walk with the arrow keys to read it.",
+  );
   private readonly legend = html("ul", { class: "key", "aria-label": "What the colours mean" });
   private readonly axis = html("div", { class: "map-axis", "aria-hidden": "true" });
   private readonly twin = html("details", {}, html("summary", {}, "The map in numbers"));
@@ -32,6 +36,7 @@ class LayerMapView {
   constructor(
     private readonly map: LayerMap,
     private readonly names: string[],
+    private readonly last_step: number,
     before: Element,
   ) {
     this.row_height = height_of_row(map.rows);
@@ -46,8 +51,10 @@ class LayerMapView {
       },
       this.canvas,
     );
-    const last = map.first_step + map.columns * map.steps_per_column - 1;
-    this.axis.append(html("span", {}, `step ${format_count(map.first_step)}`), html("span", {}, `step ${format_count(last)}`));
+    this.axis.append(
+      html("span", {}, `step ${format_count(map.first_step)}`),
+      html("span", {}, `step ${format_count(last_step)}`),
+    );
     before.before(
       html("div", { class: "map" }, this.choice(), this.frame, this.axis, this.legend, this.readout, this.twin),
     );
@@ -117,8 +124,8 @@ class LayerMapView {
     context.textAlign = "right";
     context.textBaseline = "middle";
     const every = Math.max(1, Math.ceil(13 / this.row_height));
-    for (let row = 0; row < this.map.rows; row += every) {
-      context.fillText(this.short_name(row, context, gutter - 14), gutter - 8, Math.max((row + 0.5) * this.row_height, 7));
+    for (let row = every >> 1; row < this.map.rows; row += every) {
+      context.fillText(this.short_name(row, context, gutter - 14), gutter - 8, (row + 0.5) * this.row_height);
     }
     // Thin lines between tall rows keep the eye in its row.
     if (this.row_height >= 10) {
@@ -178,7 +185,7 @@ class LayerMapView {
 
   private stretch(column: number, columns = 1): string {
     const from = this.map.first_step + column * this.map.steps_per_column;
-    const to = from + columns * this.map.steps_per_column - 1;
+    const to = Math.max(from, Math.min(from + columns * this.map.steps_per_column - 1, this.last_step));
     return from === to ? format_count(from) : `${format_count(from)} to ${format_count(to)}`;
   }
 
@@ -249,7 +256,10 @@ class LayerMapView {
   }
 }
 
-export function show_layer_map(map: LayerMap, names: string[]): void {
+// The last stretch may reach past the last step.
+export function show_layer_map(map: LayerMap, names: string[], last_seen: number | undefined): void {
   const table = find("#layers .scroll");
-  if (table && map.rows > 0) new LayerMapView(map, names, table);
+  const end = map.first_step + map.columns * map.steps_per_column - 1;
+  const in_last = last_seen !== undefined && last_seen > end - map.steps_per_column && last_seen < end;
+  if (table && map.rows > 0) new LayerMapView(map, names, in_last ? last_seen : end, table);
 }

@@ -5,14 +5,14 @@ import { colour, css, ramp, rgb } from "./palette";
 
 export type Quantity = "headroom" | "underflow";
 
-export const kMostHeadroom = 16; // binades; more looks the same
+const kMostHeadroom = 26; // binades; more looks the same. 27 = 3 * 3 * 3: the legend's colours stand for 0, 2, 8 and 26.
 const kLeastShare = 1e-4;
 
 // 0: worst, 1: nothing to see.
 function ease(quantity: Quantity, byte: number): number | null {
   if (quantity === "headroom") {
     const binades = headroom_of(byte);
-    return binades === null ? null : binades / kMostHeadroom;
+    return binades === null ? null : Math.log(1 + binades) / Math.log(1 + kMostHeadroom);
   }
   const share = underflow_of(byte);
   if (share === null) return null;
@@ -46,7 +46,7 @@ export function legend_of(quantity: Quantity): { colour: string; text: string }[
   const shade = ramp(quantity, 4);
   const words =
     quantity === "headroom"
-      ? ["0 binades: at the edge", "5", "11", `${kMostHeadroom} and more`]
+      ? ["0 binades: at the edge", "2", "8", `${kMostHeadroom} and more`]
       : ["all", "5 %", "0.2 %", "none"];
   return [
     ...words.map((text, i) => ({ colour: css(shade(i / 3)), text })),

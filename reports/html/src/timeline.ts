@@ -140,7 +140,11 @@ class TimelineView {
     "aria-label": "Charts over the steps. The left and right arrow keys move from step to step.",
   });
   private readonly rail_holder = html("div", { class: "rail-holder" });
-  private readonly readout = html("p", { class: "readout", role: "status" });
+  private readonly readout = html(
+    "p",
+    { class: "readout", role: "status" },
+    "Point at a step or walk with the arrow keys to read it. Drag to zoom in, double-click to see all.",
+  );
   private readonly panels: Panel[];
   private readonly marks;
   private at = -1;
