@@ -15,7 +15,8 @@ struct Backward {
   std::int64_t zeros_in = 0;                   // of its operands, each
   std::vector<int> layers = {0, 1, 2};         // that lose them
   int steps = 6;
-  bool all_vanish_at_the_loss = false;
+  std::int64_t lost_at_the_loss = 0;           // of 100, on the way into `dtype`; what comes after stays 0
+  const char* loss_op = "_to_copy_backward";
   double scale = 0;
 };
 Analysis backward(const Backward& b) {
@@ -30,16 +31,16 @@ Analysis backward(const Backward& b) {
     }
     Handle g = t.value(numbers(DType::kF32, 0));
     g = t.in("<loss>", Phase::kBackward)
-            .op("_to_copy_backward", {{"grad_output", g}}, numbers(b.dtype, b.all_vanish_at_the_loss ? 100 : 0), {},
+            .op(b.loss_op, {{"grad_output", g}}, numbers(b.dtype, b.lost_at_the_loss), {},
                 "grad_self");
     for (int layer = 0; layer < 3; ++layer) {
       const bool loses = std::find(b.layers.begin(), b.layers.end(), layer) != b.layers.end();
-      const Handle in = b.all_vanish_at_the_loss ? g : t.value(numbers(b.dtype, b.zeros_in));
+      const Handle in = b.lost_at_the_loss > 0 ? g : t.value(numbers(b.dtype, b.zeros_in));
       const Handle weight = t.value(numbers(b.dtype, b.zeros_in));
       const Handle activations = t.value(numbers(b.dtype, 90));  // of no matter to the gradient by them
-      const Numbers out = b.all_vanish_at_the_loss ? numbers(b.dtype, 100)
-                          : loses                  ? numbers(b.dtype, b.zeros).subnormals(b.subnormals)
-                                                   : numbers(b.dtype, 0);
+      const Numbers out = b.lost_at_the_loss > 0 ? numbers(b.dtype, b.lost_at_the_loss)
+                          : loses                ? numbers(b.dtype, b.zeros).subnormals(b.subnormals)
+                                                 : numbers(b.dtype, 0);
       t.in("fc" + std::to_string(layer), Phase::kBackward)
           .op("mm_backward",
               {{"grad_output", in}, {"self", activations, ArgRole::kSaved}, {"mat2", weight, ArgRole::kSaved}}, out, {},
@@ -75,9 +76,15 @@ TEST(GradientUnderflow, is_not_said_of_formats_layers_steps_or_zeros_that_do_not
 
 TEST(GradientUnderflow, that_leaves_nothing_to_learn_from_is_a_fault) {
   // given gradients that all vanish on their way into fp16: what comes after gets exact zeros
-  const Analysis a = backward({.all_vanish_at_the_loss = true});
+  const Analysis a = backward({.lost_at_the_loss = 100});
   EXPECT_EQ(table(a), "underflow | _to_copy_backward | <loss> | backward | step 0 | unknown | observed\n");
   EXPECT_NE(a.findings.at(0).title.find("training stands still"), std::string::npos);
+}
+
+TEST(GradientUnderflow, of_nearly_all_at_one_op_counts_the_layers_that_get_what_is_left) {
+  const Analysis a = backward({.lost_at_the_loss = 96, .loss_op = "sub_backward"});
+  EXPECT_EQ(table(a), "warning underflow | sub_backward | <loss> | backward | step 0 | unknown | observed\n");
+  EXPECT_EQ(a.findings.at(0).also, (std::vector<std::string>{"fc0", "fc1", "fc2"}));
 }
 
 TEST(GradientUnderflow, under_a_scale_that_is_too_small_says_so) {

@@ -19,6 +19,11 @@ bool is_bilinear(const OpInfo& info) {
          info.name == "linear" || info.name == "baddbmm";
 }
 
+// Each element is one element of one operand, perhaps with another sign or rounded; so is the derivative.
+bool is_copy(const OpInfo& info) {
+  return info.name == "_to_copy" || info.name == "copy" || info.name == "add" || info.name == "sub" || info.name == "neg";
+}
+
 double zero_share(const Value& value) {
   return value.stats.numel == 0 ? 1 : static_cast<double>(value.stats.zero) / static_cast<double>(value.stats.numel);
 }
@@ -43,8 +48,8 @@ GradientUnderflow::Layer* GradientUnderflow::layer_of(StringId module) {
 std::optional<double> GradientUnderflow::exact_zeros(const OpInView& op, std::size_t output) const {
   const std::string forward = forward_op(names_.text(op.record->op));
   const OpInfo& info = forward.empty() ? *op.info : op_info(forward);
-  const bool cast = info.name == "_to_copy" || info.name == "copy";
-  if (!cast && !is_bilinear(info)) return std::nullopt;
+  const bool copies = forward.empty() ? info.name == "_to_copy" || info.name == "copy" : is_copy(info);
+  if (!copies && !is_bilinear(info)) return std::nullopt;
   const std::string& made = names_.text(op.outputs[output].slot);
   double share = 0;
   bool any = false;
@@ -79,7 +84,10 @@ void GradientUnderflow::on_op(const OpInView& op) {
       if (in == nullptr || !in->has_stats || !names_.is(op.inputs[j].slot, "grad_output")) continue;
       (in->stats.zero == in->stats.numel ? layer->starved : layer->fed) = true;
     }
-    if (*exact > kUnmeasurable) continue;
+    if (*exact > kUnmeasurable) {
+      layer->drained = std::max(layer->drained, zero_share(*out));
+      continue;
+    }
     const auto numel = static_cast<double>(out->stats.numel);
     const double lost = out->flushed >= 0
                             ? static_cast<double>(out->flushed)
@@ -105,10 +113,12 @@ void GradientUnderflow::on_step_end(std::uint32_t step, double scale) {
     return layer.considered > 0 && layer.lost >= kLostGradients * layer.considered;
   });
   for (Layer& layer : layers_) {
-    const bool starved = layer.starved && !layer.fed && any_lost;
-    if (layer.considered > 0 || starved) {
-      const double lost = starved ? 1 : layer.lost / layer.considered;
-      const double tiny = starved ? 1 : layer.tiny / layer.considered;
+    // What reaches this layer was lost before: all of it, or nearly all.
+    const bool starved = any_lost && layer.starved && !layer.fed;
+    const bool drained = any_lost && layer.considered == 0 && layer.drained > 0;
+    if (layer.considered > 0 || starved || drained) {
+      const double lost = starved ? 1 : drained ? layer.drained : layer.lost / layer.considered;
+      const double tiny = starved ? 1 : drained ? layer.drained : layer.tiny / layer.considered;
       ++measured;
       ++layer.measured;
       layer.sum_lost += lost;
@@ -123,14 +133,14 @@ void GradientUnderflow::on_step_end(std::uint32_t step, double scale) {
         ++layer.dead;
       }
     }
-    layer.lost = layer.tiny = layer.considered = 0;
+    layer.lost = layer.tiny = layer.considered = layer.drained = 0;
     layer.starved = layer.fed = false;
   }
   if (measured == 0) return;
   ++steps_;
   if (dead * 2 > measured) ++steps_dead_;
   if (over * 2 <= measured) return;
-  if (steps_over_++ == 0) first_over_ = step;
+  ++steps_over_;
   last_over_ = step;
   largest_scale_ = std::max(largest_scale_, scale);
 }
@@ -157,7 +167,7 @@ std::optional<Finding> GradientUnderflow::finding() const {
   f.severity = dead ? Severity::kFault : Severity::kWarning;
   f.confidence = Confidence::kObserved;
   f.place = place_of(most->worst.at, names_);
-  f.place.step = f.first_step = first_over_;
+  f.place.step = f.first_step = most->first_over;
   f.last_step = last_over_;
   f.occurrence_count = steps_over_;
   f.scale = scaled ? largest_scale_ : 1;

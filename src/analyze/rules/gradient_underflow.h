@@ -41,6 +41,7 @@ class GradientUnderflow {
     DType dtype = DType::kF16;
     double lost = 0, tiny = 0, considered = 0;  // of the step at hand
     bool starved = false, fed = false;          // of the step at hand: every gradient that came in was 0; some was not
+    double drained = 0;                         // of the step at hand: share of zeros where nearly all that came in was 0
     std::uint32_t measured = 0, over = 0, dead = 0, first_over = 0;
     double worst_lost = 0, sum_lost = 0, sum_tiny = 0;
     Worst worst;
@@ -52,7 +53,7 @@ class GradientUnderflow {
   Names& names_;
   std::map<StringId, std::size_t> index_;
   std::vector<Layer> layers_;
-  std::uint32_t steps_ = 0, steps_over_ = 0, steps_dead_ = 0, first_over_ = 0, last_over_ = 0;
+  std::uint32_t steps_ = 0, steps_over_ = 0, steps_dead_ = 0, last_over_ = 0;
   double largest_scale_ = 0;  // of the steps over
 };
 
