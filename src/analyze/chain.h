@@ -28,7 +28,6 @@ class BadGraph {
   // kNoNode when full.
   NodeId add(BadNode node, std::span<const NodeId> parents);
   std::size_t size() const { return nodes_.size(); }
-  std::uint64_t omitted() const { return omitted_; }
 
   // Drops every node from which no root is reachable. Returns the new id of each old one.
   std::vector<NodeId> keep(const std::vector<NodeId>& roots);

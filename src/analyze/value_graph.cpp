@@ -53,7 +53,7 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
 
 void ValueGraph::add_value(const ValueRecord& record) {
   ++counts_.values;
-  values_.insert(record);
+  values_.insert(record, names_.layout(record.layout));
 }
 
 const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) {
@@ -242,7 +242,10 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     });
     if (value->has_stats) {
       StorageInfo* info = values_.storage(value->storage);
-      if (info != nullptr && value->stats.numel >= info->max_numel) info->residual_labels = 0;
+      // Only what covers all that was ever seen of the storage, without gaps, leaves nothing of the past in it.
+      const bool whole = info != nullptr && value->extent.holds(info->seen) &&
+                         value->stats.numel >= info->seen.end - info->seen.first;
+      if (whole) info->residual_labels = 0;
     }
   }
 }

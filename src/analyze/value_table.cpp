@@ -54,6 +54,21 @@ TensorStats expand(const ValueStats& stats) {
   return out;
 }
 
+Extent extent_of(std::int64_t offset, std::int64_t numel, const LayoutRecord* layout) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 52;
+  offset = std::clamp(offset, -kFar, kFar);
+  const Extent dense{offset, offset + std::clamp<std::int64_t>(numel, 0, kFar)};
+  if (layout == nullptr || layout->strides.size() != layout->sizes.size()) return dense;
+  double low = 0, high = 0;  // exact: whatever does not fit is not believed
+  for (std::size_t i = 0; i < layout->sizes.size(); ++i) {
+    if (layout->sizes[i] <= 0) return {offset, offset};
+    const double reach = static_cast<double>(layout->sizes[i] - 1) * static_cast<double>(layout->strides[i]);
+    (reach < 0 ? low : high) += reach;
+  }
+  if (high > static_cast<double>(kFar) || low < -static_cast<double>(kFar)) return dense;
+  return {offset + static_cast<std::int64_t>(low), offset + static_cast<std::int64_t>(high) + 1};
+}
+
 namespace {
 
 std::uint8_t bad_kinds(const ValueStats& stats) {
@@ -73,7 +88,7 @@ Value* ValueTable::find(ValueId id) {
   return slot == nullptr ? nullptr : &at(*slot);
 }
 
-Value* ValueTable::insert(const ValueRecord& record) {
+Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout) {
   if (record.id == 0 || index_.find(record.id) != nullptr) return nullptr;
   if (index_.size() >= kMaxLive + kRecentDead) evict_one();
   std::int32_t* entry = index_.insert(record.id);
@@ -103,12 +118,18 @@ Value* ValueTable::insert(const ValueRecord& record) {
     value.flushed = std::clamp<std::int64_t>(record.flushed, -1, value.stats.numel);
   }
 
+  value.extent = extent_of(record.offset, value.stats.numel, layout);
+
   StorageInfo* info = storages_.insert(record.storage);
   if (info == nullptr) {  // storage unknown: nothing will ever end its life, so it lives as long as the recent dead
     bury(slot);
     return &value;
   }
-  info->max_numel = std::max(info->max_numel, value.stats.numel);
+  if (info->newest < 0) {
+    info->seen = value.extent;
+  } else {
+    info->seen = {std::min(info->seen.first, value.extent.first), std::max(info->seen.end, value.extent.end)};
+  }
   value.older = info->newest;
   if (info->newest >= 0) at(info->newest).newer = slot;
   info->newest = slot;

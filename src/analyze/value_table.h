@@ -43,11 +43,19 @@ struct ValueStats {
 ValueStats compact(const TensorStats& stats);  // impossible counts of a damaged trace are clamped
 TensorStats expand(const ValueStats& stats);
 
+// Which elements of its storage a value lies in.
+struct Extent {
+  std::int64_t first = 0, end = 0;  // end is one past
+  bool holds(const Extent& other) const { return first <= other.first && end >= other.end; }
+};
+Extent extent_of(std::int64_t offset, std::int64_t numel, const LayoutRecord* layout);  // nullptr: taken for dense
+
 struct Value {
   ValueId id = 0, base = 0;
   std::uint64_t storage = 0, producer = kNoSeq;
   std::int64_t flushed = -1;
   ValueStats stats;
+  Extent extent;
   std::uint32_t version = 0;
   std::uint32_t made_step = 0;        // by a watched op
   Phase made_in = Phase::kData;
@@ -71,7 +79,7 @@ struct Value {
 
 struct StorageInfo {
   std::int32_t oldest = -1, newest = -1;  // list of live values, in order of sight
-  std::int64_t max_numel = 0;
+  Extent seen;  // that any value so far lay in
   // Badness of versions that are gone: what other views of a partly rewritten storage may still hold.
   LabelSetId residual_labels = 0;
   NodeId residual_node = kNoNode;
@@ -82,7 +90,8 @@ struct StorageInfo {
 class ValueTable {
  public:
   Value* find(ValueId id);                   // valid until the next insert
-  Value* insert(const ValueRecord& record);  // nullptr: refused (id 0, or a restated id)
+  // nullptr: refused (id 0, or a restated id).
+  Value* insert(const ValueRecord& record, const LayoutRecord* layout = nullptr);
   StorageInfo* storage(std::uint64_t id) { return storages_.find(id); }
   Value& at(std::int32_t slot) { return slots_[static_cast<std::size_t>(slot)]; }
 

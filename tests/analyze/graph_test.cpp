@@ -204,6 +204,44 @@ TEST(Graph, a_partial_write_leaves_the_rest_of_a_bad_buffer_bad) {
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | kv | forward | step 0 | appear | observed\n");
 }
 
+TEST(Graph, a_clean_write_to_one_slice_leaves_the_badness_of_the_other) {
+  for (const bool over_a : {false, true}) {
+    TraceBuilder t;
+    const Handle storage = t.value(finite(8));
+    // given slice A of a storage that is only ever seen in two halves, written badly
+    Handle a = t.seen_as(storage, finite(4), storage.id);
+    t.in("a").in_place("exp_", a, {}, finite(4).inf(1));
+    // when B, or A again, is written with good numbers
+    Handle b = t.seen_as(a, finite(4).at_offset(over_a ? 0 : 4), 0);
+    t.in("b").in_place("copy_", b, {{"src", t.value(finite(4))}}, finite(4).at_offset(over_a ? 0 : 4));
+    // then what is still bad in A has its origin there
+    const Handle left = t.seen_as(b, over_a ? finite(4) : finite(4).inf(1), 0);
+    t.in("<loss>", Phase::kLoss);
+    t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", left}}, over_a ? finite(1) : finite(1).inf(1)));
+    t.end_step();
+    const Analysis found = analysis_of(t);
+    if (over_a) {
+      EXPECT_EQ(table(found), "clean\n");
+    } else {
+      ASSERT_EQ(found.findings.size(), 1u);
+      EXPECT_EQ(found.findings[0].place.op, "exp_") << table(found);
+    }
+  }
+}
+
+TEST(Graph, two_slices_seen_alone_are_not_taken_for_the_whole) {
+  TraceBuilder t;
+  const Handle first = t.value(finite(4));
+  Handle a = t.seen_as(first, finite(4), 0);
+  t.in("a").in_place("exp_", a, {}, finite(4).inf(1));
+  Handle b = t.seen_as(a, finite(4).at_offset(4), 0);
+  t.in("b").in_place("copy_", b, {{"src", t.value(finite(4))}}, finite(4).at_offset(4));
+  const Handle left = t.seen_as(b, finite(4).inf(1), 0);
+  t.mark(MarkKind::kLoss, "loss", left);
+  t.end_step();
+  EXPECT_EQ(analysis_of(t).findings.at(0).place.op, "exp_");
+}
+
 TEST(Graph, a_full_overwrite_ends_badness_and_takes_the_blame_for_its_own) {
   TraceBuilder t;
   Handle buffer = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(8));

@@ -28,7 +28,7 @@ struct Numbers {
   std::int64_t nan_count = 0, pos_inf_count = 0, neg_inf_count = 0, zero_count = 0;
   std::int64_t first = -1, flushed_count = -1;
   double low = -1, high = 1, smallest = 0.25, sum_of_squares = 0;
-  std::int64_t subnormal_count = 0;
+  std::int64_t subnormal_count = 0, offset = 0;  // offset: in its storage
   DType format = DType::kF32;
   std::vector<std::int64_t> dims;
   bool read = true, counted = true;
@@ -43,6 +43,7 @@ struct Numbers {
   Numbers neg_inf(std::int64_t count) const { return with(&Numbers::neg_inf_count, count); }
   Numbers zeros(std::int64_t count) const { return with(&Numbers::zero_count, count); }
   Numbers flushed(std::int64_t count) const { return with(&Numbers::flushed_count, count); }
+  Numbers at_offset(std::int64_t elements) const { return with(&Numbers::offset, elements); }
   Numbers subnormals(std::int64_t count) const { return with(&Numbers::subnormal_count, count); }
   Numbers first_at(std::int64_t index) const { return with(&Numbers::first, index); }
   Numbers range(double from, double to) const {
@@ -238,10 +239,15 @@ class TraceBuilder {
     const auto [it, added] = layouts_.try_emplace({numbers.format, sizes}, static_cast<LayoutId>(layouts_.size() + 1));
     if (added) {
       RecordBatch event;
-      event.layouts = {{it->second, numbers.format, sizes, std::vector<std::int64_t>(sizes.size(), 1)}};
+      event.layouts = {{it->second, numbers.format, sizes, row_major(sizes)}};
       log_.push_back(std::move(event));
     }
     return it->second;
+  }
+  static std::vector<std::int64_t> row_major(const std::vector<std::int64_t>& sizes) {
+    std::vector<std::int64_t> strides(sizes.size(), 1);
+    for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * sizes[i];
+    return strides;
   }
   static TensorStats stats_of(const Numbers& numbers) {
     TensorStats s;
@@ -271,6 +277,7 @@ class TraceBuilder {
     record.id = handle.id = next_value_++;
     record.storage = handle.storage;
     record.version = handle.version;
+    record.offset = numbers.offset;
     record.layout = layout(numbers);
     record.producer = producer;
     record.base = base;

@@ -23,7 +23,6 @@ class StateUnderflow {
   struct Loss {  // of one parameter
     OpRef at;
     StringId state_name = 0;
-    LayoutId layout = 0;
     ArgSnapshot output;
     std::vector<ArgSnapshot> inputs;
     DType stored = DType::kF32;
