@@ -201,7 +201,7 @@ struct TimelineStep {
   std::uint32_t step = 0;
   bool skipped = false;
   double loss = 0, lr = 0, scale = 1;
-  std::uint64_t bad_ops = 0;  // ops with a non-finite output
+  std::uint64_t bad_ops = 0;  // ops with a non-finite output that nobody meant: a mask does not count
   double gradient_norm = 0;   // 2-norm over the gradients at the door, unscaled by the step's scale; NaN: not seen
   double weight_norm = 0;     // 2-norm over the parameters after the step; NaN: not seen
 };

@@ -104,9 +104,12 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
 
   ring_.push(op, view_.inputs, view_.outputs, view_.scalars);
   if (bad_out) {
-    ++counts_.bad_ops;
-    ++step_bad_ops_;
     bad_outputs(view_, at);
+    const bool unmeant = std::any_of(out_.begin(), out_.end(), [](const Value* value) {
+      return value != nullptr && value->bad != 0 && value->deliberate == Deliberate::kNo;
+    });
+    counts_.bad_ops += unmeant ? 1 : 0;  // infinities of a mask are no news
+    step_bad_ops_ += unmeant ? 1 : 0;
   } else if (bad_in) {
     note_swallowed(view_, at);
     LabelSetId labels = 0;
