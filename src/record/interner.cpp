@@ -37,7 +37,8 @@ StringId StringInterner::intern(std::string_view text, RecordBatch& batch) {
   if (text.empty()) return 0;
   text = text.substr(0, kMaxStringBytes);
   if (auto it = ids_.find(text); it != ids_.end()) return it->second;
-  if (texts_.size() >= limit_) {
+  const std::size_t bytes = text.size() + sizeof(std::string);
+  if (texts_.size() >= limit_ || bytes_ + bytes > kMaxInternedBytes) {
     ++refused_;
     return 0;
   }
@@ -55,6 +56,7 @@ StringId StringInterner::intern(std::string_view text, RecordBatch& batch) {
     batch.strings.pop_back();
     throw;
   }
+  bytes_ += bytes;
   return id;
 }
 
@@ -72,7 +74,8 @@ LayoutId LayoutInterner::intern(const TensorView& tensor, RecordBatch& batch) {
       return id;
     }
   }
-  if (layouts_.size() >= limit_) {
+  const std::size_t bytes = sizeof(Layout) + (tensor.sizes.size() + tensor.strides.size()) * sizeof(std::int64_t);
+  if (layouts_.size() >= limit_ || bytes_ + bytes > kMaxInternedBytes) {
     ++refused_;
     return 0;
   }
@@ -95,6 +98,7 @@ LayoutId LayoutInterner::intern(const TensorView& tensor, RecordBatch& batch) {
     batch.layouts.pop_back();
     throw;
   }
+  bytes_ += bytes;
   return id;
 }
 

@@ -19,6 +19,8 @@ namespace nanhunt::record {
 // number 0 (empty string, unknown layout) and are counted.
 inline constexpr std::size_t kMaxInterned = (std::size_t{1} << 20) - 1;  // the highest number FORMAT.md allows
 inline constexpr std::size_t kMaxStringBytes = 4096;                     // longer names are cut
+// ... and past so many bytes of them: each segment of a trace restates them all.
+inline constexpr std::size_t kMaxInternedBytes = std::size_t{32} << 20;
 
 class StringInterner {
  public:
@@ -29,6 +31,7 @@ class StringInterner {
 
  private:
   std::size_t limit_;
+  std::size_t bytes_ = 0;
   std::uint64_t refused_ = 0;
   std::deque<std::string> texts_;  // owns what the map's keys view; a deque never moves its elements
   std::unordered_map<std::string_view, StringId> ids_;
@@ -51,6 +54,7 @@ class LayoutInterner {
     LayoutId next = 0;  // of the same hash
   };
   std::size_t limit_;
+  std::size_t bytes_ = 0;
   std::uint64_t refused_ = 0;
   std::deque<Layout> layouts_;                           // number n is at n - 1
   std::unordered_map<std::uint64_t, LayoutId> by_hash_;  // head of the list of that hash

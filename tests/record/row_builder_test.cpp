@@ -195,6 +195,37 @@ TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedF
   EXPECT_THAT(b.ends_of_life, ElementsAre(EndOfLifeRecord{2, 998}, EndOfLifeRecord{1, 998}));
 }
 
+TEST_F(RowBuilderTest, NamesWithoutEndTakeABoundedTableAndTheRestIsCounted) {
+  // given a run that puts the step into a name of 4000 letters
+  StringInterner strings;
+  RecordBatch rows;
+  const auto name_of = [](int step) { return std::to_string(step).append(4000, 'x'); };
+  StringId known = 0;
+  std::size_t bytes = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    rows.strings.clear();
+    const StringId id = strings.intern(name_of(step), rows);
+    if (step == 0) known = id;
+    for (const StringRecord& row : rows.strings) bytes += row.text.size();
+  }
+  // then
+  EXPECT_LE(bytes, kMaxInternedBytes);
+  EXPECT_GT(strings.refused(), 10'000u);
+  EXPECT_EQ(strings.intern(name_of(0), rows), known);  // what is known stays known
+}
+
+TEST_F(RowBuilderTest, LayoutsWithoutEndTakeABoundedTable) {
+  LayoutInterner layouts;
+  RecordBatch rows;
+  std::vector<std::int64_t> sizes(60, 1), strides(60, 1);
+  for (std::int64_t step = 1; step < 40'000; ++step) {
+    rows.layouts.clear();
+    sizes[0] = step;
+    layouts.intern({nullptr, DType::kF32, sizes, strides}, rows);
+  }
+  EXPECT_GT(layouts.refused(), 5'000u);
+}
+
 TEST_F(RowBuilderTest, TheEndOfAStorageThatWasNeverSeenIsNotTold) {
   builder.add_release(77);
   EXPECT_TRUE(batch().ends_of_life.empty());
