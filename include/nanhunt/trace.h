@@ -173,6 +173,16 @@ struct HistogramRecord {
   bool operator==(const HistogramRecord&) const = default;
 };
 
+// Rows that the writer took out again to stay within its limit (RetentionOptions): on purpose, not lost. They stood
+// between the kept op before `seq` and the op `seq`.
+struct RetiredRecord {
+  std::uint64_t seq = 0;    // of the next op that was kept
+  std::uint64_t steps = 0;  // StepRecords among them, and in `other`
+  std::uint64_t anomalies = 0;  // ops among them with an output that was not finite: 0 unless nothing else was left
+  std::uint64_t ops = 0, values = 0, other = 0;
+  bool operator==(const RetiredRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -189,6 +199,7 @@ struct RecordBatch {
   std::vector<DropRecord> drops;
   std::vector<ScalerRecord> scaler;
   std::vector<HistogramRecord> histograms;
+  std::vector<RetiredRecord> retired;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;
@@ -210,9 +221,24 @@ struct RunInfo {
   std::int64_t pid = 0;              // volatile
 };
 
+// What stays of a long run when its trace reaches max_bytes. Closed segments are rewritten without the steps between
+// the first and the last ones, but for one in `keep_every` and for steps with something that is not finite, was
+// skipped or has a bad loss, with their neighbours. Where that is not enough, keep_every doubles until nothing in
+// between is left; then the neighbours go, then all but the first step of each stretch of bad steps, then the first
+// steps. Last steps that alone fill a quarter of max_bytes are not spared either. A trace never grows past max_bytes.
+struct RetentionOptions {
+  std::uint64_t max_bytes = 0;  // of an attempt's segments together; 0: no limit; else at least kMinMaxBytes
+  std::uint32_t keep_first_steps = 16;
+  std::uint32_t keep_last_steps = 64;
+  std::uint32_t neighbourhood = 2;  // steps before and after
+  std::uint32_t keep_every = 16;
+};
+inline constexpr std::uint64_t kMinMaxBytes = 4u << 20;
+
 struct TraceWriterOptions {
-  std::uint64_t segment_bytes = 64ull << 20;  // rotate after this many
+  std::uint64_t segment_bytes = 64ull << 20;  // rotate after this many; with a limit at most a sixteenth of it
   int zstd_level = 1;
+  RetentionOptions retention = {};
 };
 
 // One writer per attempt folder. Not thread-safe: the recorder's writer thread owns it.
@@ -240,6 +266,8 @@ struct TraceHealth {
   std::uint64_t chunks_lost = 0, rows_lost = 0;  // rows_lost counts only what intact headers claim
   std::uint64_t bytes_skipped = 0;
   std::uint64_t unknown_chunks = 0;              // skipped, not damage
+  // Taken out by retention (RetentionOptions), not damage. Steps are among the rows.
+  std::uint64_t steps_retired = 0, rows_retired = 0;
   std::vector<std::string> problems;             // one line each: file, offset, what; at most 100
   bool damaged() const { return chunks_lost != 0 || bytes_skipped != 0; }
 };

@@ -66,7 +66,7 @@ class AnalyzerImpl final : public Analyzer {
 
  private:
   struct Cursor {
-    std::size_t mark = 0, step = 0, end = 0, drop = 0, samples = 0, scaler = 0;
+    std::size_t mark = 0, step = 0, end = 0, drop = 0, retired = 0, samples = 0, scaler = 0;
   };
 
   // Everything that happened before op `seq`. Marks come before the end of their step, and both before a release at the
@@ -81,6 +81,10 @@ class AnalyzerImpl final : public Analyzer {
       if (step != nullptr && step->end_seq > seq) step = nullptr;
       if (end != nullptr && end->seq > seq) end = nullptr;
       if (drop != nullptr && drop->seq > seq) drop = nullptr;
+      // What was retired on purpose leaves the same gap in the graph as what was dropped.
+      for (; at.retired < batch.retired.size() && batch.retired[at.retired].seq <= seq; ++at.retired) {
+        graph_.on_loss_of_records();
+      }
       if (mark != nullptr && step != nullptr) {
         const bool mark_first = mark->seq < step->end_seq || (mark->seq == step->end_seq && mark->step <= step->step);
         if (mark_first) {
@@ -207,6 +211,10 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
   if (counts.lost_ops > 0)
     coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops));
+  if (health.steps_retired > 0) {
+    coverage.unwatched.push_back(
+        fmt::format("{} steps that were retired to keep the trace within its limit.", health.steps_retired));
+  }
   if (counts.unwatched_inputs > 0) {
     coverage.unwatched.push_back(fmt::format("{} op inputs whose contents were not read, or whose records are missing.",
                                              counts.unwatched_inputs));

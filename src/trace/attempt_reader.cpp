@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "src/core/text.h"
 #include "src/trace/crc32c.h"
@@ -44,6 +45,10 @@ void AttemptReader::reject(Verdict verdict, std::string message) {
 void AttemptReader::deliver() {
   last_type_ = 0;
   if (batch_.empty()) return;
+  for (const RetiredRecord& row : batch_.retired) {
+    health_.steps_retired += row.steps;
+    health_.rows_retired += row.ops + row.values + row.other;
+  }
   on_batch_(batch_);
   batch_.clear();
 }
@@ -72,6 +77,12 @@ void AttemptReader::skip_segment(const std::string& name, const Status& why) {
   reject(Verdict::kUnreadable, why.message());
 }
 
+void AttemptReader::miss_vanished_segment(const std::string& name) {
+  name_ = name;
+  problem("was retired while the trace was read: read it again to see what is left of it");
+  vanished_ = true;
+}
+
 void AttemptReader::read_segment(InputFile& file, const std::string& name, bool alone) {
   name_ = name;
   at_ = bad_bytes_ = 0;
@@ -79,9 +90,19 @@ void AttemptReader::read_segment(InputFile& file, const std::string& name, bool 
   cells_ = kFreeCells + kCellsPerByte * file.size();
   ++health_.segments;
   health_.bytes += file.size();
-  health_.clean_end = false;
+  const bool ended_cleanly = std::exchange(health_.clean_end, false);
+  next_sequence_ = 0;
+  ended_ = false;
+  superseded_ = false;
   if (start_segment(file, alone)) read_chunks(file);
   deliver();
+  if (superseded_) health_.clean_end = ended_cleanly;
+  if (next_sequence_ != 0) {
+    // A rewritten segment was whole when it got its name.
+    if (!ended_) missed(expected_, expected_ + 1);
+    covered_ = next_sequence_;
+    expected_ = bad_floor_ = std::max(expected_, covered_);
+  }
   first_segment_ = false;
 }
 
@@ -134,15 +155,23 @@ bool AttemptReader::start_segment(InputFile& file, bool alone) {
   }
   readable_ = header_good_ = have_identity_ = true;
   identity_ = header.identity;
+  if (!alone && header.first_sequence < covered_) {  // a kill came before it could be taken away
+    --health_.segments;
+    health_.bytes -= file.size();
+    superseded_ = true;
+    return false;
+  }
+  next_sequence_ = header.next_sequence;
   if (alone) {
     expected_ = bad_floor_ = header.first_sequence;
   } else if (header.first_sequence > expected_) {
-    missed(expected_, header.first_sequence);
+    if (!vanished_) missed(expected_, header.first_sequence);
     expected_ = header.first_sequence;
   } else if (header.first_sequence < expected_) {
     problem(fmt::format("starts at chunk {}, which was passed already", header.first_sequence));
     expected_ = bad_floor_ = header.first_sequence;
   }
+  vanished_ = false;
   at_ = std::min<std::uint64_t>(header.header_size, file.size());
   return true;
 }
@@ -204,7 +233,8 @@ bool AttemptReader::read_chunk(const ChunkHeader& header, std::span<const std::b
   expected_ = header.sequence + 1;
   readable_ = true;
   ++health_.chunks;
-  health_.clean_end = known && header.type == kEndType && (alone_ || (header.flags & kFlagFinal) != 0);
+  ended_ = known && header.type == kEndType;
+  health_.clean_end = ended_ && (alone_ || (header.flags & kFlagFinal) != 0);
   at_ += size;
   return true;
 }

@@ -25,6 +25,7 @@ class AttemptReader {
   // `alone`: the only segment that will be read, so what came before it is not missed.
   void read_segment(InputFile& file, const std::string& name, bool alone);
   void skip_segment(const std::string& name, const Status& why);  // could not be opened
+  void miss_vanished_segment(const std::string& name);            // retention took it away after it was listed
   Status finish(const std::string& what);                         // after the last segment
 
  private:
@@ -61,6 +62,12 @@ class AttemptReader {
   std::uint64_t expected_ = 0;                                 // sequence of the next chunk
   std::uint64_t bad_floor_ = 0;                                // rows of bad chunks below are counted
   std::vector<std::pair<std::uint64_t, std::uint64_t>> gaps_;  // lost sequences, begin and end
+
+  std::uint64_t next_sequence_ = 0;  // FileHeader::next_sequence of the segment being read
+  std::uint64_t covered_ = 0;  // a rewritten segment stands for every chunk below
+  bool superseded_ = false;    // the segment being read is one of them
+  bool ended_ = false;         // the last chunk was an end chunk
+  bool vanished_ = false;      // the segment before was taken away
 
   bool readable_ = false;  // a good file header or chunk was seen
   Verdict verdict_ = Verdict::kNone;

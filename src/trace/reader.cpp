@@ -150,6 +150,8 @@ Status read_attempt(const AttemptTrace& attempt, const std::function<void(const 
     auto file = InputFile::open(segment.path, /*follow_links=*/false);
     if (file) {
       reader.read_segment(*file, name, /*alone=*/false);
+    } else if (file.status().code() == StatusCode::kNotFound) {
+      reader.miss_vanished_segment(name);
     } else {
       reader.skip_segment(name, file.status());
     }

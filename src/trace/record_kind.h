@@ -42,7 +42,7 @@ struct RecordKind {
 
 // All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
 std::span<const RecordKind> record_kinds();
-inline constexpr std::size_t kKindCount = 13;
+inline constexpr std::size_t kKindCount = 14;
 inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
                                kEvidenceType = 8, kHistogramsType = 13, kEndType = 255;
 
@@ -50,7 +50,7 @@ const RecordKind* find_record_kind(std::uint16_t type);  // nullptr: unknown
 std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unknown"
 
 extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
-    kExperiments, kDrops, kScaler, kHistograms;
+    kExperiments, kDrops, kScaler, kHistograms, kRetired;
 
 // The list handling that every kind but ops shares.
 template <auto kList>

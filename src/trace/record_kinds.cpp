@@ -8,7 +8,7 @@ namespace nanhunt::trace {
 std::span<const RecordKind> record_kinds() {
   static const std::array<RecordKind, kKindCount> kinds = {
       kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
-      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms};
+      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired};
   return kinds;
 }
 

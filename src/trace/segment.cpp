@@ -44,6 +44,7 @@ std::array<std::byte, kFileHeaderBytes> store_file_header(const FileHeader& head
   store(out.data() + 28, header.attempt);
   store(out.data() + 32, header.segment);
   store(out.data() + 40, header.first_sequence);
+  store(out.data() + 48, header.next_sequence);
   store(out.data() + kCrcAt, crc32c({out.data(), kCrcAt}));
   return out;
 }
@@ -63,9 +64,11 @@ HeaderCheck load_file_header(std::span<const std::byte> bytes, FileHeader& heade
   header.attempt = load<std::uint32_t>(at + 28);
   header.segment = load<std::uint32_t>(at + 32);
   header.first_sequence = load<std::uint64_t>(at + 40);
+  header.next_sequence = load<std::uint64_t>(at + 48);
   if (load<std::uint32_t>(at + kCrcAt) != crc32c(bytes.first(kCrcAt))) return HeaderCheck::kBadCrc;
   if (header.header_size < kFileHeaderBytes || header.header_size > kMaxFileHeaderBytes) return HeaderCheck::kBadCrc;
-  if (header.first_sequence >> 63 != 0) return HeaderCheck::kBadCrc;
+  if (header.first_sequence >> 63 != 0 || header.next_sequence >> 63 != 0) return HeaderCheck::kBadCrc;
+  if (header.next_sequence != 0 && header.next_sequence <= header.first_sequence) return HeaderCheck::kBadCrc;
   return HeaderCheck::kGood;
 }
 

@@ -21,6 +21,8 @@ struct FileHeader {
   std::uint64_t identity = 0;
   std::uint32_t rank = 0, attempt = 0, segment = 0;
   std::uint64_t first_sequence = 0;
+  // Not 0: retention rewrote the segment, which stands for every chunk from first_sequence to below this one.
+  std::uint64_t next_sequence = 0;
 };
 
 std::array<std::byte, kFileHeaderBytes> store_file_header(const FileHeader& header);

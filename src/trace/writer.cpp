@@ -10,13 +10,13 @@
 
 #include "nanhunt/trace.h"
 #include "src/core/text.h"
-#include "src/trace/chunk.h"
-#include "src/trace/end_chunk.h"
 #include "src/trace/files.h"
 #include "src/trace/frames.h"
 #include "src/trace/limits.h"
+#include "src/trace/retention.h"
 #include "src/trace/run_info.h"
 #include "src/trace/segment.h"
+#include "src/trace/segment_writer.h"
 
 namespace nanhunt {
 namespace trace {
@@ -37,19 +37,24 @@ void keep(Status& first, Status next) {
 class Writer final : public TraceWriter {
  public:
   Writer(std::string dir, const RunInfo& info, std::uint64_t identity, const TraceWriterOptions& options)
-      : dir_(std::move(dir)), options_(options), packer_(options.zstd_level) {
+      : dir_(std::move(dir)),
+        options_(options),
+        segment_(options.zstd_level),
+        retention_(dir_, options),
+        segment_bytes_(retention_.segment_bytes()) {
     header_.major = kFormatMajor;
     header_.minor = kFormatMinor;
     header_.identity = identity;
     header_.rank = info.rank;
     header_.attempt = info.attempt;
+    retention_.set_header(header_);
   }
 
   Status start() {
-    auto file = OutputFile::create(dir_ + "/" + segment_name(0));
+    auto file = SegmentWriter::create_file(dir_ + "/" + segment_name(0), header_);
     if (!file) return file.status();
-    file_ = std::move(*file);
-    return file_.append(store_file_header(header_));
+    segment_.begin(std::move(*file));
+    return Status::ok();
   }
 
   Status write(const RecordBatch& batch, RecordBatch* unwritten) override {
@@ -60,15 +65,18 @@ class Writer final : public TraceWriter {
     unwritten_ = unwritten;
     Status status;
     add_to_tables(batch, status);
+    if (options_.retention.max_bytes != 0) retention_.note(batch);
     if (batch.empty()) return status;
     bool failed = false;  // then nothing follows: a row never stands without those it names, which come before it
     for_each_frame(batch, [&](const Frame& frame) {
       if (!failed) {
         rotate_if_full();
-        frame_open_ = false;
+        segment_.begin_frame();
+        const bool restates = !segment_.holds_chunks() && tables_before_.strings + tables_before_.layouts > 0;
         Status tables = write_tables();
+        if (restates) restated_bytes_ = segment_.bytes();
         failed = !tables;
-        if (failed) ++sequence_;  // stays used, as in append_rows
+        if (failed) lose_sequence();
         keep(status, std::move(tables));
       }
       for (const RecordKind& kind : record_kinds()) {
@@ -87,14 +95,14 @@ class Writer final : public TraceWriter {
   Status close() override {
     if (closed_) return Status::ok();
     Status status = write_tables();
-    keep(status, write_end(kFlagFinal));
-    keep(status, file_.close());
+    keep(status, segment_.write_end(kFlagFinal));
+    keep(status, segment_.close_file());
     closed_ = true;
     return status;
   }
 
   const std::string& attempt_dir() const override { return dir_; }
-  std::uint64_t bytes_written() const override { return closed_segments_bytes_ + file_.size(); }
+  std::uint64_t bytes_written() const override { return retention_.closed_bytes() + segment_.bytes(); }
 
  private:
   static Status refused(const RecordKind& kind, std::size_t row, const char* why) {
@@ -124,30 +132,13 @@ class Writer final : public TraceWriter {
     }
   }
 
-  // Table rows that this segment does not hold yet. What fails is tried again with the next frame.
-  Status write_tables() {
-    for (Table* table : {&strings_, &layouts_}) {
-      const std::size_t count = table->kind.count(tables_);
-      while (table->in_segment < count) {
-        const bool restated = table->in_segment < table->in_attempt;
-        const std::size_t limit = restated ? table->in_attempt : count;
-        const RowRange rows{table->in_segment, chunk_end(table->kind, tables_, table->in_segment, limit)};
-        columns_.clear();
-        table->kind.encode(tables_, rows, columns_);
-        Status status = append_chunk(table->kind, tables_, rows, restated ? kFlagRestated : 0);
-        if (!status) return status;
-        table->in_segment = rows.end;
-        table->in_attempt = std::max(table->in_attempt, rows.end);
-      }
-    }
-    return Status::ok();
-  }
+  Status write_tables() { return segment_.write_tables(tables_, {tables_.strings.size(), tables_.layouts.size()}); }
 
   // Rows that cannot be stored are left out and named in the status; the others are written.
   Status write_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows, bool& failed) {
-    columns_.clear();
-    kind.encode(batch, rows, columns_);
-    if (!columns_.refused()) return append_rows(kind, batch, rows, failed);
+    ColumnWriter& columns = segment_.columns();
+    kind.encode(batch, rows, columns);
+    if (!columns.refused()) return append_rows(kind, batch, rows, failed);
     Status status;
     RecordBatch good;
     for (std::size_t row = rows.begin; row < rows.end; ++row) {
@@ -161,20 +152,24 @@ class Writer final : public TraceWriter {
     }
     const RowRange all{0, kind.count(good)};
     if (all.size() == 0) return status;
-    columns_.clear();
-    kind.encode(good, all, columns_);
+    kind.encode(good, all, segment_.columns());
     if (Status written = append_rows(kind, good, all, failed); !written) return written;
     return status;
   }
 
   // A number that failed stays used: a reader then knows that something is missing.
   Status append_rows(const RecordKind& kind, const RecordBatch& batch, RowRange rows, bool& failed) {
-    Status written = append_chunk(kind, batch, rows, 0);
+    Status written = segment_.append_chunk(kind, batch, rows);
     if (written) return written;
     failed = true;
-    ++sequence_;
+    lose_sequence();
     note_unwritten(kind, batch, rows);
     return written;
+  }
+
+  void lose_sequence() {
+    segment_.skip_sequence();
+    lossy_ = true;
   }
 
   void note_unwritten(const RecordKind& kind, const RecordBatch& batch, RowRange rows) {
@@ -190,82 +185,52 @@ class Writer final : public TraceWriter {
     }
   }
 
-  // The columns of these rows have been written.
-  Status append_chunk(const RecordKind& kind, const RecordBatch& batch, RowRange rows, unsigned flags) {
-    ChunkIndexRow entry{file_.size(), kind.type, rows.size(), {}};
-    if (kind.keys != nullptr) entry.keys = kind.keys(batch, rows);
-    if (!frame_open_ || kind.type <= last_type_) flags |= kFlagFrameStart;
-    Status status = append(kind.type, flags, rows.size());
-    if (!status) return status;
-    frame_open_ = true;
-    last_type_ = kind.type;
-    if (index_.size() < kMaxIndexRows) index_.push_back(entry);
-    return status;
-  }
-
-  Status append(std::uint16_t type, unsigned flags, std::size_t rows) {
-    ChunkHeader header;
-    header.type = type;
-    header.flags = static_cast<std::uint16_t>(flags);
-    header.rows = static_cast<std::uint32_t>(rows);
-    header.sequence = sequence_;
-    const auto bytes = packer_.pack(header, columns_);
-    if (bytes.empty()) {
-      return {StatusCode::kUsage,
-              fmt::format("{} {} rows need more than 16 MiB in one chunk", rows, record_kind_name(type))};
-    }
-    Status status = file_.append(bytes);
-    if (status) ++sequence_;
-    return status;
-  }
-
-  Status write_end(unsigned flags) {
-    columns_.clear();
-    encode_index(index_, columns_);
-    return append(kEndType, flags | kFlagFrameStart, index_.size());
-  }
-
   // Where no next segment can be had the current one goes on, and the next frame tries again.
   void rotate_if_full() {
-    const bool full = file_.size() >= options_.segment_bytes || index_.size() + kKindCount > kMaxIndexRows;
-    if (!full || index_.empty()) return;
+    if (options_.retention.max_bytes != 0) segment_.set_max_bytes(retention_.room_for_open_segment());
+    const bool full = segment_.bytes() >= segment_bytes_ + restated_bytes_ || segment_.index_is_full();
+    if (!full || !segment_.holds_chunks()) return;
     FileHeader header = header_;
     ++header.segment;
-    header.first_sequence = sequence_ + 1;  // after the end chunk of this one
-    const std::string path = dir_ + "/" + segment_name(header.segment);
-    auto next = OutputFile::create(path);
+    header.first_sequence = segment_.sequence() + 1;  // after the end chunk of this one
+    auto next = SegmentWriter::create_file(dir_ + "/" + segment_name(header.segment), header);
     if (!next) return;
-    if (!next->append(store_file_header(header))) {
-      ::unlink(path.c_str());
-      return;
+    if (!segment_.write_end(0)) {
+      segment_.skip_sequence();
+      lossy_ = true;
     }
-    if (!write_end(0)) ++sequence_;
-    closed_segments_bytes_ += file_.size();
-    file_ = std::move(*next);
+    const TableCounts tables = segment_.written();
+    retention_.add({.number = header_.segment,
+                    .bytes = segment_.bytes(),
+                    .first_sequence = header_.first_sequence,
+                    .next_sequence = header.first_sequence,
+                    .last_step = retention_.newest_step(),
+                    .tables_before = tables_before_,
+                    .tables_after = tables,
+                    .lossy = lossy_});
+    segment_.begin(std::move(*next));
     header_ = header;
-    index_.clear();
-    strings_.in_segment = layouts_.in_segment = 0;
+    tables_before_ = tables;
+    restated_bytes_ = 0;
+    lossy_ = false;
+    if (options_.retention.max_bytes == 0) return;
+    retention_.make_room(segment_.bytes(), tables_);
+    segment_.set_max_bytes(retention_.room_for_open_segment());
   }
-
-  struct Table {
-    const RecordKind& kind;
-    std::size_t in_segment = 0, in_attempt = 0;  // rows written
-  };
 
   std::string dir_;
   TraceWriterOptions options_;
   FileHeader header_;
-  OutputFile file_;
-  ChunkPacker packer_;
-  ColumnWriter columns_;
-  std::vector<ChunkIndexRow> index_;
+  SegmentWriter segment_;
+  Retention retention_;
+  const std::uint64_t segment_bytes_;
   RecordBatch tables_;  // every string and layout so far
   std::vector<bool> known_strings_, known_layouts_;
-  Table strings_{kStrings}, layouts_{kLayouts};
-  std::uint64_t sequence_ = 0, closed_segments_bytes_ = 0;
+  TableCounts tables_before_;         // written when this segment began
+  std::uint64_t restated_bytes_ = 0;  // of the segment, taken by tables that earlier segments hold
   RecordBatch* unwritten_ = nullptr;  // of the write at hand
-  bool frame_open_ = false, closed_ = false;
-  std::uint16_t last_type_ = 0;
+  bool lossy_ = false;                // some number of this segment was used up by a failure
+  bool closed_ = false;
 };
 
 }  // namespace
@@ -276,6 +241,12 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& run_
   if (run_dir.empty()) return Status{StatusCode::kUsage, "no run folder was named"};
   if (trace::run_info_text(info).size() + 16 > trace::kMaxRunInfoBytes) {  // + 16: the attempt's number may grow
     return Status{StatusCode::kUsage, "the description of the run is over 1 MiB: shorten its command or options"};
+  }
+  const std::uint64_t max_bytes = options.retention.max_bytes;
+  if (max_bytes != 0 && max_bytes < kMinMaxBytes) {
+    return Status{StatusCode::kUsage,
+                  fmt::format("a limit of {} bytes is too small for a trace: set at least {}, or 0 for none", max_bytes,
+                              kMinMaxBytes)};
   }
   const std::string rank_dir = run_dir + "/" + trace::rank_folder_name(info.rank);
   std::error_code error;

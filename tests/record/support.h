@@ -136,6 +136,7 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.drops, from.drops);
   copy(to.scaler, from.scaler);
   copy(to.histograms, from.histograms);
+  copy(to.retired, from.retired);
 }
 
 // What a fake writer does, shared with the test after the recorder took the writer.

@@ -58,6 +58,16 @@ TEST(Doctor, salvages_into_a_new_folder_and_leaves_the_original_alone) {
   EXPECT_EQ(run_nanhunt({"check", out}).status, 1);  // the fault is still in it
 }
 
+TEST(Doctor, a_damaged_trace_comes_with_the_next_step_an_intact_one_without) {
+  std::string segment;
+  const std::string damaged = make_damaged_run(&segment), intact = make_folder();
+  write_sample_trace(intact);
+  EXPECT_THAT(run_nanhunt({"doctor", damaged}).err, HasSubstr("nanhunt doctor " + damaged + " --salvage"));
+  EXPECT_THAT(run_nanhunt({"info", damaged}).err, HasSubstr("nanhunt doctor " + damaged));
+  EXPECT_EQ(run_nanhunt({"doctor", intact}).err, "");
+  EXPECT_EQ(run_nanhunt({"info", intact}).err, "");
+}
+
 TEST(Doctor, does_not_salvage_into_a_folder_that_holds_something) {
   std::string segment;
   const std::string run = make_damaged_run(&segment), out = make_folder();

@@ -116,6 +116,10 @@ std::string batch_text(const RecordBatch& batch) {
     out.line("histogram seq={} value={} from={} bins=[{}]", row.seq, row.value, row.min_exponent,
              fmt::join(row.bins, " "));
   }
+  for (const auto& row : batch.retired) {
+    out.line("retired seq={} steps={} anomalies={} ops={} values={} other={}", row.seq, row.steps, row.anomalies,
+             row.ops, row.values, row.other);
+  }
   return out.take();
 }
 

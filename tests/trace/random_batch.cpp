@@ -183,6 +183,9 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     for (std::uint64_t bins = below(40); bins > 0; --bins) row.bins.push_back(any_i64());
     batch.histograms.push_back(std::move(row));
   }
+  for (const auto seq : sorted_seqs()) {
+    batch.retired.push_back({seq, any_u64(), any_u64(), any_u64(), any_u64(), any_u64()});
+  }
   return batch;
 }
 

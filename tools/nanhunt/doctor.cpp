@@ -3,6 +3,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -41,6 +42,9 @@ std::string_view condition(const Examination& e) {
   return e.health.clean_end ? "intact" : "no clean end";
 }
 
+// Whether a salvaged copy would be better than what is there.
+bool gains(const Examination& e) { return e.readable() && e.health.damaged(); }
+
 json to_json(const Examination& e) {
   return {{"rank", e.attempt.info.rank},
           {"attempt", e.attempt.info.attempt},
@@ -74,6 +78,11 @@ void write_text(TextLayout& out, const Examination& e) {
                       " of a kind this version does not know: passed over, no damage",
                   2);
   }
+  if (e.health.steps_retired != 0) {
+    out.paragraph(plural(e.health.steps_retired, "step", "steps") +
+                      " retired on purpose, to keep the trace within its limit: no damage",
+                  2);
+  }
   for (const std::string& problem : e.health.problems) out.paragraph(printable(problem), 2, "- ");
 }
 
@@ -105,6 +114,9 @@ class DoctorVerb final : public Verb {
     int status = any_readable ? kDone : kUnreadable;
     if (!out_.empty() && any_readable) status = salvage(all);
     const int printed = print_and_return(json_ ? as_json(all) : as_text(all), status);
+    if (out_.empty() && std::any_of(all.begin(), all.end(), [](const Examination& e) { return gains(e); })) {
+      say("next: `nanhunt doctor " + run_ + " --salvage OUT` copies everything readable into a new run, with a clean end.");
+    }
     if (!any_readable) say("nothing in '" + run_ + "' can be read. Was it copied whole, and written by nanhunt?");
     return printed;
   }

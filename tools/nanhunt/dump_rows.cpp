@@ -204,6 +204,17 @@ void drop_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit)
   }
 }
 
+void retired_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
+  for (const RetiredRecord& row : batch.retired) {
+    emit({}, {{"seq", json_seq(row.seq)},
+              {"steps", json_count(row.steps)},
+              {"anomalies", json_count(row.anomalies)},
+              {"ops", json_count(row.ops)},
+              {"values", json_count(row.values)},
+              {"other", json_count(row.other)}});
+  }
+}
+
 void scaler_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
   for (const ScalerRecord& row : batch.scaler) {
     emit({row.step, {}}, {{"seq", json_seq(row.seq)},
@@ -273,6 +284,7 @@ const std::vector<DumpKind>& kinds() {
        {"step", "seq", "action", "scale", "found_inf", "growth_tracker", "total_norm", "max_norm", "text"},
        scaler_rows},
       {"histograms", true, true, {"seq", "op", "module", "value", "min_exponent", "bins"}, histogram_rows},
+      {"retired", false, false, {"seq", "steps", "anomalies", "ops", "values", "other"}, retired_rows},
   };
   return kKinds;
 }

@@ -116,6 +116,8 @@ json to_json(const Summary& s) {
             {"evidence", json_count(c.evidence)},
             {"experiments", json_count(c.experiments)},
             {"dropped", json_count(c.dropped)},
+            {"retired_steps", json_count(s.health.steps_retired)},
+            {"retired_rows", json_count(s.health.rows_retired)},
             {"op_counts", std::move(ops)}}}};
 }
 
@@ -161,6 +163,9 @@ void write_text(TextLayout& out, const Summary& s) {
   fact("Operations", ops_text(s.contents));
   fact("Values", format_count(s.contents.values) + ", " + format_count(s.contents.bad_values) + " not finite");
   if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
+  if (s.health.steps_retired != 0) {
+    fact("Retired", plural(s.health.steps_retired, "step", "steps") + " to keep the trace within its limit");
+  }
   const std::uint64_t in_damage = std::min(s.contents.dropped, lost_before_salvage(info).rows_lost);
   if (const std::uint64_t dropped = s.contents.dropped - in_damage; dropped != 0) {
     fact("Dropped", plural(dropped, "record", "records") + " while recording");
@@ -188,7 +193,11 @@ class InfoVerb final : public Verb {
       any_readable = any_readable || summaries.back().readable();
     }
     if (!any_readable) return fail(summaries.front().status);
-    return print_and_return(json_ ? as_json(summaries) : as_text(summaries));
+    const bool damaged = std::any_of(summaries.begin(), summaries.end(),
+                                     [](const Summary& s) { return !s.readable() || s.health.damaged(); });
+    const int printed = print_and_return(json_ ? as_json(summaries) : as_text(summaries));
+    if (damaged) say("next: `nanhunt doctor " + run_ + "` says what was lost and where.");
+    return printed;
   }
 
  private:

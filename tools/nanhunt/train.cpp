@@ -122,6 +122,10 @@ class TrainVerb final : public Verb {
     app.add_option("--level", level_, "How closely to watch: ops (every op) or off")
         ->check(CLI::IsMember({"ops", "off"}))
         ->capture_default_str();
+    app.add_option("--max-trace-mb", max_trace_mb_,
+                   "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
+                   "anomaly stay (default: no limit)")
+        ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--json", json_, "Print the outcome as JSON");
@@ -160,6 +164,7 @@ class TrainVerb final : public Verb {
     if (level_ != "off") {
       RecorderOptions options;
       options.run_dir = out_;
+      options.writer.retention.max_bytes = std::uint64_t{max_trace_mb_} * 1'000'000;
       auto opened = Recorder::open(options, run_info(scenario));
       if (!opened) return opened.status();
       recorder = std::move(*opened);
@@ -215,12 +220,14 @@ class TrainVerb final : public Verb {
     info.scenario = scenario.name;
     info.dtypes = scenario.dtypes;
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
+    if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     return info;
   }
 
   std::string scenario_, out_, level_ = "ops";
   std::uint32_t steps_ = 0;
+  std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, json_ = false;
