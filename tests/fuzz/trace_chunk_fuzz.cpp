@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
+#include "src/trace/record_kind.h"
 #include "tests/trace/decode_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -12,8 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t rows = data[1] | std::size_t{data[2]} << 8 | std::size_t{data[3]} << 16;
   const auto payload = std::as_bytes(std::span(data + 6, size - 6));
   const std::size_t split = std::min<std::size_t>(data[4] | std::size_t{data[5]} << 8, payload.size());
-  // Types 1 to 11 and the index; the rest of the numbers is folded onto them so that no input is wasted.
-  const auto type = static_cast<std::uint16_t>(data[0] % 12 == 0 ? 255 : data[0] % 12);
+  // Every kind and the index; the rest of the numbers is folded onto them so that no input is wasted.
+  // NANHUNT_FUZZ_TYPE=4 makes it the fuzzer of that kind alone.
+  static const char* const only = std::getenv("NANHUNT_FUZZ_TYPE");
+  static const int fixed = only == nullptr ? 0 : std::atoi(only);
+  std::uint16_t type = static_cast<std::uint16_t>(fixed != 0 ? fixed : data[0] % (nanhunt::trace::kKindCount + 1));
+  if (type == 0) type = nanhunt::trace::kEndType;
   nanhunt::trace_testing::decode_columns(type, std::min<std::size_t>(rows, 65536),
                                          payload.first(payload.size() - split), payload.last(split));
   return 0;

@@ -5,55 +5,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "src/trace/crc32c.h"
 #include "src/trace/record_kind.h"
 #include "src/trace/run_info.h"
 #include "tests/trace/decode_target.h"
 #include "tests/trace/forge.h"
+#include "tests/trace/mutator.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 
 namespace nanhunt::trace_testing {
 namespace {
-
-class Mutator {
- public:
-  explicit Mutator(std::uint64_t seed) : random_(seed) {}
-
-  void mutate(Bytes& bytes) {
-    for (std::uint64_t changes = 1 + random_() % 4; changes > 0 && !bytes.empty(); --changes) {
-      const std::size_t at = random_() % bytes.size();
-      const std::size_t length = std::min<std::size_t>(1 + random_() % 16, bytes.size() - at);
-      switch (random_() % 6) {
-        case 0:
-          bytes[at] ^= static_cast<std::byte>(1u << (random_() % 8));
-          break;
-        case 1:
-          bytes[at] = static_cast<std::byte>(random_());
-          break;
-        case 2:
-          std::fill_n(bytes.begin() + at, length, random_() % 2 == 0 ? std::byte{0} : std::byte{0xff});
-          break;
-        case 3:
-          bytes.erase(bytes.begin() + at, bytes.begin() + at + length);
-          break;
-        case 4: {
-          const Bytes copy(bytes.begin() + at, bytes.begin() + at + length);
-          bytes.insert(bytes.begin() + random_() % bytes.size(), copy.begin(), copy.end());
-          break;
-        }
-        default:
-          bytes.resize(at);
-      }
-    }
-  }
-  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
-
- private:
-  std::mt19937_64 random_;
-};
 
 TEST(Mutation, decoders_of_every_kind_survive_mutated_columns) {
   Mutator mutator(1);

@@ -69,6 +69,29 @@ TEST_F(Salvage, a_damaged_trace_becomes_one_with_a_clean_end_that_says_what_it_l
   EXPECT_EQ(batch_text(result.all), batch_text(expected));
 }
 
+TEST_F(Salvage, rows_of_the_scaler_and_histograms_behind_the_damage_are_saved) {
+  ASSERT_FALSE(whole_.scaler.empty() || whole_.histograms.empty());
+  const std::string file = dir_ + "/000000.nht";
+  Bytes bytes = load(file);
+  // given damage in a chunk of ops, in front of those of the same frame
+  for (const ChunkPlace& place : chunks_of(bytes)) {
+    if (place.header.type != 4) continue;
+    bytes[place.offset + trace::kChunkHeaderBytes] ^= std::byte{1};
+    break;
+  }
+  save(file, bytes);
+  // when
+  TraceHealth health;
+  ASSERT_TRUE(salvage_attempt(attempt(), path("saved"), health).is_ok());
+  // then
+  EXPECT_EQ(health.chunks_lost, 1u);
+  const RecordBatch saved = read(find_attempts(path("saved"))->at(0).dir).all;
+  EXPECT_EQ(saved.scaler.size(), whole_.scaler.size());
+  EXPECT_EQ(saved.histograms, whole_.histograms);
+  EXPECT_EQ(saved.retired, whole_.retired);
+  EXPECT_LT(saved.ops.size(), whole_.ops.size());
+}
+
 TEST_F(Salvage, a_whole_trace_is_copied_row_for_row) {
   TraceHealth health;
   ASSERT_TRUE(salvage_attempt(attempt(), path("saved"), health).is_ok());
