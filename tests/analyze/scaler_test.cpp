@@ -300,6 +300,15 @@ TEST(Collapse, of_a_scale_that_halves_without_end_is_told_with_the_origin_undern
   EXPECT_EQ(analysis_of(healthy.t).verdict.status, VerdictStatus::kCalibrating);
 }
 
+TEST(Collapse, that_ends_after_all_is_a_warning_about_the_steps_it_took) {
+  ScaledRun run(std::ldexp(1, 60));
+  run.steps(60, {.fits = 65536});
+  const Analysis a = analysis_of(run.t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kWarning);
+  EXPECT_EQ(a.findings.at(0).title,
+            "The loss scale took 44 steps skipped in a row to settle, from 1.153e18 to 65536");
+}
+
 TEST(Collapse, under_a_forward_fault_is_told_first_at_the_place_of_that_fault) {
   ScaledRun run;
   run.steps(25, {.fits = kInf, .forward_inf = true});

@@ -90,8 +90,10 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   const std::string under =
       f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f), phase_name(f.place.phase), f.place.step)
                  : " What made the gradients bad was not watched.";
-  const std::string way = fmt::format("{} in a row took the scale from {} to {}", count_of(s.skips, "skipped step"),
-                                      scale_text(s.from_scale), scale_text(s.scale));
+  const std::string way = s.skips == 0 ? "The scale is " + scale_text(s.scale)
+                                       : fmt::format("{} in a row took the scale from {} to {}",
+                                                     count_of(s.skips, "skipped step"), scale_text(s.from_scale),
+                                                     scale_text(s.scale));
   f.advice = {make_advice("cure-origin")};
   switch (s.kind) {
     case Kind::kZero:
@@ -113,6 +115,13 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
           count_of(s.skips, "step") + " in a row were skipped", under);
       break;
     case Kind::kEndless:
+      if (!s.fault) {
+        f.title = fmt::format("The loss scale took {} skipped in a row to settle, from {} to {}",
+                              count_of(s.skips, "step"), scale_text(s.from_scale), scale_text(s.scale));
+        f.explanation = "Nothing was learnt in all these steps: the scale started far too large." + under;
+        f.advice = {make_advice("init-scale")};
+        break;
+      }
       f.title = fmt::format("The loss scale falls without end: {} skipped in a row, down to {}",
                             count_of(s.skips, "step"), scale_text(s.scale));
       f.explanation = fmt::format("{}, and lowering it changes nothing: the bad numbers do not come from the scale.{}",
@@ -135,7 +144,7 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
       f.advice = {make_advice("interval-above-count")};
       break;
   }
-  if (!s.fault && s.kind != Kind::kNeverGrows && s.kind != Kind::kBelowOne)
+  if (!s.fault && s.kind == Kind::kFloor)
     f.evidence.push_back("Later steps went through: it did recover.");
 }
 
