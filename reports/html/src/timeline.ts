@@ -61,18 +61,23 @@ function panels_of(timeline: Timeline, scaler: Scale | null): Panel[] {
   return out.filter((p): p is Panel => p !== null);
 }
 
-// Every power of two, or every few when there are many.
-function powers_of_two(low: number, high: number): number[] {
-  const first = Math.ceil(Math.log2(low));
-  const last = Math.floor(Math.log2(high));
+// Every power of the base, or every few when there are many; in a narrow decimal range 1, 2, 5 as well.
+function powers(base: 2 | 10, low: number, high: number): number[] {
+  const first = Math.ceil(Math.log2(low) / Math.log2(base) - 1e-9);
+  const last = Math.floor(Math.log2(high) / Math.log2(base) + 1e-9);
   const every = Math.max(1, Math.ceil((last - first + 1) / 6));
   const out: number[] = [];
-  for (let power = first; power <= last; ++power) if (power % every === 0) out.push(2 ** power);
+  if (base === 10 && last - first < 2) {
+    for (let power = first - 1; power <= last; ++power) {
+      for (const digit of [1, 2, 5]) {
+        const at = digit * 10 ** power;
+        if (at >= low && at <= high) out.push(at);
+      }
+    }
+    return out;
+  }
+  for (let power = first; power <= last; ++power) if (power % every === 0) out.push(base ** power);
   return out;
-}
-
-function whole_power_of_ten(value: number | null): number | null {
-  return value !== null && Number.isInteger(Math.log10(value)) ? value : null;
 }
 
 // Some room above and below; a flat line stays in the middle.
@@ -106,12 +111,15 @@ function options(panel_: Panel, width: number, last: boolean, x: [number, number
       },
       {
         ...axis,
-        grid: panel_.logarithmic && panel_.base === 10 ? { ...grid, filter: (_u: uPlot, at: number[]) => at.map(whole_power_of_ten) } : grid,
+        grid,
         size: kGutter,
         gap: 8,
         values: (_u, at) => at.map((v) => (v === null ? "" : format_short(v))),
-        ...(panel_.logarithmic && panel_.base === 2
-          ? { splits: (_u: uPlot, _axis: number, low: number, high: number) => powers_of_two(low, high), filter: (_u: uPlot, at: number[]) => at }
+        ...(panel_.logarithmic
+          ? {
+              splits: (_u: uPlot, _axis: number, low: number, high: number) => powers(panel_.base, low, high),
+              filter: (_u: uPlot, at: number[]) => at,
+            }
           : {}),
       },
     ],
