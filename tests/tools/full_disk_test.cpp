@@ -35,14 +35,14 @@ TEST(FullDisk, train_goes_on_says_so_once_and_keeps_its_own_status) {
   const std::string run = make_folder() + "/run";
   Outcome train;
   {
-    const ScopedFileLimit full(30'000);
-    train = run_nanhunt({"train", "adam-eps", "--steps", "40", "--no-verify", "--json", "--out", run});
+    const ScopedFileLimit full(12'000);
+    train = run_nanhunt({"train", "adam-eps", "--steps", "400", "--no-verify", "--json", "--out", run});
   }
   EXPECT_EQ(train.status, 0) << train.err;
   EXPECT_THAT(train.err, HasSubstr("incomplete"));
   EXPECT_EQ(train.err.find("incomplete"), train.err.rfind("incomplete")) << train.err;
   const json outcome = json::parse(train.out);
-  EXPECT_EQ(outcome["steps"], 40);
+  EXPECT_EQ(outcome["steps"], 400);
   const std::uint64_t dropped = outcome["dropped_ops"], recorded = outcome["ops"];
   EXPECT_GT(dropped, 0u);
   // then what is in the trace and what was dropped add up
