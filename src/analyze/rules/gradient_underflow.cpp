@@ -139,14 +139,17 @@ void GradientUnderflow::on_step_end(std::uint32_t step, double scale) {
   if (measured == 0) return;
   ++steps_;
   if (dead * 2 > measured) ++steps_dead_;
-  if (over * 2 <= measured) return;
+  run_ = over * 2 > measured ? run_ + 1 : 0;
+  if (run_ == 0) return;
+  longest_run_ = std::max(longest_run_, run_);
   ++steps_over_;
   last_over_ = step;
   largest_scale_ = std::max(largest_scale_, scale);
 }
 
 std::optional<Finding> GradientUnderflow::finding() const {
-  if (steps_over_ < kLostSteps) return std::nullopt;
+  const bool lasts = longest_run_ >= kLostSteps || steps_over_ * 2 > steps_;
+  if (steps_over_ < kLostSteps || !lasts) return std::nullopt;
   std::vector<const Layer*> over;
   std::size_t measured = 0;
   const Layer* most = nullptr;

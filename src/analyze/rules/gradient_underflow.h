@@ -16,7 +16,7 @@ namespace nanhunt::analyze {
 // Thresholds: src/analyze/rules/README.md.
 inline constexpr double kLostGradients = 0.1;       // share of a layer's gradients stored as 0 though they are not
 inline constexpr double kTinyGradients = 0.5;       // share stored as 0 though they are not, or as subnormal
-inline constexpr std::uint32_t kLostSteps = 5;      // in which most layers are past both
+inline constexpr std::uint32_t kLostSteps = 5;      // in a row, or more than half of all, in which most layers are past both
 inline constexpr double kAllLost = 0.99;            // training stands still
 
 class GradientUnderflow {
@@ -54,6 +54,7 @@ class GradientUnderflow {
   std::map<StringId, std::size_t> index_;
   std::vector<Layer> layers_;
   std::uint32_t steps_ = 0, steps_over_ = 0, steps_dead_ = 0, last_over_ = 0;
+  std::uint32_t run_ = 0, longest_run_ = 0;  // of steps over
   double largest_scale_ = 0;  // of the steps over
 };
 
