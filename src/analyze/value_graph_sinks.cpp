@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The second half of ValueGraph: marks, sinks, steps, and what is thrown away to stay small.
 #include <algorithm>
+#include <utility>
 
 #include "src/analyze/case.h"
 #include "src/analyze/swallow.h"
@@ -55,19 +56,59 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
 }
 
+namespace {
+
+// Its badness was of gradients only, held back by a scaler each time, and has been gone since.
+bool is_calibrated(const Birth& birth) {
+  const ScaleTrial& trial = birth.trial;
+  return birth.kind == BirthKind::kOp && trial.ended > 0 && !trial.open && trial.scaled && trial.only_gradients &&
+         trial.all_held_back;
+}
+
+// Another birth at the same place, whose trial is over as well, counts for this one.
+void take_trial(Birth& into, const Birth& from) {
+  into.events.add(from.events);
+  ScaleTrial& trial = into.trial;
+  trial.largest = std::max(trial.largest, from.trial.largest);
+  trial.least = std::min(trial.least, from.trial.least);
+  trial.last = from.trial.last;
+  trial.gone_at = from.trial.gone_at;
+  trial.lowered = trial.lowered && from.trial.lowered;
+  trial.ended += from.trial.ended;
+}
+
+}  // namespace
+
 // The first time a birth does harm. False: another one stands for it, or there are too many.
 bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
   if (birth.settled) return false;
   std::vector<BirthId>& there = harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase,
                                              birth.call_site, may_be_singular(birth)}];
-  const bool repeats = there.size() >= kMaxPerPlace;
+  bool repeats = there.size() >= kMaxPerPlace;
+  BirthId lead = repeats ? there.front() : 0;
+  if (repeats && is_calibrated(*find_birth(lead))) {
+    // What is long over may not stand for what begins now: the last one kept makes room.
+    Birth& newest = *find_birth(there.back());
+    if (is_calibrated(newest) && !newest.hit_in_step) {
+      take_trial(*find_birth(lead), newest);
+      newest.harmful = false;
+      newest.lead = lead;
+      newest.context.reset();
+      if (!std::exchange(newest.chain, {}).nodes.empty()) --chains_;
+      --harmful_;
+      there.pop_back();
+      repeats = false;
+    } else {
+      lead = there.back();
+    }
+  }
   if (repeats || harmful_ >= kMaxOrigins) {
     birth.settled = true;
     birth.context.reset();
     if (repeats) {
-      birth.lead = there.front();
-      Birth* lead = find_birth(birth.lead);
-      if (lead->events.first() == step) ++lead->repeats_in_step;
+      birth.lead = lead;
+      Birth* leader = find_birth(lead);
+      if (leader->events.first() == step) ++leader->repeats_in_step;
     } else {
       ++counts_.births_forgotten;
     }
