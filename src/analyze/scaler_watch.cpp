@@ -157,8 +157,9 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
 void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
   if (!outcome.held_back) {
     streak_ = same_scale_skips_ = low_skips_ = 0;
-    const bool recovered = collapse_ && (collapse_->kind == Collapse::kFloor || collapse_->kind == Collapse::kEndless);
-    if (recovered) collapse_->fault = false;
+    const bool steady = outcome.scale >= kHopelessScale || held_steps_ + 1 >= kStableSteps;
+    const bool can = collapse_ && (collapse_->kind == Collapse::kFloor || collapse_->kind == Collapse::kEndless);
+    if (can && steady) collapse_->fault = false;
     return;
   }
   if (streak_++ == 0) {
@@ -170,7 +171,7 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
   low_skips_ = outcome.scale < kLowScale ? low_skips_ + 1 : 0;
   section_.longest_streak = std::max(section_.longest_streak, streak_);
   if (!section_.dynamic) return;
-  if (low_skips_ >= kSkipsBelowOne) {
+  if (low_skips_ >= kSkipsBelowOne || outcome.scale < kHopelessScale) {
     collapse(Collapse::kEndless, true, step);
   } else if (same_scale_skips_ >= kSkipsAtFloor) {
     collapse(Collapse::kFloor, true, step);
@@ -198,6 +199,9 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   ++section_.steps;
   section_.skipped += outcome.held_back ? 1 : 0;
   points_.add({step.step, outcome.scale, outcome.held_back});
+  // Steps that the trace no longer holds may have gone through.
+  if (step.step > next_step_) streak_ = same_scale_skips_ = low_skips_ = 0;
+  next_step_ = step.step + 1;
   judge_streak(outcome, step.step);
   held_steps_ = outcome.held_back ? 0 : outcome.scale == held_scale_ ? held_steps_ + 1 : 1;
   held_scale_ = outcome.scale;

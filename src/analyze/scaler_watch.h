@@ -16,6 +16,7 @@
 namespace nanhunt::analyze {
 
 inline constexpr double kLowScale = 1;                 // below: gradients overflow the format without any scale
+inline constexpr double kHopelessScale = 0x1p-8;       // a skip below: lowering does not help, in a row or not
 inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is infinite in fp32 (G12)
 inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
@@ -39,8 +40,9 @@ class ScalerWatch {
   // What the gradients of the step at hand are multiplied by now.
   double gradient_factor() const { return in_step_ && scaled_ && !unscaled_ ? step_scale_ : 1; }
   std::optional<ScalerSection> section() const;  // nullopt: no scaler was seen
+  bool seen() const { return seen_; }  // a scaler did anything at all
   bool dynamic() const { return section_.dynamic; }
-  std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now
+  std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
 
   // Why a dynamic scale cannot recover.
   enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows };
@@ -103,6 +105,7 @@ class ScalerWatch {
   std::map<std::uint32_t, Optimizer> optimizers_;
 
   double scale_ = 1;  // now
+  std::uint32_t next_step_ = 0;  // after the last one that ended
   std::uint32_t streak_ = 0, streak_from_ = 0, same_scale_skips_ = 0, low_skips_ = 0;
   double streak_scale_ = 1, last_skip_scale_ = 1;
   std::optional<CollapseState> collapse_;

@@ -17,6 +17,7 @@ struct StepPlan {
   double fits = 4096;            // gradients overflow above this scale
   bool forward_inf = false;      // the layer's output passes 65504
   bool pole = false;             // backward divides by 0
+  bool indeterminate = false;    // a derivative that is 0/0 inside
   bool kept = false;             // gradients of the step before are added to
   bool buffer_inf = false;       // the bad gradient is written to a buffer
   bool ends = true;
@@ -62,6 +63,10 @@ class ScaledRun {
     if (s.pole) {
       d = t.op("div_backward", {{"grad_output", d}, {"other", t.value(finite(64).as(DType::kF16).zeros(1))}},
                g16.nan(1));
+      bad = true;
+    }
+    if (s.indeterminate) {
+      d = t.op("std_backward", {{"grad_output", d}, {"self", t.value(finite(64).zeros(64).range(0, 0))}}, finite(64).nan(64));
       bad = true;
     }
     Handle g = t.op("mm_backward", {{"grad_output", d}}, bad ? finite().nan(2).inf(1) : finite());
@@ -512,6 +517,60 @@ TEST(Calibration, does_not_explain_a_later_bad_loss) {
   EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
   EXPECT_EQ(a.findings.at(0).cls, FindingClass::kUnexplained);
   EXPECT_EQ(a.findings.at(0).place.step, 8u);
+}
+
+TEST(Collapse, is_not_made_of_skips_between_which_steps_were_retired) {
+  // given a scale that overflows each time it has grown to 65536, and a trace that kept only those steps
+  const auto skips = [](bool retired) {
+    ScaledRun run(65536);
+    run.floor = 65536;  // the growth that nobody sees
+    for (int i = 0; i < 45; ++i) {
+      run.step();
+      if (retired) run.t.step(run.t.now() + 2000);
+    }
+    return analysis_of(run.t);
+  };
+  EXPECT_EQ(table(skips(true)), "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | inferred\n");
+  EXPECT_EQ(table(skips(false)), "scaler_collapse | mul_backward | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Calibration, is_no_excuse_for_nan_that_backward_makes_of_small_finite_numbers) {
+  // given 0/0 inside a derivative, which no scale can cure, in one batch
+  ScaledRun run(4096);
+  run.steps(5);
+  run.step({.indeterminate = true});
+  run.steps(5);
+  EXPECT_EQ(table(analysis_of(run.t)), "overflow | std_backward | fc | backward | step 5 | appear | observed\n");
+}
+
+TEST(Calibration, that_was_over_long_ago_does_not_stand_for_a_later_streak_at_the_same_op) {
+  // given more overflows of one op than are kept apart, long before the scale collapses
+  ScaledRun run(std::ldexp(1, 20));
+  run.steps(100);
+  run.steps(60, {.fits = 0});
+  EXPECT_EQ(table(analysis_of(run.t)),
+            "scaler_collapse | mul_backward | fc | backward | step 100 | appear | observed\n"
+            "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | observed\n");
+  // and then all of the early ones are still counted
+  EXPECT_EQ(analysis_of(run.t).findings.at(1).occurrence_count, 8u);
+}
+
+TEST(Collapse, of_a_scale_that_falls_without_end_is_not_hidden_by_clean_steps_between) {
+  // given every other batch overflows whatever the scale
+  const auto every_other = [](double fits) {
+    ScaledRun run;
+    for (int i = 0; i < 30; ++i) {
+      run.step({.fits = fits});
+      run.step({.fits = kInf});
+    }
+    return analysis_of(run.t);
+  };
+  const Analysis a = every_other(0);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.verdict.headline,
+            "The loss scale falls without end, down to 0.0009766: steps are skipped again and again");
+  // and a scale that holds is none
+  EXPECT_EQ(every_other(64).verdict.status, VerdictStatus::kCalibrating);
 }
 
 }  // namespace

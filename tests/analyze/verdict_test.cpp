@@ -282,5 +282,28 @@ TEST(Verdict, the_scale_of_the_step_is_told) {
   EXPECT_EQ(analysis_of(t).findings.at(0).scale, 65536);
 }
 
+TEST(Calibration, needs_a_scaler_even_where_the_run_ended_within_the_step) {
+  // given nobody scales, and the run died of the bad gradient before its optimizer ran
+  const auto killed = [](bool scaled) {
+    TraceBuilder t;
+    const Handle w = t.value(finite());
+    t.mark(MarkKind::kParameter, "fc.weight", w);
+    if (scaled) {
+      ScalerRecord record;
+      record.action = ScalerAction::kScale;
+      record.scale = 65536;
+      t.scaler(record);
+    }
+    const Handle g = t.in("fc", Phase::kBackward)
+                         .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
+                             finite().as(DType::kF16).inf(1));
+    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    return analysis_of(t);
+  };
+  EXPECT_EQ(table(killed(false)), "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
+  // and a scaler might have skipped it
+  EXPECT_EQ(killed(true).verdict.status, VerdictStatus::kInconclusive);
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -27,6 +27,18 @@ std::string place_words(const Finding& f) {
   return f.place.module ? op + " in " + *f.place.module : op;
 }
 
+// Magnitude makes Inf. It makes NaN in formats without Inf, or inside a sum of products that is kept in 16 bits, as
+// fused kernels and reductions may keep it; any other NaN of finite numbers is there at every scale.
+bool may_be_magnitude(const Case& c) {
+  const ValueStats& out = c.output->stats;
+  if (!out.counted() || out.inf() > 0 || !format_limits(c.stored).has_inf) return true;
+  if (dtype_size(c.context->op.compute_dtype) <= 2) return true;
+  const std::string forward = forward_op(c.op());
+  const OpInfo& info = forward.empty() ? *c.info : op_info(forward);
+  return !info.known() || info.bound == Bound::kMatmul || info.has(kSoftmax) || info.name == "convolution" ||
+         info.name == "linear" || info.name == "baddbmm" || info.name == "addbmm";
+}
+
 }  // namespace
 
 Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
@@ -34,8 +46,9 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   const Phase phase = birth.at.phase;
   if (cls != FindingClass::kOverflow || birth.kind != BirthKind::kOp) return Excuse::kNone;
   if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return Excuse::kNone;
+  if (!may_be_magnitude(c)) return Excuse::kNone;
   const ScaleTrial& trial = birth.trial;
-  if (!trial.scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
+  if (!scaler.seen() || !trial.scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
   if (!trial.open) return Excuse::kCalibrated;
   // A static scale never gets lower: what it keeps skipping, it will skip for ever.
   return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
@@ -122,8 +135,11 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
         f.advice = {make_advice("init-scale")};
         break;
       }
-      f.title = fmt::format("The loss scale falls without end: {} skipped in a row, down to {}",
-                            count_of(s.skips, "step"), scale_text(s.scale));
+      f.title = s.skips < kSkipsBelowOne
+                    ? fmt::format("The loss scale falls without end, down to {}: steps are skipped again and again",
+                                  scale_text(s.scale))
+                    : fmt::format("The loss scale falls without end: {} skipped in a row, down to {}",
+                                  count_of(s.skips, "step"), scale_text(s.scale));
       f.explanation = fmt::format("{}, and lowering it changes nothing: the bad numbers do not come from the scale.{}",
                                   way, under);
       break;
