@@ -85,6 +85,7 @@ void ScalerWatch::follow_scale(const ScalerRecord& record) {
 
 void ScalerWatch::on_scaler(const ScalerRecord& record) {
   if (record.step != step_ || !in_step_) {
+    if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
     step_ = record.step;
     in_step_ = true;
     scaled_ = skip_ = found_ = unscaled_ = false;
@@ -93,7 +94,7 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
   if (record.action == ScalerAction::kClip) {
     // With gradients still multiplied by the scale, the norm is too large by that factor. A norm that is not finite
     // belongs to a step that is skipped.
-    if (scaled_ && !unscaled_ && step_scale_ != 1) {
+    if (scaled_ && !unscaled_ && step_scale_ != 1 && !std::isinf(record.max_norm)) {  // no limit: it only measures
       misuse(Misuse::kClipBeforeUnscale, record, std::isfinite(record.total_norm) && record.total_norm > record.max_norm);
     }
     return;
@@ -189,7 +190,8 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
 StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   const bool ours = in_step_ && step_ == step.step;
   StepOutcome outcome;
-  outcome.scaled = seen_ && (!ours || scaled_ || skip_ || unscaled_);
+  // Only a scaler skips steps, also one that tells nothing of itself.
+  outcome.scaled = step.skipped || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
   outcome.scale = ours && scaled_ ? step_scale_ : std::isfinite(step.scale) ? step.scale : scale_;
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;

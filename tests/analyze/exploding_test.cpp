@@ -16,6 +16,7 @@ struct Divergence {
   std::vector<double> weights = {8, 6, 5};    // factor per step, of each layer
   int steps = 4;                              // finite ones
   bool overflow = true;
+  std::uint32_t missing = 0;                  // steps after each that the trace does not hold
 };
 
 Analysis diverging(const Divergence& d) {
@@ -42,6 +43,7 @@ Analysis diverging(const Divergence& d) {
       t.mark(MarkKind::kParameter, path(i), weights[i]);
     }
     t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, step));
+    t.step(t.now() + d.missing);
   }
   return analysis_of(t);
 }
@@ -62,6 +64,10 @@ TEST(Exploding, needs_loss_gradients_and_most_layers_to_grow_over_several_steps)
   EXPECT_EQ(table(diverging({.loss = 1.1})), overflow);
   EXPECT_EQ(table(diverging({.gradient = 1.1})), overflow);
   EXPECT_EQ(table(diverging({.steps = 2})), "overflow | mse_loss | <loss> | loss | step 2 | appear | observed\n");
+}
+
+TEST(Exploding, is_not_told_of_growth_over_steps_that_the_trace_does_not_hold) {
+  EXPECT_EQ(table(diverging({.missing = 1000})), "overflow | mse_loss | <loss> | loss | step 4004 | appear | observed\n");
 }
 
 TEST(Exploding, is_silent_while_nothing_overflows) { EXPECT_EQ(table(diverging({.overflow = false})), "clean\n"); }

@@ -398,16 +398,20 @@ TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them
 }
 
 TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
-  for (const bool bug : {true, false}) {
+  struct Clip {
+    bool bug, before;
+    double max_norm;
+  };
+  for (const auto& [bug, before, max_norm] : {Clip{true, true, 1}, {false, false, 1}, {false, true, kInf}}) {
     ScaledRun run(4096);
     for (int step = 0; step < 3; ++step) {
       run.t.scaler(run.record(ScalerAction::kScale));
       ScalerRecord clip = run.record(ScalerAction::kClip);
-      clip.total_norm = bug ? 8192 : 2;
-      clip.max_norm = 1;
-      if (bug) run.t.scaler(clip);
+      clip.total_norm = before ? 8192 : 2;
+      clip.max_norm = max_norm;  // without a limit it only measures
+      if (before) run.t.scaler(clip);
       run.t.scaler(run.record(ScalerAction::kUnscale));
-      if (!bug) run.t.scaler(clip);
+      if (!before) run.t.scaler(clip);
       run.t.scaler(run.record(ScalerAction::kStep));
       run.t.scaler(run.record(ScalerAction::kUpdate));
       run.t.end_step(1, 4096);
@@ -443,6 +447,18 @@ TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
     ASSERT_EQ(a.findings.size(), 1u);
     EXPECT_EQ(a.findings[0].place.op, twice == ScalerAction::kUnscale ? "unscale_" : "step");
   }
+}
+
+TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
+  // given a trace that lost what the scaler did from step 0 to step 9
+  ScaledRun run(4096);
+  run.t.scaler(run.record(ScalerAction::kUnscale));
+  run.t.end_step(1, 4096);
+  run.t.step(9);
+  run.t.scaler(run.record(ScalerAction::kScale));
+  run.t.scaler(run.record(ScalerAction::kUnscale));
+  run.t.end_step(1, 4096);
+  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
 }
 
 TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_it_found) {

@@ -305,5 +305,22 @@ TEST(Calibration, needs_a_scaler_even_where_the_run_ended_within_the_step) {
   EXPECT_EQ(killed(true).verdict.status, VerdictStatus::kInconclusive);
 }
 
+TEST(Calibration, is_seen_where_only_the_steps_tell_that_they_were_skipped) {
+  for (const bool skipped : {true, false}) {
+    TraceBuilder t;
+    for (const double scale : {65536.0, 32768.0, 32768.0}) {
+      const bool over = scale == 65536;
+      const Numbers g16 = finite().as(DType::kF16).range(0, 6e4);
+      const Handle g =
+          t.in("fc", Phase::kBackward).op("mul_backward", {{"grad_output", t.value(g16)}}, over ? g16.inf(1) : g16);
+      t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+      t.end_step(1, scale, skipped && over);
+    }
+    EXPECT_EQ(table(analysis_of(t)),
+              skipped ? "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | observed\n"
+                      : "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
+  }
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -48,7 +48,8 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return Excuse::kNone;
   if (!may_be_magnitude(c)) return Excuse::kNone;
   const ScaleTrial& trial = birth.trial;
-  if (!scaler.seen() || !trial.scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
+  const bool scaled = trial.scaled && (trial.ended > 0 || scaler.seen());
+  if (!scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
   if (!trial.open) return Excuse::kCalibrated;
   // A static scale never gets lower: what it keeps skipping, it will skip for ever.
   return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
