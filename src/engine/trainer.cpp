@@ -52,6 +52,7 @@ struct Trainer::Impl {
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
 
   void mark_start() {
+    if (!has_observers()) start_marked = false;  // who comes later has not heard it
     if (start_marked || !has_observers()) return;
     start_marked = true;
     mark_all(MarkKind::kParameter, model->named_parameters());

@@ -17,7 +17,10 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
 }
 
 void GradScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_inf, std::string_view text) {
-  if (!has_observers()) return;
+  if (!has_observers()) {
+    told_ = false;  // who comes later has not heard it
+    return;
+  }
   ScalerEvent event;
   event.scale = get_scale();
   event.growth_tracker = growth_tracker_;

@@ -320,5 +320,23 @@ TEST(MixedPrecisionTrainer, refuses_a_step_without_micro_batches) {
   EXPECT_THROW(make_trainer({.micro_batches = 0}), std::invalid_argument);
 }
 
+TEST(MixedPrecisionTrainer, tells_whoever_comes_after_an_unwatched_step_what_it_starts_from) {
+  const auto trainer = make_trainer({.autocast = AutocastOptions{}, .scaler = GradScalerOptions{.init_scale = 1024}});
+  const auto watched_step = [&] {
+    EventLog log;
+    const HookHandle handle = add_observer(log);
+    trainer->step();
+    return log;
+  };
+  const EventLog first = watched_step();
+  // given nobody watched in between
+  trainer->step();
+  const EventLog later = watched_step();
+  // then the later one is told as much as the first: scaler, weights and state before their first use
+  EXPECT_EQ(later.starting_with("scaler create").size(), 1U);
+  EXPECT_EQ(later.starting_with("mark parameter"), first.starting_with("mark parameter"));
+  EXPECT_LT(later.index_of("mark parameter fc1.weight"), later.index_of("enter fc1"));
+}
+
 }  // namespace
 }  // namespace nanhunt::engine
