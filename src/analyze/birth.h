@@ -53,7 +53,7 @@ struct OpSnapshot {
   std::vector<ArgSnapshot> inputs, outputs;
 };
 
-inline constexpr std::size_t kMaxSlice = 16;  // ops, design section 6
+inline constexpr std::size_t kMaxSlice = 16;  // ops walked back (rules/README.md)
 
 struct OriginContext {
   OpSnapshot op;

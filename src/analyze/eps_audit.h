@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every constant that guards a denominator, root or logarithm, and what is left of it in the format that stores the
-// guarded number (N6). Needs no failure.
+// guarded number. Needs no failure.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op did to badness (design section 2).
+// What an op did to badness: appear, transform, propagate, disappear or unknown.
 #pragma once
 
 #include <span>

@@ -17,7 +17,7 @@ namespace nanhunt::analyze {
 
 inline constexpr double kLowScale = 1;                 // below: gradients overflow the format without any scale
 inline constexpr double kHopelessScale = 0x1p-8;       // a skip below: lowering does not help, in a row or not
-inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is infinite in fp32 (G12)
+inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is infinite in fp32
 inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
 inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8

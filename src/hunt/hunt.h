@@ -29,7 +29,7 @@ class Replay {
 };
 
 // A verified fix must train this many finite steps past the failure, with every parameter's update norm
-// within this factor of an fp64 optimizer's (design section 6).
+// within this factor of an fp64 optimizer's: the rule is in this folder's README.
 inline constexpr std::uint32_t kFurtherSteps = 50;
 inline constexpr double kUpdateFactorBound = 1.25;
 

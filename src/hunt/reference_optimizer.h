@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer ought to do: SGD, Adam and AdamW (O1-O3) in fp64, fed with the gradients a run really had. Never
+// What an optimizer ought to do: SGD, Adam and AdamW in fp64, fed with the gradients a run really had. Never
 // touches the run; it only says how far each parameter should have moved.
 #pragma once
 

@@ -18,7 +18,7 @@ std::string advice_of(const Finding& f) {
   return out;
 }
 
-// The ops of a for-loop Adam for one parameter, as eager runs them (O2, O7).
+// The ops of a for-loop Adam for one parameter, as eager runs them.
 struct AdamStep {
   DType dtype = DType::kF16;
   double eps = 1e-8;

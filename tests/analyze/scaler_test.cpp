@@ -362,7 +362,7 @@ TEST(Collapse, of_a_growth_interval_that_was_set_below_the_tracker_is_a_warning)
 }
 
 TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that_shows_it) {
-  // given a scale below 2^-126: 1 / scale is Inf, and zero gradients become NaN in a step that is taken (G12)
+  // given a scale below 2^-126: 1 / scale is Inf, and zero gradients become NaN in a step that is taken
   ScaledRun run(0x1p-127);
   run.forward({});
   ScalerRecord scale = run.record(ScalerAction::kScale);

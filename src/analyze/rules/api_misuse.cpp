@@ -30,7 +30,7 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   return d;
 }
 
-// "unscale_" of "unscale_() has already been called ...". Texts are torch's (amp-semantics G1 to G14).
+// "unscale_" of "unscale_() has already been called ...". Texts are torch's.
 std::string refused_call(const std::string& text) {
   const auto has = [&](std::string_view words) { return text.find(words) != std::string::npos; };
   const std::size_t end = text.find("()");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes of the loss scaler (design section 7): what it calibrates away, when it cannot recover, wrong calls.
+// Classes of the loss scaler in a finding: what it calibrates away, when it cannot recover, wrong calls.
 #pragma once
 
 #include <vector>

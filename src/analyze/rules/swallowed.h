@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An overflow that an op downstream made invisible (design section 5.3).
+// An overflow that an op downstream made invisible: x / Inf = 0, tanh(Inf) = 1.
 #pragma once
 
 #include "nanhunt/analyzer.h"

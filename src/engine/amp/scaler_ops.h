@@ -6,11 +6,11 @@
 
 namespace nanhunt::engine::amp {
 
-// K1-K4: multiplies `grad` by `inv_scale` in place, each result rounded to its dtype, and tells whether an element was
+// Multiplies `grad` by `inv_scale` in place, each result rounded to its dtype, and tells whether an element was
 // not finite before. An inv_scale of 1 stores the values unchanged. fp64 is tested as CUDA tests it, in fp32.
 bool check_and_unscale_(Tensor& grad, float inv_scale);
 
-// G9 on the 0-dim fp32 `scale`, in place.
+// Backs off or grows the 0-dim fp32 `scale` and counts clean updates, in place, as torch's kernel does.
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,
                    double backoff_factor, std::int64_t growth_interval);
 

@@ -8,8 +8,8 @@
 namespace nanhunt::engine {
 namespace {
 
-// Adam (O2) and AdamW (O3). The for-loop form stores every intermediate in the state's dtype, in this order;
-// that is where 16-bit state loses eps and small squares (O6, O7).
+// Adam and AdamW. The for-loop form stores every intermediate in the state's dtype, in this order;
+// that is where 16-bit state loses eps and small squares (README.md).
 class Adam : public SteppedOptimizer {
  public:
   Adam(std::vector<NamedTensor> parameters, const OptimizerOptions& options)

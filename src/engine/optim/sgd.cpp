@@ -11,7 +11,7 @@ std::vector<std::string_view> state_names(const OptimizerOptions& options) {
   return {"momentum_buffer"};
 }
 
-// O1, without dampening: a buffer of zeros times momentum plus g is the g it should start from.
+// Without dampening: a buffer of zeros times momentum plus g is the g it should start from.
 class Sgd : public SteppedOptimizer {
  public:
   Sgd(std::vector<NamedTensor> parameters, const OptimizerOptions& options)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN, infinities and zeros at the edges of each op and of its backward (amp-semantics section 9).
+// NaN, infinities and zeros at the edges of each op and of its backward: what eager PyTorch gives.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -111,7 +111,7 @@ TEST(EdgeValues, masked_fill_hides_nan_forward_and_stops_the_gradient) {
                   },
                   {kNan, 1}, {7, 7}),
               are({0, 7}));
-  // N1: a mask constant of -1e9 is -Inf in fp16.
+  // A mask constant of -1e9 is -Inf in fp16.
   const Tensor filled = masked_fill(values({1, 2}, DType::kF16), gt(values({2, 0}), 1.0), -1e9);
   EXPECT_THAT(filled.to_vector(), are({-kInf, 2}));
 }

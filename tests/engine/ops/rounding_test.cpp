@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// N5: each stored result is the fp32 result, rounded once. Exact for single elementwise ops.
+// Each stored result is the fp32 result, rounded once. Exact for single elementwise ops.
 #include <gmock/gmock.h>
 
 #include <bit>

@@ -83,7 +83,7 @@ TEST(Gelu, has_its_known_values_and_limits) {
 TEST(Reciprocal, of_zero_is_infinite_and_its_gradient_too) {
   Tensor x = values({0, -0.0, 2, 1e-5}, {4}, DType::kF16).set_requires_grad(true);
   const Tensor y = reciprocal(x);
-  EXPECT_THAT(y.to_vector(), ElementsAre(kInf, -kInf, 0.5, kInf));  // N1: 1 / x overflows fp16 below 1.53e-5
+  EXPECT_THAT(y.to_vector(), ElementsAre(kInf, -kInf, 0.5, kInf));  // 1 / x overflows fp16 below 1.53e-5
   sum(y).backward();
   EXPECT_THAT(x.grad().to_vector(), ElementsAre(-kInf, -kInf, -0.25, -kInf));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers against the formulas O1-O3 written out in double, and 16-bit state against O6 and O7: what each
-// stored intermediate rounds to.
+// Optimizers against the formulas of torch.optim written out in double, and 16-bit state against what each stored
+// intermediate rounds to.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -158,7 +158,7 @@ struct Element {
 };
 
 TEST(PureFp16Adam, stores_v_as_0_up_to_5_46e_3_and_moves_the_weight_to_infinity) {
-  // O7: v = 0, eps 1e-8 rounds to 0 when the sum is stored, m/0 = inf
+  // v = 0, eps 1e-8 rounds to 0 when the sum is stored, m/0 = inf
   Element w(1, {.lr = 1e-3});
   w.step(5.4e-3);
   EXPECT_EQ(w.state("exp_avg_sq"), 0);
@@ -167,7 +167,7 @@ TEST(PureFp16Adam, stores_v_as_0_up_to_5_46e_3_and_moves_the_weight_to_infinity)
 }
 
 TEST(PureFp16Adam, with_eps_1e_4_stops_the_infinity_and_steps_54_times_too_far) {
-  // O7: m/(sqrt(0)+1e-4) = 5.40, where m = 0.1 g; the bias correction multiplies by 10, and Adam should step by lr
+  // m/(sqrt(0)+1e-4) = 5.40, where m = 0.1 g; the bias correction multiplies by 10, and Adam should step by lr
   constexpr double kLr = 1e-3;
   Element w(0, {.lr = kLr, .eps = 1e-4});
   w.step(5.4e-3);
@@ -185,7 +185,7 @@ TEST(PureFp16Adam, divides_0_by_0_for_a_weight_without_gradient) {
   EXPECT_EQ(kept.parameter.item(), 1);
 }
 
-TEST(PureFp16Adam, loses_the_first_v_below_the_thresholds_of_O6) {
+TEST(PureFp16Adam, loses_the_first_v_below_the_square_that_fp16_keeps) {
   // beta2 0.999: |g| <= 5.4592e-3; beta2 0.99: |g| <= 1.7263e-3
   for (const auto& [beta2, lost, kept] :
        {std::tuple{0.999, 5.4588e-3, 5.4665e-3}, std::tuple{0.99, 1.7252e-3, 1.7281e-3}}) {
@@ -198,7 +198,7 @@ TEST(PureFp16Adam, loses_the_first_v_below_the_thresholds_of_O6) {
 }
 
 TEST(FusedFp16Adam, keeps_eps_in_fp32_but_still_loses_v_between_steps) {
-  // O7: only the storage is fp16. First step: v is used before it is stored, so the step is right ...
+  // Only the storage is fp16. First step: v is used before it is stored, so the step is right ...
   Element w(0, {.lr = 1e-3, .impl = OptimizerImpl::kFused});
   w.step(1e-4);
   EXPECT_NEAR(w.parameter.item(), -1e-3, 1e-5);
