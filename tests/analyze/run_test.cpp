@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temp_dir.h"
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {
@@ -16,27 +17,20 @@ namespace fs = std::filesystem;
 
 class Run : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = fs::path(testing::TempDir()) /
-           ("nanhunt-analyze-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   std::string write(const TraceBuilder& trace, std::uint32_t rank = 0,
                     const std::string& framework = "nanhunt-engine") {
     RunInfo info;
     info.rank = rank;
     info.world_size = 2;
     info.framework = framework;
-    auto writer = TraceWriter::create(dir_.string(), info);
+    auto writer = TraceWriter::create(dir_.path(), info);
     EXPECT_TRUE(writer.is_ok()) << writer.status().message();
     for (const RecordBatch& batch : trace.batches(16)) EXPECT_TRUE((*writer)->write(batch).is_ok());
     EXPECT_TRUE((*writer)->close().is_ok());
     return (*writer)->attempt_dir();
   }
 
-  fs::path dir_;
+  TempDir dir_;
 };
 
 TraceBuilder run_with(std::uint32_t bad_step) {
@@ -52,7 +46,7 @@ TraceBuilder run_with(std::uint32_t bad_step) {
 
 TEST_F(Run, reads_what_was_written) {
   write(run_with(3));
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | observed\n");
   EXPECT_EQ(a->ranks.size(), 1u);
@@ -61,18 +55,18 @@ TEST_F(Run, reads_what_was_written) {
 
 TEST_F(Run, of_the_bundled_engine_says_what_is_not_modelled) {
   write(run_with(3), 0, "nanhunt-engine 0.1.0");
-  EXPECT_EQ(analyze_run(dir_.string())->coverage.not_modelled.size(), 3u);
+  EXPECT_EQ(analyze_run(dir_.path())->coverage.not_modelled.size(), 3u);
 }
 
 TEST_F(Run, of_another_framework_has_nothing_that_is_not_modelled) {
   write(run_with(3), 0, "torch 2.13.0");
-  EXPECT_TRUE(analyze_run(dir_.string())->coverage.not_modelled.empty());
+  EXPECT_TRUE(analyze_run(dir_.path())->coverage.not_modelled.empty());
 }
 
 TEST_F(Run, takes_the_newest_attempt) {
   write(run_with(3));
   write(run_with(99));
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok());
   EXPECT_EQ(table(*a), "clean\n");
   EXPECT_EQ(a->ranks[0].attempt, 1u);
@@ -81,7 +75,7 @@ TEST_F(Run, takes_the_newest_attempt) {
 TEST_F(Run, puts_ranks_together_with_the_earliest_fault_first) {
   write(run_with(4), 0);
   write(run_with(2), 1);
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok());
   ASSERT_EQ(a->findings.size(), 2u);
   EXPECT_EQ(a->findings[0].rank, 1u);
@@ -98,9 +92,9 @@ void make_unreadable(const fs::path& attempt) { std::ofstream(attempt / "000000.
 TEST_F(Run, that_is_clean_where_it_can_be_read_is_inconclusive_when_a_rank_cannot_be_read) {
   write(run_with(99), 0);
   const fs::path other = write(run_with(99), 1);
-  ASSERT_EQ(analyze_run(dir_.string())->verdict.status, VerdictStatus::kClean);
+  ASSERT_EQ(analyze_run(dir_.path())->verdict.status, VerdictStatus::kClean);
   make_unreadable(other);
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_EQ(a->verdict.status, VerdictStatus::kInconclusive);
   EXPECT_THAT(a->verdict.headline, testing::HasSubstr("1 of 2 ranks"));
@@ -112,7 +106,7 @@ TEST_F(Run, that_is_clean_where_it_can_be_read_is_inconclusive_when_a_rank_canno
 TEST_F(Run, that_is_clean_on_one_rank_is_inconclusive_when_another_rank_recorded_nothing) {
   write(run_with(99), 0);
   write(TraceBuilder(), 1);
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_EQ(a->verdict.status, VerdictStatus::kInconclusive);
   EXPECT_THAT(a->coverage.unwatched, testing::Contains("Rank 1: nothing was recorded."));
@@ -122,7 +116,7 @@ TEST_F(Run, that_is_clean_on_one_rank_is_inconclusive_when_another_rank_recorded
 TEST_F(Run, with_a_fault_is_faulty_whatever_the_rank_that_cannot_be_read_did) {
   make_unreadable(write(run_with(99), 0));
   write(run_with(3), 1);
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_EQ(a->verdict.status, VerdictStatus::kFault);
   EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | observed\n");
@@ -132,22 +126,22 @@ TEST_F(Run, with_a_fault_is_faulty_whatever_the_rank_that_cannot_be_read_did) {
 TEST_F(Run, of_which_no_rank_can_be_read_is_an_error) {
   make_unreadable(write(run_with(3), 0));
   make_unreadable(write(run_with(3), 1));
-  EXPECT_EQ(analyze_run(dir_.string()).status().code(), StatusCode::kUnreadable);
+  EXPECT_EQ(analyze_run(dir_.path()).status().code(), StatusCode::kUnreadable);
 }
 
 TEST_F(Run, says_how_many_of_its_ranks_are_not_there_at_all) {
   const std::string absent = "1 of the run's 2 ranks: there is no trace of them here.";
   write(run_with(99), 0);
-  EXPECT_THAT(analyze_run(dir_.string())->coverage.unwatched, testing::Contains(absent));
+  EXPECT_THAT(analyze_run(dir_.path())->coverage.unwatched, testing::Contains(absent));
   write(run_with(99), 1);
-  EXPECT_THAT(analyze_run(dir_.string())->coverage.unwatched, testing::Not(testing::Contains(absent)));
+  EXPECT_THAT(analyze_run(dir_.path())->coverage.unwatched, testing::Not(testing::Contains(absent)));
 }
 
 TEST_F(Run, counts_a_rank_whose_run_json_claims_to_be_another) {
   // given a rank without a fault, and a copy of its run.json in the folder of one with a fault
   const fs::path clean = write(run_with(99), 0), faulty = write(run_with(3), 1);
   fs::copy_file(clean / "run.json", faulty / "run.json", fs::copy_options::overwrite_existing);
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   ASSERT_EQ(a->ranks.size(), 2u);
   ASSERT_EQ(a->findings.size(), 1u);
@@ -163,7 +157,7 @@ TEST_F(Run, analyses_what_is_left_of_a_damaged_trace_and_says_so) {
     f.seekp(static_cast<std::streamoff>(size / 2));
     f.write("\xff\xff\xff\xff\xff\xff\xff\xff", 8);
   }
-  const Result<Analysis> a = analyze_run(dir_.string());
+  const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_TRUE(a->ranks.at(0).health.damaged());
   EXPECT_GT(a->coverage.chunks_lost, 0u);
@@ -183,11 +177,10 @@ TEST_F(Run, salvaged_from_a_damaged_and_killed_one_lacks_what_that_one_lacked) {
 }
 
 TEST_F(Run, that_is_not_there_or_empty_is_an_error_with_a_message) {
-  const Result<Analysis> missing = analyze_run((dir_ / "nowhere").string());
+  const Result<Analysis> missing = analyze_run(dir_.path("nowhere"));
   ASSERT_FALSE(missing.is_ok());
   EXPECT_FALSE(missing.status().message().empty());
-  fs::create_directories(dir_);
-  EXPECT_FALSE(analyze_run(dir_.string()).is_ok());
+  EXPECT_FALSE(analyze_run(dir_.path()).is_ok());
 }
 
 }  // namespace

@@ -12,21 +12,15 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/temp_dir.h"
+
 namespace {
 
 using testing::HasSubstr;
 
 class CApi : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    run_ = testing::TempDir() + "nanhunt_c_api_" + test->name();
-    std::filesystem::remove_all(run_);
-  }
-  void TearDown() override {
-    nanhunt_recorder_close(recorder_);
-    std::filesystem::remove_all(run_);
-  }
+  void TearDown() override { nanhunt_recorder_close(recorder_); }
 
   void open() {
     nanhunt_recorder_options options{};
@@ -73,7 +67,8 @@ class CApi : public testing::Test {
     return out;
   }
 
-  std::string run_;
+  nanhunt::testing_support::TempDir dir_;
+  const std::string run_ = dir_.path("run");
   std::array<std::int64_t, 1> sizes_ = {2};
   nanhunt_recorder* recorder_ = nullptr;
 };

@@ -18,6 +18,7 @@
 
 #include "nanhunt/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt {
 namespace {
@@ -84,8 +85,8 @@ class SharedLog {
 }
 
 TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
-  const std::filesystem::path root =
-      std::filesystem::path(::testing::TempDir()) / ("nanhunt-kill-" + std::to_string(getpid()));
+  const testing_support::TempDir dir;
+  const std::string root = dir.path("run");
   std::mt19937 random(20260727);
   int past_the_interval = 0;
   for (int kill_number = 0; kill_number < kKills; ++kill_number) {
@@ -97,7 +98,7 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
     // given a victim that has begun to record
     const pid_t victim = fork();
     ASSERT_GE(victim, 0);
-    if (victim == 0) train(root.string(), log);
+    if (victim == 0) train(root, log);
     for (int waited = 0; log.lines.load() == 0 && waited < 20000; ++waited) usleep(1000);
     // when it is killed, some time later
     usleep(static_cast<useconds_t>(random() % 100'000));
@@ -113,7 +114,7 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
                                            [&](const Log::Line& line) { return line.after <= promised_until; });
     const auto promised = static_cast<std::uint64_t>(end - log.line);
     past_the_interval += promised > kBatchOps ? 1 : 0;
-    auto attempts = find_attempts(root.string());
+    auto attempts = find_attempts(root);
     ASSERT_TRUE(attempts) << attempts.status().message();
     TraceHealth health;
     std::uint64_t next = 0;
@@ -133,7 +134,6 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
     EXPECT_LE(next / 5000, nan);  // no anomaly among the ops that are there is missing
   }
   EXPECT_GT(past_the_interval, kKills / 10) << "the kills came too early to tell anything";
-  std::filesystem::remove_all(root);
 }
 
 }  // namespace

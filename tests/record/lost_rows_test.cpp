@@ -13,6 +13,7 @@
 
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt::record {
 namespace {
@@ -144,7 +145,8 @@ TEST_F(LostRows, ADiskThatIsFullAgainAndAgainLeavesNothingDangling) {
 
 // The same with a real file under a limit that comes and goes.
 TEST_F(LostRows, ATraceWrittenWhileTheDiskWasFullForAWhileHoldsNoOpWithoutItsValues) {
-  const std::string dir = ::testing::TempDir() + "/nanhunt-lost-" + std::to_string(getpid());
+  const testing_support::TempDir temporary;
+  const std::string dir = temporary.path("run");
   for (rlim_t limit = 10'000; limit < 40'000; limit += 1'777) {
     std::filesystem::remove_all(dir);
     RecorderOptions options;
@@ -180,7 +182,6 @@ TEST_F(LostRows, ATraceWrittenWhileTheDiskWasFullForAWhileHoldsNoOpWithoutItsVal
     EXPECT_EQ(ops + (*opened)->counters().dropped_ops, run.ops()) << limit;
     expect_no_dangling_values(batches);
   }
-  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "nanhunt/recorder.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt {
 namespace {
@@ -26,17 +27,9 @@ using record::testing::TestTensor;
 
 class SurvivalTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           ("nanhunt-" + std::string(test->name()) + "-" + std::to_string(getpid()));
-    std::filesystem::remove_all(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   RecorderOptions options() const {
     RecorderOptions options;
-    options.run_dir = dir_.string();
+    options.run_dir = dir_.path();
     return options;
   }
   static void record_ops(Recorder& recorder, std::uint64_t first, std::uint64_t count) {
@@ -62,7 +55,7 @@ class SurvivalTest : public ::testing::Test {
   }
   RecordBatch read(TraceHealth& health, Status* status = nullptr) const {
     RecordBatch all;
-    auto attempts = find_attempts(dir_.string());
+    auto attempts = find_attempts(dir_.path());
     EXPECT_TRUE(attempts) << attempts.status().message();
     if (!attempts) return all;
     EXPECT_EQ(attempts->size(), 1u);
@@ -72,7 +65,7 @@ class SurvivalTest : public ::testing::Test {
     return all;
   }
 
-  std::filesystem::path dir_;
+  testing_support::TempDir dir_;
 };
 
 TEST_F(SurvivalTest, AFinishedRunReadsBackWhole) {
@@ -281,15 +274,14 @@ TEST_F(SurvivalTest, ARunWhoseFolderIsTakenAwayGoesOnAndEndsWell) {
   auto recorder = Recorder::open(options(), {});
   ASSERT_TRUE(recorder) << recorder.status().message();
   record_ops(**recorder, 0, 10);
-  std::filesystem::remove_all(dir_);
+  std::filesystem::remove_all(dir_.path());
   record_ops(**recorder, 10, 5000);
   const Status end = (*recorder)->close();  // the file lives on without a name
   EXPECT_TRUE(end) << end.message();
 }
 
 TEST_F(SurvivalTest, AFolderThatCannotBeMadeIsAnErrorNotACrash) {
-  std::filesystem::create_directories(dir_);
-  const std::string file = (dir_ / "file").string();
+  const std::string file = dir_.path("file");
   close(open(file.c_str(), O_CREAT | O_WRONLY, 0600));
   RecorderOptions o = options();
   o.run_dir = file + "/run";

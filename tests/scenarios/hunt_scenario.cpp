@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/scenarios/hunt_scenario.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <filesystem>
 #include <stdexcept>
 
 #include "hooks/engine/engine_hooks.h"
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt::testing_support {
 namespace {
-
-std::string fresh_run_dir(const std::string& name) {
-  static std::atomic<int> counter{0};
-  const auto dir = std::filesystem::path(testing::TempDir()) /
-                   ("nanhunt-" + name + "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
-  std::filesystem::remove_all(dir);
-  return dir.string();
-}
 
 void require(const Status& status) {
   if (!status) throw std::runtime_error(status.message());
@@ -36,14 +24,14 @@ std::string Hunt::renamed_path(const std::string& path) const {
 
 Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& options) {
   Hunt hunt;
-  hunt.run_dir = fresh_run_dir(scenario.name);
+  const TempDir run_dir;
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = "cpu";
   info.level = "ops";
   info.scenario = scenario.name;
   RecorderOptions recorder_options;
-  recorder_options.run_dir = hunt.run_dir;
+  recorder_options.run_dir = run_dir.path();
   auto recorder = Recorder::open(recorder_options, info);
   require(recorder.status());
 
@@ -68,10 +56,9 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
   }
   require((*recorder)->close());
 
-  auto analysis = analyze_run(hunt.run_dir);
+  auto analysis = analyze_run(run_dir.path());
   require(analysis.status());
   hunt.analysis = std::move(*analysis);
-  std::filesystem::remove_all(hunt.run_dir);
   return hunt;
 }
 

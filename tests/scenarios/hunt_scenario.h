@@ -15,7 +15,6 @@ namespace nanhunt::testing_support {
 
 struct Hunt {
   Analysis analysis;
-  std::string run_dir;
   std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path
   // The name a path has in this hunt.
   std::string renamed_path(const std::string& path) const;

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <optional>
 
 #include "hooks/engine/engine_hooks.h"
+#include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
 namespace nanhunt {
@@ -46,10 +46,9 @@ TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_with_and_without_h
   // given the same run, unwatched
   const auto plain = bytes_after(*scenario.make({}).trainer, 200);
   // when it is watched at level ops
-  const auto dir = std::filesystem::path(testing::TempDir()) / ("nanhunt-neutral-" + scenario.name);
-  std::filesystem::remove_all(dir);
+  const testing_support::TempDir dir;
   RecorderOptions options;
-  options.run_dir = dir.string();
+  options.run_dir = dir.path();
   auto recorder = Recorder::open(options, RunInfo{});
   ASSERT_TRUE(recorder.is_ok()) << recorder.status().message();
   std::vector<std::byte> watched;
@@ -59,7 +58,6 @@ TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_with_and_without_h
   }
   ASSERT_TRUE((*recorder)->close().is_ok());
   EXPECT_GT((*recorder)->counters().ops, 200u);
-  std::filesystem::remove_all(dir);
   // then not one byte differs
   ASSERT_FALSE(plain.empty());
   ASSERT_EQ(plain.size(), watched.size());

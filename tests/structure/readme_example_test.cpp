@@ -4,22 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "nanhunt/analyzer.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 
-std::string fresh_dir(const char* name) {
-  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "nanhunt_readme_example" / name;
-  std::filesystem::remove_all(dir);
-  std::filesystem::create_directories(dir.parent_path());
-  return dir.string();
-}
-
 TEST(ReadmeExample, names_the_step_and_the_op_at_which_the_weight_overflowed) {
   // given nine steps of growth by 4: 4^8 = 65536 is the first power that fp16 cannot hold, in step 7
-  const std::string run = fresh_dir("overflow");
+  const nanhunt::testing_support::TempDir dir;
+  const std::string run = dir.path("run");
   const nanhunt::Status recorded = watch_growth(run, 9);
   ASSERT_TRUE(recorded.is_ok()) << recorded.message();
 
@@ -36,11 +29,11 @@ TEST(ReadmeExample, names_the_step_and_the_op_at_which_the_weight_overflowed) {
   EXPECT_EQ(finding.place.op, "mul_");
   EXPECT_EQ(finding.place.module, "weight");
   EXPECT_EQ(finding.place.phase, nanhunt::Phase::kOptimizer);
-  std::filesystem::remove_all(run);
 }
 
 TEST(ReadmeExample, is_clean_when_it_stops_in_time) {
-  const std::string run = fresh_dir("clean");
+  const nanhunt::testing_support::TempDir dir;
+  const std::string run = dir.path("run");
   const nanhunt::Status recorded = watch_growth(run, 7);
   ASSERT_TRUE(recorded.is_ok()) << recorded.message();
 
@@ -48,7 +41,6 @@ TEST(ReadmeExample, is_clean_when_it_stops_in_time) {
 
   ASSERT_TRUE(analysis.is_ok()) << analysis.status().message();
   EXPECT_EQ(analysis->verdict.status, nanhunt::VerdictStatus::kClean) << analysis->verdict.headline;
-  std::filesystem::remove_all(run);
 }
 
 }  // namespace

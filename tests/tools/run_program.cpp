@@ -2,19 +2,19 @@
 #include "tests/tools/run_program.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
+#include <deque>
 #include <fstream>
 #include <sstream>
+
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt::testing_tools {
 namespace {
@@ -91,14 +91,8 @@ Outcome run_nanhunt(const std::vector<std::string>& arguments, const RunOptions&
 }
 
 std::string make_folder() {
-  static std::atomic<int> count{0};
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string path = ::testing::TempDir();
-  path.append("nanhunt-tools-").append(test->test_suite_name()).append("-").append(test->name());
-  path.append("-").append(std::to_string(::getpid())).append("-").append(std::to_string(count++));
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
+  static std::deque<testing_support::TempDir> folders;
+  return folders.emplace_back().path();
 }
 
 std::string read_file(const std::string& path) {

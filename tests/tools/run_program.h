@@ -20,7 +20,7 @@ struct RunOptions {
 
 Outcome run_nanhunt(const std::vector<std::string>& arguments, const RunOptions& options = {});
 
-// A new empty folder of this test.
+// A new empty folder, until this process ends.
 std::string make_folder();
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& bytes);

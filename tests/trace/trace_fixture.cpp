@@ -2,7 +2,6 @@
 #include "tests/trace/trace_fixture.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <span>
 #include <system_error>
@@ -12,17 +11,6 @@
 namespace nanhunt::trace_testing {
 
 namespace fs = std::filesystem;
-
-void TraceTest::SetUp() {
-  std::string pattern = testing::TempDir() + "/nanhunt-trace-XXXXXX";
-  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-  root_ = pattern;
-}
-
-void TraceTest::TearDown() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
-}
 
 RunInfo TraceTest::info() {
   RunInfo info;

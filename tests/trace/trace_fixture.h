@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
+#include "tests/support/temp_dir.h"
 
 namespace nanhunt::trace_testing {
 
@@ -22,10 +23,7 @@ struct ReadResult {
 
 class TraceTest : public testing::Test {
  protected:
-  void SetUp() override;
-  void TearDown() override;
-
-  std::string path(const std::string& name) const { return root_ + "/" + name; }
+  std::string path(const std::string& name) const { return root_.path(name); }
   static RunInfo info();
   // Writes RUN/rank-00000/attempt-K and closes it; returns the attempt's folder.
   std::string write_trace(const std::string& run, const std::vector<RecordBatch>& batches,
@@ -37,7 +35,7 @@ class TraceTest : public testing::Test {
   static std::vector<std::string> segments(const std::string& attempt_dir);  // paths, in order
 
  private:
-  std::string root_;
+  testing_support::TempDir root_;
 };
 
 }  // namespace nanhunt::trace_testing
