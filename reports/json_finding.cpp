@@ -36,28 +36,6 @@ std::string_view level_name(StatsLevel level) {
   return "finite";
 }
 
-std::string_view role_name(ArgRole role) {
-  switch (role) {
-    case ArgRole::kRead:
-      return "read";
-    case ArgRole::kSaved:
-      return "saved";
-    case ArgRole::kOverwritten:
-      return "overwritten";
-    case ArgRole::kMask:
-      return "mask";
-    case ArgRole::kIndex:
-      return "index";
-  }
-  return "read";
-}
-
-json dims_to_json(const std::vector<std::int64_t>& dims) {
-  json out = json::array();
-  for (std::size_t i = 0; i < dims.size() && i < kJsonDims; ++i) out.push_back(json_integer(dims[i]));
-  return out;
-}
-
 json stats_to_json(const TensorStats& s) {
   json out = {{"level", level_name(s.level)},
               {"numel", json_integer(s.numel)},
@@ -99,14 +77,15 @@ json stats_to_json(const TensorStats& s) {
 
 // Which tensor: role, slot, index, dtype, shape.
 json tensor_to_json(const TensorSummary& t) {
-  return {{"role", json_text(t.role)},         {"slot", json_text(t.slot)},    {"index", t.index},
-          {"name", json_text_or_null(t.name)}, {"dtype", dtype_name(t.dtype)}, {"shape", dims_to_json(t.shape)}};
+  return {{"role", json_text(t.role)},    {"slot", json_text(t.slot)},
+          {"index", t.index},             {"name", json_text_or_null(t.name)},
+          {"dtype", dtype_name(t.dtype)}, {"shape", json_integers(t.shape, kJsonDims)}};
 }
 
 // The same with how it was used and what is in it.
 json tensor_with_stats(const TensorSummary& t) {
   json out = tensor_to_json(t);
-  out["use"] = role_name(t.arg_role);
+  out["use"] = arg_role_name(t.arg_role);
   out["flushed"] = t.flushed < 0 ? json() : json_integer(t.flushed);
   out["stats"] = t.has_stats ? stats_to_json(t.stats) : json();
   return out;
@@ -132,7 +111,7 @@ json element_to_json(const ElementEvidence& element) {
                         {"value", json_number(operand.value)}});
   }
   return {{"flat_index", element.flat_index < 0 ? json() : json_integer(element.flat_index)},
-          {"coords", dims_to_json(element.coords)},
+          {"coords", json_integers(element.coords, kJsonDims)},
           {"value", json_number(element.value)},
           {"operands", std::move(operands)}};
 }
@@ -210,10 +189,7 @@ json finding_to_json(const Finding& f) {
   out["chain"] = chain_to_json(f.chain);
   out["first_inf"] = f.first_inf ? place_to_json(*f.first_inf) : json();
   out["first_nan"] = f.first_nan ? place_to_json(*f.first_nan) : json();
-  out["samples"] = json::array();
-  for (std::size_t i = 0; i < f.samples.size() && i < kJsonSamples; ++i) {
-    out["samples"].push_back(json_integer(f.samples[i]));
-  }
+  out["samples"] = json_integers(f.samples, kJsonSamples);
   out["sinks"] = json_texts(f.sinks);
   out["also"] = json_texts(f.also);
   out["advice"] = advice_to_json(f.advice);

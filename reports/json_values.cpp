@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "nanhunt/trace.h"
@@ -40,6 +41,12 @@ json json_integer(std::int64_t value) {
   return value;
 }
 
+json json_integers(const std::vector<std::int64_t>& values, std::size_t limit) {
+  json out = json::array();
+  for (std::size_t i = 0; i < values.size() && i < limit; ++i) out.push_back(json_integer(values[i]));
+  return out;
+}
+
 json json_text(std::string_view raw, std::size_t limit) {
   if (raw.size() <= limit) return std::string(raw);
   std::size_t end = limit;
@@ -56,6 +63,12 @@ json json_texts(const std::vector<std::string>& texts, std::size_t limit) {
   json out = json::array();
   for (std::size_t i = 0; i < texts.size() && i < limit; ++i) out.push_back(json_text(texts[i]));
   return out;
+}
+
+std::string_view arg_role_name(ArgRole role) {
+  static constexpr std::string_view kNames[] = {"read", "saved", "overwritten", "mask", "index"};
+  const auto i = static_cast<std::size_t>(role);
+  return i < std::size(kNames) ? kNames[i] : "unknown";
 }
 
 std::string dump_json(const json& value, int indent) {

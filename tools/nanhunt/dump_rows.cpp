@@ -16,29 +16,19 @@ using namespace reports;
 
 json name_json(const TraceNames& names, StringId id) { return json_text_or_null(names.text(id)); }
 
-json dims_json(const std::vector<std::int64_t>& dims) {
-  json out = json::array();
-  for (const std::int64_t d : dims) out.push_back(json_integer(d));
-  return out;
-}
-
 void add_layout(json& row, const TraceNames& names, LayoutId id) {
   const LayoutRecord* layout = names.layout(id);
   row["dtype"] = layout == nullptr ? json() : json(dtype_name(layout->dtype));
-  row["shape"] = layout == nullptr ? json() : dims_json(layout->sizes);
-}
-
-std::string_view role_name(ArgRole role) {
-  static constexpr std::string_view kNames[] = {"read", "saved", "overwritten", "mask", "index"};
-  const auto i = static_cast<std::size_t>(role);
-  return i < std::size(kNames) ? kNames[i] : "unknown";
+  row["shape"] = layout == nullptr ? json() : json_integers(layout->sizes);
 }
 
 json id_json(std::uint64_t id) { return id == 0 ? json() : json_count(id); }
 
 // What goes in or comes out of an op. Statistics are those of the whole value.
 json arg_json(const OpArg& arg, const TraceNames& names) {
-  json out = {{"slot", json_text(names.text(arg.slot))}, {"value", id_json(arg.value)}, {"role", role_name(arg.role)}};
+  json out = {{"slot", json_text(names.text(arg.slot))},
+              {"value", id_json(arg.value)},
+              {"role", arg_role_name(arg.role)}};
   const ValueBrief* value = names.value(arg.value);
   add_layout(out, names, value == nullptr ? 0 : value->layout);
   const bool counted = value != nullptr && value->has_stats;
@@ -148,7 +138,7 @@ void step_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit)
 void sample_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
   for (const SampleIdsRecord& row : batch.sample_ids) {
     emit({row.step, {}},
-         {{"step", row.step}, {"micro_batch", row.micro_batch}, {"sample_ids", dims_json(row.sample_ids)}});
+         {{"step", row.step}, {"micro_batch", row.micro_batch}, {"sample_ids", json_integers(row.sample_ids)}});
   }
 }
 
