@@ -24,9 +24,6 @@ struct KeyRange {
 struct RecordKind {
   std::uint16_t type;
   std::string_view name;  // as RecordBatch calls the list
-  std::size_t (*count)(const RecordBatch&);
-  void (*clear)(RecordBatch&);
-  void (*copy)(const RecordBatch& from, std::size_t row, RecordBatch& to);
   void (*encode)(const RecordBatch&, RowRange, ColumnWriter&);
   // Appends `rows` rows and returns nullptr, or says why it cannot (the caller then clears the kind).
   const char* (*decode)(ColumnReader&, std::size_t rows, RecordBatch&);
@@ -38,6 +35,10 @@ struct RecordKind {
   bool (*before)(const RecordBatch&, std::size_t row, const OpRecord& op) = nullptr;
   // For the index of the end chunk; nullptr: no key.
   KeyRange (*keys)(const RecordBatch&, RowRange) = nullptr;
+  // list_kind() fills these in.
+  std::size_t (*count)(const RecordBatch&) = nullptr;
+  void (*clear)(RecordBatch&) = nullptr;
+  void (*copy)(const RecordBatch& from, std::size_t row, RecordBatch& to) = nullptr;
 };
 
 // All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
@@ -52,15 +53,26 @@ std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unkno
 extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
     kExperiments, kDrops, kScaler, kHistograms, kRetired;
 
-// The list handling that every kind but ops shares.
+// A kind whose rows are one list of RecordBatch: every kind but ops.
 template <auto kList>
-struct ListOf {
-  static std::size_t count(const RecordBatch& batch) { return (batch.*kList).size(); }
-  static void clear(RecordBatch& batch) { (batch.*kList).clear(); }
-  static void copy(const RecordBatch& from, std::size_t row, RecordBatch& to) {
+constexpr RecordKind list_kind(RecordKind kind) {
+  kind.count = [](const RecordBatch& batch) { return (batch.*kList).size(); };
+  kind.clear = [](RecordBatch& batch) { (batch.*kList).clear(); };
+  kind.copy = [](const RecordBatch& from, std::size_t row, RecordBatch& to) {
     (to.*kList).push_back((from.*kList)[row]);
-  }
-};
+  };
+  return kind;
+}
+
+// For RecordKind::before: rows with a place of their own in the sequence, and rows about an op, which follow it.
+template <auto kList>
+bool up_to_op(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
+  return (batch.*kList)[row].seq <= op.seq;
+}
+template <auto kList>
+bool after_its_op(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
+  return (batch.*kList)[row].seq < op.seq;
+}
 
 // For an `encode` that does not find out on its way.
 template <auto kRefuse>

@@ -4,8 +4,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::drops>;
-
 void encode(const RecordBatch& batch, RowRange range, ColumnWriter& out) {
   const auto& rows = batch.drops;
   write_field(out, rows, range, Coding::kDelta, [](const DropRecord& row) { return row.seq; });
@@ -24,17 +22,9 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.drops[row].seq <= op.seq; }
-
 }  // namespace
 
-const RecordKind kDrops = {.type = 11,
-                           .name = "drops",
-                           .count = List::count,
-                           .clear = List::clear,
-                           .copy = List::copy,
-                           .encode = encode,
-                           .decode = decode,
-                           .before = before};
+constinit const RecordKind kDrops = list_kind<&RecordBatch::drops>(
+    {.type = 11, .name = "drops", .encode = encode, .decode = decode, .before = up_to_op<&RecordBatch::drops>});
 
 }  // namespace nanhunt::trace

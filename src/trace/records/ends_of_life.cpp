@@ -4,8 +4,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::ends_of_life>;
-
 void encode(const RecordBatch& batch, RowRange range, ColumnWriter& out) {
   const auto& rows = batch.ends_of_life;
   write_field(out, rows, range, Coding::kDelta, [](const EndOfLifeRecord& row) { return row.storage; });
@@ -20,19 +18,13 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
-  return batch.ends_of_life[row].seq <= op.seq;
-}
-
 }  // namespace
 
-const RecordKind kEndsOfLife = {.type = 9,
-                                .name = "ends_of_life",
-                                .count = List::count,
-                                .clear = List::clear,
-                                .copy = List::copy,
-                                .encode = encode,
-                                .decode = decode,
-                                .before = before};
+constinit const RecordKind kEndsOfLife = list_kind<&RecordBatch::ends_of_life>(
+    {.type = 9,
+     .name = "ends_of_life",
+     .encode = encode,
+     .decode = decode,
+     .before = up_to_op<&RecordBatch::ends_of_life>});
 
 }  // namespace nanhunt::trace

@@ -6,8 +6,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::evidence>;
-
 const char* refuse(const RecordBatch& batch, std::size_t row) {
   const auto& operands = batch.evidence[row].operands;
   if (operands.size() > kMaxRowItems) return "it has more than 524288 operands";
@@ -64,20 +62,15 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
 
 std::size_t weight(const RecordBatch& batch, std::size_t row) { return 28 * batch.evidence[row].operands.size(); }
 
-// Evidence is about its op, so it follows it.
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.evidence[row].seq < op.seq; }
-
 }  // namespace
 
-const RecordKind kEvidence = {.type = kEvidenceType,
-                              .name = "evidence",
-                              .count = List::count,
-                              .clear = List::clear,
-                              .copy = List::copy,
-                              .encode = encode,
-                              .decode = decode,
-                              .refuse = refuse,
-                              .weight = weight,
-                              .before = before};
+constinit const RecordKind kEvidence = list_kind<&RecordBatch::evidence>(
+    {.type = kEvidenceType,
+     .name = "evidence",
+     .encode = encode,
+     .decode = decode,
+     .refuse = refuse,
+     .weight = weight,
+     .before = after_its_op<&RecordBatch::evidence>});
 
 }  // namespace nanhunt::trace

@@ -8,7 +8,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::experiments>;
 using Row = ExperimentRecord;
 
 void write_texts(const RecordBatch& batch, RowRange range, std::string Row::*member, ColumnWriter& out) {
@@ -57,13 +56,7 @@ std::size_t weight(const RecordBatch& batch, std::size_t row) {
 
 }  // namespace
 
-const RecordKind kExperiments = {.type = 10,
-                                 .name = "experiments",
-                                 .count = List::count,
-                                 .clear = List::clear,
-                                 .copy = List::copy,
-                                 .encode = encode,
-                                 .decode = decode,
-                                 .weight = weight};
+constinit const RecordKind kExperiments = list_kind<&RecordBatch::experiments>(
+    {.type = 10, .name = "experiments", .encode = encode, .decode = decode, .weight = weight});
 
 }  // namespace nanhunt::trace

@@ -6,7 +6,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::histograms>;
 using Row = HistogramRecord;
 
 // fp64 subnormals reach 2^-1074, its largest numbers 2^1023.
@@ -56,20 +55,15 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
 
 std::size_t weight(const RecordBatch& batch, std::size_t row) { return 8 * batch.histograms[row].bins.size(); }
 
-// As evidence: about its op, so it follows it.
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.histograms[row].seq < op.seq; }
-
 }  // namespace
 
-const RecordKind kHistograms = {.type = kHistogramsType,
-                                .name = "histograms",
-                                .count = List::count,
-                                .clear = List::clear,
-                                .copy = List::copy,
-                                .encode = encode,
-                                .decode = decode,
-                                .refuse = refuse,
-                                .weight = weight,
-                                .before = before};
+constinit const RecordKind kHistograms = list_kind<&RecordBatch::histograms>(
+    {.type = kHistogramsType,
+     .name = "histograms",
+     .encode = encode,
+     .decode = decode,
+     .refuse = refuse,
+     .weight = weight,
+     .before = after_its_op<&RecordBatch::histograms>});
 
 }  // namespace nanhunt::trace

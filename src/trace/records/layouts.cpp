@@ -8,8 +8,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::layouts>;
-
 // Consumers multiply sizes: only those whose product fits are stored or delivered.
 bool sizes_fit(const std::vector<std::int64_t>& sizes) {
   std::int64_t product = 1;
@@ -88,14 +86,7 @@ std::size_t weight(const RecordBatch& batch, std::size_t row) {
 
 }  // namespace
 
-const RecordKind kLayouts = {.type = 2,
-                             .name = "layouts",
-                             .count = List::count,
-                             .clear = List::clear,
-                             .copy = List::copy,
-                             .encode = encode,
-                             .decode = decode,
-                             .refuse = refuse,
-                             .weight = weight};
+constinit const RecordKind kLayouts = list_kind<&RecordBatch::layouts>(
+    {.type = 2, .name = "layouts", .encode = encode, .decode = decode, .refuse = refuse, .weight = weight});
 
 }  // namespace nanhunt::trace

@@ -5,7 +5,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::marks>;
 constexpr std::uint64_t kMaxKind = static_cast<std::uint64_t>(MarkKind::kLabel);
 
 const char* refuse(const RecordBatch& batch, std::size_t row) {
@@ -39,18 +38,14 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.marks[row].seq <= op.seq; }
-
 }  // namespace
 
-const RecordKind kMarks = {.type = kMarksType,
-                           .name = "marks",
-                           .count = List::count,
-                           .clear = List::clear,
-                           .copy = List::copy,
-                           .encode = encode,
-                           .decode = decode,
-                           .refuse = refuse,
-                           .before = before};
+constinit const RecordKind kMarks = list_kind<&RecordBatch::marks>(
+    {.type = kMarksType,
+     .name = "marks",
+     .encode = encode,
+     .decode = decode,
+     .refuse = refuse,
+     .before = up_to_op<&RecordBatch::marks>});
 
 }  // namespace nanhunt::trace

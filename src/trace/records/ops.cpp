@@ -225,15 +225,15 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
 
 }  // namespace
 
-const RecordKind kOps = {.type = kOpsType,
-                         .name = "ops",
-                         .count = count,
-                         .clear = clear,
-                         .copy = copy,
-                         .encode = encode,
-                         .decode = decode,
-                         .refuse = refuse,
-                         .weight = weight,
-                         .keys = keys};
+constinit const RecordKind kOps = {.type = kOpsType,
+                                   .name = "ops",
+                                   .encode = encode,
+                                   .decode = decode,
+                                   .refuse = refuse,
+                                   .weight = weight,
+                                   .keys = keys,
+                                   .count = count,
+                                   .clear = clear,
+                                   .copy = copy};
 
 }  // namespace nanhunt::trace

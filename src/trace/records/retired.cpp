@@ -4,8 +4,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::retired>;
-
 void encode(const RecordBatch& batch, RowRange range, ColumnWriter& out) {
   const auto& rows = batch.retired;
   write_field(out, rows, range, Coding::kDelta, [](const RetiredRecord& row) { return row.seq; });
@@ -30,17 +28,9 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.retired[row].seq <= op.seq; }
-
 }  // namespace
 
-const RecordKind kRetired = {.type = 14,
-                           .name = "retired",
-                           .count = List::count,
-                           .clear = List::clear,
-                           .copy = List::copy,
-                           .encode = encode,
-                           .decode = decode,
-                           .before = before};
+constinit const RecordKind kRetired = list_kind<&RecordBatch::retired>(
+    {.type = 14, .name = "retired", .encode = encode, .decode = decode, .before = up_to_op<&RecordBatch::retired>});
 
 }  // namespace nanhunt::trace

@@ -5,8 +5,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::sample_ids>;
-
 const char* refuse(const RecordBatch& batch, std::size_t row) {
   return batch.sample_ids[row].sample_ids.size() > kMaxRowItems ? "it has more than 524288 samples" : nullptr;
 }
@@ -51,15 +49,13 @@ bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
 
 }  // namespace
 
-const RecordKind kSampleIds = {.type = 6,
-                               .name = "sample_ids",
-                               .count = List::count,
-                               .clear = List::clear,
-                               .copy = List::copy,
-                               .encode = encode,
-                               .decode = decode,
-                               .refuse = refuse,
-                               .weight = weight,
-                               .before = before};
+constinit const RecordKind kSampleIds = list_kind<&RecordBatch::sample_ids>(
+    {.type = 6,
+     .name = "sample_ids",
+     .encode = encode,
+     .decode = decode,
+     .refuse = refuse,
+     .weight = weight,
+     .before = before});
 
 }  // namespace nanhunt::trace

@@ -6,7 +6,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::scaler>;
 using Row = ScalerRecord;
 constexpr std::uint64_t kMaxAction = static_cast<std::uint64_t>(ScalerAction::kRefused);
 
@@ -73,18 +72,14 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) { return batch.scaler[row].seq <= op.seq; }
-
 }  // namespace
 
-const RecordKind kScaler = {.type = 12,
-                            .name = "scaler",
-                            .count = List::count,
-                            .clear = List::clear,
-                            .copy = List::copy,
-                            .encode = encode,
-                            .decode = decode,
-                            .refuse = refuse,
-                            .before = before};
+constinit const RecordKind kScaler = list_kind<&RecordBatch::scaler>(
+    {.type = 12,
+     .name = "scaler",
+     .encode = encode,
+     .decode = decode,
+     .refuse = refuse,
+     .before = up_to_op<&RecordBatch::scaler>});
 
 }  // namespace nanhunt::trace

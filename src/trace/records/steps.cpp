@@ -5,8 +5,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::steps>;
-
 void encode(const RecordBatch& batch, RowRange range, ColumnWriter& out) {
   const auto& rows = batch.steps;
   write_field(out, rows, range, Coding::kDelta, [](const StepRecord& row) { return row.step; });
@@ -41,13 +39,7 @@ bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
 
 }  // namespace
 
-const RecordKind kSteps = {.type = 7,
-                           .name = "steps",
-                           .count = List::count,
-                           .clear = List::clear,
-                           .copy = List::copy,
-                           .encode = encode,
-                           .decode = decode,
-                           .before = before};
+constinit const RecordKind kSteps = list_kind<&RecordBatch::steps>(
+    {.type = 7, .name = "steps", .encode = encode, .decode = decode, .before = before});
 
 }  // namespace nanhunt::trace

@@ -7,8 +7,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::strings>;
-
 const char* refuse(const RecordBatch& batch, std::size_t row) {
   return batch.strings[row].id > kMaxTableId ? "its id is above 1048575" : nullptr;
 }
@@ -39,14 +37,7 @@ std::size_t weight(const RecordBatch& batch, std::size_t row) {
 
 }  // namespace
 
-const RecordKind kStrings = {.type = 1,
-                             .name = "strings",
-                             .count = List::count,
-                             .clear = List::clear,
-                             .copy = List::copy,
-                             .encode = encode,
-                             .decode = decode,
-                             .refuse = refuse,
-                             .weight = weight};
+constinit const RecordKind kStrings = list_kind<&RecordBatch::strings>(
+    {.type = 1, .name = "strings", .encode = encode, .decode = decode, .refuse = refuse, .weight = weight});
 
 }  // namespace nanhunt::trace

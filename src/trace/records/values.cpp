@@ -13,8 +13,6 @@
 namespace nanhunt::trace {
 namespace {
 
-using List = ListOf<&RecordBatch::values>;
-
 enum Shape : unsigned {
   kLevelMask = 3,
   kNonfinite = 4,
@@ -377,14 +375,7 @@ KeyRange keys(const RecordBatch& batch, RowRange range) {
 
 }  // namespace
 
-const RecordKind kValues = {.type = kValuesType,
-                            .name = "values",
-                            .count = List::count,
-                            .clear = List::clear,
-                            .copy = List::copy,
-                            .encode = encode,
-                            .decode = decode,
-                            .refuse = refuse,
-                            .keys = keys};
+constinit const RecordKind kValues = list_kind<&RecordBatch::values>(
+    {.type = kValuesType, .name = "values", .encode = encode, .decode = decode, .refuse = refuse, .keys = keys});
 
 }  // namespace nanhunt::trace
