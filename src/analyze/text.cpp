@@ -52,8 +52,6 @@ std::string join(const std::vector<std::string>& items, std::size_t limit, const
   return out;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return coords_text(shape); }
-
 std::string coords_text(const std::vector<std::int64_t>& coords) {
   return fmt::format("[{}]", fmt::join(coords, ", "));
 }

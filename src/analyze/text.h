@@ -16,7 +16,6 @@ std::string scale_text(double scale);                         // a loss scale, e
 std::string count_of(std::int64_t count, const char* noun);  // "1 NaN", "3 elements"
 std::string percent(double share);                           // "83%", "0.4%"
 std::string join(const std::vector<std::string>& items, std::size_t limit, const char* last = " and ");
-std::string shape_text(const std::vector<std::int64_t>& shape);  // "[32, 64]"
 std::string coords_text(const std::vector<std::int64_t>& coords);
 // Row-major coordinates; empty when the shape is not known or does not hold the index.
 std::vector<std::int64_t> coords_of(std::int64_t flat_index, const std::vector<std::int64_t>& shape);

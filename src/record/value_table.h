@@ -20,7 +20,6 @@ struct ValueInfo {
   // Number of the batch that holds the row; 0: the row was dropped, so whoever needs the value again writes it again.
   std::uint64_t row_batch = 0;
 
-  bool has_nan() const { return record.has_stats && record.stats.nan > 0; }
   bool is_bad() const { return record.has_stats && record.stats.nonfinite() > 0; }
   bool known_finite() const { return record.has_stats && record.stats.nonfinite() == 0; }
 
