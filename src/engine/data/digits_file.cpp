@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // digits.csv as read-only bytes of the library, put there by the assembler: no parsing cost for the compiler, and
-// binaries work wherever they are copied. The build says where the file is (sources_training.cmake).
+// binaries work wherever they are copied. The build says where the file is (CMakeLists.txt).
 #include "nanhunt/engine/data.h"
 
 __asm__(
