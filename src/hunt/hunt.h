@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins engine and analysis: tries fixes on the very run that failed and records what came of them.
+// Tries fixes on the very run that failed and records what came of them.
 #pragma once
 
 #include <cstdint>
