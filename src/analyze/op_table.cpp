@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "src/core/op_name.h"
+
 namespace nanhunt::analyze {
 namespace {
 
@@ -159,12 +161,8 @@ constexpr OpInfo kUnknownOp = {};
 // The gradient of a listed op: products and sums over broadcast dimensions, unless the table says more.
 constexpr OpInfo kPlainBackward = {"*_backward", kSums, Pole::kNone, kNo, ZeroRule::kStop, Bound::kUnknown};
 
-constexpr std::string_view kBackward = "_backward";
-
 std::string_view normalised(std::string_view op) {
-  constexpr std::string_view kAten = "aten::";
-  if (op.starts_with(kAten)) op.remove_prefix(kAten.size());
-  if (const auto overload = op.find('.'); overload != std::string_view::npos) op = op.substr(0, overload);
+  op = plain_op_name(op);
   if (op.size() > 1 && op.ends_with('_')) op.remove_suffix(1);
   return op;
 }
@@ -180,18 +178,12 @@ const OpInfo* find(std::string_view name) {
 const OpInfo& op_info(std::string_view op) {
   const std::string_view name = normalised(op);
   if (const OpInfo* info = find(name)) return *info;
-  if (name.ends_with(kBackward)) {
-    const OpInfo* forward = find(name.substr(0, name.size() - kBackward.size()));
-    if (forward != nullptr) return kPlainBackward;
-  }
-  return kUnknownOp;
+  const std::string_view forward = forward_op_name(name);
+  return !forward.empty() && find(forward) != nullptr ? kPlainBackward : kUnknownOp;
 }
 
 std::string forward_op(std::string_view op) {
-  std::string_view name = normalised(op);
-  if (!name.ends_with(kBackward)) return "";
-  name.remove_suffix(kBackward.size());
-  return std::string(name);
+  return std::string(forward_op_name(normalised(op)));
 }
 
 }  // namespace nanhunt::analyze

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "src/core/op_name.h"
+
 namespace nanhunt::record {
 namespace {
 
@@ -62,13 +64,13 @@ constexpr std::array kRows = {
 };
 static_assert(std::is_sorted(kRows.begin(), kRows.end(), [](const Row& a, const Row& b) { return a.op < b.op; }));
 
-constexpr std::string_view kBackward = "_backward";
-
 }  // namespace
 
 OpTraits op_traits(std::string_view op) {
-  const bool backward = op.ends_with(kBackward);
-  if (backward) op.remove_suffix(kBackward.size());
+  op = plain_op_name(op);
+  const std::string_view forward = forward_op_name(op);
+  const bool backward = !forward.empty();
+  if (backward) op = forward;
   const auto it = std::lower_bound(kRows.begin(), kRows.end(), op,
                                    [](const Row& row, std::string_view name) { return row.op < name; });
   if (it == kRows.end() || it->op != op) return {};

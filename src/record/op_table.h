@@ -34,7 +34,7 @@ struct OpTraits {
   bool ignores_old = false;  // in place, old contents do not matter: kOverwritesAll of src/analyze/op_table.cpp
 };
 
-// Names are the dispatcher's. `<op>_backward` maps elements as its forward op does.
+// Names are the dispatcher's, with or without "aten::" and overload. `<op>_backward` maps elements as its forward op does.
 OpTraits op_traits(std::string_view op);
 
 }  // namespace nanhunt::record

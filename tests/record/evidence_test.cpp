@@ -83,6 +83,7 @@ TEST_F(OperandsTest, OpsThatMixADimensionListOnlyWhatIsUnambiguous) {
 TEST_F(OperandsTest, MatrixProductsListNothing) {
   EXPECT_TRUE(operands_at(op_traits("addmm").elements, inputs, sizes, 4).empty());
   EXPECT_EQ(op_traits("sqrt_backward").elements, ElementMap::kElementwise);
+  EXPECT_EQ(op_traits("aten::sqrt_backward").elements, ElementMap::kElementwise);
   EXPECT_EQ(op_traits("softmax").elements, ElementMap::kSameShape);
   EXPECT_EQ(op_traits("no_such_op").elements, ElementMap::kNone);
 }
