@@ -202,7 +202,7 @@ FindingView view_finding(const Finding& f) {
     view.samples.shown.push_back(std::to_string(f.samples[i]));
   }
   view.samples_are_bad = f.cls == FindingClass::kBadInput;
-  view.samples_label = view.samples_are_bad ? "Bad samples" : "The batch of that step";
+  view.samples_label = view.samples_are_bad ? "Bad samples" : "Sample ids in the batch of that step";
   view.samples.omitted = f.samples.size() - view.samples.shown.size();
   view.sinks = names(f.sinks, kMaxNames);
   view.also = names(f.also, kMaxNames);

@@ -135,12 +135,13 @@ void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineVie
   out.markup(
       "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
       "tabindex=\"0\"><table><caption>Steps with anything bad, and the last one</caption><thead><tr>"
-      "<th scope=\"col\" class=\"num\">Step</th><th scope=\"col\" class=\"num\">Loss</th>"
-      "<th scope=\"col\" class=\"num\">Scale</th><th scope=\"col\" class=\"num\">Learning rate</th>"
-      "<th scope=\"col\">What</th></tr></thead><tbody>");
+      "<th scope=\"col\" class=\"num\">Step</th><th scope=\"col\" class=\"num\">Loss</th>");
+  if (view.has_scale) out.markup("<th scope=\"col\" class=\"num\">Loss scale</th>");
+  out.markup("<th scope=\"col\" class=\"num\">Learning rate</th><th scope=\"col\">What</th></tr></thead><tbody>");
   for (const TimelineRow& row : view.notable) {
     out.markup("<tr><th scope=\"row\" class=\"num\">").text(row.step).markup("</th>").element("td", "num", row.loss);
-    out.element("td", "num", row.scale).element("td", "num", row.lr).element("td", "", row.what).markup("</tr>");
+    if (view.has_scale) out.element("td", "num", row.scale);
+    out.element("td", "num", row.lr).element("td", "", row.what).markup("</tr>");
   }
   out.markup("</tbody></table></div>");
   write_and_more(out, view.notable_omitted);

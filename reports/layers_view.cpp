@@ -73,7 +73,11 @@ std::optional<ScalerView> view_scaler(const Analysis& analysis) {
   if (!analysis.scaler) return std::nullopt;
   const ScalerSection& s = *analysis.scaler;
   ScalerView view;
-  view.summary = clip(s.family, kNameLimit) + (s.dynamic ? ", dynamic. " : ", static. ");
+  view.summary = clip(s.family, kNameLimit);
+  if (const std::string_view kind = s.dynamic ? "dynamic" : "static"; s.family != kind) {
+    view.summary += std::string(", ").append(kind);
+  }
+  view.summary += ". ";
   view.summary += s.init_scale == s.final_scale
                       ? "Its scale is " + format_short(s.final_scale)
                       : "Its scale went from " + format_short(s.init_scale) + " to " + format_short(s.final_scale);

@@ -8,6 +8,7 @@
 #include "reports/report_model.h"
 #include "reports/text_layout.h"
 #include "reports/timeline_view.h"
+#include "src/core/text.h"
 
 namespace nanhunt {
 namespace {
@@ -97,7 +98,7 @@ void write_tensors(TextLayout& out, const FindingView& f) {
   if (f.tensors.empty()) return;
   out.heading("Inputs and output of the operation");
   std::vector<std::vector<std::string>> rows = {
-      {"tensor", "name", "format", "shape", "NaN", "+Inf", "-Inf", "zeros", "smallest", "min", "max"}};
+      {"tensor", "name", "format", "shape", "NaN", "+Inf", "-Inf", "zeros", "min |x| > 0", "min", "max"}};
   std::size_t shown = 0;
   // The last row is the output: it is always shown.
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
@@ -281,9 +282,14 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   write_coverage(out, model, make_timeline_view(analysis));
   if (model.origin) {
     out.heading("Where next");
-    out.fact("All of it", "report.html and report.json: `nanhunt report RUN` writes them into RUN", kLabelWidth);
+    const std::string run = printable(options.run);
+    out.fact("All of it",
+             options.written.empty()
+                 ? "report.html and report.json: `nanhunt report " + run + "` writes them into " + run
+                 : printable(options.written),
+             kLabelWidth);
     out.fact("Records",
-             "`nanhunt dump RUN --kind ops --step " + std::to_string(find_origin(analysis)->place.step) + "`",
+             "`nanhunt dump " + run + " --kind ops --step " + std::to_string(find_origin(analysis)->place.step) + "`",
              kLabelWidth);
   }
   return out.take();

@@ -58,7 +58,9 @@ TimelineView make_timeline_view(const Analysis& analysis) {
   if (steps.empty()) return view;
 
   view.first_step = view.last_step = steps.front().step;
+  view.has_scale = analysis.scaler.has_value();
   for (const TimelineStep& step : steps) {
+    view.has_scale = view.has_scale || (!std::isnan(step.scale) && step.scale != 1);
     view.first_step = std::min(view.first_step, step.step);
     view.last_step = std::max(view.last_step, step.step);
   }

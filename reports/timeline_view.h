@@ -34,6 +34,7 @@ struct TimelineView {
   std::uint32_t first_step = 0, last_step = 0;
   double lowest = 0, highest = 0;  // of the finite losses
   bool has_losses = false;
+  bool has_scale = false;  // a loss scaler was seen, or a scale other than 1
   bool logarithmic = false;                   // the losses span more than a factor of 50 and are positive
   std::vector<std::vector<LossPoint>> lines;  // broken where a loss was not finite
   std::vector<MarkedColumn> marks;            // by step, then kind

@@ -33,7 +33,8 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     }
     ranks.push_back(analyzer->finish(attempt->info, health));
     if (const Coverage& seen = ranks.back().coverage; seen.ops == 0 && seen.steps == 0) {
-      silent.push_back(fmt::format("Rank {}: nothing was recorded.", rank));
+      const bool lost = seen.chunks_lost + seen.records_dropped != 0;
+      silent.push_back(fmt::format("Rank {}: nothing {}.", rank, lost ? "that is left can be judged" : "was recorded"));
     }
   }
   if (ranks.empty()) {

@@ -83,6 +83,7 @@ class AnalyzerImpl final : public Analyzer {
       if (drop != nullptr && drop->seq > seq) drop = nullptr;
       // What was retired on purpose leaves the same gap in the graph as what was dropped.
       for (; at.retired < batch.retired.size() && batch.retired[at.retired].seq <= seq; ++at.retired) {
+        retired_ops_ += batch.retired[at.retired].ops;
         graph_.on_loss_of_records();
       }
       if (mark != nullptr && step != nullptr) {
@@ -177,7 +178,7 @@ class AnalyzerImpl final : public Analyzer {
   std::size_t histogram_bins_ = 0;
   std::size_t evidence_count_ = 0;
   std::vector<ExperimentRecord> experiments_;
-  std::uint64_t dropped_ = 0;
+  std::uint64_t dropped_ = 0, retired_ops_ = 0;
   std::optional<TimelineStep> bad_loss_;
 };
 
@@ -209,11 +210,12 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   coverage.chunks_lost += before.chunks_lost;
   coverage.clean_end = health.clean_end && before.clean_end;
   coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
-  if (counts.lost_ops > 0)
-    coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops));
   if (health.steps_retired > 0) {
-    coverage.unwatched.push_back(
-        fmt::format("{} steps that were retired to keep the trace within its limit.", health.steps_retired));
+    coverage.unwatched.push_back(fmt::format("{} steps that were retired to keep the trace within its limit, with {} ops.",
+                                             health.steps_retired, retired_ops_));
+  }
+  if (counts.lost_ops > retired_ops_) {
+    coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops - retired_ops_));
   }
   if (counts.unwatched_inputs > 0) {
     coverage.unwatched.push_back(fmt::format("{} op inputs whose contents were not read, or whose records are missing.",

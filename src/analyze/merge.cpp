@@ -46,7 +46,8 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     verdict.origin = findings.front().id;
   } else if (coverage.steps == 0 && coverage.ops == 0) {
     verdict.status = VerdictStatus::kInconclusive;
-    verdict.headline = "Nothing was recorded, so nothing can be said";
+    verdict.headline = parts_missing ? "The trace lost records, and nothing that is left of it can be judged"
+                                     : "Nothing was recorded, so nothing can be said";
   } else if (const auto scaled = std::find_if(findings.begin(), findings.end(), is_scaled); scaled != findings.end()) {
     // A streak that has not ended weighs more than one that has.
     const auto open = std::find_if(findings.begin(), findings.end(),

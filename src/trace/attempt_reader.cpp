@@ -314,7 +314,8 @@ Status AttemptReader::finish(const std::string& what) {
   if (!readable_) {
     const bool other = verdict_ == Verdict::kOtherVersion;
     return {other ? StatusCode::kUnsupported : StatusCode::kUnreadable,
-            fmt::format("'{}' {}.", shown, verdict_ == Verdict::kNone ? "holds nothing readable" : verdict_message_)};
+            fmt::format("'{}' {}.{}", shown, verdict_ == Verdict::kNone ? "holds nothing readable" : verdict_message_,
+                        verdict_ == Verdict::kNotTrace ? " Name a run folder, an attempt folder or a .nht file." : "")};
   }
   if (!health_.damaged()) return Status::ok();
   return {StatusCode::kDamaged,

@@ -332,6 +332,33 @@ TEST(Graph, lost_rows_before_the_origin_make_the_conclusion_inferred_and_are_cou
   EXPECT_NE(a.coverage.unwatched[1].find("1 ops whose records are missing"), std::string::npos);
 }
 
+TEST(Graph, ops_of_retired_steps_are_told_apart_from_missing_ones) {
+  const auto unwatched = [](std::uint64_t lost, std::uint64_t retired) {
+    TraceBuilder t;
+    t.in("a").op("mul", {}, finite(), {{"other", 2}});
+    for (std::uint64_t i = 0; i < lost; ++i) t.lost_op();
+    const std::uint64_t next = t.next_seq();
+    t.in("b").op("mul", {}, finite(), {{"other", 2}});
+    t.end_step();
+    TraceHealth health;
+    health.clean_end = true;
+    health.steps_retired = retired != 0 ? 1 : 0;
+    const auto analyzer = Analyzer::make();
+    RecordBatch batch = t.batches().front();
+    if (retired != 0) batch.retired = {{.seq = next, .steps = 1, .anomalies = 0, .ops = retired, .values = 0, .other = 0}};
+    analyzer->add(batch);
+    std::string lines;
+    for (const std::string& line : analyzer->finish({}, health).coverage.unwatched) lines += line + "\n";
+    return lines;
+  };
+  const std::string retired = "1 steps that were retired to keep the trace within its limit, with 3 ops.";
+  EXPECT_NE(unwatched(3, 3).find(retired), std::string::npos);
+  EXPECT_EQ(unwatched(3, 3).find("missing"), std::string::npos);
+  EXPECT_NE(unwatched(5, 3).find(retired), std::string::npos);
+  EXPECT_NE(unwatched(5, 3).find("\n2 ops whose records are missing."), std::string::npos);
+  EXPECT_NE(unwatched(5, 0).find("\n5 ops whose records are missing."), std::string::npos);
+}
+
 TEST(Graph, a_bad_value_whose_op_was_lost_is_told_as_unwatched) {
   TraceBuilder t;
   const Handle x = t.value(finite().nan(1));  // no producer, never said to be anything

@@ -35,6 +35,16 @@ TEST(ReportModel, a_clean_verdict_is_about_no_finding) {
   EXPECT_EQ(model.others.size(), 1u);
 }
 
+TEST(ReportModel, a_static_scaler_is_called_so_once) {
+  Analysis analysis;
+  analysis.scaler.emplace();
+  analysis.scaler->family = "static";
+  EXPECT_THAT(make_report_model(analysis).scaler->summary, StartsWith("static. Its scale is"));
+  analysis.scaler->family = "torch.amp";
+  analysis.scaler->dynamic = true;
+  EXPECT_THAT(make_report_model(analysis).scaler->summary, StartsWith("torch.amp, dynamic. Its scale is"));
+}
+
 TEST(ReportModel, the_cure_is_what_was_seen_to_work) {
   const FindingView view = *make_report_model(make_fault_analysis()).origin;
   EXPECT_EQ(view.cure, "Keep fp32 master weights and optimizer state.");

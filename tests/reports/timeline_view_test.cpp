@@ -30,6 +30,13 @@ TEST(TimelineView, one_step_is_one_point) {
   EXPECT_FALSE(view.logarithmic);
 }
 
+TEST(TimelineView, has_a_scale_only_where_one_was_seen) {
+  Analysis analysis = make_timeline({1, 2});
+  EXPECT_FALSE(make_timeline_view(analysis).has_scale);
+  analysis.timeline[1].scale = 512;
+  EXPECT_TRUE(make_timeline_view(analysis).has_scale);
+}
+
 TEST(TimelineView, the_line_breaks_where_a_loss_is_not_finite) {
   const double nan = std::nan("");
   const TimelineView view = make_timeline_view(make_timeline({1, 2, nan, 3, 4}));

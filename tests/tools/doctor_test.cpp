@@ -58,14 +58,32 @@ TEST(Doctor, salvages_into_a_new_folder_and_leaves_the_original_alone) {
   EXPECT_EQ(run_nanhunt({"check", out}).status, 1);  // the fault is still in it
 }
 
-TEST(Doctor, a_damaged_trace_comes_with_the_next_step_an_intact_one_without) {
+TEST(Doctor, every_trace_comes_with_the_next_step) {
   std::string segment;
   const std::string damaged = make_damaged_run(&segment), intact = make_folder();
   write_sample_trace(intact);
   EXPECT_THAT(run_nanhunt({"doctor", damaged}).err, HasSubstr("nanhunt doctor " + damaged + " --salvage"));
   EXPECT_THAT(run_nanhunt({"info", damaged}).err, HasSubstr("nanhunt doctor " + damaged));
-  EXPECT_EQ(run_nanhunt({"doctor", intact}).err, "");
-  EXPECT_EQ(run_nanhunt({"info", intact}).err, "");
+  EXPECT_THAT(run_nanhunt({"doctor", intact}).err, HasSubstr("nanhunt report " + intact));
+  EXPECT_THAT(run_nanhunt({"info", intact}).err, HasSubstr("nanhunt report " + intact));
+}
+
+TEST(Doctor, names_alone_are_nothing_to_judge_or_to_salvage) {
+  const std::string run = make_folder();
+  const std::string segment = write_sample_trace(run, {.steps = 200, .bad = false});
+  const std::string bytes = read_file(segment);
+  constexpr std::size_t kChunkHeader = 40;
+  std::size_t at = 0;  // of the third chunk: strings and layouts come before it
+  for (int chunk = 0; chunk < 3; ++chunk) at = bytes.find("NHc\1", at + 1);
+  write_file(segment, bytes.substr(0, at + kChunkHeader + 1));
+
+  const Outcome doctor = run_nanhunt({"doctor", run});
+  EXPECT_THAT(doctor.out, HasSubstr("what could be read are names"));
+  EXPECT_EQ(doctor.err.find("--salvage"), std::string::npos) << doctor.err;
+  const Outcome check = run_nanhunt({"check", run});
+  EXPECT_EQ(check.status, 4);
+  EXPECT_THAT(check.out, HasSubstr("nothing that is left of it can be judged"));
+  EXPECT_EQ(check.out.find("Nothing was recorded"), std::string::npos) << check.out;
 }
 
 TEST(Doctor, does_not_salvage_into_a_folder_that_holds_something) {

@@ -85,6 +85,18 @@ TEST(Dump, a_module_takes_what_is_below_it_but_not_what_begins_alike) {
   EXPECT_EQ(run_nanhunt({"dump", other, "--module", "fc1"}).out, "");
 }
 
+TEST(Dump, says_why_nothing_matches) {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  const Outcome step = run_nanhunt({"dump", run, "--step", "9999"});
+  EXPECT_EQ(step.status, 0);
+  EXPECT_EQ(step.err, "nanhunt: no rows match; steps are 0 to 7.\n");
+  EXPECT_EQ(run_nanhunt({"dump", run, "--module", "nosuch"}).err, "nanhunt: no rows match; modules are <loss>, fc1.\n");
+  EXPECT_EQ(run_nanhunt({"dump", run, "--kind", "scaler"}).err, "nanhunt: there are no rows of kind scaler in this run.\n");
+  EXPECT_EQ(run_nanhunt({"dump", run, "--limit", "1"}).err, "");
+  EXPECT_EQ(run_nanhunt({"dump", run, "--limit", "0"}).err, "");
+}
+
 TEST(Dump, hostile_names_are_made_visible) {
   const std::string run = make_folder();
   write_sample_trace(run, {.module = "m\x1b]0;owned\x07\xff"});

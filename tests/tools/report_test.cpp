@@ -35,6 +35,14 @@ TEST(Report, writes_both_files_and_prints_the_text) {
   EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 3);  // no temporary file is left
 }
 
+TEST(Report, the_text_names_the_files_it_wrote_and_commands_that_can_be_run) {
+  const std::string run = make_run();
+  const std::string text = run_nanhunt({"report", run}).out;
+  EXPECT_THAT(text, HasSubstr(run + "/report.json and"));
+  EXPECT_THAT(text, HasSubstr("`nanhunt dump " + run + " --kind ops --step 2`"));
+  EXPECT_EQ(text.find("nanhunt report RUN"), std::string::npos);
+}
+
 TEST(Report, the_same_trace_gives_the_same_bytes_wherever_it_lies) {
   const std::string run = make_run(), copy = make_folder() + "/elsewhere";
   fs::copy(run, copy, fs::copy_options::recursive);

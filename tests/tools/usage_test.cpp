@@ -86,6 +86,30 @@ TEST(Usage, values_outside_the_choice_are_wrong_usage) {
   EXPECT_EQ(run_nanhunt({"dump", run, "--rank", "7"}).status, 2);
 }
 
+TEST(Usage, train_ignores_nothing_silently) {
+  const std::string folder = make_folder(), file = folder + "/text.txt";
+  EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--list"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"train", "--list", "--steps", "3"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"train", "--list"}).status, 0);
+  EXPECT_EQ(run_nanhunt({"train", "--list", "--json"}).status, 0);
+
+  const Outcome off = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--out", folder + "/run"});
+  EXPECT_EQ(off.status, 0);
+  EXPECT_THAT(off.err, HasSubstr("records nothing"));
+
+  write_file(file, "mine");
+  const Outcome train = run_nanhunt({"train", "adam-eps", "--out", file});
+  EXPECT_EQ(train.status, 6);
+  EXPECT_THAT(train.err, HasSubstr("text.txt' is a file. Name a folder"));
+  EXPECT_EQ(read_file(file), "mine");
+  EXPECT_THAT(run_nanhunt({"info", file}).err, HasSubstr("Name a run folder, an attempt folder or a .nht file."));
+}
+
+TEST(Usage, losses_are_printed_with_six_digits) {
+  const Outcome train = run_nanhunt({"train", "grad-underflow", "--steps", "2", "--level", "off"});
+  EXPECT_THAT(train.out, ::testing::MatchesRegex("grad-underflow: 2 steps, loss [0-9.]{1,8}(e-[0-9]+)? -> [0-9.]{1,8}(e-[0-9]+)?\n.*"));
+}
+
 TEST(Usage, hostile_arguments_cannot_steer_the_terminal) {
   const Outcome run = run_nanhunt({"check", "\x1b[31m\xe2\x80\xae"});
   EXPECT_EQ(run.status, 3);

@@ -77,8 +77,11 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
 
 std::string as_line(const Analysis& analysis, const Outcome& out) {
   std::string line(verdict_status_name(analysis.verdict.status));
-  if (out.damaged) line += " (damaged trace)";
-  if (!analysis.coverage.clean_end) line += " (no clean end: still running, or killed)";
+  if (out.damaged) {
+    line += analysis.coverage.clean_end ? " (damaged trace)" : " (damaged trace, no clean end)";
+  } else if (!analysis.coverage.clean_end) {
+    line += " (no clean end: still running, or killed)";
+  }
   line += ": ";
   if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
     line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
@@ -133,7 +136,7 @@ const RegisterVerb<CheckVerb> kCheck{{.order = 30,
                                                        "  1  a fault, or a warning with --fail-on warning\n"
                                                        "  2  wrong usage\n"
                                                        "  3  the run cannot be read\n"
-                                                       "  4  damaged, partly recovered, and no fault in what is left\n"
+                                                       "  4  damaged, and no fault in what is left, if anything is\n"
                                                        "  5  inconclusive; also when nothing was recorded\n"
                                                        "  6  the answer could not be written"}};
 

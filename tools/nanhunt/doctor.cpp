@@ -33,6 +33,7 @@ struct Examination {
   TraceHealth health;
   Status status;
   bool salvaged = false;
+  bool names_only = true;  // nothing readable but names and layouts
   bool readable() const { return status.is_ok() || status.code() == StatusCode::kDamaged; }
 };
 
@@ -43,7 +44,7 @@ std::string_view condition(const Examination& e) {
 }
 
 // Whether a salvaged copy would be better than what is there.
-bool gains(const Examination& e) { return e.readable() && e.health.damaged(); }
+bool gains(const Examination& e) { return e.readable() && e.health.damaged() && !e.names_only; }
 
 json to_json(const Examination& e) {
   return {{"rank", e.attempt.info.rank},
@@ -68,6 +69,9 @@ void write_text(TextLayout& out, const Examination& e) {
                     ", " + format_bytes(e.health.bytes),
                 2);
   out.paragraph("lost: " + (e.health.damaged() ? describe_damage(e.health) : std::string("nothing")), 2);
+  if (e.health.rows != 0 && e.names_only) {
+    out.paragraph("what could be read are names: no operation, value or step is left to judge", 2);
+  }
   if (!e.health.clean_end) {
     out.paragraph("the trace has no clean end: the run goes on, or it was killed; what was written last may be missing",
                   2);
@@ -106,7 +110,11 @@ class DoctorVerb final : public Verb {
     for (AttemptTrace& attempt : *attempts) {
       Examination e;
       e.status = read_attempt(
-          attempt, [](const RecordBatch&) {}, e.health);
+          attempt,
+          [&](const RecordBatch& batch) {
+            e.names_only = e.names_only && batch.ops.empty() && batch.values.empty() && batch.steps.empty();
+          },
+          e.health);
       e.attempt = std::move(attempt);
       any_readable = any_readable || e.readable();
       all.push_back(std::move(e));
@@ -114,6 +122,9 @@ class DoctorVerb final : public Verb {
     int status = any_readable ? kDone : kUnreadable;
     if (!out_.empty() && any_readable) status = salvage(all);
     const int printed = print_and_return(json_ ? as_json(all) : as_text(all), status);
+    const bool intact = std::none_of(all.begin(), all.end(),
+                                     [](const Examination& e) { return !e.readable() || e.health.damaged(); });
+    if (out_.empty() && intact) say("next: `nanhunt report " + run_ + "` says what to make of it.");
     if (out_.empty() && std::any_of(all.begin(), all.end(), [](const Examination& e) { return gains(e); })) {
       say("next: `nanhunt doctor " + run_ + " --salvage OUT` copies everything readable into a new run, with a clean end.");
     }

@@ -3,10 +3,14 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "reports/json_values.h"
@@ -20,8 +24,29 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::size_t kModulesNamed = 12;
+
 // Thrown out of the reader's callback once nobody wants more rows.
 struct EnoughRows {};
+
+// What there was to choose from, for a choice that matched nothing.
+struct RowsSeen {
+  std::uint64_t rows = 0;
+  std::optional<std::uint32_t> first_step, last_step;
+  std::set<std::string, std::less<>> modules;  // by name, the first ones
+
+  void add(const RowPlace& place) {
+    ++rows;
+    if (place.step) {
+      first_step = std::min(first_step.value_or(*place.step), *place.step);
+      last_step = std::max(last_step.value_or(*place.step), *place.step);
+    }
+    if (place.module.empty() || modules.contains(place.module)) return;
+    if (modules.size() > kModulesNamed && place.module > *modules.rbegin()) return;
+    modules.emplace(place.module);
+    if (modules.size() > kModulesNamed + 1) modules.erase(std::prev(modules.end()));
+  }
+};
 
 class DumpVerb final : public Verb {
  public:
@@ -48,13 +73,14 @@ class DumpVerb final : public Verb {
 
     DataOut out;
     std::uint64_t shown = 0;
+    RowsSeen seen;
     int unreadable = kDone;
     bool any_read = false;
     for (const AttemptTrace& attempt : *attempts) {
       TraceHealth health;
       Status status;
       try {
-        status = dump_attempt(*kind, attempt, out, shown, health);
+        status = dump_attempt(*kind, attempt, out, shown, seen, health);
       } catch (const EnoughRows&) {
         return out.finish();
       }
@@ -64,6 +90,7 @@ class DumpVerb final : public Verb {
     }
     const ExitStatus written = out.finish();
     if (written != kDone) return written;
+    if (any_read && shown == 0) say(why_nothing(seen));
     return any_read ? kDone : unreadable;
   }
 
@@ -76,10 +103,28 @@ class DumpVerb final : public Verb {
     return module.size() == module_->size() || module[module_->size()] == '.';
   }
 
+  std::string why_nothing(const RowsSeen& seen) const {
+    if (seen.rows == 0) return "there are no rows of kind " + kind_ + " in this run.";
+    std::string text = "no rows match;";
+    if (step_ && seen.first_step) {
+      text += " steps are " + std::to_string(*seen.first_step) + " to " + std::to_string(*seen.last_step);
+      text += module_ ? ";" : ".";
+    }
+    if (!module_) return text;
+    text += seen.modules.empty() ? " no row has a module" : " modules are ";
+    std::size_t named = 0;
+    for (const std::string& name : seen.modules) {
+      if (named == kModulesNamed) return text + " and more.";
+      text += (named++ == 0 ? "" : ", ") + name;
+    }
+    return text + ".";
+  }
+
   Status dump_attempt(const DumpKind& kind, const AttemptTrace& attempt, DataOut& out, std::uint64_t& shown,
-                      TraceHealth& health) const {
+                      RowsSeen& seen, TraceHealth& health) const {
     TraceNames names;
     const auto emit = [&](const RowPlace& place, const json& row) {
+      seen.add(place);
       if (!is_wanted(place)) return;
       if (shown == limit_ || out.closed()) throw EnoughRows{};
       ++shown;

@@ -56,8 +56,11 @@ class ReportVerb final : public Verb {
     return Format::kAll;
   }
 
-  static std::string text_for_stdout(const Analysis& analysis) {
-    return render_text(analysis, {stdout_has_colour(), stdout_width()});
+  static TextOptions options_of_stdout() {
+    TextOptions options;
+    options.colour = stdout_has_colour();
+    options.width = stdout_width();
+    return options;
   }
 
   int write_one(const Analysis& analysis, Format format) const {
@@ -65,25 +68,30 @@ class ReportVerb final : public Verb {
     std::string content;
     if (format == Format::kJson) content = render_json(analysis);
     if (format == Format::kHtml) content = render_html(analysis);
-    if (format == Format::kText) content = to_stdout ? text_for_stdout(analysis) : render_text(analysis);
+    if (format == Format::kText) content = render_text(analysis, to_stdout ? options_of_stdout() : TextOptions{});
     if (to_stdout) return print_and_return(content);
     if (Status written = write_output(output_, content); !written) return fail(written);
     say("wrote " + output_);
     return kDone;
   }
 
-  // The text comes first: a folder that cannot be written keeps nobody from reading the verdict.
+  // A folder that cannot be written keeps nobody from reading the verdict.
   int write_all(const Analysis& analysis) const {
-    const int printed = print_and_return(text_for_stdout(analysis));
     std::error_code ignored;
     fs::path folder = run_;
     const bool one_segment = !fs::is_directory(folder, ignored);
     if (one_segment) folder = folder.has_parent_path() ? folder.parent_path() : ".";
     const std::string json_path = (folder / "report.json").string();
     const std::string html_path = (folder / "report.html").string();
-    if (Status written = replace_file(json_path, render_json(analysis)); !written) return fail(written);
-    if (Status written = replace_file(html_path, render_html(analysis)); !written) return fail(written);
-    say("wrote " + json_path + " and " + html_path);
+    Status written = replace_file(json_path, render_json(analysis));
+    if (written) written = replace_file(html_path, render_html(analysis));
+    const std::string files = json_path + " and " + html_path;
+    TextOptions options = options_of_stdout();
+    options.run = run_;
+    if (written) options.written = files;
+    const int printed = print_and_return(render_text(analysis, options));
+    if (!written) return fail(written);
+    say("wrote " + files);
     if (one_segment) {
       say("they stand beside '" + run_ + "' and tell of this one segment. `nanhunt report " + folder.string() +
           "` reports the whole attempt.");

@@ -18,6 +18,7 @@
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
 #include "reports/json_values.h"
+#include "reports/numbers.h"
 #include "src/core/text.h"
 #include "src/core/version.h"
 #include "src/hunt/hunt.h"
@@ -52,7 +53,7 @@ std::string scenario_list(bool as_json) {
     const std::string expected(clean ? "clean" : finding_class_name(s.expected.cls));
     list.push_back(
         {{"name", s.name}, {"summary", s.summary}, {"steps", s.steps}, {"level", s.level}, {"expected", expected}});
-    text += fmt::format("{:<24} {:<16} {}\n", s.name, expected, s.summary);
+    text += fmt::format("{:<25} {:<18} {}\n", s.name, expected, s.summary);
   }
   return as_json ? reports::dump_json(list) + "\n" : text;
 }
@@ -85,7 +86,7 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
 
 std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
-                                 format_number(outcome.first_loss), format_number(outcome.last_loss));
+                                 reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -114,20 +115,24 @@ class TrainVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
     app.add_option("SCENARIO", scenario_, "What to train; --list names them");
-    app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
     app.add_option("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
         ->type_name("RUN");
     app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
-    app.add_option("--seed", seed_, "Seed of weights and batch order");
+    app.add_option("--seed", seed_, "Seed of weights and batch order")->capture_default_str();
     app.add_option("--level", level_, "How closely to watch: ops (every op) or off")
         ->check(CLI::IsMember({"ops", "off"}))
         ->capture_default_str();
     app.add_option("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
-                   "anomaly stay (default: no limit)")
+                   "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
+    // What a list has no use for is refused, not ignored.
+    auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
+    for (CLI::Option* option : app.get_options()) {
+      if (option != list && option != app.get_help_ptr()) list->excludes(option);
+    }
     app.add_flag("--json", json_, "Print the outcome as JSON");
   }
 
@@ -141,7 +146,13 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
+      say("--level off records nothing: --out and --max-trace-mb have no effect.");
+    }
     if (out_.empty()) out_ = "nanhunt-" + scenario->name;
+    if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
+      return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
+    }
     Outcome outcome;
     if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
     if (!outcome.trace_status)
@@ -195,7 +206,7 @@ class TrainVerb final : public Verb {
       outcome.last_loss = result.loss;
       if (!std::isfinite(result.loss) && !outcome.first_bad_loss) outcome.first_bad_loss = result.step;
       outcome.steps = i + 1;
-      progress.update(i + 1, "loss " + format_number(result.loss));
+      progress.update(i + 1, "loss " + reports::format_short(result.loss));
     }
   }
 
