@@ -98,6 +98,13 @@ std::string scaler_sentence(const Analysis& analysis, const Finding* origin) {
     return "Yes, and that is its work: it lowers a scale that is too large.";
   }
   if (origin != nullptr && origin->cls == FindingClass::kScalerCollapse) {
+    // What goes wrong before the loss is scaled goes wrong at any scale.
+    const bool before = origin->place.phase == Phase::kForward || origin->place.phase == Phase::kLoss;
+    if (before && origin->place.op) {
+      const std::string where = origin->place.module ? " in " + clip(*origin->place.module, kNameLimit) : "";
+      return "No. " + clip(*origin->place.op, kNameLimit) + where +
+             " goes bad at any scale; the scaler only reacts to it by skipping and halving.";
+    }
     return "Yes. Its scale cannot recover; what drove it there is the origin.";
   }
   if (!analysis.scaler) return "No. No loss scaler was seen in this run.";

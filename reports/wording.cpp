@@ -164,7 +164,7 @@ std::string_view verdict_meaning(VerdictStatus s) {
     case VerdictStatus::kWarning:
       return "Training goes on, but some of its numbers are not what they should be.";
     case VerdictStatus::kFault:
-      return "Bad numbers reached what is being trained.";
+      return "What is being trained is harmed.";
     case VerdictStatus::kInconclusive:
       return "What was recorded does not decide whether the run is healthy.";
   }
@@ -232,6 +232,12 @@ std::string matter_sentence(const Finding& finding) {
   if (finding.severity == Severity::kWarning) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
                          : "It may. Numbers were lost on the way to " + sinks + ".";
+  }
+  if (sinks.empty() && finding.chain.nodes.size() > 1 && finding.chain.nodes.back().lifecycle == Lifecycle::kDisappear) {
+    const ChainNode& end = finding.chain.nodes.back();
+    return "Yes. No NaN reached training, but " + clip(end.op, kNameLimit) +
+           (end.module.empty() ? "" : " in " + clip(end.module, kNameLimit)) + " gives only zeros or one number from step " +
+           format_count(finding.first_step) + " on: what it feeds learns nothing.";
   }
   return sinks.empty() ? "Yes. It does harm to training." : "Yes. Bad numbers reached " + sinks + ".";
 }

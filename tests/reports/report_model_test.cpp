@@ -70,6 +70,17 @@ TEST(ReportModel, fixes_that_all_failed_are_not_sold_as_a_cure) {
 TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   Finding finding = make_fault_analysis().findings[0];
   EXPECT_EQ(matter_sentence(finding), "Yes. Bad numbers reached parameter fc1.weight, parameter fc1.bias, loss.");
+  Finding swallowed = finding;
+  swallowed.sinks.clear();
+  swallowed.first_step = 6;
+  ChainNode origin, end;
+  end.op = "div";
+  end.module = "norm";
+  end.lifecycle = Lifecycle::kDisappear;
+  swallowed.chain.nodes = {origin, end};
+  EXPECT_EQ(matter_sentence(swallowed),
+            "Yes. No NaN reached training, but div in norm gives only zeros or one number from step 6 on: what it feeds "
+            "learns nothing.");
   finding.severity = Severity::kWarning;
   EXPECT_THAT(matter_sentence(finding), StartsWith("It may."));
   finding.benign = true;
