@@ -43,7 +43,7 @@ constexpr Row kRows[] = {
      "Nothing keeps the denominator from being 0."},
     {"guard-value", "Check the constant before it is written.", "The op did what it was told."},
     {"init-scale", "Start the scaler with a lower init_scale.",
-     "It is the first scale that held in this run: starting there loses no step."},
+     "A scale that is too large loses steps until it has been lowered."},
     {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
      "The scaler compares the two for equality only."},
     {"keep-one-key",
@@ -76,6 +76,20 @@ constexpr Row kRows[] = {
 };
 static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
                              [](const Row& a, const Row& b) { return a.id < b.id; }));
+
+// Fixes that are a piece of advice made concrete: once one was tried, the advice says nothing more.
+struct Concrete {
+  std::string_view fix, advice;
+};
+constexpr Concrete kConcrete[] = {
+    {"calibrated-scale", "init-scale"},    {"clamp-before-exp", "clamp-input"},      {"fp32-layer", "fp32-compute"},
+    {"fp32-norm", "fp32-compute"},         {"static-scale-512", "loss-scaling"},     {"unscale-first", "unscale-before-clip"},
+};
+
+std::string_view advice_of(std::string_view fix) {
+  const auto* row = std::find_if(std::begin(kConcrete), std::end(kConcrete), [&](const Concrete& c) { return c.fix == fix; });
+  return row == std::end(kConcrete) ? std::string_view() : row->advice;
+}
 
 constexpr double kLeastPercent = 0.01;  // how near an update came to another is not told finer than this
 
@@ -128,7 +142,9 @@ void add_experiments(std::vector<Finding>& findings, const std::vector<Experimen
       if (experiment.step != findings[i].place.step) continue;
       auto it = std::find_if(advice.begin(), advice.end(), [&](const Advice& a) { return a.id == experiment.fix; });
       if (it == advice.end()) {
-        if (i != 0) continue;
+        const std::size_t before = advice.size();
+        std::erase_if(advice, [&](const Advice& a) { return a.id == advice_of(experiment.fix); });
+        if (i != 0 && advice.size() == before) continue;
         Advice extra = make_advice(experiment.fix);
         if (extra.why.empty()) extra.text = experiment.description.empty() ? experiment.fix : experiment.description;
         it = advice.insert(advice.end(), std::move(extra));

@@ -147,6 +147,7 @@ struct Birth {
   std::uint64_t more_sinks = 0;
   std::optional<std::uint32_t> first_bad_loss;
   ScaleTrial trial;
+  std::optional<OpRef> dropped_at;    // an op of forward that did not select its infinities: where
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;

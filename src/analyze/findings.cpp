@@ -21,16 +21,17 @@ constexpr std::size_t kMaxAlso = 1024;
 
 struct Diagnosed {
   Case c;
+  const EvidenceMap* evidence = nullptr;                      // of the whole run
   const std::vector<HistogramRecord>* histograms = nullptr;  // of values of the origin op
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
 };
 
-Diagnosed diagnose(Case c) {
+Diagnosed diagnose(Case c, const EvidenceMap& evidence) {
   for (const Rule& rule : all_rules()) {
-    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), nullptr, rule.cls, std::move(*diagnosis)};
+    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), &evidence, nullptr, rule.cls, std::move(*diagnosis)};
   }
-  return {std::move(c), nullptr, FindingClass::kUnexplained, {}};
+  return {std::move(c), &evidence, nullptr, FindingClass::kUnexplained, {}};
 }
 
 Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& context) {
@@ -45,7 +46,7 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
     std::stable_sort(elements.begin(), elements.end(),
                      [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
   }
-  Diagnosed found = diagnose(make_case(birth, names, std::move(elements)));
+  Diagnosed found = diagnose(make_case(birth, names, std::move(elements)), context.evidence);
   if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
     found.histograms = &it->second;
   return found;
@@ -116,7 +117,8 @@ bool about_the_batch(Phase phase) {
 
 void add_histogram(TensorSummary& to, ValueId value, const std::vector<HistogramRecord>& histograms) {
   for (const HistogramRecord& record : histograms) {
-    if (record.value != value) continue;
+    if (record.value != value || !to.has_stats) continue;
+    if (to.stats.level == StatsLevel::kSums) to.stats.level = StatsLevel::kHistogram;
     to.stats.histogram_min_exponent = record.min_exponent;
     to.stats.histogram = record.bins;
   }
@@ -170,7 +172,13 @@ Finding make_finding(const Diagnosed& d) {
   }
   if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
   if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
-  for (const std::string& id : d.diagnosis.advice) f.advice.push_back(make_advice(id));
+  add_if(f.evidence, returned_text(c, *d.evidence));
+  for (const std::string& id : d.diagnosis.advice) {
+    f.advice.push_back(make_advice(id));
+    for (const auto& [about, why] : d.diagnosis.why) {
+      if (about == id) f.advice.back().why = why;
+    }
+  }
   return f;
 }
 
@@ -461,7 +469,9 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
       return skips && f.last_step >= collapse->streak_from;
     });
     if (!origin && collapse->fault && fault != findings.end()) {
-      findings.insert(findings.begin(), collapse_under_fault(*fault, *collapse));
+      Finding told = collapse_under_fault(*fault, *collapse);
+      findings.erase(fault);
+      findings.insert(findings.begin(), std::move(told));
     } else {
       if (!origin && fault != findings.end()) origin = *fault;
       if (!origin && !ruined.empty()) origin = ruined.fold();

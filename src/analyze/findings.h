@@ -9,11 +9,11 @@
 #include "src/analyze/advice.h"
 #include "src/analyze/case.h"
 #include "src/analyze/norm_watch.h"
+#include "src/analyze/rules/returned.h"
 #include "src/analyze/value_graph.h"
 
 namespace nanhunt::analyze {
 
-using EvidenceMap = std::map<std::uint64_t, std::vector<EvidenceRecord>>;    // by op
 using HistogramMap = std::map<std::uint64_t, std::vector<HistogramRecord>>;  // by op
 
 struct FaultContext {

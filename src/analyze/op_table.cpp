@@ -182,6 +182,11 @@ const OpInfo& op_info(std::string_view op) {
   return !forward.empty() && find(forward) != nullptr ? kPlainBackward : kUnknownOp;
 }
 
+bool is_bilinear(const OpInfo& info) {
+  return info.bound == Bound::kMatmul || info.bound == Bound::kProduct || info.name == "convolution" ||
+         info.name == "linear" || info.name == "baddbmm";
+}
+
 std::string forward_op(std::string_view op) {
   return std::string(forward_op_name(normalised(op)));
 }

@@ -69,6 +69,9 @@ struct OpInfo {
 // Names as recorded: "add_", "addmm", "sqrt_backward", with or without "aten::". Never fails.
 const OpInfo& op_info(std::string_view op);
 
+// Sums of products of two operands: an element is exactly 0 only where in each product one factor is 0.
+bool is_bilinear(const OpInfo& info);
+
 // The forward op of "<op>_backward", else "". In-place and dispatcher marks are taken off.
 std::string forward_op(std::string_view op);
 

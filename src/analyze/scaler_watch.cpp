@@ -207,15 +207,23 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   judge_streak(outcome, step.step);
   held_steps_ = outcome.held_back ? 0 : outcome.scale == held_scale_ ? held_steps_ + 1 : 1;
   held_scale_ = outcome.scale;
-  if (held_steps_ == kStableSteps && !first_stable_) {
-    first_stable_ = held_scale_;
-    skips_before_ = section_.skipped;
+  if (!std::isfinite(outcome.scale)) return outcome;
+  if (outcome.held_back) {
+    least_skipped_ = std::min(least_skipped_.value_or(outcome.scale), outcome.scale);
+    clean_steps_.erase(clean_steps_.lower_bound(*least_skipped_), clean_steps_.end());
+  } else if (clean_steps_.size() < kMaxScales || clean_steps_.contains(outcome.scale)) {
+    ++clean_steps_[outcome.scale];
   }
   return outcome;
 }
 
-std::optional<double> ScalerWatch::recommended_scale() const {
-  return section_.dynamic && skips_before_ > 0 ? first_stable_ : std::nullopt;
+std::optional<ScalerWatch::HeldScale> ScalerWatch::recommended_scale() const {
+  if (!section_.dynamic || !least_skipped_) return std::nullopt;
+  std::optional<HeldScale> best;
+  for (const auto& [scale, steps] : clean_steps_) {
+    if (scale < *least_skipped_ && steps >= kStableSteps) best = HeldScale{scale, steps};
+  }
+  return best;
 }
 
 std::optional<ScalerSection> ScalerWatch::section() const {

@@ -21,7 +21,7 @@ inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is in
 inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
 inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8
-inline constexpr std::uint64_t kStableSteps = 20;      // clean steps in a row after which a scale is worth recommending
+inline constexpr std::uint64_t kStableSteps = 20;      // clean steps at a scale after which it is worth recommending
 
 // How a step ended, as far as births of badness need to know.
 struct StepOutcome {
@@ -70,8 +70,12 @@ class ScalerWatch {
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
 
-  // The first scale that held for kStableSteps in a row, if steps were skipped before. nullopt: no such advice.
-  std::optional<double> recommended_scale() const;
+  // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was needed.
+  struct HeldScale {
+    double scale = 1;
+    std::uint64_t steps = 0;
+  };
+  std::optional<HeldScale> recommended_scale() const;
 
  private:
   void note(const ScalerRecord& record, const char* what);
@@ -112,9 +116,11 @@ class ScalerWatch {
   std::vector<MisuseState> misuses_;
 
   // For the recommendation.
-  std::uint64_t held_steps_ = 0, skips_before_ = 0;
+  std::uint64_t held_steps_ = 0;  // clean ones in a row at one scale
   double held_scale_ = 0;
-  std::optional<double> first_stable_;
+  static constexpr std::size_t kMaxScales = 1024;
+  std::map<double, std::uint64_t> clean_steps_;  // by scale
+  std::optional<double> least_skipped_;
 };
 
 }  // namespace nanhunt::analyze

@@ -112,6 +112,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
     step_bad_ops_ += unmeant ? 1 : 0;
   } else if (bad_in) {
     note_swallowed(view_, at);
+    note_dropped(view_, at);
     LabelSetId labels = 0;
     for (const Value* value : in_) {
       if (value != nullptr && (value->bad != 0 || value->tainted())) labels = labels_.merge(labels, value->labels);

@@ -98,6 +98,7 @@ class ValueGraph {
   void mark_unscaled();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
+  void note_dropped(const OpInView& op, const OpRef& at);
   void watch_swallowers(const OpInView& op);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);

@@ -66,6 +66,19 @@ void ValueGraph::note_swallowed(const OpInView& op, const OpRef& at) {
   }
 }
 
+// Bad came in, and the op selected none of it. Backward may meet it again.
+void ValueGraph::note_dropped(const OpInView& op, const OpRef& at) {
+  if (!op.info->has(kSelects) || (at.phase != Phase::kForward && at.phase != Phase::kLoss)) return;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    if (value == nullptr || value->bad == 0 || !mixes(*op.info, op.inputs[i].role)) continue;
+    for (BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (birth != nullptr && birth->at.step == at.step && !birth->dropped_at) birth->dropped_at = at;
+    }
+  }
+}
+
 // What do ops that once swallowed an infinity give out now, and does a gradient still come back through them?
 void ValueGraph::watch_swallowers(const OpInView& op) {
   if (swallowers_.empty() || !swallowers_.contains(op.record->module)) return;

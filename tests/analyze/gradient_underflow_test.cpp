@@ -11,6 +11,7 @@ using namespace testing_support;
 
 struct Backward {
   DType dtype = DType::kF16;
+  std::int64_t more_lost_a_step = 0;           // than in the step before
   std::int64_t zeros = 60, subnormals = 30;    // of 100 elements of each layer's gradient
   std::int64_t zeros_in = 0;                   // of its operands, each
   std::vector<int> layers = {0, 1, 2};         // that lose them
@@ -40,7 +41,7 @@ Analysis backward(const Backward& b) {
       const Handle weight = t.value(numbers(b.dtype, b.zeros_in));
       const Handle activations = t.value(numbers(b.dtype, 90));  // of no matter to the gradient by them
       const Numbers out = b.lost_at_the_loss > 0 ? numbers(b.dtype, b.lost_at_the_loss)
-                          : loses                ? numbers(b.dtype, b.zeros).subnormals(b.subnormals)
+                          : loses                ? numbers(b.dtype, b.zeros + step * b.more_lost_a_step).subnormals(b.subnormals)
                                                  : numbers(b.dtype, 0);
       t.in("fc" + std::to_string(layer), Phase::kBackward)
           .op("mm_backward",
@@ -68,6 +69,16 @@ TEST(GradientUnderflow, of_most_layers_over_several_steps_is_a_warning_that_name
   EXPECT_EQ(f.occurrence_count, 6u);
   EXPECT_EQ(f.advice.at(0).id, "loss-scaling");
   EXPECT_EQ(f.output->stats.zero, 60);
+}
+
+TEST(GradientUnderflow, shows_the_numbers_of_the_step_that_it_names) {
+  const Analysis a = backward({.more_lost_a_step = 1});
+  ASSERT_EQ(a.findings.size(), 1u);
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.place.step, 0u);
+  EXPECT_EQ(f.output->stats.zero, 60);
+  EXPECT_NE(f.evidence.at(1).find("65 of 100 in step 5"), std::string::npos) << f.evidence.at(1);
+  EXPECT_EQ(f.advice.at(1).why, "bf16 keeps numbers down to 1e-38, so these do not become 0.");
 }
 
 TEST(GradientUnderflow, is_not_said_of_formats_layers_steps_or_zeros_that_do_not_show_it) {

@@ -13,12 +13,6 @@
 namespace nanhunt::analyze {
 namespace {
 
-// Sums of products of two operands: an element is exactly 0 only where in each product one factor is 0.
-bool is_bilinear(const OpInfo& info) {
-  return info.bound == Bound::kMatmul || info.bound == Bound::kProduct || info.name == "convolution" ||
-         info.name == "linear" || info.name == "baddbmm";
-}
-
 // Each element is one element of one operand, perhaps with another sign or rounded; so is the derivative.
 bool is_copy(const OpInfo& info) {
   return info.name == "_to_copy" || info.name == "copy" || info.name == "add" || info.name == "sub" || info.name == "neg";
@@ -66,6 +60,14 @@ std::optional<double> GradientUnderflow::exact_zeros(const OpInView& op, std::si
   return any ? std::optional(share) : std::nullopt;
 }
 
+void GradientUnderflow::Worst::take(const OpInView& op, std::size_t made, std::int64_t count) {
+  at = {op.record->seq, op.record->step, op.record->micro_batch, op.record->phase, op.record->module, op.record->op};
+  lost = count;
+  output = snapshot(op.out[made], op.outputs[made]);
+  inputs.clear();
+  for (std::size_t j = 0; j < op.in.size(); ++j) inputs.push_back(snapshot(op.in[j], op.inputs[j]));
+}
+
 void GradientUnderflow::on_op(const OpInView& op) {
   if (op.record->phase != Phase::kBackward || op.record->module == 0) return;
   for (std::size_t i = 0; i < op.out.size(); ++i) {
@@ -97,13 +99,9 @@ void GradientUnderflow::on_op(const OpInView& op) {
     layer->considered += numel - exact_count;
     layer->lost += lost;
     layer->tiny += lost + static_cast<double>(out->stats.subnormal);
-    if (static_cast<std::int64_t>(lost) <= layer->worst.lost) continue;
-    Worst& worst = layer->worst;
-    worst.at = {op.record->seq, op.record->step, op.record->micro_batch, op.record->phase, op.record->module, op.record->op};
-    worst.lost = static_cast<std::int64_t>(lost);
-    worst.output = snapshot(out, op.outputs[i]);
-    worst.inputs.clear();
-    for (std::size_t j = 0; j < op.in.size(); ++j) worst.inputs.push_back(snapshot(op.in[j], op.inputs[j]));
+    const auto count = static_cast<std::int64_t>(lost);
+    if (count > layer->worst.lost) layer->worst.take(op, i, count);
+    if (layer->over == 0 && count > layer->first.lost) layer->first.take(op, i, count);
   }
 }
 
@@ -133,6 +131,7 @@ void GradientUnderflow::on_step_end(std::uint32_t step, double scale) {
         ++layer.dead;
       }
     }
+    if (layer.over == 0) layer.first = {};
     layer.lost = layer.tiny = layer.considered = layer.drained = 0;
     layer.starved = layer.fed = false;
   }
@@ -169,14 +168,16 @@ std::optional<Finding> GradientUnderflow::finding() const {
   f.cls = FindingClass::kUnderflow;
   f.severity = dead ? Severity::kFault : Severity::kWarning;
   f.confidence = Confidence::kObserved;
-  f.place = place_of(most->worst.at, names_);
-  f.place.step = f.first_step = most->first_over;
+  // The numbers shown are those of the step that is named.
+  const Worst& shown = most->first.lost > 0 ? most->first : most->worst;
+  f.place = place_of(shown.at, names_);
+  f.first_step = most->first_over;
   f.last_step = last_over_;
   f.occurrence_count = steps_over_;
   f.scale = scaled ? largest_scale_ : 1;
-  f.tensor = f.output = summarise(most->worst.output, "output", 0, names_);
-  for (std::size_t i = 0; i < most->worst.inputs.size(); ++i)
-    f.inputs.push_back(summarise(most->worst.inputs[i], "input", static_cast<int>(i), names_));
+  f.tensor = f.output = summarise(shown.output, "output", 0, names_);
+  for (std::size_t i = 0; i < shown.inputs.size(); ++i)
+    f.inputs.push_back(summarise(shown.inputs[i], "input", static_cast<int>(i), names_));
   const std::string format(dtype_name(most->dtype));
   const std::string without = scaled ? fmt::format("in spite of the loss scale {}", number(largest_scale_)) : "without loss scaling";
   f.title = dead ? fmt::format("Gradients vanish in {} {}: training stands still", format, without)
@@ -202,7 +203,11 @@ std::optional<Finding> GradientUnderflow::finding() const {
       "Where the kernel did not count, only zeros are counted that zeros among its inputs cannot explain: the true "
       "shares are as large or larger.");
   if (dead) f.evidence.push_back(fmt::format("In {} of {} steps most layers lost all.", steps_dead_, steps_));
-  f.advice = {make_advice(scaled ? "raise-loss-scale" : "loss-scaling"), make_advice("bf16")};
+  f.advice = {make_advice(scaled ? "raise-loss-scale" : "loss-scaling")};
+  if (most->dtype != DType::kBF16) {
+    f.advice.push_back(make_advice("bf16"));
+    f.advice.back().why = "bf16 keeps numbers down to 1e-38, so these do not become 0.";
+  }
   return f;
 }
 

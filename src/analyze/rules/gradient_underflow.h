@@ -35,6 +35,7 @@ class GradientUnderflow {
     ArgSnapshot output;
     std::vector<ArgSnapshot> inputs;
     std::int64_t lost = 0;
+    void take(const OpInView& op, std::size_t made, std::int64_t count);
   };
   struct Layer {
     StringId module = 0;
@@ -44,7 +45,8 @@ class GradientUnderflow {
     double drained = 0;                         // of the step at hand: share of zeros where nearly all that came in was 0
     std::uint32_t measured = 0, over = 0, dead = 0, first_over = 0;
     double worst_lost = 0, sum_lost = 0, sum_tiny = 0;
-    Worst worst;
+    Worst first;  // of the first step past the thresholds
+    Worst worst;  // of the run
   };
   // An upper bound of the share of zeros that the output has because of zeros in the inputs; nullopt: not known.
   std::optional<double> exact_zeros(const OpInView& op, std::size_t output) const;

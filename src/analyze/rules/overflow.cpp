@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "src/analyze/rules/registry.h"
+#include "src/analyze/rules/result_size.h"
 #include "src/analyze/text.h"
 
 namespace nanhunt::analyze {
@@ -14,6 +15,27 @@ namespace {
 
 // A kernel's own rounding may carry a result slightly past the bound that exact arithmetic gives.
 constexpr double kSlack = 1.01;
+
+// Was it the format of the result that was too narrow, or the one it was computed in as well?
+std::string where_it_ended(const Case& c, DType compute, const ResultSize& size) {
+  switch (size.fit(compute)) {
+    case Fit::kYes:
+      return fmt::format("The kernel computed it in {}; storing it as {} made it infinite.", dtype_name(compute),
+                         dtype_name(c.stored));
+    case Fit::kNo:
+      return fmt::format("The kernel computes in {}, which cannot hold the largest of them either.",
+                         dtype_name(compute));
+    case Fit::kUnknown:
+      break;
+  }
+  return fmt::format("The kernel computes in {}, where the result may still have been finite, and stores {}.",
+                     dtype_name(compute), dtype_name(c.stored));
+}
+
+// Where an exponential passes `limit`.
+double argument_at(const OpInfo& info, double limit) {
+  return info.name == "exp2" ? std::log2(limit) : std::log(limit);
+}
 
 std::optional<Diagnosis> diagnose(const Case& c) {
   if (!c.is_op() || !is_floating(c.stored)) return std::nullopt;
@@ -41,25 +63,45 @@ std::optional<Diagnosis> diagnose(const Case& c) {
                         number(limits.max_finite));
   d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
                               number(limits.max_finite), dtype_name(c.stored), made_text(c));
-  if (c.stored != compute && narrow) {
-    d.explanation += fmt::format(" The kernel computed it in {}; storing it as {} made it infinite.",
-                                 dtype_name(compute), dtype_name(c.stored));
-  }
+  const ResultSize size = compute_result_size(c);
+  if (c.stored != compute && narrow) d.explanation += " " + where_it_ended(c, compute, size);
   if (out.counted() && out.amax > 0) {
     d.evidence.push_back(fmt::format("The largest result that still fitted is {}.", number(out.amax)));
   }
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
-  if (c.info->name.starts_with("exp")) {
-    const double from = c.info->name == "exp2" ? std::log2(limits.overflows_from) : std::log(limits.overflows_from);
-    d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite), number(from)));
-    d.advice = narrow ? std::vector<std::string>{"clamp-input", "bf16", "fp32-compute"}
-                      : std::vector<std::string>{"clamp-input", "lower-magnitude"};
-  } else if (c.stored == DType::kF16) {
-    d.advice = {"fp32-compute", "bf16"};
-  } else {
-    d.advice = narrow ? std::vector<std::string>{"fp32-compute"} : std::vector<std::string>{"lower-magnitude"};
+  const bool exponential = c.info->bound == Bound::kExp;
+  if (exponential) {
+    d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
+                                     number(argument_at(*c.info, limits.overflows_from))));
+    d.advice.emplace_back("clamp-input");
   }
+  if (!narrow) {
+    d.advice.emplace_back("lower-magnitude");
+    return d;
+  }
+  // bf16 has the range of fp32, but for the last of it.
+  const Fit wide = size.fit(DType::kF32);
+  if (wide == Fit::kNo) {
+    const ArgSnapshot* self = c.input("self");
+    const std::string why =
+        exponential && self != nullptr && self->known && self->stats.counted()
+            ? fmt::format("At {} {} passes fp32 and bf16 too (from {} on): no wider format helps.",
+                          number(self->stats.max), c.info->name,
+                          number(argument_at(*c.info, format_limits(DType::kF32).overflows_from)))
+            : fmt::format("The exact result reaches {}: it passes fp32 and bf16 too.", number(size.at_least));
+    d.evidence.push_back(why);
+    if (!exponential) d.advice.emplace_back("lower-magnitude");
+    d.why.emplace_back(d.advice.front(), why);
+    return d;
+  }
+  d.advice.emplace_back("fp32-compute");
+  d.why.emplace_back("fp32-compute", wide == Fit::kYes
+                                         ? fmt::format("The results fit fp32; only {} cannot hold them.", dtype_name(c.stored))
+                                         : "The results may fit fp32: how large they are was not recorded.");
+  if (c.stored != DType::kF16) return d;
+  d.advice.emplace_back("bf16");
+  if (wide == Fit::kUnknown) d.why.emplace_back("bf16", "bf16 has the range of fp32; whether that is enough was not recorded.");
   return d;
 }
 

@@ -75,9 +75,11 @@ void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, 
       lowered ? "at a lower scale the same op stayed finite"
               : "the next steps stayed finite, though not always at a lower scale");
   f.advice.clear();
-  if (const auto scale = scaler.recommended_scale()) {
+  if (const auto held = scaler.recommended_scale()) {
     Advice advice = make_advice("init-scale");
-    advice.text = fmt::format("Start the scaler with init_scale = {}.", scale_text(*scale));
+    advice.text = fmt::format("Start the scaler with init_scale = {}.", scale_text(held->scale));
+    advice.why = fmt::format("No step of this run was skipped at {} or at a lower scale, and {} went through at it.",
+                             scale_text(held->scale), count_of(static_cast<std::int64_t>(held->steps), "step"));
     f.advice.push_back(std::move(advice));
   }
 }
@@ -100,7 +102,7 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   f.cls = FindingClass::kScalerCollapse;
   f.severity = s.fault ? Severity::kFault : Severity::kWarning;
   f.benign = false;
-  f.scale = s.scale;
+  if (!f.place.op) f.scale = s.scale;  // else that of the step it is placed in
   const std::string under =
       f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f), phase_name(f.place.phase), f.place.step)
                  : " What made the gradients bad was not watched.";

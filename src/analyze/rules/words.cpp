@@ -55,9 +55,9 @@ std::string range_text(const Case& c) {
   for (const ArgSnapshot& arg : c.context->op.inputs) {
     if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
     if (!arg.known || arg.bad != 0 || !arg.stats.counted()) continue;
-    parts.push_back(fmt::format("{} up to {}", arg_text(c, arg), number(arg.stats.amax)));
+    parts.push_back(fmt::format("{} {}", arg_text(c, arg), number(arg.stats.amax)));
   }
-  return parts.empty() ? "" : "Finite inputs: " + join(parts, 6) + ".";
+  return parts.empty() ? "" : (parts.size() == 1 ? "Finite inputs; largest magnitude: " : "Finite inputs; largest magnitudes: ") + join(parts, 6) + ".";
 }
 
 void add_if(std::vector<std::string>& lines, std::string line) {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/rules/result_size.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace nanhunt::analyze {
+namespace {
+
+// The exact result of an elementwise op at one element, from the numbers that met there. nullopt: not known.
+std::optional<double> result_at(const Case& c, const EvidenceRecord& element) {
+  std::optional<double> self, other;
+  for (const Operand& operand : element.operands) {
+    if (c.text(operand.slot) == "self") self = operand.number;
+    if (c.text(operand.slot) == "other") other = operand.number;
+  }
+  if (const ScalarSnapshot* scalar = c.scalar("other"); scalar != nullptr && !other) other = scalar->value;
+  if (const ScalarSnapshot* scalar = c.scalar("exponent"); scalar != nullptr && !other) other = scalar->value;
+  const ScalarSnapshot* alpha = c.scalar("alpha");
+  const double factor = alpha == nullptr ? 1 : alpha->value;
+  if (!self) return std::nullopt;
+  if (c.info->name == "exp" || c.info->name == "expm1") return std::exp(*self);
+  if (c.info->name == "exp2") return std::exp2(*self);
+  if (!other) return std::nullopt;
+  if (c.info->name == "mul") return *self * *other;
+  if (c.info->name == "div" && *other != 0) return *self / *other;
+  if (c.info->name == "pow") return std::pow(*self, *other);
+  if (c.info->name == "add") return *self + factor * *other;
+  if (c.info->name == "sub") return *self - factor * *other;
+  return std::nullopt;
+}
+
+// Sums of products of two operands, forward or backward: no more terms in a sum than the largest of them has elements.
+double bilinear_bound(const Case& c) {
+  double first = 0, second = 0, terms = 1;
+  std::size_t operands = 0;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
+    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) return std::numeric_limits<double>::infinity();
+    ++operands;
+    terms = std::max(terms, static_cast<double>(arg.stats.numel));
+    second = std::max(second, std::min(first, arg.stats.amax));
+    first = std::max(first, arg.stats.amax);
+  }
+  return operands < 2 ? std::numeric_limits<double>::infinity() : terms * first * second + first;
+}
+
+}  // namespace
+
+Fit ResultSize::fit(DType dtype) const {
+  const double limit = format_limits(dtype).overflows_from;
+  return at_most < limit ? Fit::kYes : at_least >= limit ? Fit::kNo : Fit::kUnknown;
+}
+
+ResultSize compute_result_size(const Case& c) {
+  ResultSize size;
+  size.at_most = magnitude_bound(c);
+  for (const EvidenceRecord* element : c.elements) {
+    const auto result = result_at(c, *element);
+    if (result && !std::isnan(*result)) size.at_least = std::max(size.at_least, std::fabs(*result));
+  }
+  const ArgSnapshot* self = c.input("self");
+  const bool counted = self != nullptr && self->known && self->bad == 0 && self->stats.counted();
+  if (counted && c.info->bound == Bound::kExp) {  // the largest argument gives the largest result
+    const double largest = c.info->name == "exp2" ? std::exp2(self->stats.max) : std::exp(self->stats.max);
+    size.at_least = std::max(size.at_least, largest);
+    size.at_most = c.info->name == "exp2" ? largest : std::max(largest, 1.0);
+  }
+  const std::string forward = forward_op(c.op());
+  if (is_bilinear(forward.empty() ? *c.info : op_info(forward))) size.at_most = std::min(size.at_most, bilinear_bound(c));
+  size.at_most = std::max(size.at_most, size.at_least);
+  return size;
+}
+
+}  // namespace nanhunt::analyze

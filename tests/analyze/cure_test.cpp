@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of causes and cures is true of the operands: a format is offered only where it would have held the result.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::string advice_of(const Finding& f) {
+  std::string out;
+  for (const Advice& a : f.advice) out += a.id + " ";
+  return out;
+}
+
+std::string text_of(const Finding& f) {
+  std::string out = f.title + " " + f.explanation;
+  for (const std::string& line : f.evidence) out += "\n" + line;
+  return out;
+}
+
+bool says(const Finding& f, const std::string& words) { return text_of(f).find(words) != std::string::npos; }
+
+Finding exp_overflow(double largest_argument) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().as(DType::kF16).range(-267.8, largest_argument));
+  t.mark(MarkKind::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_exp_offer_a_wider_format_only_where_it_holds_the_largest_argument) {
+  const Finding wide = exp_overflow(108.3), narrow = exp_overflow(12);
+  EXPECT_EQ(advice_of(wide), "clamp-input ");
+  EXPECT_TRUE(says(wide, "At 108.3 exp passes fp32 and bf16 too (from 88.72 on)")) << text_of(wide);
+  EXPECT_FALSE(says(wide, "made it infinite"));
+  EXPECT_EQ(advice_of(narrow), "clamp-input fp32-compute bf16 ");
+  EXPECT_TRUE(says(narrow, "storing it as fp16 made it infinite")) << text_of(narrow);
+  EXPECT_TRUE(says(narrow, "largest magnitude: self 267.8")) << text_of(narrow);
+}
+
+Finding pow_overflow(double exponent, bool counted = true) {
+  TraceBuilder t;
+  const Numbers base = finite().as(DType::kF16).range(0, 300);
+  const Handle x = t.value(counted ? base : base.uncounted());
+  t.mark(MarkKind::kLoss, "loss",
+         t.in("act").op("pow", {{"self", x}}, finite().as(DType::kF16).inf(1), {{"exponent", exponent}}));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_pow_offer_a_wider_format_only_where_the_operands_allow_it) {
+  EXPECT_EQ(advice_of(pow_overflow(2)), "fp32-compute bf16 ");
+  const Finding unknown = pow_overflow(2, /*counted=*/false);
+  EXPECT_EQ(advice_of(unknown), "fp32-compute bf16 ");
+  EXPECT_EQ(unknown.advice[0].why, "The results may fit fp32: how large they are was not recorded.");
+}
+
+TEST(Cures, of_a_product_whose_operands_were_seen_to_pass_fp32_too_offer_no_format) {
+  TraceBuilder t;
+  const auto wide = [&] { return t.value(finite().range(-1e30, 1e30)); };
+  const Handle a = wide(), b = wide();
+  const Handle y = t.in("act").op("mul", {{"self", a}, {"other", b}}, finite().as(DType::kBF16).inf(1));
+  t.element(y, 3, kInf, {{{"self", a}, 1e30}, {{"other", b}, 1e30}});
+  t.mark(MarkKind::kLoss, "loss", y);
+  t.end_step();
+  EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), "lower-magnitude ");
+}
+
+// A branch that is not taken: exp overflows, `where` drops it, and backward meets it again.
+Finding returned(bool recorded) {
+  TraceBuilder t;
+  const auto h = [] { return finite().as(DType::kF16).shape({4, 2}); };
+  const Handle x = t.value(h().range(-1, 30));
+  const Handle e = t.in("act").op("exp", {{"self", x}}, h().inf(1));
+  t.element(e, 5, kInf, {{{"self", x}, 30}});
+  const Handle chosen = t.op("where", {{"condition", t.value(finite().as(DType::kBool)), ArgRole::kMask}, {"self", x}, {"other", e}}, h());
+  t.mark(MarkKind::kLoss, "loss", t.op("mean", {{"self", chosen}}, finite(1)));
+  t.in("act", Phase::kBackward);
+  const Handle d = t.value(h().zeros(1));
+  const Handle g = t.op("exp_backward", {{"grad_output", d}, {"result", e, ArgRole::kSaved}}, h().nan(1));
+  if (recorded) t.element(g, 5, std::nan(""), {{{"grad_output", d}, 0.0}, {{"result", e}, kInf}});
+  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_a_hidden_infinity_begin_with_how_it_came_back) {
+  const Finding f = returned(true);
+  EXPECT_TRUE(says(f, "at [2, 1]: exp_backward multiplied the gradient 0 by the stored Inf and made NaN. In forward "
+                      "`where` did not use the infinite numbers, so the loss stayed finite in step 0."))
+      << text_of(f);
+  EXPECT_FALSE(says(returned(false), "exp_backward multiplied"));
+}
+
+TEST(Cures, that_were_tried_in_a_concrete_form_are_not_listed_as_untried_too) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().as(DType::kF16).range(-1, 12));
+  t.mark(MarkKind::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
+  t.end_step();
+  ExperimentRecord tried;
+  tried.fix = "clamp-before-exp";
+  tried.description = "the argument of exp clamped";
+  tried.verified = tried.finite = true;
+  t.experiment(tried);
+  EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), "clamp-before-exp fp32-compute bf16 ");
+}
+
+TEST(Histograms, of_an_origin_reach_the_report_at_the_level_that_says_so) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().range(0, 100));
+  const Handle e = t.in("a").op("exp", {{"self", x}}, finite().inf(1));
+  t.histogram(x, -2, {1, 2, 3});
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_EQ(f.inputs.at(0).stats.level, StatsLevel::kHistogram);
+  EXPECT_EQ(f.output->stats.level, StatsLevel::kSums);
+}
+
+}  // namespace
+}  // namespace nanhunt
