@@ -12,7 +12,7 @@ struct TextOptions {
   bool colour = false;
   int width = 100;
   std::string run = "RUN";  // what to call the run in commands
-  std::string written;      // the files that hold all of it; empty: they have not been written
+  std::string written = {};      // the files that hold all of it; empty: they have not been written
 };
 
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});

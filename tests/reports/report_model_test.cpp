@@ -39,6 +39,7 @@ TEST(ReportModel, a_static_scaler_is_called_so_once) {
   Analysis analysis;
   analysis.scaler.emplace();
   analysis.scaler->family = "static";
+  analysis.scaler->dynamic = false;
   EXPECT_THAT(make_report_model(analysis).scaler->summary, StartsWith("static. Its scale is"));
   analysis.scaler->family = "torch.amp";
   analysis.scaler->dynamic = true;
