@@ -5,129 +5,12 @@
 #include <cmath>
 
 #include "src/analyze/scaler_points.h"
-#include "tests/support/trace_builder.h"
+#include "tests/analyze/scaled_run.h"
 
 namespace nanhunt {
 namespace {
 
 using namespace testing_support;
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-struct StepPlan {
-  double fits = 4096;            // gradients overflow above this scale
-  bool forward_inf = false;      // the layer's output passes 65504
-  bool pole = false;             // backward divides by 0
-  bool indeterminate = false;    // a derivative that is 0/0 inside
-  bool kept = false;             // gradients of the step before are added to
-  bool buffer_inf = false;       // the bad gradient is written to a buffer
-  bool ends = true;
-};
-
-// A torch-like scaler and a model of one layer in fp16.
-class ScaledRun {
- public:
-  explicit ScaledRun(double scale = 65536, bool dynamic = true) : scale_(scale), dynamic_(dynamic) {
-    ScalerRecord made = record(ScalerAction::kCreate);
-    made.dynamic = dynamic;
-    made.growth_factor = 2;
-    made.backoff_factor = 0.5;
-    made.growth_interval = interval;
-    t.scaler(made, dynamic ? "torch.amp" : "static");
-    weight_ = t.value(finite());
-    t.mark(MarkKind::kParameter, "fc.weight", weight_);
-  }
-
-  static constexpr std::int64_t interval = 2000;
-
-  void forward(const StepPlan& s) {
-    const Handle x = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
-    const Handle w = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
-    const Numbers h16 = finite(64).as(DType::kF16);
-    hidden_ = t.in("fc").op("mm", {{"self", x}, {"mat2", w}}, s.forward_inf ? h16.inf(2) : h16);
-    loss_ = t.in("<loss>", Phase::kLoss).op("mean", {{"self", hidden_}}, s.forward_inf ? finite(1).inf(1) : finite(1));
-    t.mark(MarkKind::kLoss, "loss", loss_);
-  }
-
-  // True: the step went through.
-  bool step(const StepPlan& s = {}) {
-    forward(s);
-    t.scaler(record(ScalerAction::kScale));
-    const Handle scaled = t.in("<loss>", Phase::kScale)
-                              .op("mul", {{"self", loss_}}, s.forward_inf ? finite(1).inf(1) : finite(1),
-                                  {{"other", scale_}});
-    const bool over = scale_ > s.fits;
-    const Numbers g16 = finite(64).as(DType::kF16).range(-6e4, 6e4);
-    t.in("fc", Phase::kBackward);
-    Handle d = t.op("mul_backward", {{"grad_output", scaled}}, s.forward_inf ? g16.nan(64) : over ? g16.inf(3) : g16);
-    bool bad = over || s.forward_inf;
-    if (s.pole) {
-      d = t.op("div_backward", {{"grad_output", d}, {"other", t.value(finite(64).as(DType::kF16).zeros(1))}},
-               g16.nan(1));
-      bad = true;
-    }
-    if (s.indeterminate) {
-      d = t.op("std_backward", {{"grad_output", d}, {"self", t.value(finite(64).zeros(64).range(0, 0))}}, finite(64).nan(64));
-      bad = true;
-    }
-    Handle g = t.op("mm_backward", {{"grad_output", d}}, bad ? finite().nan(2).inf(1) : finite());
-    if (s.kept) {
-      t.in_place("add_", gradient_, {{"other", g}}, bad || gradient_bad_ ? finite().nan(2).inf(1) : finite());
-      bad = bad || gradient_bad_;
-      g = gradient_;
-    }
-    gradient_ = g;
-    gradient_bad_ = bad;
-    if (s.buffer_inf) {
-      const Handle b = t.op("mul", {{"self", g}}, finite().nan(1), {{"other", 1}});
-      t.mark(MarkKind::kBuffer, "fc.seen", b);
-    }
-    t.mark(MarkKind::kDoorGradient, "fc.weight", gradient_);
-    ScalerRecord unscale = record(ScalerAction::kUnscale);
-    unscale.found_inf = bad;
-    t.scaler(unscale);
-    t.in("", Phase::kUnscale)
-        .in_place("_amp_foreach_non_finite_check_and_unscale_", gradient_, {},
-                  bad ? finite().nan(2).inf(1) : finite(), {{"inv_scale", 1 / scale_}});
-    t.scaler(record(bad ? ScalerAction::kSkip : ScalerAction::kStep));
-    if (!bad) {
-      t.in("fc.weight", Phase::kOptimizer).in_place("add_", weight_, {{"other", gradient_}}, finite(), {{"alpha", -1}});
-      t.mark(MarkKind::kParameter, "fc.weight", weight_);
-    }
-    const double used = scale_;
-    if (dynamic_) scale_ = bad ? std::max(scale_ / 2, floor) : scale_;
-    tracker = bad ? 0 : tracker + 1;
-    t.scaler(record(ScalerAction::kUpdate));
-    if (s.ends) t.end_step(s.forward_inf ? kInf : 1, used, bad);
-    return !bad;
-  }
-  void steps(int count, const StepPlan& s = {}) {
-    for (int i = 0; i < count; ++i) step(s);
-  }
-  ScalerRecord record(ScalerAction action) const {
-    ScalerRecord r;
-    r.action = action;
-    r.scale = scale_;
-    r.growth_interval = interval;
-    r.growth_tracker = tracker;
-    return r;
-  }
-
-  TraceBuilder t;
-  double floor = 0;
-  std::int64_t tracker = 0;
-
- private:
-  double scale_;
-  bool dynamic_;
-  Handle weight_, hidden_, loss_, gradient_;
-  bool gradient_bad_ = false;
-};
-
-std::string text_of(const Finding& f) {
-  std::string out = f.title + " " + f.explanation;
-  for (const std::string& line : f.evidence) out += " " + line;
-  return out;
-}
 
 TEST(Calibration, of_an_initial_scale_that_is_too_large_is_no_fault) {
   // given 65536 to 8192 overflow in backward, 4096 fits
@@ -399,86 +282,6 @@ TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that
   EXPECT_EQ(a.findings[0].sinks, std::vector<std::string>{"gradient of fc.weight"});
 }
 
-TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them) {
-  ScaledRun run;
-  run.step();
-  run.steps(8, {.fits = 4096, .kept = true});
-  const Analysis a = analysis_of(run.t);
-  ASSERT_FALSE(a.findings.empty());
-  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse) << table(a);
-  EXPECT_EQ(a.findings[0].place.op, "add_");
-  EXPECT_EQ(a.findings[0].place.step, 1u);
-  // and gradients that are added to while all is well, or cleared after a skip, are none of its business
-  ScaledRun twin(4096);
-  twin.step();
-  twin.steps(8, {.kept = true});
-  EXPECT_EQ(table(analysis_of(twin.t)), "clean\n");
-}
-
-TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
-  struct Clip {
-    bool bug, before;
-    double max_norm;
-  };
-  for (const auto& [bug, before, max_norm] : {Clip{true, true, 1}, {false, false, 1}, {false, true, kInf}}) {
-    ScaledRun run(4096);
-    for (int step = 0; step < 3; ++step) {
-      run.t.scaler(run.record(ScalerAction::kScale));
-      ScalerRecord clip = run.record(ScalerAction::kClip);
-      clip.total_norm = before ? 8192 : 2;
-      clip.max_norm = max_norm;  // without a limit it only measures
-      if (before) run.t.scaler(clip);
-      run.t.scaler(run.record(ScalerAction::kUnscale));
-      if (!before) run.t.scaler(clip);
-      run.t.scaler(run.record(ScalerAction::kStep));
-      run.t.scaler(run.record(ScalerAction::kUpdate));
-      run.t.end_step(1, 4096);
-    }
-    EXPECT_EQ(table(analysis_of(run.t)),
-              bug ? "api_misuse | clip_grad_norm_ | - | clip | step 0 | unknown | observed\n" : "clean\n");
-  }
-}
-
-TEST(Misuse, of_clipping_without_a_scaler_does_not_exist) {
-  TraceBuilder t;
-  ScalerRecord clip;
-  clip.action = ScalerAction::kClip;
-  clip.total_norm = 10;
-  clip.max_norm = 1;
-  t.scaler(clip);
-  t.end_step();
-  const Analysis a = analysis_of(t);
-  EXPECT_EQ(table(a), "clean\n");
-  EXPECT_FALSE(a.scaler.has_value());
-}
-
-TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
-  for (const ScalerAction twice : {ScalerAction::kUnscale, ScalerAction::kStep}) {
-    ScaledRun run(4096);
-    for (const ScalerAction action : {ScalerAction::kScale, ScalerAction::kUnscale, ScalerAction::kStep}) {
-      run.t.scaler(run.record(action));
-      if (action == twice) run.t.scaler(run.record(action));
-    }
-    run.t.scaler(run.record(ScalerAction::kUpdate));
-    run.t.end_step(1, 4096);
-    const Analysis a = analysis_of(run.t);
-    ASSERT_EQ(a.findings.size(), 1u);
-    EXPECT_EQ(a.findings[0].place.op, twice == ScalerAction::kUnscale ? "unscale_" : "step");
-  }
-}
-
-TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
-  // given a trace that lost what the scaler did from step 0 to step 9
-  ScaledRun run(4096);
-  run.t.scaler(run.record(ScalerAction::kUnscale));
-  run.t.end_step(1, 4096);
-  run.t.step(9);
-  run.t.scaler(run.record(ScalerAction::kScale));
-  run.t.scaler(run.record(ScalerAction::kUnscale));
-  run.t.end_step(1, 4096);
-  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
-}
-
 TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_it_found) {
   ScaledRun run(4096, /*dynamic=*/false);
   run.t.scaler(run.record(ScalerAction::kScale));
@@ -494,39 +297,6 @@ TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_i
   run.t.end_step(1, 4096);
   run.steps(3);
   EXPECT_EQ(table(analysis_of(run.t)), "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
-}
-
-TEST(Misuse, of_a_refused_call_names_the_call) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"step() has already been called since the last update().", "step"},
-      {"unscale_() is being called after step().", "unscale_"},
-      {"Attempted update but _scale is None.  This may indicate ...", "update"},
-      {"No inf checks were recorded prior to update.", "update"},
-      {"No inf checks were recorded for this optimizer.", "step"},
-      {"Attempting to unscale FP16 gradients.", "unscale_"},
-      {"The growth factor must be > 1.0.", "GradScaler"},
-  };
-  for (const auto& [text, call] : cases) {
-    ScaledRun run(1024);
-    run.t.scaler(run.record(ScalerAction::kRefused), text);
-    EXPECT_EQ(analysis_of(run.t).findings.at(0).place.op, call) << text;
-  }
-}
-
-TEST(Misuse, that_was_refused_is_a_fault_where_the_run_ended_and_a_warning_where_it_went_on) {
-  for (const bool goes_on : {true, false}) {
-    ScaledRun run(1024);
-    run.steps(2);
-    run.t.scaler(run.record(ScalerAction::kRefused),
-                 "unscale_() has already been called on this optimizer since the last update().");
-    if (goes_on) {
-      run.t.end_step(1, 1024);
-      run.steps(2);
-    }
-    EXPECT_EQ(table(analysis_of(run.t)),
-              std::string(goes_on ? "warning " : "") +
-                  "api_misuse | unscale_ | - | unscale | step 2 | unknown | observed\n");
-  }
 }
 
 TEST(ScalerPoints, keep_extremes_and_skips_of_a_long_run) {

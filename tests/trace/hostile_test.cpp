@@ -201,7 +201,7 @@ TEST_F(Hostile, a_newer_major_version_is_unsupported_and_the_message_says_what_t
   for (const std::uint16_t major : {std::uint16_t{0}, std::uint16_t{2}, std::uint16_t{0xffff}}) {
     const ReadResult result = read_bytes(file_header(major, 4) + Bytes(500, std::byte{1}));
     EXPECT_EQ(result.status.code(), StatusCode::kUnsupported);
-    EXPECT_THAT(result.status.message(), HasSubstr("format " + std::to_string(major) + ".4"));
+    EXPECT_THAT(result.status.message(), HasSubstr("format version " + std::to_string(major) + ".4"));
     EXPECT_THAT(result.status.message(), HasSubstr("this build reads 1.x"));
     EXPECT_THAT(result.status.message(), HasSubstr("newer"));
     EXPECT_TRUE(result.batches.empty());

@@ -126,7 +126,7 @@ TEST_F(Segments, a_segment_of_a_newer_version_between_others_is_left_out_and_nam
   const ReadResult result = read(dir_);
   EXPECT_EQ(result.status.code(), StatusCode::kDamaged);
   EXPECT_EQ(batch_text(result.all), text_);
-  EXPECT_THAT(result.health.problems, Contains(HasSubstr("format 2.0")));
+  EXPECT_THAT(result.health.problems, Contains(HasSubstr("format version 2.0")));
 }
 
 TEST_F(Segments, a_link_among_the_segments_is_not_followed) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls around the loss scaler in a wrong order.
+#include <gtest/gtest.h>
+
+#include "tests/analyze/scaled_run.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them) {
+  ScaledRun run;
+  run.step();
+  run.steps(8, {.fits = 4096, .kept = true});
+  const Analysis a = analysis_of(run.t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse) << table(a);
+  EXPECT_EQ(a.findings[0].place.op, "add_");
+  EXPECT_EQ(a.findings[0].place.step, 1u);
+  // and gradients that are added to while all is well, or cleared after a skip, are none of its business
+  ScaledRun twin(4096);
+  twin.step();
+  twin.steps(8, {.kept = true});
+  EXPECT_EQ(table(analysis_of(twin.t)), "clean\n");
+}
+
+TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
+  struct Clip {
+    bool bug, before;
+    double max_norm;
+  };
+  for (const auto& [bug, before, max_norm] : {Clip{true, true, 1}, {false, false, 1}, {false, true, kInf}}) {
+    ScaledRun run(4096);
+    for (int step = 0; step < 3; ++step) {
+      run.t.scaler(run.record(ScalerAction::kScale));
+      ScalerRecord clip = run.record(ScalerAction::kClip);
+      clip.total_norm = before ? 8192 : 2;
+      clip.max_norm = max_norm;  // without a limit it only measures
+      if (before) run.t.scaler(clip);
+      run.t.scaler(run.record(ScalerAction::kUnscale));
+      if (!before) run.t.scaler(clip);
+      run.t.scaler(run.record(ScalerAction::kStep));
+      run.t.scaler(run.record(ScalerAction::kUpdate));
+      run.t.end_step(1, 4096);
+    }
+    EXPECT_EQ(table(analysis_of(run.t)),
+              bug ? "api_misuse | clip_grad_norm_ | - | clip | step 0 | unknown | observed\n" : "clean\n");
+  }
+}
+
+TEST(Misuse, of_clipping_without_a_scaler_does_not_exist) {
+  TraceBuilder t;
+  ScalerRecord clip;
+  clip.action = ScalerAction::kClip;
+  clip.total_norm = 10;
+  clip.max_norm = 1;
+  t.scaler(clip);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "clean\n");
+  EXPECT_FALSE(a.scaler.has_value());
+}
+
+TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
+  for (const ScalerAction twice : {ScalerAction::kUnscale, ScalerAction::kStep}) {
+    ScaledRun run(4096);
+    for (const ScalerAction action : {ScalerAction::kScale, ScalerAction::kUnscale, ScalerAction::kStep}) {
+      run.t.scaler(run.record(action));
+      if (action == twice) run.t.scaler(run.record(action));
+    }
+    run.t.scaler(run.record(ScalerAction::kUpdate));
+    run.t.end_step(1, 4096);
+    const Analysis a = analysis_of(run.t);
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_EQ(a.findings[0].place.op, twice == ScalerAction::kUnscale ? "unscale_" : "step");
+  }
+}
+
+TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
+  // given a trace that lost what the scaler did from step 0 to step 9
+  ScaledRun run(4096);
+  run.t.scaler(run.record(ScalerAction::kUnscale));
+  run.t.end_step(1, 4096);
+  run.t.step(9);
+  run.t.scaler(run.record(ScalerAction::kScale));
+  run.t.scaler(run.record(ScalerAction::kUnscale));
+  run.t.end_step(1, 4096);
+  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
+}
+
+TEST(Misuse, of_a_refused_call_names_the_call) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"step() has already been called since the last update().", "step"},
+      {"unscale_() is being called after step().", "unscale_"},
+      {"Attempted update but _scale is None.  This may indicate ...", "update"},
+      {"No inf checks were recorded prior to update.", "update"},
+      {"No inf checks were recorded for this optimizer.", "step"},
+      {"Attempting to unscale FP16 gradients.", "unscale_"},
+      {"The growth factor must be > 1.0.", "GradScaler"},
+  };
+  for (const auto& [text, call] : cases) {
+    ScaledRun run(1024);
+    run.t.scaler(run.record(ScalerAction::kRefused), text);
+    EXPECT_EQ(analysis_of(run.t).findings.at(0).place.op, call) << text;
+  }
+}
+
+TEST(Misuse, that_was_refused_is_a_fault_where_the_run_ended_and_a_warning_where_it_went_on) {
+  for (const bool goes_on : {true, false}) {
+    ScaledRun run(1024);
+    run.steps(2);
+    run.t.scaler(run.record(ScalerAction::kRefused),
+                 "unscale_() has already been called on this optimizer since the last update().");
+    if (goes_on) {
+      run.t.end_step(1, 1024);
+      run.steps(2);
+    }
+    EXPECT_EQ(table(analysis_of(run.t)),
+              std::string(goes_on ? "warning " : "") +
+                  "api_misuse | unscale_ | - | unscale | step 2 | unknown | observed\n");
+  }
+}
+
+}  // namespace
+}  // namespace nanhunt
