@@ -64,7 +64,7 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
                               number(limits.max_finite), dtype_name(c.stored), made_text(c));
   const ResultSize size = compute_result_size(c);
-  if (c.stored != compute && narrow) d.explanation += " " + where_it_ended(c, compute, size);
+  if (c.stored != compute && narrow) d.explanation.append(" ").append(where_it_ended(c, compute, size));
   if (out.counted() && out.amax > 0) {
     d.evidence.push_back(fmt::format("The largest result that still fitted is {}.", number(out.amax)));
   }
