@@ -114,7 +114,7 @@ class Script {
   static std::string gradients(const CountingOptimizer& optimizer) {
     std::string out;
     for (const auto& [path, parameter] : optimizer.parameters()) {
-      out += parameter.grad().defined() ? " " + shown(parameter.grad().item()) : " -";
+      out.append(" ").append(parameter.grad().defined() ? shown(parameter.grad().item()) : "-");
     }
     return out;
   }
