@@ -133,6 +133,88 @@ struct ScalerEvent {
   std::string_view text;             // kCreate: family, "torch.amp"; kRefused: why
 };
 
+// What the sentinel found in one step: HealthRecord has the fields.
+struct HealthEvent {
+  std::uint32_t step = 0;
+  std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite, and the two below
+  std::uint32_t bad_tensors = 0;
+  std::string_view first_bad;
+  double gradient_norm = 0, weight_norm = 0;
+};
+inline constexpr std::uint32_t kHealthAudit = 1u << 16;      // the pre-audit foresaw a bad update
+inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or state changed without the optimizer
+
+struct NormEvent {
+  std::uint32_t step = 0;
+  MarkKind kind = MarkKind::kParameter;  // or kDoorGradient
+  std::string_view path;
+  double norm = 0, amax = 0;
+};
+
+// Why a step was replayed. Written to traces: never renumber.
+enum class ReplayTrigger : std::uint8_t {
+  kLoss = 0,
+  kGradient = 1,
+  kParameter = 2,
+  kState = 3,
+  kBuffer = 4,
+  kBatch = 5,
+  kAudit = 6,    // the pre-audit foresaw a bad update
+  kChanged = 7,  // contents changed unseen
+  kUser = 8,
+};
+std::string_view replay_trigger_name(ReplayTrigger trigger);  // "loss", "gradient", ...
+// What came of a replay. Written to traces: never renumber.
+enum class ReplayResult : std::uint8_t {
+  kBegin = 0,       // it starts here; the records up to the next ReplayRecord are the replay's
+  kReproduced = 1,  // what was bad became bad again, bit for bit as far as it was compared
+  kClean = 2,       // nothing became bad: not reproducible
+  kDiffers = 3,     // bad again, but not in the same way
+  kRefused = 4,     // not replayed: `text` says why
+};
+std::string_view replay_result_name(ReplayResult result);  // "begin", "reproduced", ...
+struct ReplayEvent {
+  std::uint32_t step = 0;
+  ReplayTrigger trigger = ReplayTrigger::kLoss;
+  ReplayResult result = ReplayResult::kBegin;
+  std::string_view text;
+};
+
+// Contents that nothing watched wrote. The recorder reads them anew; whatever names this version later means these.
+struct ChangedEvent {
+  std::uint32_t step = 0;
+  ValueView value;
+  std::uint64_t since_seq = ~std::uint64_t{0};  // last op after which they were as recorded; all ones: unknown
+  std::uint32_t since_step = 0;
+  bool opaque = false;  // a call whose inside is not watched had them in between
+};
+
+// How an origin op was computed again in a counterfactual. Written to traces: never renumber.
+enum class ProbeMode : std::uint8_t {
+  kSame = 0,         // same dtype, same kernel
+  kOtherKernel = 1,  // same dtype, another kernel
+  kWider = 2,        // in `dtype`
+};
+std::string_view probe_mode_name(ProbeMode mode);
+struct ProbeEvent {
+  std::uint64_t seq = 0;  // of the origin op
+  std::uint32_t step = 0;
+  ProbeMode mode = ProbeMode::kSame;
+  DType dtype = DType::kF32;
+  std::uint32_t ops = 1;
+  bool ran = false;
+  std::int64_t nan = 0, pos_inf = 0, neg_inf = 0, flat_index = -1;
+  double number = 0;
+  std::string_view text;
+};
+
+struct CaptureEvent {
+  std::uint64_t seq = 0;  // of the op
+  std::uint32_t step = 0;
+  std::string_view file;  // name in the attempt's captures folder
+  std::uint64_t bytes = 0;
+};
+
 // A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.
 struct StepEvent {
   std::uint32_t step = 0;

@@ -183,6 +183,74 @@ struct RetiredRecord {
   bool operator==(const RetiredRecord&) const = default;
 };
 
+// What the sentinel found in one step (design section 4): one row a step at levels sentinel and sampled.
+struct HealthRecord {
+  std::uint64_t seq = 0;  // seq of the next op
+  std::uint32_t step = 0;
+  std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite; kHealth... bits below
+  std::uint32_t bad_tensors = 0;
+  StringId first_bad = 0;      // path of the first of them
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // over door gradients, finite or not; NaN also: none
+  double weight_norm = std::numeric_limits<double>::quiet_NaN();    // NaN also: not read in this step
+  bool operator==(const HealthRecord&) const = default;
+};
+// Norms of one parameter or gradient in a step before a trip: the sentinel keeps the last steps in memory and writes them
+// when it trips, so that growth can be told from a single accident.
+struct NormRecord {
+  std::uint64_t seq = 0;
+  std::uint32_t step = 0;
+  MarkKind kind = MarkKind::kParameter;  // or kDoorGradient
+  StringId path = 0;
+  double norm = 0, amax = 0;  // over finite elements; norm NaN: an element was NaN, infinite: one was infinite
+  bool operator==(const NormRecord&) const = default;
+};
+
+struct ReplayRecord {
+  std::uint64_t seq = 0;  // seq of the next op
+  std::uint32_t step = 0;
+  ReplayTrigger trigger = ReplayTrigger::kLoss;
+  ReplayResult result = ReplayResult::kBegin;
+  StringId text = 0;      // a sentence: what was compared, or why it was refused
+  bool operator==(const ReplayRecord&) const = default;
+};
+
+// Contents that were found different from their record although nothing that was watched wrote them. `after` is a row of
+// its own with the same storage, version, offset and layout, made unseen; whatever reads it names `after` from then on.
+struct ChangedRecord {
+  std::uint64_t seq = 0;        // of the op that was about to read it
+  std::uint32_t step = 0;
+  ValueId before = 0;           // 0: its record is older than the trace
+  ValueId after = 0;
+  std::uint64_t since_seq = kNoSeq;  // last op after which it still was as recorded; kNoSeq: unknown
+  std::uint32_t since_step = 0;
+  bool opaque = false;          // a call whose inside is not watched had it in between
+  bool operator==(const ChangedRecord&) const = default;
+};
+
+// One counterfactual: the origin op, or the slice of `ops` ops that ends at it, computed again from captured inputs.
+struct ProbeRecord {
+  std::uint64_t seq = 0;  // of the origin op
+  std::uint32_t step = 0;
+  ProbeMode mode = ProbeMode::kSame;
+  DType dtype = DType::kF32;
+  std::uint32_t ops = 1;  // 1: the op alone
+  bool ran = false;       // false: `text` says why not
+  std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;  // in the output that was bad in the run
+  std::int64_t flat_index = -1;                    // of the first element that was bad in the run
+  double number = 0;                               // that element now
+  StringId text = 0;
+  bool operator==(const ProbeRecord&) const = default;
+};
+
+// Inputs of an origin op, kept in RUN/rank-NNNNN/attempt-K/captures.
+struct CaptureRecord {
+  std::uint64_t seq = 0;  // of the op
+  std::uint32_t step = 0;
+  StringId file = 0;      // name in the captures folder; no '/'
+  std::uint64_t bytes = 0;
+  bool operator==(const CaptureRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -200,6 +268,12 @@ struct RecordBatch {
   std::vector<ScalerRecord> scaler;
   std::vector<HistogramRecord> histograms;
   std::vector<RetiredRecord> retired;
+  std::vector<HealthRecord> health;
+  std::vector<NormRecord> norms;
+  std::vector<ReplayRecord> replays;
+  std::vector<ChangedRecord> changed;
+  std::vector<ProbeRecord> probes;
+  std::vector<CaptureRecord> captures;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;

@@ -25,6 +25,7 @@ std::unordered_set<ValueId> values_to_keep(const PendingRows& rows) {
     for (const Operand& o : e.operands) keep.insert(o.value);
   }
   for (const HistogramRecord& h : b.histograms) keep.insert(h.value);
+  for (const ChangedRecord& c : b.changed) keep.insert({c.before, c.after});
   for (const ValueRecord& v : b.values) {
     if (v.has_stats && v.stats.nonfinite() > 0) keep.insert(v.id);
   }
@@ -124,7 +125,7 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values) {
 
 Dropped drop_value_graph(PendingRows& rows) noexcept {
   RecordBatch& b = rows.batch;
-  const Dropped dropped{b.ops.size(), b.values.size(), b.marks.size() + b.evidence.size() + b.histograms.size()};
+  const Dropped dropped{b.ops.size(), b.values.size(), b.marks.size() + b.evidence.size() + b.histograms.size() + b.changed.size()};
   b.values.clear();
   b.ops.clear();
   b.inputs.clear();
@@ -133,6 +134,7 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
   b.marks.clear();
   b.evidence.clear();
   b.histograms.clear();
+  b.changed.clear();
   rows.op_is_essential.clear();
   rows.mark_is_essential.clear();
   return dropped;
@@ -141,7 +143,8 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
 Dropped rows_of(const RecordBatch& b) {
   return {b.ops.size(), b.values.size(),
           b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +
-              b.experiments.size() + b.scaler.size() + b.histograms.size()};
+              b.experiments.size() + b.scaler.size() + b.histograms.size() + b.health.size() + b.norms.size() +
+              b.replays.size() + b.changed.size() + b.probes.size() + b.captures.size()};
 }
 
 }  // namespace nanhunt::record

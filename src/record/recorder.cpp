@@ -87,6 +87,24 @@ class RecorderImpl final : public Recorder {
   void on_storage_released(std::uint64_t storage) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_release(storage); });
   }
+  void on_health(const HealthEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_health(event); });
+  }
+  void on_norm(const NormEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_norm(event); });
+  }
+  void on_replay(const ReplayEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_replay(event); });
+  }
+  void on_changed(const ChangedEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_changed(event); });
+  }
+  void on_probe(const ProbeEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_probe(event); });
+  }
+  void on_capture(const CaptureEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_capture(event); });
+  }
   void on_experiment(const ExperimentRecord& experiment) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }

@@ -23,7 +23,8 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
-  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms;
+  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
+      changed, probes, captures;
   explicit Checkpoint(const RecordBatch& b)
       : values(b.values.size()),
         ops(b.ops.size()),
@@ -35,7 +36,13 @@ struct RowBuilder::Checkpoint {
         evidence(b.evidence.size()),
         ends(b.ends_of_life.size()),
         scaler(b.scaler.size()),
-        histograms(b.histograms.size()) {}
+        histograms(b.histograms.size()),
+        health(b.health.size()),
+        norms(b.norms.size()),
+        replays(b.replays.size()),
+        changed(b.changed.size()),
+        probes(b.probes.size()),
+        captures(b.captures.size()) {}
 };
 
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
@@ -61,6 +68,12 @@ class RowBuilder::Rollback {
     cut(b.ends_of_life, before_.ends);
     cut(b.scaler, before_.scaler);
     cut(b.histograms, before_.histograms);
+    cut(b.health, before_.health);
+    cut(b.norms, before_.norms);
+    cut(b.replays, before_.replays);
+    cut(b.changed, before_.changed);
+    cut(b.probes, before_.probes);
+    cut(b.captures, before_.captures);
     rows.op_is_essential.resize(b.ops.size());
     rows.mark_is_essential.resize(b.marks.size());
     rows.end_first_batch.resize(b.ends_of_life.size());
@@ -311,6 +324,62 @@ void RowBuilder::add_scaler(const ScalerEvent& event) {
   row.text = strings_.intern(event.text, rows_.batch);
   rows_.batch.scaler.push_back(row);
   extra_bytes_ += sizeof(ScalerRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_health(const HealthEvent& event) {
+  Rollback rollback(*this);
+  const StringId first_bad = strings_.intern(event.first_bad, rows_.batch);
+  rows_.batch.health.push_back({next_seq_, event.step, event.bad, event.bad_tensors, first_bad, event.gradient_norm,
+                                event.weight_norm});
+  extra_bytes_ += sizeof(HealthRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_norm(const NormEvent& event) {
+  Rollback rollback(*this);
+  const StringId path = strings_.intern(event.path, rows_.batch);
+  rows_.batch.norms.push_back({next_seq_, event.step, event.kind, path, event.norm, event.amax});
+  extra_bytes_ += sizeof(NormRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_replay(const ReplayEvent& event) {
+  Rollback rollback(*this);
+  const StringId text = strings_.intern(event.text, rows_.batch);
+  rows_.batch.replays.push_back({next_seq_, event.step, event.trigger, event.result, text});
+  extra_bytes_ += sizeof(ReplayRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_changed(const ChangedEvent& event) {
+  Rollback rollback(*this);
+  const LayoutId layout = layouts_.intern(event.value.tensor, rows_.batch);
+  const ValueInfo* known = table_.find(event.value.storage, event.value.version, event.value.offset, layout);
+  const ValueId before = known == nullptr ? 0 : known->record.id;
+  ValueInfo& after = add_value(event.value, layout, nullptr, kNoSeq);  // hides the one before
+  write_row(after);
+  rows_.batch.changed.push_back(
+      {next_seq_, event.step, before, after.record.id, event.since_seq, event.since_step, event.opaque});
+  extra_bytes_ += sizeof(ChangedRecord);
+  rollback.commit();
+  finish_event();
+}
+
+void RowBuilder::add_probe(const ProbeEvent& event) {
+  Rollback rollback(*this);
+  const StringId text = strings_.intern(event.text, rows_.batch);
+  rows_.batch.probes.push_back({event.seq, event.step, event.mode, event.dtype, event.ops, event.ran, event.nan,
+                                event.pos_inf, event.neg_inf, event.flat_index, event.number, text});
+  extra_bytes_ += sizeof(ProbeRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_capture(const CaptureEvent& event) {
+  Rollback rollback(*this);
+  const StringId file = strings_.intern(event.file, rows_.batch);
+  rows_.batch.captures.push_back({event.seq, event.step, file, event.bytes});
+  extra_bytes_ += sizeof(CaptureRecord);
   rollback.commit();
 }
 

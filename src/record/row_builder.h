@@ -33,6 +33,12 @@ class RowBuilder {
   void add_scaler(const ScalerEvent& event);
   void add_step(const StepEvent& event, std::int64_t wall_ns);
   void add_release(std::uint64_t storage);
+  void add_health(const HealthEvent& event);
+  void add_norm(const NormEvent& event);
+  void add_replay(const ReplayEvent& event);
+  void add_changed(const ChangedEvent& event);
+  void add_probe(const ProbeEvent& event);
+  void add_capture(const CaptureEvent& event);
   void add_experiment(const ExperimentRecord& experiment);
   void add_drop(const Dropped& dropped);
 

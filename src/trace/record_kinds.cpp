@@ -8,7 +8,8 @@ namespace nanhunt::trace {
 std::span<const RecordKind> record_kinds() {
   static const std::array<RecordKind, kKindCount> kinds = {
       kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
-      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired};
+      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired,
+      kHealth,     kNorms,       kReplays, kChanged, kProbes,  kCaptures};
   return kinds;
 }
 

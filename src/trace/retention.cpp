@@ -86,6 +86,9 @@ void Retention::note(const RecordBatch& batch) {
   for (const ScalerRecord& row : batch.scaler) {
     if (row.found_inf) bad.push_back(row.step);
   }
+  for (const HealthRecord& row : batch.health) {
+    if (row.bad != 0) bad.push_back(row.step);
+  }
   std::sort(bad.begin(), bad.end());
   for (const std::uint32_t step : bad) bad_.add(step);
 }

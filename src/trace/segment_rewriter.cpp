@@ -58,6 +58,12 @@ class Plan {
     for (const MarkRecord& mark : b.marks) {
       if (rule_.keeps(mark.step)) name(mark.value);
     }
+    for (const ChangedRecord& row : b.changed) {
+      if (rule_.keeps(row.step)) {
+        name(row.before);
+        name(row.after);
+      }
+    }
     for (const EvidenceRecord& row : b.evidence) {
       about_.emplace_back(row.seq, row.value);
       for (const Operand& operand : row.operands) about_.emplace_back(row.seq, operand.value);
@@ -154,9 +160,16 @@ class Copy {
     keep_steps(b.steps, batch_.steps);
     gone_.steps += gone_.other - others;
     keep_steps(b.scaler, batch_.scaler);
+    keep_steps(b.health, batch_.health);
+    keep_steps(b.norms, batch_.norms);
+    keep_steps(b.changed, batch_.changed);
     keep_about(b.evidence, batch_.evidence);
     keep_about(b.histograms, batch_.histograms);
-    batch_.experiments.insert(batch_.experiments.end(), b.experiments.begin(), b.experiments.end());
+    keep_all(b.experiments, batch_.experiments);
+    // Few, bounded by the budget of trips, and what a finding rests on.
+    keep_all(b.replays, batch_.replays);
+    keep_all(b.probes, batch_.probes);
+    keep_all(b.captures, batch_.captures);
     for (const EndOfLifeRecord& end : b.ends_of_life) {
       // Of a storage that was not born here an earlier segment may have rows.
       if (kept_storages_.contains(end.storage) || !born_.contains(end.storage)) {
@@ -215,6 +228,10 @@ class Copy {
     }
   }
 
+  template <typename Row>
+  static void keep_all(const std::vector<Row>& from, std::vector<Row>& to) {
+    to.insert(to.end(), from.begin(), from.end());
+  }
   template <typename Row>
   void keep_steps(const std::vector<Row>& from, std::vector<Row>& to) {
     for (const Row& row : from) {

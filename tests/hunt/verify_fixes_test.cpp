@@ -34,6 +34,12 @@ class ExperimentCollector final : public Recorder {
   void on_scaler(const ScalerEvent&) noexcept override {}
   void on_step_end(const StepEvent&) noexcept override {}
   void on_storage_released(std::uint64_t) noexcept override {}
+  void on_health(const HealthEvent&) noexcept override {}
+  void on_norm(const NormEvent&) noexcept override {}
+  void on_replay(const ReplayEvent&) noexcept override {}
+  void on_changed(const ChangedEvent&) noexcept override {}
+  void on_probe(const ProbeEvent&) noexcept override {}
+  void on_capture(const CaptureEvent&) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }
   RecorderCounters counters() const override { return {}; }
   std::uint64_t anomalies() const override { return 0; }

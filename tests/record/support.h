@@ -137,6 +137,12 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.scaler, from.scaler);
   copy(to.histograms, from.histograms);
   copy(to.retired, from.retired);
+  copy(to.health, from.health);
+  copy(to.norms, from.norms);
+  copy(to.replays, from.replays);
+  copy(to.changed, from.changed);
+  copy(to.probes, from.probes);
+  copy(to.captures, from.captures);
 }
 
 // What a fake writer does, shared with the test after the recorder took the writer.

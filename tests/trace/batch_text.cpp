@@ -120,6 +120,30 @@ std::string batch_text(const RecordBatch& batch) {
     out.line("retired seq={} steps={} anomalies={} ops={} values={} other={}", row.seq, row.steps, row.anomalies,
              row.ops, row.values, row.other);
   }
+  for (const auto& row : batch.health) {
+    out.line("health seq={} step={} bad={} tensors={} first={} gradient={} weight={}", row.seq, row.step, row.bad,
+             row.bad_tensors, row.first_bad, number(row.gradient_norm), number(row.weight_norm));
+  }
+  for (const auto& row : batch.norms) {
+    out.line("norm seq={} step={} kind={} path={} norm={} amax={}", row.seq, row.step, mark_kind_name(row.kind),
+             row.path, number(row.norm), number(row.amax));
+  }
+  for (const auto& row : batch.replays) {
+    out.line("replay seq={} step={} trigger={} result={} text={}", row.seq, row.step, replay_trigger_name(row.trigger),
+             replay_result_name(row.result), row.text);
+  }
+  for (const auto& row : batch.changed) {
+    out.line("changed seq={} step={} before={} after={} since={} since_step={} opaque={}", row.seq, row.step, row.before,
+             row.after, row.since_seq, row.since_step, row.opaque);
+  }
+  for (const auto& row : batch.probes) {
+    out.line("probe seq={} step={} mode={} dtype={} ops={} ran={} nan={} pos_inf={} neg_inf={} index={} number={} text={}",
+             row.seq, row.step, probe_mode_name(row.mode), dtype_name(row.dtype), row.ops, row.ran, row.nan, row.pos_inf,
+             row.neg_inf, row.flat_index, number(row.number), row.text);
+  }
+  for (const auto& row : batch.captures) {
+    out.line("capture seq={} step={} file={} bytes={}", row.seq, row.step, row.file, row.bytes);
+  }
   return out.take();
 }
 

@@ -98,7 +98,7 @@ void RandomBatches::add_op(RecordBatch& batch) {
     first = static_cast<std::uint32_t>(to.size());
     count = chance(3) ? static_cast<std::uint32_t>(below(60)) : static_cast<std::uint32_t>(below(4));
     for (std::uint32_t i = 0; i < count; ++i) {
-      to.push_back({chance(90) ? below(next_value_) : any_u64(), static_cast<StringId>(below(next_string_)),
+      to.push_back({chance(90) ? below(next_value_) : any_u64(), any_name(),
                     static_cast<ArgRole>(below(5))});
     }
   };
@@ -108,16 +108,16 @@ void RandomBatches::add_op(RecordBatch& batch) {
   op.step = chance(95) ? static_cast<std::uint32_t>(op.seq / 60) : any_u32();
   op.micro_batch = any_u32();
   op.phase = static_cast<Phase>(below(10));
-  op.module = static_cast<StringId>(below(next_string_));
-  op.op = static_cast<StringId>(below(next_string_));
-  op.call_site = static_cast<StringId>(below(next_string_));
+  op.module = any_name();
+  op.op = any_name();
+  op.call_site = any_name();
   op.compute_dtype = static_cast<DType>(below(kDTypeCount));
   add_args(batch.inputs, op.first_input, op.input_count);
   add_args(batch.outputs, op.first_output, op.output_count);
   op.first_scalar = static_cast<std::uint32_t>(batch.scalars.size());
   op.scalar_count = static_cast<std::uint32_t>(below(3));
   for (std::uint32_t i = 0; i < op.scalar_count; ++i) {
-    batch.scalars.push_back({static_cast<StringId>(below(next_string_)), any_double()});
+    batch.scalars.push_back({any_name(), any_double()});
   }
   batch.ops.push_back(op);
 }
@@ -143,7 +143,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   };
   for (const auto seq : sorted_seqs()) {
     batch.marks.push_back({seq, any_u32(), any_u32(), static_cast<MarkKind>(below(7)),
-                           static_cast<StringId>(below(next_string_)), below(next_value_)});
+                           any_name(), below(next_value_)});
   }
   for (std::size_t n = some(); n > 0; --n) {
     SampleIdsRecord row{any_u32(), any_u32(), {}};
@@ -156,7 +156,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   for (const auto seq : sorted_seqs()) {
     EvidenceRecord row{seq, any_u64(), any_i64(), any_double(), {}};
     for (std::uint64_t items = below(4); items > 0; --items) {
-      row.operands.push_back({static_cast<StringId>(below(next_string_)), any_u64(), any_i64(), any_double()});
+      row.operands.push_back({any_name(), any_u64(), any_i64(), any_double()});
     }
     batch.evidence.push_back(std::move(row));
   }
@@ -175,7 +175,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     row.max_norm = any_double();
     row.growth_factor = any_double();
     row.backoff_factor = any_double();
-    row.text = static_cast<StringId>(below(next_string_));
+    row.text = any_name();
     batch.scaler.push_back(row);
   }
   for (const auto seq : sorted_seqs()) {
@@ -186,6 +186,24 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   for (const auto seq : sorted_seqs()) {
     batch.retired.push_back({seq, any_u64(), any_u64(), any_u64(), any_u64(), any_u64()});
   }
+  for (const auto seq : sorted_seqs()) {
+    batch.health.push_back({seq, any_u32(), any_u32(), any_u32(), any_name(), any_double(), any_double()});
+  }
+  for (const auto seq : sorted_seqs()) {
+    batch.norms.push_back({seq, any_u32(), static_cast<MarkKind>(below(7)), any_name(), any_double(), any_double()});
+  }
+  for (const auto seq : sorted_seqs()) {
+    batch.replays.push_back(
+        {seq, any_u32(), static_cast<ReplayTrigger>(below(9)), static_cast<ReplayResult>(below(5)), any_name()});
+  }
+  for (const auto seq : sorted_seqs()) {
+    batch.changed.push_back({seq, any_u32(), any_u64(), any_u64(), any_u64(), any_u32(), chance(50)});
+  }
+  for (const auto seq : sorted_seqs()) {
+    batch.probes.push_back({seq, any_u32(), static_cast<ProbeMode>(below(3)), static_cast<DType>(below(kDTypeCount)),
+                            any_u32(), chance(50), any_i64(), any_i64(), any_i64(), any_i64(), any_double(), any_name()});
+  }
+  for (const auto seq : sorted_seqs()) batch.captures.push_back({seq, any_u32(), any_name(), any_u64()});
   return batch;
 }
 

@@ -21,6 +21,7 @@ class RandomBatches {
   bool chance(unsigned percent) { return below(100) < percent; }
   std::uint64_t any_u64();  // often small, sometimes all 64 bits
   std::int64_t any_i64() { return static_cast<std::int64_t>(any_u64()); }
+  StringId any_name() { return static_cast<StringId>(below(next_string_)); }
   std::uint32_t any_u32() { return static_cast<std::uint32_t>(any_u64()); }
   double any_double();  // NaNs with payloads, infinities, both zeros, subnormals, rounded and full mantissas
   std::string any_text();
