@@ -29,6 +29,9 @@ struct RecorderOptions {
   int flush_ms = 1000;                    // a kill loses at most this much, plus the chunk being written
   std::uint32_t max_evidence = 256;       // element evidence rows in an attempt
   std::uint32_t max_histograms = 1024;    // histogram rows in an attempt
+  // Compares what an op or a mark reads with what was recorded of it, by a checksum: contents that nothing watched wrote
+  // (a flipped bit, a write past its end, a kernel that no hook saw) become a ChangedRecord. At most 1024 in an attempt.
+  bool check_inputs = true;
   TraceWriterOptions writer = {};
 };
 

@@ -215,7 +215,8 @@ struct ReplayRecord {
 };
 
 // Contents that were found different from their record although nothing that was watched wrote them. `after` is a row of
-// its own with the same storage, version, offset and layout, made unseen; whatever reads it names `after` from then on.
+// its own with the same storage, version and offset, made unseen; whatever reads it names `after` from then on. Its
+// layout is that of `before`, or another dense view of the same elements.
 struct ChangedRecord {
   std::uint64_t seq = 0;        // of the op that was about to read it
   std::uint32_t step = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds for other processors: the scalar path alone.
+#include "kernels/cpu/checksum.h"
 #include "kernels/cpu/convert_paths.h"
 #include "kernels/cpu/simd_build.h"
 #include "kernels/cpu/tensor_stats_block.h"
@@ -9,6 +10,9 @@ namespace nanhunt::kernels {
 
 bool cpu_has_avx2() { return false; }
 bool cpu_has_avx512() { return false; }
+
+ChecksumStripes checksum_stripes_avx2() { return nullptr; }
+ChecksumStripes checksum_stripes_avx512() { return nullptr; }
 
 const ConvertPath* convert_path_avx2() { return nullptr; }
 const ConvertPath* convert_path_avx512() { return nullptr; }

@@ -45,7 +45,7 @@ class RecorderImpl final : public Recorder {
       : options_(options),
         forks_(forks_so_far()),
         started_(BatchQueue::Clock::now()),
-        builder_({options.stats, options.max_evidence, options.max_histograms, {}}),
+        builder_({options.stats, options.max_evidence, options.max_histograms, options.check_inputs, {}}),
         queue_(std::make_unique<BatchQueue>(std::max<std::size_t>(options.queue_bytes, 1))),
         writer_(std::make_unique<WriterThread>(*queue_, std::move(writer), tick_of(options.flush_ms),
                                                [this] { on_tick(); })) {}

@@ -10,8 +10,6 @@
 namespace nanhunt::record {
 namespace {
 
-bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
-
 bool mixes_numbers(ArgRole role) { return role != ArgRole::kMask && role != ArgRole::kIndex; }
 
 template <typename T>
@@ -96,6 +94,7 @@ RowBuilder::RowBuilder(const RowBuilderOptions& options)
     : level_(std::clamp(options.stats, StatsLevel::kCounts, StatsLevel::kSums)),
       evidence_left_(options.max_evidence),
       histograms_left_(options.max_histograms),
+      checks_left_(options.check_inputs ? kMaxChangesFound : 0),
       table_(options.table) {}
 
 void RowBuilder::write_row(ValueInfo& info) {
@@ -112,7 +111,8 @@ void RowBuilder::write_again_if_dropped(ValueInfo& info) {
   write_row(info);
 }
 
-ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer) {
+ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer,
+                                 const Use& use) {
   ValueRecord record;
   record.id = next_value_;
   record.storage = view.storage;
@@ -120,43 +120,59 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   record.offset = view.offset;
   record.layout = layout;
   record.producer = producer;
+  std::uint64_t checksum = 0;
+  const bool readable = is_readable(view.tensor), checked = readable && checks_left_ > 0 && layout != 0 && !use.old_contents;
+  ValueInfo* before = nullptr;
+  if (readable) {
+    // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
+    // where the first bad element stands depends on the order.
+    bool same_elements = base != nullptr && shows_same_elements(view, layout, *base);
+    const bool just_checked = same_elements && base->has_checksum && base->checked_after == use.after;
+    if (checked) checksum = just_checked ? base->checksum : checksum_of(view, layout);
+    if (checked && same_elements && base->has_checksum && base->checksum != checksum) {
+      before = std::exchange(base, nullptr);
+      same_elements = false;
+    }
+    record.stats = same_elements && base->known_finite() ? base->record.stats : compute_stats(view.tensor, level_);
+    record.has_stats = true;
+  }
   if (base != nullptr) {
     record.base = base->record.id;
     write_again_if_dropped(*base);
   }
-  if (is_readable(view.tensor)) {
-    // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
-    // where the first bad element stands depends on the order.
-    const bool same_elements = base != nullptr && base->known_finite() && base->dtype == view.tensor.dtype &&
-                               base->record.offset == view.offset && base->record.stats.numel == view.tensor.numel() &&
-                               layouts_.is_dense(layout) && layouts_.is_dense(base->record.layout);
-    record.stats = same_elements ? base->record.stats : compute_stats(view.tensor, level_);
-    record.has_stats = true;
-  }
   ValueInfo& info = table_.add(std::move(record), view.tensor.dtype, /*row_batch=*/0);
   ++next_value_;
+  info.checksum = checksum;
+  info.has_checksum = checked;
+  info.checked_after = use.after;
+  info.checked_step = use.step;
+  if (before != nullptr && producer == kNoSeq) note_change(*before, info, use);
   return info;
 }
 
-ValueInfo& RowBuilder::look_up(const ValueView& view) {
+ValueInfo& RowBuilder::look_up(const ValueView& view, const Use& use) {
   const LayoutId layout = layouts_.intern(view.tensor, rows_.batch);
   ValueInfo* known = table_.find(view.storage, view.version, view.offset, layout);
   if (known == nullptr) {
-    known = &add_value(view, layout, table_.find_base(view.storage, view.version), kNoSeq);
+    known = &add_value(view, layout, table_.find_base(view.storage, view.version), kNoSeq, use);
+  } else if (!still_holds(view, *known, use)) {
+    ValueInfo& after = add_value(view, layout, nullptr, kNoSeq, use);  // hides the one before
+    note_change(*known, after, use);
+    known = &after;
   }
   table_.touch(view.storage, next_seq_);
   write_again_if_dropped(*known);
   return *known;
 }
 
-ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, std::uint64_t seq) {
+ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, const Use& use) {
   const ValueView& view = output.value;
   ValueInfo* base = nullptr;  // the input this output is a view of
   for (std::size_t i = 0; i < event.inputs.size() && base == nullptr; ++i) {
     const ValueView& in = event.inputs[i].value;
     if (in.storage != 0 && in.storage == view.storage && in.version == view.version) base = inputs_[i];
   }
-  ValueInfo& info = add_value(view, layouts_.intern(view.tensor, rows_.batch), base, seq);
+  ValueInfo& info = add_value(view, layouts_.intern(view.tensor, rows_.batch), base, use.reader, use);
   table_.touch(view.storage, next_seq_);
   const FlushRule rule = op_traits(event.op).flush;
   if (rule != FlushRule::kNotMeasured && info.record.has_stats) {
@@ -232,6 +248,7 @@ void RowBuilder::add_histograms(const OpEvent& event, std::uint64_t seq) {
 bool RowBuilder::add_op(const OpEvent& event) {
   Rollback rollback(*this);
   const std::uint64_t seq = next_seq_++;  // used up even if the op is lost, so that it never names another
+  const Use use{seq, seq, event.step};
   RecordBatch& b = rows_.batch;
   OpRecord op;
   op.seq = seq;
@@ -248,7 +265,7 @@ bool RowBuilder::add_op(const OpEvent& event) {
   op.input_count = static_cast<std::uint32_t>(event.inputs.size());
   inputs_.clear();
   for (const OpInput& in : event.inputs) {
-    ValueInfo& info = look_up(in.value);
+    ValueInfo& info = look_up(in.value, {seq, seq, event.step, in.role == ArgRole::kOverwritten});
     inputs_.push_back(&info);
     bad_in = bad_in || info.is_bad();
     b.inputs.push_back({info.record.id, strings_.intern(in.slot, b), in.role});
@@ -258,7 +275,7 @@ bool RowBuilder::add_op(const OpEvent& event) {
   outputs_.clear();
   bool born = false;
   for (const OpOutput& out : event.outputs) {
-    ValueInfo& info = make_output(event, out, seq);
+    ValueInfo& info = make_output(event, out, use);
     outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, strings_.intern(out.slot, b), ArgRole::kRead});
     if (!info.is_bad()) continue;
@@ -282,7 +299,7 @@ bool RowBuilder::add_op(const OpEvent& event) {
 
 void RowBuilder::add_mark(const MarkEvent& event) {
   Rollback rollback(*this);
-  const ValueInfo& info = look_up(event.value);
+  const ValueInfo& info = look_up(event.value, between_ops(event.step));
   MarkRecord mark;
   mark.seq = next_seq_;
   mark.step = event.step;
@@ -357,7 +374,7 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   const LayoutId layout = layouts_.intern(event.value.tensor, rows_.batch);
   const ValueInfo* known = table_.find(event.value.storage, event.value.version, event.value.offset, layout);
   const ValueId before = known == nullptr ? 0 : known->record.id;
-  ValueInfo& after = add_value(event.value, layout, nullptr, kNoSeq);  // hides the one before
+  ValueInfo& after = add_value(event.value, layout, nullptr, kNoSeq, between_ops(event.step));  // hides the one before
   write_row(after);
   rows_.batch.changed.push_back(
       {next_seq_, event.step, before, after.record.id, event.since_seq, event.since_step, event.opaque});

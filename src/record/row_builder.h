@@ -15,11 +15,18 @@
 
 namespace nanhunt::record {
 
+inline bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
+
+// Changes found in an attempt. A run with more writes its tensors behind the recorder's back as a habit: past this,
+// contents are no longer checked.
+inline constexpr std::uint32_t kMaxChangesFound = 1024;
+
 struct RowBuilderOptions {
   // Raised to kCounts: a lifecycle needs NaN and Inf apart. Lowered to kSums: a ValueRecord holds no more.
   StatsLevel stats = StatsLevel::kSums;
   std::uint32_t max_evidence = 256, max_histograms = 1024;
-  ValueTableLimits table;
+  bool check_inputs = true;
+  ValueTableLimits table = {};
 };
 
 // Every add_ may throw std::bad_alloc; the rows are then as before the call, and the event is lost whole.
@@ -66,10 +73,23 @@ class RowBuilder {
   struct Checkpoint;
   class Rollback;
 
+  // The moment at which an event reads values.
+  struct Use {
+    std::uint64_t reader = 0;        // seq of the op, or of the next one
+    std::uint64_t after = kNoSeq;    // last op that has run; kNoSeq: none
+    std::uint32_t step = 0;
+    bool old_contents = false;       // written over since: what can be read there is something else
+  };
+  Use between_ops(std::uint32_t step) const { return {next_seq_, next_seq_ == 0 ? kNoSeq : next_seq_ - 1, step}; }
   // The value `view` shows, made known if it was not, with a row that was not dropped.
-  ValueInfo& look_up(const ValueView& view);
-  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, std::uint64_t seq);
-  ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer);
+  ValueInfo& look_up(const ValueView& view, const Use& use);
+  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, const Use& use);
+  ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer, const Use& use);
+  // row_builder_changed.cpp: contents that changed unseen.
+  bool shows_same_elements(const ValueView& view, LayoutId layout, const ValueInfo& base) const;
+  std::uint64_t checksum_of(const ValueView& view, LayoutId layout) const;
+  bool still_holds(const ValueView& view, ValueInfo& known, const Use& use);  // has the contents of its record
+  void note_change(ValueInfo& before, ValueInfo& after, const Use& use);
   void write_row(ValueInfo& info);
   void write_again_if_dropped(ValueInfo& info);
   // Whether the op made `made` bad from inputs that were not bad in that way.
@@ -85,6 +105,7 @@ class RowBuilder {
 
   StatsLevel level_;
   std::uint32_t evidence_left_, histograms_left_;
+  std::uint32_t checks_left_;  // changes that may still be found; 0: contents are not checked
   std::uint64_t next_seq_ = 0;
   ValueId next_value_ = 1;
   bool forgot_storages_ = false;  // that may live on

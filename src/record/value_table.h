@@ -19,6 +19,10 @@ struct ValueInfo {
   DType dtype = DType::kF32;
   // Number of the batch that holds the row; 0: the row was dropped, so whoever needs the value again writes it again.
   std::uint64_t row_batch = 0;
+  // Of its contents, when they could be read; last op after which they were found to be those, and its step.
+  std::uint64_t checksum = 0, checked_after = kNoSeq;
+  std::uint32_t checked_step = 0;
+  bool has_checksum = false;
 
   bool is_bad() const { return record.has_stats && record.stats.nonfinite() > 0; }
   bool known_finite() const { return record.has_stats && record.stats.nonfinite() == 0; }

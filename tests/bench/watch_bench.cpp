@@ -26,7 +26,7 @@ double seconds_of_step(engine::Trainer& trainer) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void watched_step(benchmark::State& state, const char* scenario_name) {
+void watched_step(benchmark::State& state, const char* scenario_name, bool check_inputs = true) {
   const auto& scenario = *scenarios::find_scenario(scenario_name);
   auto plain = scenario.make({}).trainer;
   auto control = scenario.make({}).trainer;
@@ -35,6 +35,7 @@ void watched_step(benchmark::State& state, const char* scenario_name) {
   std::filesystem::remove_all(dir);
   RecorderOptions options;
   options.run_dir = dir.string();
+  options.check_inputs = check_inputs;
   auto recorder = Recorder::open(options, RunInfo{});
   if (!recorder) {
     state.SkipWithError(recorder.status().message().c_str());
@@ -66,6 +67,7 @@ void watched_step(benchmark::State& state, const char* scenario_name) {
 
 BENCHMARK_CAPTURE(watched_step, digits_mlp_fp16_adam_for_loop, "adam-eps-fixed")->UseManualTime()->Iterations(400);
 BENCHMARK_CAPTURE(watched_step, digits_mlp_fp32, "sqrt-backward-fixed")->UseManualTime()->Iterations(400);
+BENCHMARK_CAPTURE(watched_step, digits_mlp_fp16_unchecked, "adam-eps-fixed", false)->UseManualTime()->Iterations(400);
 
 }  // namespace
 }  // namespace nanhunt

@@ -177,7 +177,7 @@ TEST_F(RowBuilderTest, LongLivedStoragesDoNotGrowWithEveryWriteOrView) {
 
 TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedFirst) {
   // given
-  RowBuilder small({StatsLevel::kSums, 0, 0, {.storages = 100, .values_per_storage = 8, .versions = 2}});
+  RowBuilder small({StatsLevel::kSums, 0, 0, true, {.storages = 100, .values_per_storage = 8, .versions = 2}});
   const TestTensor parameter(DType::kF32, {1}, {1}, 1);
   // when
   for (std::uint64_t s = 2; s < 1000; ++s) {

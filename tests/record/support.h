@@ -51,6 +51,10 @@ class TestTensor {
     ++version_;
     return *this;
   }
+  // Writes behind everybody's back: the same version.
+  void corrupt(std::size_t index, double value) {
+    store_from_f64(dtype_, data_->data() + index * dtype_size(dtype_), value);
+  }
   TestTensor old_version() const {
     TestTensor other = *this;
     --other.version_;

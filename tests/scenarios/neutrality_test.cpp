@@ -58,6 +58,13 @@ TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_with_and_without_h
   }
   ASSERT_TRUE((*recorder)->close().is_ok());
   EXPECT_GT((*recorder)->counters().ops, 200u);
+  // ... and the recorder finds no contents that changed unseen: the engine's writes are all versions
+  const auto attempts = find_attempts(dir.path());
+  ASSERT_TRUE(attempts.is_ok());
+  std::size_t changed = 0;
+  TraceHealth health;
+  ASSERT_TRUE(read_attempt(attempts->front(), [&](const RecordBatch& b) { changed += b.changed.size(); }, health).is_ok());
+  EXPECT_EQ(changed, 0u);
   // then not one byte differs
   ASSERT_FALSE(plain.empty());
   ASSERT_EQ(plain.size(), watched.size());

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of RowBuilder that finds contents which changed although nothing that was watched wrote them.
+#include "kernels/cpu/checksum.h"
+#include "src/record/row_builder.h"
+
+namespace nanhunt::record {
+
+bool RowBuilder::shows_same_elements(const ValueView& view, LayoutId layout, const ValueInfo& base) const {
+  return base.record.has_stats && base.dtype == view.tensor.dtype && base.record.offset == view.offset &&
+         base.record.stats.numel == view.tensor.numel() && layouts_.is_dense(layout) &&
+         layouts_.is_dense(base.record.layout);
+}
+
+// Dense views of one block of memory have one checksum, whatever the order of their dimensions.
+std::uint64_t RowBuilder::checksum_of(const ValueView& view, LayoutId layout) const {
+  if (!layouts_.is_dense(layout)) return kernels::checksum_elements(view.tensor);
+  return kernels::checksum_bytes(view.tensor.data,
+                                 static_cast<std::size_t>(view.tensor.numel()) * dtype_size(view.tensor.dtype));
+}
+
+bool RowBuilder::still_holds(const ValueView& view, ValueInfo& known, const Use& use) {
+  // Layouts that were refused a number share number 0.
+  if (checks_left_ == 0 || use.old_contents || known.record.layout == 0 || !is_readable(view.tensor)) return true;
+  if (known.has_checksum && use.reader == use.after && known.checked_after == use.after) return true;  // mul(x, x)
+  const std::uint64_t now = checksum_of(view, known.record.layout);
+  if (known.has_checksum && known.checksum != now) return false;
+  known.checksum = now;
+  known.has_checksum = true;
+  known.checked_after = use.after;
+  known.checked_step = use.step;
+  return true;
+}
+
+void RowBuilder::note_change(ValueInfo& before, ValueInfo& after, const Use& use) {
+  if (checks_left_ > 0) --checks_left_;
+  write_again_if_dropped(before);
+  if (after.row_batch == 0) write_row(after);
+  rows_.batch.changed.push_back({use.reader, use.step, before.record.id, after.record.id, before.checked_after,
+                                 before.checked_step, /*opaque=*/false});
+  extra_bytes_ += sizeof(ChangedRecord);
+}
+
+}  // namespace nanhunt::record

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contents that changed although nothing that was watched wrote them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "src/record/row_builder.h"
+#include "tests/record/support.h"
+
+namespace nanhunt::record {
+namespace {
+
+using testing::add_op;
+using testing::TestTensor;
+
+class ChangedTest : public ::testing::Test {
+ protected:
+  const RecordBatch& batch() const { return builder.rows().batch; }
+  const ValueRecord& value(ValueId id) const {
+    for (const ValueRecord& v : batch().values) {
+      if (v.id == id) return v;
+    }
+    throw std::out_of_range("no such value");
+  }
+  RowBuilder builder{{}};
+  TestTensor x{DType::kF32, {2, 2}, {1, 2, 3, 4}, 10}, y{DType::kF32, {2, 2}, {5, 6, 7, 8}, 11};
+  TestTensor z{DType::kF32, {2, 2}, {6, 8, 10, 12}, 12};
+};
+
+TEST_F(ChangedTest, ContentsThatDifferAtTheirNextUseBecomeAnotherValue) {
+  // given: y is made by op 0 and read by op 1
+  add_op(builder, "neg", {{"self", x}}, {{"out", y}});
+  add_op(builder, "neg", {{"self", y}}, {{"out", z}});
+  // when: a bit of it flips, and op 2 reads it
+  y.corrupt(1, 1e30);
+  add_op(builder, "exp", {{"self", y}}, {{"out", TestTensor(DType::kF32, {2, 2}, {1, 1, 1, 1}, 13)}});
+  // then
+  ASSERT_EQ(batch().changed.size(), 1u);
+  const ChangedRecord& changed = batch().changed[0];
+  EXPECT_EQ(changed.before, 2u);
+  EXPECT_EQ(changed.since_seq, 1u);
+  EXPECT_EQ(changed.since_step, 3u);
+  EXPECT_EQ(changed.seq, 2u);
+  EXPECT_EQ(changed.step, 3u);
+  EXPECT_FALSE(changed.opaque);
+  EXPECT_EQ(batch().inputs.back().value, changed.after);
+  EXPECT_EQ(value(changed.after).storage, 11u);
+  EXPECT_EQ(value(changed.after).producer, kNoSeq);
+  EXPECT_FLOAT_EQ(static_cast<float>(value(changed.after).stats.amax), 1e30f);
+  // ... and it is told once
+  add_op(builder, "exp", {{"self", y}}, {{"out", TestTensor(DType::kF32, {2, 2}, {1, 1, 1, 1}, 14)}});
+  EXPECT_EQ(batch().changed.size(), 1u);
+  EXPECT_EQ(batch().inputs.back().value, changed.after);
+}
+
+TEST_F(ChangedTest, WhatAWatchedOpWroteIsNoChange) {
+  add_op(builder, "neg", {{"self", x}}, {{"out", y}});
+  const TestTensor before = y;
+  y.write({1, 1, 1, 1});
+  add_op(builder, "fill_", {{"self", before.without_data(), ArgRole::kOverwritten}}, {{"out", y}});
+  add_op(builder, "exp", {{"self", y}}, {{"out", z}});
+  builder.add_mark({3, 0, MarkKind::kParameter, "w", y.value()});
+  EXPECT_TRUE(batch().changed.empty());
+}
+
+TEST_F(ChangedTest, ContentsThatAreGoneAreNotCompared) {
+  add_op(builder, "neg", {{"self", x}}, {{"out", y}});
+  y.corrupt(0, -1);
+  add_op(builder, "exp", {{"self", y.without_data()}}, {{"out", z}});
+  EXPECT_TRUE(batch().changed.empty());
+}
+
+TEST_F(ChangedTest, AMarkFindsAChangeToo) {
+  builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  add_op(builder, "neg", {{"self", x}}, {{"out", y}});
+  x.corrupt(3, 0);
+  builder.add_mark({4, 0, MarkKind::kParameter, "w", x.value()});
+  ASSERT_EQ(batch().changed.size(), 1u);
+  EXPECT_EQ(batch().changed[0].since_seq, 0u);
+  EXPECT_EQ(batch().changed[0].step, 4u);
+  EXPECT_EQ(batch().marks.back().value, batch().changed[0].after);
+}
+
+TEST_F(ChangedTest, MasksAndIndicesAreCheckedAndZerosHaveSigns) {
+  TestTensor mask(DType::kBool, {2, 2}, {1, 0, 0, 1}, 20), index(DType::kI64, {2}, {0, 1}, 21);
+  TestTensor zero(DType::kF16, {2}, {0, 1}, 22);
+  auto use = [&] {
+    add_op(builder, "index", {{"self", x}, {"mask", mask, ArgRole::kMask}, {"index", index, ArgRole::kIndex}, {"z", zero}},
+           {{"out", TestTensor(DType::kF32, {2, 2}, {1, 1, 1, 1}, 30)}});
+  };
+  use();
+  use();
+  EXPECT_TRUE(batch().changed.empty());
+  mask.corrupt(1, 1);
+  index.corrupt(0, 7);
+  zero.corrupt(0, -0.0);
+  use();
+  EXPECT_EQ(batch().changed.size(), 3u);
+}
+
+TEST_F(ChangedTest, AViewSeenForTheFirstTimeIsHeldAgainstItsBase) {
+  add_op(builder, "neg", {{"self", x}}, {{"out", y}});
+  add_op(builder, "mm", {{"self", y.t()}}, {{"out", z}});  // a transposed view: the same elements
+  EXPECT_TRUE(batch().changed.empty());
+  y.corrupt(2, 1e20);
+  add_op(builder, "view", {{"self", y.view({4}, {1})}}, {{"out", TestTensor(DType::kF32, {4}, {1, 1, 1, 1}, 31)}});
+  ASSERT_EQ(batch().changed.size(), 1u);
+  EXPECT_EQ(batch().changed[0].before, 2u);
+  EXPECT_FLOAT_EQ(static_cast<float>(value(batch().changed[0].after).stats.amax), 1e20f);
+}
+
+TEST_F(ChangedTest, StridedViewsAreCheckedElementByElement) {
+  const TestTensor column = y.view({2}, {2});  // elements 0 and 2
+  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  y.corrupt(1, 99);  // lies between
+  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  EXPECT_TRUE(batch().changed.empty());
+  y.corrupt(2, 99);
+  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  EXPECT_EQ(batch().changed.size(), 1u);
+}
+
+TEST_F(ChangedTest, NothingIsCheckedWhereItIsSwitchedOff) {
+  RowBuilder silent{{.check_inputs = false}};
+  add_op(silent, "neg", {{"self", x}}, {{"out", y}});
+  y.corrupt(0, 1e30);
+  add_op(silent, "exp", {{"self", y}}, {{"out", z}});
+  EXPECT_TRUE(silent.rows().batch.changed.empty());
+}
+
+TEST_F(ChangedTest, ARunThatWritesUnseenAsAHabitIsCheckedNoLonger) {
+  for (std::uint32_t i = 0; i < 2 * kMaxChangesFound; ++i) {
+    y.corrupt(0, i);
+    builder.add_mark({i, 0, MarkKind::kParameter, "w", y.value()});
+  }
+  EXPECT_EQ(batch().changed.size(), kMaxChangesFound);
+}
+
+}  // namespace
+}  // namespace nanhunt::record
