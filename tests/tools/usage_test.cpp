@@ -90,6 +90,7 @@ TEST(Usage, train_ignores_nothing_silently) {
   const std::string folder = make_folder(), file = folder + "/text.txt";
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--list"}).status, 2);
   EXPECT_EQ(run_nanhunt({"train", "--list", "--steps", "3"}).status, 2);
+  EXPECT_THAT(run_nanhunt({"train", "--list", "--steps", "3"}).err, HasSubstr("--steps excludes --list"));
   EXPECT_EQ(run_nanhunt({"train", "--list"}).status, 0);
   EXPECT_EQ(run_nanhunt({"train", "--list", "--json"}).status, 0);
 

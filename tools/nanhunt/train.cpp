@@ -128,12 +128,16 @@ class TrainVerb final : public Verb {
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
-    // What a list has no use for is refused, not ignored.
-    auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
-    for (CLI::Option* option : app.get_options()) {
-      if (option != list && option != app.get_help_ptr()) list->excludes(option);
-    }
-    app.add_flag("--json", json_, "Print the outcome as JSON");
+    const auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
+    const auto* as_json = app.add_flag("--json", json_, "Print the outcome as JSON");
+    // What a list has no use for is refused, not ignored. CLI11's excludes() would say so at every option's help.
+    app.parse_complete_callback([&app, list, as_json] {
+      if (list->empty()) return;
+      for (const CLI::Option* option : app.get_options()) {
+        if (option == list || option == as_json || option == app.get_help_ptr() || option->empty()) continue;
+        throw CLI::ExcludesError(option->get_name(), list->get_name());
+      }
+    });
   }
 
   int run() override {
