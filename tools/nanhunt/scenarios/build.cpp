@@ -23,6 +23,21 @@ void for_each_pixel(engine::Batch& batch, std::int64_t id, const F& change) {
   }
 }
 
+class Fp32RmsNorm : public engine::Module {
+ public:
+  explicit Fp32RmsNorm(DType dtype) : dtype_(dtype) {}
+
+ protected:
+  engine::Tensor forward(const engine::Tensor& input) override {
+    const engine::Tensor x = engine::to(input, DType::kF32);
+    const engine::Tensor mean_square = engine::mean(engine::mul(x, x), -1, /*keepdim=*/true);
+    return engine::to(engine::mul(x, engine::rsqrt(engine::add(mean_square, 1e-6))), dtype_);
+  }
+
+ private:
+  DType dtype_;
+};
+
 }  // namespace
 
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
@@ -90,6 +105,27 @@ void set_pixel(engine::Batch& batch, std::int64_t id, std::int64_t pixel, double
     if (p == pixel) store_from_f64(dtype, at, value);
   });
 }
+
+engine::BatchSource digits_with_odd_sample(engine::BatchOrder order, std::int64_t id, double factor, DType dtype) {
+  return [order = std::move(order), id, factor, dtype](std::uint32_t step) {
+    engine::Batch batch = engine::make_digits_batch(order.ids(step), dtype);
+    scale_sample(batch, id, factor);
+    return batch;
+  };
+}
+
+std::unique_ptr<engine::Module> digits_model_around(std::string name, std::unique_ptr<engine::Module> middle,
+                                                    std::uint64_t seed, DType dtype) {
+  constexpr std::int64_t kWidth = 64;
+  engine::RandomStream random(seed, /*stream=*/0);
+  auto model = std::make_unique<engine::Sequential>();
+  model->append("fc1", std::make_unique<engine::Linear>(engine::kDigitsPixels, kWidth, random, dtype));
+  model->append(std::move(name), std::move(middle));
+  model->append("fc2", std::make_unique<engine::Linear>(kWidth, engine::kDigitsClasses, random, dtype));
+  return model;
+}
+
+std::unique_ptr<engine::Module> make_fp32_rms_norm(DType dtype) { return std::make_unique<Fp32RmsNorm>(dtype); }
 
 engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch) {
   return engine::cross_entropy(engine::to(logits, DType::kF32), batch.targets);

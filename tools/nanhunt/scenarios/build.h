@@ -37,6 +37,16 @@ std::int64_t sample_first_met_at(const engine::BatchOrder& order, std::uint32_t 
 void scale_sample(engine::Batch& batch, std::int64_t id, double factor);
 void set_pixel(engine::Batch& batch, std::int64_t id, std::int64_t pixel, double value);
 
+// Batches of the digits in training order, in which one sample's pixels are multiplied by `factor`.
+engine::BatchSource digits_with_odd_sample(engine::BatchOrder order, std::int64_t id, double factor, DType dtype);
+
+// Digits -> "fc1" (64) -> `middle` under its own name -> "fc2" -> classes.
+std::unique_ptr<engine::Module> digits_model_around(std::string name, std::unique_ptr<engine::Module> middle,
+                                                    std::uint64_t seed, DType dtype);
+
+// Root mean square norm, computed in fp32 and handed on as `dtype`, as large language models have it.
+std::unique_ptr<engine::Module> make_fp32_rms_norm(DType dtype);
+
 // Mean cross entropy of class numbers, in fp32 as autocast does.
 engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch);
 

@@ -41,22 +41,6 @@ class Projection : public engine::Module {
   bool in_fp32_;
 };
 
-// Root mean square norm, computed in fp32 and handed on as `dtype`.
-class RmsNorm : public engine::Module {
- public:
-  explicit RmsNorm(DType dtype) : dtype_(dtype) {}
-
- protected:
-  Tensor forward(const Tensor& input) override {
-    const Tensor x = engine::to(input, DType::kF32);
-    const Tensor mean_square = engine::mean(engine::mul(x, x), -1, /*keepdim=*/true);
-    return engine::to(engine::mul(x, engine::rsqrt(engine::add(mean_square, 1e-6))), dtype_);
-  }
-
- private:
-  DType dtype_;
-};
-
 ScenarioRun make(const ScenarioConfig& config) {
   const DType dtype = config.fix == kBf16 ? DType::kBF16 : DType::kF16;
   engine::RandomStream random(config.seed, /*stream=*/0);
@@ -64,18 +48,13 @@ ScenarioRun make(const ScenarioConfig& config) {
   model->append("fc1", std::make_unique<engine::Linear>(engine::kDigitsPixels, kHidden, random, dtype));
   model->append("relu1", std::make_unique<engine::Relu>());
   model->append("fc2", std::make_unique<Projection>(kHidden, 64, random, dtype, config.fix == kFp32Layer));
-  model->append("norm", std::make_unique<RmsNorm>(dtype));
+  model->append("norm", make_fp32_rms_norm(dtype));
   model->append("fc3", std::make_unique<engine::Linear>(64, engine::kDigitsClasses, random, dtype));
 
   const engine::BatchOrder order = training_order(config.seed);
   const std::int64_t odd_id = sample_first_met_at(order, kBadStep);
-  auto batches = [order, odd_id, dtype](std::uint32_t step) {
-    engine::Batch batch = engine::make_digits_batch(order.ids(step), dtype);
-    scale_sample(batch, odd_id, kIntensity);
-    return batch;
-  };
-  return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-3, .fp32_masters = true}, batches,
-                  classification_loss, config);
+  return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-3, .fp32_masters = true},
+                  digits_with_odd_sample(order, odd_id, kIntensity, dtype), classification_loss, config);
 }
 
 }  // namespace

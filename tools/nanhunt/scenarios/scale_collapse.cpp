@@ -35,20 +35,11 @@ class Projection : public engine::Module {
   bool in_fp32_;
 };
 
-// Root mean square norm over the features, which takes any magnitude.
-class RmsNorm : public engine::Module {
- protected:
-  Tensor forward(const Tensor& input) override {
-    const Tensor x = engine::to(input, DType::kF32);
-    return engine::mul(x, engine::rsqrt(engine::add(engine::mean(engine::mul(x, x), -1, /*keepdim=*/true), 1e-6)));
-  }
-};
-
 ScenarioRun make(const ScenarioConfig& config) {
   engine::RandomStream random(config.seed, /*stream=*/0);
   auto model = std::make_unique<engine::Sequential>();
   model->append("fc1", std::make_unique<Projection>(engine::kDigitsPixels, 64, random, config.fix == kFp32Layer));
-  model->append("norm", std::make_unique<RmsNorm>());
+  model->append("norm", make_fp32_rms_norm(DType::kF32));
   model->append("fc2", std::make_unique<engine::Linear>(64, engine::kDigitsClasses, random));
 
   auto batches = [order = training_order(config.seed)](std::uint32_t step) {

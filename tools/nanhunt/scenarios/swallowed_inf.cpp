@@ -38,12 +38,6 @@ class L2Norm : public engine::Module {
 
 ScenarioRun make(const ScenarioConfig& config) {
   constexpr DType kDtype = DType::kF16;
-  engine::RandomStream random(config.seed, /*stream=*/0);
-  auto model = std::make_unique<engine::Sequential>();
-  model->append("fc1", std::make_unique<engine::Linear>(engine::kDigitsPixels, 64, random, kDtype));
-  model->append("norm", std::make_unique<L2Norm>(config.fix));
-  model->append("fc2", std::make_unique<engine::Linear>(64, engine::kDigitsClasses, random, kDtype));
-
   auto batches = [order = training_order(config.seed)](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
     engine::Batch batch = engine::make_digits_batch(ids, kDtype);
@@ -52,8 +46,8 @@ ScenarioRun make(const ScenarioConfig& config) {
     }
     return batch;
   };
-  return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, batches,
-                  classification_loss, config);
+  return assemble(digits_model_around("norm", std::make_unique<L2Norm>(config.fix), config.seed, kDtype),
+                  {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, batches, classification_loss, config);
 }
 
 }  // namespace
