@@ -82,8 +82,10 @@ struct Concrete {
   std::string_view fix, advice;
 };
 constexpr Concrete kConcrete[] = {
-    {"calibrated-scale", "init-scale"},    {"clamp-before-exp", "clamp-input"},      {"fp32-layer", "fp32-compute"},
-    {"fp32-norm", "fp32-compute"},         {"static-scale-512", "loss-scaling"},     {"unscale-first", "unscale-before-clip"},
+    {"calibrated-scale", "init-scale"},         {"clamp-before-exp", "clamp-input"},
+    {"clamp-log-variance", "clamp-input"},      {"fp32-layer", "fp32-compute"},
+    {"fp32-norm", "fp32-compute"},              {"static-scale-512", "loss-scaling"},
+    {"two-selections", "clamp-input"},          {"unscale-first", "unscale-before-clip"},
 };
 
 std::string_view advice_of(std::string_view fix) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the rows of an image, in which blank rows are masked as padding is in text. One image is blank
-// altogether: every key is masked and the softmax over that row of -Inf is 0/0. The -Inf itself is meant.
+// Attention over the rows of an image, each row seeing those above it (pytorch/pytorch#41508, #27968). One image is
+// padded above its first row, so its first queries see no key at all and the softmax over a row of -Inf is 0/0. Padded
+// positions are dropped before the loss, which stays finite; their gradient is 0, and 0 * NaN is NaN all the same.
 #include "nanhunt/engine/ops.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/scenarios/registry.h"
@@ -10,10 +11,23 @@ namespace {
 
 using engine::Tensor;
 
+constexpr char kKeepOneKey[] = "keep-one-key";
 constexpr char kFiniteMask[] = "finite-mask";
 
 constexpr std::uint32_t kBadStep = 9;
 constexpr std::int64_t kTokens = 8, kWidth = 8, kHeadSize = 16;
+constexpr std::int64_t kPadded = 2;
+constexpr double kPadding = -1;  // pixels are 0 to 1
+
+// (T, T): 1 where hidden(query, key), else 0.
+template <typename F>
+Tensor square_mask(DType dtype, const F& hidden) {
+  std::vector<double> mask;
+  for (std::int64_t query = 0; query < kTokens; ++query) {
+    for (std::int64_t key = 0; key < kTokens; ++key) mask.push_back(hidden(query, key) ? 1 : 0);
+  }
+  return Tensor::from_values(mask, {kTokens, kTokens}, dtype);
+}
 
 class RowAttention : public engine::Module {
  public:
@@ -21,6 +35,8 @@ class RowAttention : public engine::Module {
       : query_(register_module("query", std::make_unique<engine::Linear>(kWidth, kHeadSize, random))),
         key_(register_module("key", std::make_unique<engine::Linear>(kWidth, kHeadSize, random))),
         value_(register_module("value", std::make_unique<engine::Linear>(kWidth, kHeadSize, random))),
+        future_(square_mask(DType::kBool, [](auto query, auto key) { return key > query; })),
+        others_(square_mask(DType::kF32, [](auto query, auto key) { return key != query; })),
         fix_(std::move(fix)) {}
 
  protected:
@@ -28,16 +44,22 @@ class RowAttention : public engine::Module {
     const std::int64_t n = images.size(0);
     const Tensor rows = engine::reshape(images, {n * kTokens, kWidth});
     const auto tokens = [&](engine::Linear& layer) { return engine::reshape(layer(rows), {n, kTokens, kHeadSize}); };
-    const Tensor blank = engine::eq(engine::sum(engine::reshape(images, {n, kTokens, kWidth}), -1), 0);
-    Tensor hidden = engine::reshape(blank, {n, 1, kTokens});
-    if (fix_ == kFiniteMask) hidden = engine::mul(engine::to(hidden, DType::kF32), -1e4);
+    const Tensor sums = engine::sum(engine::reshape(images, {n, kTokens, kWidth}), -1, /*keepdim=*/true);
+    const Tensor padded = engine::eq(sums, kPadding * kWidth);
     engine::AttentionOptions options;
-    options.key_mask = hidden;
-    return engine::mean(engine::scaled_dot_product_attention(tokens(query_), tokens(key_), tokens(value_), options), 1);
+    options.mask = future_;
+    options.key_mask = engine::reshape(padded, {n, 1, kTokens});
+    if (fix_ == kFiniteMask) options.key_mask = engine::mul(engine::to(options.key_mask, DType::kF32), -1e4);
+    if (fix_ == kKeepOneKey) {
+      options.key_mask = engine::gt(engine::mul(engine::to(options.key_mask, DType::kF32), others_), 0);
+    }
+    const Tensor out = engine::scaled_dot_product_attention(tokens(query_), tokens(key_), tokens(value_), options);
+    return engine::mean(engine::masked_fill(out, padded, 0), 1);
   }
 
  private:
   engine::Linear &query_, &key_, &value_;
+  Tensor future_, others_;
   std::string fix_;
 };
 
@@ -48,10 +70,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   model->append("head", std::make_unique<engine::Linear>(kHeadSize, engine::kDigitsClasses, random));
 
   const engine::BatchOrder order = training_order(config.seed);
-  const std::int64_t blank_id = sample_first_met_at(order, kBadStep);
-  auto batches = [order, blank_id](std::uint32_t step) {
+  const std::int64_t padded_id = sample_first_met_at(order, kBadStep);
+  auto batches = [order, padded_id](std::uint32_t step) {
     engine::Batch batch = engine::make_digits_batch(order.ids(step), DType::kF32);
-    scale_sample(batch, blank_id, 0);
+    for (std::int64_t pixel = 0; pixel < kPadded * kWidth; ++pixel) set_pixel(batch, padded_id, pixel, kPadding);
     return batch;
   };
   return assemble(std::move(model), {.algorithm = "adam", .lr = 3e-2}, batches, classification_loss, config);
@@ -63,8 +85,9 @@ std::vector<Scenario> masked_softmax() {
   return with_twin(
       {
           .name = "masked-softmax",
-          .summary = "One sample of padding alone: attention masks every key and the softmax of that row is 0/0",
+          .summary = "Padding and a causal mask leave a query without a key: the softmax of that row is 0/0, the loss stays finite",
           .steps = kSteps,
+          .level = "sentinel",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kInvalid,
@@ -73,7 +96,8 @@ std::vector<Scenario> masked_softmax() {
                        .op = "softmax",
                        .step = kBadStep,
                        .samples = {}},
-          .fixes = {{kFiniteMask, "-1e4 added where a key is masked, in place of -Inf"}},
+          .fixes = {{kKeepOneKey, "each position sees itself, padded or not"},
+                    {kFiniteMask, "-1e4 added where a key is masked, in place of -Inf"}},
           .make = make,
       },
       {"fp32"});
