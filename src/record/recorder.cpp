@@ -48,7 +48,9 @@ class RecorderImpl final : public Recorder {
         builder_({options.stats, options.max_evidence, options.max_histograms, options.check_inputs, {}}),
         queue_(std::make_unique<BatchQueue>(std::max<std::size_t>(options.queue_bytes, 1))),
         writer_(std::make_unique<WriterThread>(*queue_, std::move(writer), tick_of(options.flush_ms),
-                                               [this] { on_tick(); })) {}
+                                               [this] { on_tick(); })) {
+    writer_->start();  // not before writer_ is set: a tick looks at it
+  }
 
   ~RecorderImpl() override {
     const Status ignored = close();  // whoever wants to know calls close() itself

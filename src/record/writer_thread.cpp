@@ -55,7 +55,9 @@ WriterThread::WriterThread(BatchQueue& queue, std::unique_ptr<TraceWriter> write
       writer_(std::move(writer)),
       tick_(tick),
       on_tick_(std::move(on_tick)),
-      attempt_dir_(writer_->attempt_dir()) {
+      attempt_dir_(writer_->attempt_dir()) {}
+
+void WriterThread::start() {
   ScopedBlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
 }

@@ -25,10 +25,13 @@ namespace nanhunt::record {
 
 class WriterThread {
  public:
-  // `on_tick` is called every `tick`, from this thread, between writes. May throw std::system_error.
+  // `on_tick` is called every `tick`, from this thread, between writes.
   WriterThread(BatchQueue& queue, std::unique_ptr<TraceWriter> writer, std::chrono::milliseconds tick,
                std::function<void()> on_tick);
   ~WriterThread();
+
+  // Once, when the owner is ready for `on_tick`. May throw std::system_error.
+  void start();
 
   // After the queue was closed: returns when what was left and the end chunk are written.
   void join();
@@ -79,7 +82,7 @@ class WriterThread {
   Failures failures_;
   LostRows lost_rows_;
   std::atomic<std::uint64_t> failed_writes_{0};
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;
 };
 
 }  // namespace nanhunt::record

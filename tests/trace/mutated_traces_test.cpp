@@ -45,7 +45,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+#ifdef __SANITIZE_THREAD__
+constexpr int kTraces = 1000;  // one thread: nothing for it to see, at twenty times the cost
+#else
 constexpr int kTraces = 10'000;
+#endif
 // A chunk may hold 65,536 rows and lists of 1,048,576 items in a few bytes, so a frame may unpack to some of that of
 // every kind; the traces here are some kilobytes.
 constexpr std::size_t kMostBytes = 512u << 20;
