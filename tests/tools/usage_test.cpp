@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char* kVerbs[] = {"train", "report", "check", "info", "dump", "doctor"};
+constexpr const char* kVerbs[] = {"train", "report", "check", "info", "dump", "diff", "doctor"};
 
 TEST(Usage, help_lists_every_verb_on_stdout) {
   const Outcome run = run_nanhunt({"--help"});
@@ -57,7 +57,9 @@ TEST(Usage, an_unknown_verb_is_told_with_the_known_ones) {
 
 TEST(Usage, an_unknown_option_is_wrong_usage_and_names_the_help) {
   for (const char* verb : kVerbs) {
-    const Outcome run = run_nanhunt({verb, "RUN", "--no-such-option"});
+    std::vector<std::string> words = {verb, "RUN", "--no-such-option"};
+    if (words[0] == "diff") words.insert(words.begin() + 2, "RUN");
+    const Outcome run = run_nanhunt(words);
     EXPECT_EQ(run.status, 2) << verb;
     EXPECT_EQ(run.out, "") << verb;
     EXPECT_THAT(run.err, HasSubstr("--no-such-option")) << verb;

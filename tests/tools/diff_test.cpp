@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/run_program.h"
+#include "tests/tools/sample_trace.h"
+
+namespace nanhunt::testing_tools {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(DiffVerb, says_that_a_run_is_like_itself) {
+  const std::string run = make_folder();
+  write_sample_trace(run);
+  const Outcome same = run_nanhunt({"diff", run, run});
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out, StartsWith("No difference in health over 8 steps and "));
+  EXPECT_EQ(same.err, "");
+}
+
+TEST(DiffVerb, names_the_op_at_which_a_fault_parts_from_its_twin) {
+  // given a run in which the loss of step 2 takes a root of a negative number, and one in which it does not
+  const std::string bad = make_folder(), good = make_folder();
+  write_sample_trace(bad);
+  write_sample_trace(good, {.bad = false});
+  const Outcome text = run_nanhunt({"diff", bad, good});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, StartsWith("Health parts at step 2, "));
+  // then the same as JSON, with every documented key
+  const Outcome run = run_nanhunt({"diff", bad, good, "--json"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  const json answer = json::parse(run.out);
+  EXPECT_EQ(answer["schema"], "nanhunt.diff");
+  EXPECT_EQ(answer["schema_version"], 1);
+  EXPECT_EQ(answer["same"], false);
+  EXPECT_EQ(answer["difference"]["step"], 2);
+  EXPECT_EQ(answer["difference"], answer["first"][answer["difference"]["kind"].get<std::string>()]);
+  for (const char* key : {"kind", "step", "micro_batch", "phase", "module", "op", "output", "seq_a", "seq_b", "what",
+                          "number_a", "number_b", "tolerance", "value_a", "value_b"}) {
+    EXPECT_TRUE(answer["difference"].contains(key)) << key;
+  }
+  for (const char* key : {"counts", "steps_compared", "ops_compared", "steps_only_a", "steps_only_b", "loosely_aligned"}) {
+    EXPECT_TRUE(answer.contains(key)) << key;
+  }
+  EXPECT_EQ(answer["a"]["damaged"], false);
+  EXPECT_EQ(answer["b"]["steps"], 8);
+}
+
+TEST(DiffVerb, compares_what_is_left_of_a_damaged_run_and_says_so) {
+  const std::string whole = make_folder(), cut = make_folder();
+  write_sample_trace(whole, {.steps = 400, .bad = false});
+  const std::string file = write_sample_trace(cut, {.steps = 400, .bad = false});
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(std::filesystem::file_size(file) / 2));
+    bytes.write("damage damage damage damage", 27);
+  }
+  const Outcome run = run_nanhunt({"diff", whole, cut, "--json"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.err, HasSubstr("is damaged; what could be read was compared"));
+  const json answer = json::parse(run.out);
+  EXPECT_EQ(answer["a"]["damaged"], false);
+  EXPECT_EQ(answer["b"]["damaged"], true);
+  EXPECT_EQ(answer["difference"], nullptr);
+}
+
+TEST(DiffVerb, refuses_what_is_no_run_and_wrong_usage) {
+  const std::string run = make_folder(), empty = make_folder();
+  write_sample_trace(run);
+  EXPECT_EQ(run_nanhunt({"diff", run}).status, 2);
+  EXPECT_EQ(run_nanhunt({"diff", run, run, "--tolerance", "-1"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"diff", run, run, "--attempt-b", "7"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"diff", run, run + "/no-such"}).status, 3);
+  EXPECT_EQ(run_nanhunt({"diff", empty, run}).status, 3);
+}
+
+TEST(DiffVerb, says_when_two_runs_have_no_step_in_common) {
+  const std::string run = make_folder(), empty = make_folder();
+  write_sample_trace(run);
+  write_empty_trace(empty);
+  const Outcome outcome = run_nanhunt({"diff", run, empty});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith("The runs have no step in common"));
+}
+
+}  // namespace
+}  // namespace nanhunt::testing_tools
