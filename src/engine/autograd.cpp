@@ -152,7 +152,7 @@ class BackwardPass {
   }
 
   static void observe(const Node& node, const Tensor& gradient, const std::vector<Tensor>& gradients) {
-    if (!has_observers()) return;
+    if (!ops_observed()) return;
     const std::string op = std::string(node.op) + "_backward";
     std::vector<std::string> slots(gradients.size());
     std::vector<OpArgument> inputs{{"grad_output", &gradient, gradient.version(), ArgRole::kRead}};

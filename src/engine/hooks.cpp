@@ -7,49 +7,79 @@
 namespace nanhunt::engine {
 namespace {
 
+struct Entry {
+  Observer* observer;  // null: removed while observers were being told
+  bool wants_ops, wants_replays;
+};
+
 struct ObserverList {
-  std::vector<Observer*> observers;  // null: removed while observers were being told
+  std::vector<Entry> entries;
   int telling = 0;
 };
 
 // Null before the first observer and again once the thread's list is gone: a storage may be released by
 // a destructor that runs later than the list's.
 thread_local ObserverList* current_list = nullptr;
+thread_local bool in_replay = false;
+thread_local int told_now = 0, told_ops_now = 0;  // observers, and those of them that want ops
+
+bool is_told(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
+
+void recount() {
+  told_now = told_ops_now = 0;
+  if (current_list == nullptr) return;
+  for (const Entry& entry : current_list->entries) {
+    if (!is_told(entry)) continue;
+    ++told_now;
+    if (entry.wants_ops) ++told_ops_now;
+  }
+}
 
 struct ListOwner {
   ObserverList list;
   ListOwner() { current_list = &list; }
-  ~ListOwner() { current_list = nullptr; }
+  ~ListOwner() {
+    current_list = nullptr;
+    recount();
+  }
 };
 
-void add_to_list(Observer* observer) {
+void add_to_list(const Entry& entry) {
   thread_local ListOwner owner;
-  owner.list.observers.push_back(observer);
+  owner.list.entries.push_back(entry);
+  recount();
 }
 
 void remove_from_list(Observer* observer) {
   if (current_list == nullptr) return;
-  auto& observers = current_list->observers;
-  const auto found = std::find(observers.begin(), observers.end(), observer);
-  if (found == observers.end()) return;
+  auto& entries = current_list->entries;
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.observer == observer; });
+  if (found == entries.end()) return;
   if (current_list->telling > 0) {
-    *found = nullptr;
+    found->observer = nullptr;
   } else {
-    observers.erase(found);
+    entries.erase(found);
   }
+  recount();
 }
 
 // Observers may come and go, and release storages, while they are being told.
 template <typename F>
-void tell(const F& call) noexcept {
+void tell(const F& call, bool of_ops = false) noexcept {
+  if ((of_ops ? told_ops_now : told_now) == 0) return;
   ObserverList* list = current_list;
-  if (list == nullptr || list->observers.empty()) return;
   ++list->telling;
-  const std::size_t count = list->observers.size();
+  const std::size_t count = list->entries.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (Observer* observer = list->observers[i]) call(*observer);
+    const Entry entry = list->entries[i];
+    if (is_told(entry) && (!of_ops || entry.wants_ops)) call(*entry.observer);
   }
-  if (--list->telling == 0) std::erase(list->observers, nullptr);
+  if (--list->telling == 0) std::erase_if(list->entries, [](const Entry& entry) { return entry.observer == nullptr; });
+}
+
+constexpr bool is_of_ops(MarkKind kind) {
+  return kind == MarkKind::kParameter || kind == MarkKind::kState || kind == MarkKind::kBuffer;
 }
 
 thread_local Phase phase_now = Phase::kForward;
@@ -62,7 +92,7 @@ std::string& module_now() {
 }  // namespace
 
 HookHandle::HookHandle(Observer* observer) : observer_(observer) {
-  if (observer_ != nullptr) add_to_list(observer_);
+  if (observer_ != nullptr) add_to_list({observer_, observer_->wants_ops(), observer_->wants_replays()});
 }
 
 HookHandle::~HookHandle() { remove(); }
@@ -83,7 +113,22 @@ void HookHandle::remove() {
 
 HookHandle add_observer(Observer& observer) { return HookHandle(&observer); }
 
-bool has_observers() { return current_list != nullptr && !current_list->observers.empty(); }
+bool has_observers() { return told_now > 0; }
+bool ops_observed() { return told_ops_now > 0; }
+
+ScopedReplay::ScopedReplay(Observer& observer) : observer_(&observer) {
+  add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true});
+  in_replay = true;
+  recount();
+}
+
+ScopedReplay::~ScopedReplay() {
+  in_replay = false;
+  remove_from_list(observer_);
+  recount();
+}
+
+bool replaying() { return in_replay; }
 
 Phase current_phase() { return phase_now; }
 const std::string& current_module() { return module_now(); }
@@ -95,10 +140,10 @@ ScopedModule::ScopedModule(std::string path) : previous_(std::exchange(module_no
 ScopedModule::~ScopedModule() { module_now() = std::move(previous_); }
 
 void notify_op(const OpCall& call) {
-  tell([&](Observer& observer) { observer.on_op(call); });
+  tell([&](Observer& observer) { observer.on_op(call); }, /*of_ops=*/true);
 }
 void notify_mark(MarkKind kind, std::string_view path, const Tensor& tensor) {
-  tell([&](Observer& observer) { observer.on_mark(kind, path, tensor); });
+  tell([&](Observer& observer) { observer.on_mark(kind, path, tensor); }, is_of_ops(kind));
 }
 void notify_module_enter(std::string_view path) {
   tell([&](Observer& observer) { observer.on_module_enter(path); });
@@ -125,7 +170,7 @@ void notify_step_end(std::uint32_t step, double loss, double lr, double scale, b
   tell([&](Observer& observer) { observer.on_step_end(step, loss, lr, scale, skipped); });
 }
 void notify_storage_released(std::uint64_t generation) noexcept {
-  tell([&](Observer& observer) { observer.on_storage_released(generation); });
+  tell([&](Observer& observer) { observer.on_storage_released(generation); }, /*of_ops=*/true);
 }
 
 }  // namespace nanhunt::engine

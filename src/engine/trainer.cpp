@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nanhunt/engine/trainer.h"
 
-#include <map>
-
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
+#include "src/engine/trainer_impl.h"
 
 namespace nanhunt::engine {
 namespace {
@@ -23,6 +22,20 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_from(copies[i]);
 }
 
+std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
+
+// Set while it lives, also when a step throws.
+class ScopedFlag {
+ public:
+  explicit ScopedFlag(bool& flag) : flag_(flag) { flag_ = true; }
+  ~ScopedFlag() { flag_ = false; }
+  ScopedFlag(const ScopedFlag&) = delete;
+  ScopedFlag& operator=(const ScopedFlag&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
 }
@@ -38,96 +51,96 @@ struct Trainer::Snapshot {
   std::optional<GradScaler::State> scaler;
 };
 
-struct Trainer::Impl {
-  std::unique_ptr<Module> model;
-  std::unique_ptr<Optimizer> optimizer;
-  BatchSource batches;
-  LossFunction loss;
-  TrainerOptions options;
-  std::optional<GradScaler> scaler;
-  std::function<void(Trainer&)> door_callback;
-  std::uint32_t next_step = 0;
-  bool keep_gradients = false;                           // of the step before, which was skipped
-  bool start_marked = false;                             // observers know what the coming step starts from
-  std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
+void Trainer::Impl::mark_start() {
+  if (!ops_observed()) start_marked = false;  // who comes later has not heard it
+  if (start_marked || !ops_observed()) return;
+  start_marked = true;
+  mark_all(MarkKind::kParameter, model->named_parameters());
+  mark_all(MarkKind::kState, optimizer->named_state());
+  buffer_versions.clear();
+  mark_changed_buffers();
+}
 
-  void mark_start() {
-    if (!has_observers()) start_marked = false;  // who comes later has not heard it
-    if (start_marked || !has_observers()) return;
-    start_marked = true;
-    mark_all(MarkKind::kParameter, model->named_parameters());
-    mark_all(MarkKind::kState, optimizer->named_state());
-    buffer_versions.clear();
-    mark_changed_buffers();
+void Trainer::Impl::mark_changed_buffers() {
+  if (!ops_observed()) return;
+  for (const auto& [path, tensor] : model->named_buffers()) {
+    const auto [known, is_new] = buffer_versions.try_emplace(path, tensor.version());
+    if (!is_new && known->second == tensor.version()) continue;
+    known->second = tensor.version();
+    notify_mark(MarkKind::kBuffer, path, tensor);
   }
+}
 
-  void mark_changed_buffers() {
-    if (!has_observers()) return;
-    for (const auto& [path, tensor] : model->named_buffers()) {
-      const auto [known, is_new] = buffer_versions.try_emplace(path, tensor.version());
-      if (!is_new && known->second == tensor.version()) continue;
-      known->second = tensor.version();
-      notify_mark(MarkKind::kBuffer, path, tensor);
-    }
+Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay) {
+  const ScopedPhase phase(Phase::kData);
+  const ScopedModule no_module("");
+  mark_start();
+  Batch batch = replay ? start.batches[micro_batch].batch : batches(step * options.micro_batches + micro_batch);
+  if (keeps_start && !replay) start.batches.push_back({batch, version_of(batch.inputs), version_of(batch.targets)});
+  notify_micro_batch(micro_batch, batch.sample_ids);
+  if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
+  if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
+  return batch;
+}
+
+Tensor Trainer::Impl::compute_loss(const Batch& batch) {
+  std::optional<Autocast> region;
+  if (options.autocast) region.emplace(*options.autocast);
+  Tensor output;
+  {
+    const ScopedPhase phase(Phase::kForward);
+    output = (*model)(batch.inputs);
   }
+  const ScopedPhase phase(Phase::kLoss);
+  const ScopedModule module("<loss>");
+  Tensor value = loss(output, batch);
+  if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
+  notify_mark(MarkKind::kLoss, "loss", value);
+  return value;
+}
 
-  Batch load_batch(std::uint32_t step, std::uint32_t micro_batch) {
-    const ScopedPhase phase(Phase::kData);
-    const ScopedModule no_module("");
-    mark_start();
-    Batch batch = batches(step * options.micro_batches + micro_batch);
-    notify_micro_batch(micro_batch, batch.sample_ids);
-    if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
-    if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
-    return batch;
-  }
-
-  Tensor compute_loss(const Batch& batch) {
-    std::optional<Autocast> region;
-    if (options.autocast) region.emplace(*options.autocast);
-    Tensor output;
-    {
-      const ScopedPhase phase(Phase::kForward);
-      output = (*model)(batch.inputs);
-    }
-    const ScopedPhase phase(Phase::kLoss);
+void Trainer::Impl::run_backward(const Tensor& value) {
+  Tensor scaled = value;
+  if (scaler) {
     const ScopedModule module("<loss>");
-    Tensor value = loss(output, batch);
-    if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
-    notify_mark(MarkKind::kLoss, "loss", value);
-    return value;
+    scaled = scaler->scale(value);
   }
+  const ScopedPhase phase(Phase::kBackward);
+  scaled.backward();
+}
 
-  void run_backward(const Tensor& value) {
-    Tensor scaled = value;
-    if (scaler) {
-      const ScopedModule module("<loss>");
-      scaled = scaler->scale(value);
-    }
-    const ScopedPhase phase(Phase::kBackward);
-    scaled.backward();
+// Gradients as the optimizer is about to use them.
+void Trainer::Impl::prepare_gradients() {
+  if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
+  if (scaler) scaler->unscale_(*optimizer);
+  if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
+  const ScopedPhase phase(Phase::kOptimizer);
+  for (const auto& [path, parameter] : optimizer->parameters()) {
+    if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
   }
+}
 
-  // Gradients as the optimizer is about to use them.
-  void prepare_gradients() {
-    if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
-    if (scaler) scaler->unscale_(*optimizer);
-    if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
-    const ScopedPhase phase(Phase::kOptimizer);
-    for (const auto& [path, parameter] : optimizer->parameters()) {
-      if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
-    }
-  }
+bool Trainer::Impl::step_optimizer() {
+  notify_optimizer_begin();
+  optimizer_ran = true;  // should it throw halfway
+  const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
+  optimizer_ran = ran;
+  notify_optimizer_end(/*skipped=*/!ran);
+  if (scaler) scaler->update();
+  return ran;
+}
 
-  // True if the optimizer ran.
-  bool step_optimizer() {
-    notify_optimizer_begin();
-    const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
-    notify_optimizer_end(/*skipped=*/!ran);
-    if (scaler) scaler->update();
-    return ran;
+void Trainer::Impl::run_to_door(StepResult& result, bool replay) {
+  for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
+    const Batch batch = load_batch(result.step, m, replay);
+    if (m == 0 && !keep_gradients) optimizer->zero_grad();
+    const Tensor value = compute_loss(batch);
+    result.loss += value.item();
+    run_backward(value);
   }
-};
+  if (scaler) result.scale = scaler->get_scale();
+  prepare_gradients();
+}
 
 Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches,
                  LossFunction loss, const TrainerOptions& options)
@@ -148,19 +161,12 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::step() {
   Impl& run = *impl_;
+  const ScopedFlag stepping(run.stepping);
   StepResult result{.step = run.next_step};
+  run.optimizer_ran = false;
+  run.keep_start();
   notify_step_begin(result.step);
-  Batch batch;
-  Tensor loss;
-  for (std::uint32_t m = 0; m < run.options.micro_batches; ++m) {
-    batch = run.load_batch(result.step, m);
-    if (m == 0 && !run.keep_gradients) run.optimizer->zero_grad();
-    loss = run.compute_loss(batch);
-    result.loss += loss.item();
-    run.run_backward(loss);
-  }
-  if (run.scaler) result.scale = run.scaler->get_scale();
-  run.prepare_gradients();
+  run.run_to_door(result, /*replay=*/false);
   if (run.door_callback) run.door_callback(*this);
   result.skipped = !run.step_optimizer();
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
@@ -175,6 +181,7 @@ Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
 GradScaler* Trainer::scaler() { return impl_->scaler ? &*impl_->scaler : nullptr; }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
+bool Trainer::stepping() const { return impl_->stepping; }
 
 void Trainer::set_door_callback(std::function<void(Trainer&)> callback) { impl_->door_callback = std::move(callback); }
 
@@ -209,6 +216,7 @@ void Trainer::restore(const Snapshot& snapshot) {
   }
   if (impl_->scaler && snapshot.scaler) impl_->scaler->load_state(snapshot.scaler);
   impl_->next_step = snapshot.next_step;
+  impl_->start = {};
   impl_->start_marked = false;
 }
 

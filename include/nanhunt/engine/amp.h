@@ -95,6 +95,9 @@ class GradScaler {
   };
   std::optional<State> state() const;
   void load_state(const std::optional<State>& state);
+  // Back to a copy of this scaler, its stages and its knowledge of optimizers included, with the scale that it had when
+  // it was copied: copies share the tensor of the scale. Not observed.
+  void put_back(const GradScaler& copy, double scale);
 
  private:
   enum class Stage : std::uint8_t { kReady, kUnscaled, kStepped };

@@ -2,6 +2,7 @@
 // A training loop whose step can be replayed: same parameters, state, scale, batch and RNG give the same bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,6 +47,34 @@ struct StepResult {
   double scale = 1;      // with which the loss was scaled
 };
 
+class Observer;
+
+// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again.
+class OptimizerCopy {
+ public:
+  void take(const Optimizer& optimizer);
+  bool taken() const { return taken_; }
+  std::size_t bytes() const;
+
+ private:
+  friend class Trainer;  // and its Impl
+  struct Part {
+    Tensor tensor;  // of the run
+    std::vector<std::byte> contents;
+    std::uint32_t version = 0;
+  };
+  bool taken_ = false;
+  std::size_t parameters_ = 0;  // come first
+  std::vector<Part> parts_;
+  std::vector<std::int64_t> step_counts_;
+};
+
+struct Replayed {
+  bool ran = false;
+  std::string refused;  // why it did not run, or broke off
+  StepResult result;
+};
+
 class Trainer {
  public:
   Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches, LossFunction loss,
@@ -68,12 +97,25 @@ class Trainer {
   // optimizers in tests and replays.
   void set_door_callback(std::function<void(Trainer&)> callback);
 
+  // Replays. While on, every step keeps what running it again needs: copies of the buffers and of gradients that a
+  // skipped step left, positions of random streams, the scaler, its batches by reference.
+  void keep_for_replay(bool on);
+  bool stepping() const;  // inside step()
+  // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
+  // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
+  // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
+  // versions may have grown. Call it from the door callback, an observer's on_optimizer_begin or on_step_end, or between
+  // steps. Once the optimizer ran it needs `before`, taken at the door of this step. It refuses where a replay would not
+  // be the same step: nothing was kept, or a batch or parameter was written to. What the step throws ends it likewise.
+  Replayed replay(Observer& observer, const OptimizerCopy* before = nullptr);
+
   struct Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;  // deep copies
   void restore(const Snapshot& snapshot);            // the next step() repeats the one after the snapshot
 
+  struct Impl;  // src/engine only
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -188,4 +188,10 @@ void GradScaler::load_state(const std::optional<State>& state) {
   if (scale_.defined()) set_scale(state->scale);
 }
 
+void GradScaler::put_back(const GradScaler& copy, double scale) {
+  *this = copy;
+  if (!scale_.defined() || scale_.item() == scale) return;
+  scale_.copy_from(Tensor::full({}, scale, DType::kF32));
+}
+
 }  // namespace nanhunt::engine

@@ -134,7 +134,7 @@ int wrap_dim(std::string_view op, const Tensor& tensor, int dim) {
 }
 
 Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scalars scalars, Args also) {
-  if (!has_observers()) return out;
+  if (!ops_observed()) return out;
   std::vector<OpArgument> arguments;
   arguments.reserve(inputs.size());
   for (const Arg& input : inputs) {
@@ -158,7 +158,7 @@ Tensor finish(std::string_view op, DType compute, Tensor out, Args inputs, Scala
 Tensor& finish_in_place(std::string_view op, DType compute, Tensor& self, Args others, Scalars scalars) {
   const std::uint32_t before = self.version();
   self.storage()->bump_version();
-  if (!has_observers()) return self;
+  if (!ops_observed()) return self;
   std::vector<OpArgument> inputs{{"self", &self, before, ArgRole::kOverwritten}};
   for (const Arg& other : others) {
     const bool shares = other.tensor->storage() == self.storage();

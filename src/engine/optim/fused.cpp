@@ -40,7 +40,7 @@ struct Written {
 void finish_in_place(std::string_view op, const Tensor& grad, std::initializer_list<Written> written,
                      std::initializer_list<OpScalar> scalars) {
   for (const Written& w : written) w.tensor->storage()->bump_version();
-  if (!has_observers()) return;
+  if (!ops_observed()) return;
   std::vector<OpArgument> inputs, outputs;
   for (const Written& w : written) {
     inputs.push_back({w.slot, w.tensor, w.tensor->version() - 1, ArgRole::kOverwritten});

@@ -17,6 +17,12 @@ void Optimizer::zero_grad() {
   for (NamedTensor& parameter : parameters_) parameter.tensor.set_grad({});
 }
 
+void Optimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
+  Snapshot changed = snapshot();
+  changed.counters = counts;
+  restore(changed);
+}
+
 std::unique_ptr<Optimizer> make_optimizer(std::vector<NamedTensor> parameters, const OptimizerOptions& options) {
   const auto is_rate = [](double x) { return x >= 0 && x < 1; };
   expect_option(std::isfinite(options.lr) && options.lr >= 0, "lr", "of 0 or more", options.lr);

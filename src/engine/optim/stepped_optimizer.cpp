@@ -49,7 +49,7 @@ void SteppedOptimizer::step() {
     } else {
       update(slot, parameter, parameter.grad());
     }
-    if (!has_observers()) continue;
+    if (!ops_observed()) continue;
     notify_mark(MarkKind::kParameter, path, parameter);
     for (const auto& [name, tensor] : state_of(i)) notify_mark(MarkKind::kState, name, tensor);
   }
@@ -75,8 +75,19 @@ std::vector<NamedTensor> SteppedOptimizer::named_state() const {
 Optimizer::Snapshot SteppedOptimizer::snapshot() const {
   Snapshot out;
   for (const NamedTensor& entry : named_state()) out.tensors.push_back(entry.tensor.clone());
-  for (const Slot& slot : slots_) out.counters.push_back(slot.step_count);
+  out.counters = step_counts();
   return out;
+}
+
+std::vector<std::int64_t> SteppedOptimizer::step_counts() const {
+  std::vector<std::int64_t> counts;
+  for (const Slot& slot : slots_) counts.push_back(slot.step_count);
+  return counts;
+}
+
+void SteppedOptimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
+  if (counts.size() != slots_.size()) fail("optimizer", "one step count for each parameter", std::to_string(counts.size()));
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = counts[i];
 }
 
 void SteppedOptimizer::restore(const Snapshot& snapshot) {
@@ -85,7 +96,7 @@ void SteppedOptimizer::restore(const Snapshot& snapshot) {
     fail("restore", "a snapshot of this optimizer", "one with other parameters or options");
   }
   for (std::size_t i = 0; i < state.size(); ++i) state[i].tensor.copy_from(snapshot.tensors[i]);
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = snapshot.counters[i];
+  set_step_counts(snapshot.counters);
 }
 
 }  // namespace nanhunt::engine

@@ -22,6 +22,8 @@ class SteppedOptimizer : public Optimizer {
   std::vector<NamedTensor> named_state() const override;
   Snapshot snapshot() const override;
   void restore(const Snapshot& snapshot) override;
+  std::vector<std::int64_t> step_counts() const override;
+  void set_step_counts(const std::vector<std::int64_t>& counts) override;
 
  protected:
   struct Slot {

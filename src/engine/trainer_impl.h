@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Trainer is made of: trainer.cpp runs steps, trainer_replay.cpp runs one again.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanhunt/engine/trainer.h"
+
+namespace nanhunt::engine {
+
+// What a step began with, and the batches it loaded.
+struct StepStart {
+  struct HeldBatch {
+    Batch batch;
+    std::uint32_t inputs_version = 0, targets_version = 0;
+  };
+  bool kept = false;  // all below is there
+  std::uint32_t step = 0;
+  bool keep_gradients = false;
+  std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
+  std::vector<Tensor> buffers;         // copies, in the order of named_buffers()
+  std::vector<std::uint64_t> random_positions;
+  std::optional<GradScaler> scaler;
+  double scale = 1;
+  std::vector<std::uint32_t> parameter_versions;
+  std::vector<HeldBatch> batches;  // by micro-batch
+};
+
+struct Trainer::Impl {
+  std::unique_ptr<Module> model;
+  std::unique_ptr<Optimizer> optimizer;
+  BatchSource batches;
+  LossFunction loss;
+  TrainerOptions options;
+  std::optional<GradScaler> scaler;
+  std::function<void(Trainer&)> door_callback;
+  std::uint32_t next_step = 0;
+  bool keep_gradients = false;                           // of the step before, which was skipped
+  bool start_marked = false;                             // observers know what the coming step starts from
+  std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
+  bool stepping = false, optimizer_ran = false;          // in the step at hand
+  bool keeps_start = false;                              // for replays
+  StepStart start;                                       // of the step at hand
+
+  void keep_start();
+  // In a replay the batches are those of `start`.
+  void run_to_door(StepResult& result, bool replay);
+  bool step_optimizer();  // true if it ran
+  void mark_changed_buffers();
+  std::string why_not_replayable(const OptimizerCopy* before) const;
+
+ private:
+  void mark_start();
+  Batch load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay);
+  Tensor compute_loss(const Batch& batch);
+  void run_backward(const Tensor& value);
+  void prepare_gradients();
+};
+
+}  // namespace nanhunt::engine
