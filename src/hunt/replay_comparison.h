@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a replayed step did what the step did. A replay is believed only as far as it was compared.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanhunt/event.h"
+
+namespace nanhunt::hunt {
+
+// Contents of one value in one run of a step.
+struct StepFact {
+  MarkKind kind = MarkKind::kLoss;
+  std::string path;             // "loss", "loss of micro-batch 1", "fc1.weight"
+  bool finite = true;
+  std::uint64_t checksum = 0;   // of the bytes
+};
+
+struct ReplayComparison {
+  ReplayResult result = ReplayResult::kReproduced;
+  std::string text;  // a sentence: what was compared, and the first that differs
+};
+
+// `original`: what is known of the step as it ran; only that is compared. `replay`: all that the replay showed.
+//   reproduced  every fact of the original came out again, bit for bit
+//   clean       the original was bad somewhere, the replay nowhere
+//   differs     anything else
+ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay);
+
+}  // namespace nanhunt::hunt
