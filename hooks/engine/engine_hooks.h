@@ -2,9 +2,13 @@
 // Where nanhunt meets the bundled engine: an observer that feeds a recorder, and a replay for src/hunt.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/engine/hooks.h"
@@ -13,6 +17,9 @@
 #include "src/hunt/hunt.h"
 
 namespace nanhunt::hooks {
+
+class OpAdapter;
+class Sentinel;
 
 // Level `ops`: every op, mark, batch and step of this thread's engine goes to `recorder` while this lives.
 class EngineWatch {
@@ -23,10 +30,45 @@ class EngineWatch {
   EngineWatch& operator=(const EngineWatch&) = delete;
 
  private:
-  class Adapter;
-  std::unique_ptr<Adapter> adapter_;
+  std::unique_ptr<OpAdapter> adapter_;
   engine::HookHandle handle_;
 };
+
+enum class WatchLevel : std::uint8_t { kSentinel, kSampled, kOps };
+
+struct WatchOptions {
+  WatchLevel level = WatchLevel::kSentinel;
+  std::uint32_t sample_every = 100;  // kSampled: steps from one recorded op by op to the next
+  std::uint32_t ring_steps = 32;     // of norms in memory, written on a trip
+  std::uint32_t max_trips = 10, trip_distance = 100;  // hunt::TripOptions
+  bool replay = true;                // false: a trip records the norms and what is bad, and runs nothing again
+  // Parameters and state together, of a model that is watched more closely: copied at the door, so that a step whose
+  // optimizer made them bad can be replayed, and state read every step.
+  std::size_t close_bytes = std::size_t{1} << 20;
+};
+
+// Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At kOps
+// it is an EngineWatch. At kSentinel nothing is done for single ops: every step the batch, the loss, the gradients at the
+// door and what the optimizer left are read once; the optimizer's update is audited before it happens; contents that
+// changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder. kSampled also
+// records one step in `sample_every` op by op.
+class TrainerWatch {
+ public:
+  TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options = {});
+  ~TrainerWatch();
+  TrainerWatch(const TrainerWatch&) = delete;
+  TrainerWatch& operator=(const TrainerWatch&) = delete;
+
+  std::uint32_t trips() const;  // replays so far
+
+ private:
+  std::unique_ptr<EngineWatch> ops_;
+  std::unique_ptr<Sentinel> sentinel_;
+  engine::HookHandle handle_;
+};
+
+std::string_view watch_level_name(WatchLevel level);  // "sentinel", "sampled", "ops"
+std::optional<WatchLevel> parse_watch_level(std::string_view name);
 
 // Makes a fresh trainer of the same run, with the fix of that id applied ("" for none).
 using TrainerFactory = std::function<std::unique_ptr<engine::Trainer>(const std::string& fix_id)>;

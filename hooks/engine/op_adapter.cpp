@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/op_adapter.h"
+
+namespace nanhunt::hooks {
+
+ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents) {
+  ValueView value;
+  value.tensor = tensor.view();
+  if (!has_contents) value.tensor.data = nullptr;
+  value.storage = tensor.storage()->generation();
+  value.version = version;
+  value.offset = tensor.storage_offset();
+  return value;
+}
+
+void OpAdapter::on_op(const engine::OpCall& call) noexcept {
+  if (paused_) return;
+  try {
+    gather(call);
+  } catch (...) {
+    return;  // no memory for three short lists: the op goes unseen, its results show up as made unseen
+  }
+  OpEvent event;
+  event.step = step_;
+  event.micro_batch = micro_batch_;
+  event.phase = call.phase;
+  event.module = call.module;
+  event.op = call.op;
+  event.compute_dtype = call.compute_dtype;
+  event.inputs = inputs_;
+  event.outputs = outputs_;
+  event.scalars = call.scalars;
+  recorder_.on_op(event);
+}
+
+void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
+  step_ = step;
+  micro_batch_ = 0;
+}
+
+void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
+  micro_batch_ = micro_batch;
+  if (whole_run_) recorder_.on_batch({step_, micro_batch, sample_ids});
+}
+
+void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+  if (paused_ || !tensor.defined()) return;
+  recorder_.on_mark({step_, micro_batch_, kind, path, view_of(tensor, tensor.version())});
+}
+
+void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
+  if (!whole_run_) return;
+  ScalerEvent placed = event;
+  placed.step = step_;
+  placed.micro_batch = micro_batch_;
+  recorder_.on_scaler(placed);
+}
+
+void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  if (whole_run_) recorder_.on_step_end({step, skipped, loss, lr, scale});
+  step_ = step + 1;  // what happens between two steps belongs to the coming one
+  micro_batch_ = 0;
+}
+
+void OpAdapter::gather(const engine::OpCall& call) {
+  inputs_.clear();
+  outputs_.clear();
+  for (const engine::OpArgument& in : call.inputs) {
+    if (in.tensor == nullptr || !in.tensor->defined()) continue;
+    // Contents are gone when the op wrote over them, or anything else did since.
+    const bool has_contents = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
+    inputs_.push_back({in.slot, view_of(*in.tensor, in.version, has_contents), in.role});
+  }
+  for (const engine::OpArgument& out : call.outputs) {
+    if (out.tensor == nullptr || !out.tensor->defined()) continue;
+    outputs_.push_back({out.slot, view_of(*out.tensor, out.version, out.tensor->version() == out.version)});
+  }
+}
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says what the engine did in the recorder's words.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/engine/hooks.h"
+#include "nanhunt/recorder.h"
+
+namespace nanhunt::hooks {
+
+// The contents of `tensor` as they are named; their bytes only if they are still there.
+ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents = true);
+
+// Every op, mark, batch and step, to the recorder.
+class OpAdapter : public engine::Observer {
+ public:
+  // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to tell.
+  explicit OpAdapter(Recorder& recorder, bool whole_run = true) : recorder_(recorder), whole_run_(whole_run) {}
+
+  void on_op(const engine::OpCall& call) noexcept override;
+  void on_step_begin(std::uint32_t step) noexcept override;
+  void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
+  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_scaler(const ScalerEvent& event) noexcept override;
+  void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+  void on_storage_released(std::uint64_t generation) noexcept override { recorder_.on_storage_released(generation); }
+
+  // Paused, it tells of nothing but storages that end.
+  void pause(bool on) { paused_ = on; }
+
+ protected:
+  Recorder& recorder_;
+  std::uint32_t step_ = 0, micro_batch_ = 0;
+
+ private:
+  void gather(const engine::OpCall& call);
+
+  bool whole_run_, paused_ = false;
+  std::vector<OpInput> inputs_;
+  std::vector<OpOutput> outputs_;
+};
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is looked at in every step; sentinel_trip.cpp has what follows when it is bad.
+#include "hooks/engine/sentinel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "src/record/fp_environment.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+using record::ScopedDefaultFpEnvironment;
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
+
+}  // namespace
+
+Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options)
+    : trainer_(trainer),
+      recorder_(recorder),
+      options_(options),
+      policy_({options.max_trips, options.trip_distance}),
+      norms_(options.ring_steps),
+      sample_(recorder, /*whole_run=*/false) {
+  const engine::Optimizer& optimizer = trainer.optimizer();
+  std::size_t bytes = 0;
+  const auto add = [&](std::vector<Watched>& list, MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
+    for (const auto& [path, tensor] : tensors) {
+      bool known = false;
+      for (const Watched& watched : list) known = known || watched.tensor.impl() == tensor.impl();
+      if (known) continue;
+      list.push_back({.kind = kind, .path = path, .tensor = tensor, .last = {}});
+      bytes += tensor.storage()->bytes();
+    }
+  };
+  add(parameters_, MarkKind::kParameter, optimizer.parameters());
+  std::map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index.emplace(parameters_[i].path, i);
+  audited_.resize(parameters_.size());
+  gradients_.resize(parameters_.size());
+  add(state_, MarkKind::kState, optimizer.named_state());
+  close_ = bytes <= options.close_bytes;
+  for (const Watched& watched : state_) {
+    const std::size_t dot = watched.path.rfind('.');
+    const auto found = index.find(watched.path.substr(0, dot));
+    if (dot == std::string::npos || found == index.end()) continue;
+    Audited& audited = audited_[found->second];
+    const std::string_view name = std::string_view(watched.path).substr(dot + 1);
+    if (name == "master") audited.master = watched.tensor;
+    if (name == "exp_avg" || name == "momentum_buffer") audited.first = watched.tensor;
+    if (name == "exp_avg_sq") audited.second = watched.tensor;
+  }
+  add(parameters_, MarkKind::kParameter, trainer.model().named_parameters());
+  add(buffers_, MarkKind::kBuffer, trainer.model().named_buffers());
+  if (options.replay) trainer.keep_for_replay(true);
+}
+
+Sentinel::~Sentinel() {
+  if (options_.replay) trainer_.keep_for_replay(false);
+}
+
+void Sentinel::note(MarkKind kind, std::string_view path) {
+  bad_ |= bit(kind);
+  ++bad_tensors_;
+  if (first_kind_) return;
+  first_kind_ = kind;
+  first_bad_ = path;
+}
+
+void Sentinel::note(Watched& watched) {
+  if (watched.noted) return;
+  watched.noted = true;
+  note(watched.kind, watched.path);
+}
+
+void Sentinel::on_step_begin(std::uint32_t step) noexcept {
+  begun_ = trainer_.stepping() && !engine::replaying();
+  if (!begun_) return;
+  try {
+    begin_step(step);
+  } catch (...) {
+    begun_ = false;  // no memory: the step goes unwatched
+  }
+}
+
+void Sentinel::begin_step(std::uint32_t step) {
+  const ScopedDefaultFpEnvironment environment;
+  step_ = step;
+  micro_batch_ = 0;
+  loaded_.clear();
+  losses_.clear();
+  for (Reading& reading : gradients_) reading.known = false;
+  next_gradient_ = 0;
+  copied_ = changes_told_ = judged_ = false;
+  bad_ = bad_tensors_ = 0;
+  first_bad_.clear();
+  first_kind_.reset();
+  norms_.begin_step(step);
+  if (!start_read_) read_start();
+  look_for_changes(buffers_);
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) {
+      watched.noted = false;
+      if (list != &buffers_) watched.changed = false;
+      if (!watched.last.finite) note(watched);
+    }
+  }
+  if (options_.level == WatchLevel::kSampled && step % std::max(options_.sample_every, 1u) == 0) {
+    sampling_ = true;
+    sample_.pause(false);
+    sample_.on_step_begin(step);
+    if (sample_handle_.empty()) sample_handle_ = engine::add_observer(sample_);
+  }
+}
+
+// What training starts from.
+void Sentinel::read_start() {
+  start_read_ = true;
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) {
+      watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+    }
+  }
+  const std::vector<std::int64_t> counts = trainer_.optimizer().step_counts();
+  for (std::size_t i = 0; i < audited_.size(); ++i) {
+    const bool is_new = i < counts.size() && counts[i] == 0;
+    audited_[i].memory = is_new ? hunt::PreAuditMemory::new_state() : hunt::PreAuditMemory{};
+    audited_[i].versions = versions_of(i);
+  }
+}
+
+// Contents that are not as they were read, though their version says that nothing wrote them.
+void Sentinel::look_for_changes(std::vector<Watched>& list) {
+  for (Watched& watched : list) {
+    watched.changed = false;
+    if (!watched.last.known) continue;
+    if (watched.tensor.version() != watched.last.version) {  // written between steps, and no secret
+      watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+      if (!watched.last.finite) note(watched);
+      continue;
+    }
+    if (checksum_of(watched.tensor) == watched.last.checksum) continue;
+    watched.changed = true;
+    watched.last = read_contents(watched.tensor);
+    bad_ |= kHealthChanged;
+    if (watched.last.finite) {
+      ++bad_tensors_;
+    } else {
+      note(watched);
+    }
+    if (first_bad_.empty()) first_bad_ = watched.path;
+  }
+}
+
+void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
+  if (!is_watching()) return;
+  micro_batch_ = micro_batch;
+  recorder_.on_batch({step_, micro_batch, sample_ids});
+}
+
+void Sentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+  if (!is_watching() || !tensor.defined()) return;
+  try {
+    const ScopedDefaultFpEnvironment environment;
+    if (kind == MarkKind::kBatch || kind == MarkKind::kLabel) {
+      loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
+      if (!loaded_.back().reading.finite) note(kind, path);
+    } else if (kind == MarkKind::kLoss) {
+      if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
+      const bool several = trainer_.options().micro_batches > 1;
+      losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
+                         is_finite(tensor), checksum_of(tensor)});
+      if (!losses_.back().finite) note(kind, path);
+    } else if (kind == MarkKind::kDoorGradient) {
+      while (next_gradient_ < gradients_.size() && parameters_[next_gradient_].path != path) ++next_gradient_;
+      if (next_gradient_ == gradients_.size()) return;
+      const Reading reading = read_norm(tensor);
+      gradients_[next_gradient_] = reading;
+      norms_.add(kind, static_cast<std::uint32_t>(next_gradient_), reading.norm, reading.amax);
+      if (!reading.finite) note(kind, path);
+    }
+  } catch (...) {
+    begun_ = false;  // no memory: the rest of the step goes unwatched
+  }
+}
+
+void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
+  if (!is_watching()) return;
+  ScalerEvent placed = event;
+  placed.step = step_;
+  placed.micro_batch = micro_batch_;
+  recorder_.on_scaler(placed);
+}
+
+void Sentinel::on_optimizer_begin() noexcept {
+  if (!is_watching()) return;
+  try {
+    at_door();
+  } catch (...) {
+    begun_ = false;
+  }
+}
+
+void Sentinel::at_door() {
+  {
+    const ScopedDefaultFpEnvironment environment;
+    look_for_changes(parameters_);
+    if (close_) look_for_changes(state_);
+    for (Watched& watched : buffers_) {
+      if (watched.last.version == watched.tensor.version()) continue;
+      watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+      if (!watched.last.finite) note(watched);
+    }
+    audit();
+  }
+  if (harm() != hunt::Harm::kNone) return trip(/*after_optimizer=*/false);
+  if (!close_ || !options_.replay) return;
+  copy_.take(trainer_.optimizer());
+  copied_ = true;
+}
+
+std::vector<std::uint32_t> Sentinel::versions_of(std::size_t index) const {
+  std::vector<std::uint32_t> versions{parameters_[index].tensor.version()};
+  const Audited& audited = audited_[index];
+  for (const engine::Tensor* tensor : {&audited.master, &audited.first, &audited.second}) {
+    if (tensor->defined()) versions.push_back(tensor->version());
+  }
+  return versions;
+}
+
+// What the optimizer is about to do, unless gradients are bad: then the harm is done already.
+void Sentinel::audit() {
+  if ((bad_ & bit(MarkKind::kDoorGradient)) != 0) return;
+  const engine::OptimizerOptions& o = trainer_.optimizer().options();
+  const hunt::PreAuditOptions options{.algorithm = o.algorithm,
+                                      .lr = o.lr,
+                                      .momentum = o.momentum,
+                                      .nesterov = o.nesterov,
+                                      .beta1 = o.beta1,
+                                      .beta2 = o.beta2,
+                                      .eps = o.eps,
+                                      .weight_decay = o.weight_decay,
+                                      .fused = o.impl == engine::OptimizerImpl::kFused};
+  const std::vector<std::int64_t> counts = trainer_.optimizer().step_counts();
+  for (std::size_t i = 0; i < audited_.size() && i < counts.size(); ++i) {
+    if (!gradients_[i].known) continue;
+    const engine::Tensor& parameter = parameters_[i].tensor;
+    Audited& audited = audited_[i];
+    if (versions_of(i) != audited.versions || parameters_[i].changed) audited.memory = {};
+    hunt::PreAuditInput input;
+    input.grad = parameter.grad().view();
+    input.param = audited.master.defined() ? audited.master.view() : parameter.view();
+    if (audited.first.defined()) input.first = audited.first.view();
+    if (audited.second.defined()) input.second = audited.second.view();
+    if (audited.master.defined()) input.copied_to = parameter.dtype();
+    input.step = counts[i] + 1;
+    input.grad_amax = gradients_[i].amax;
+    input.memory = audited.memory;
+    const hunt::PreAudit result = pre_audit(options, input);
+    audited.memory = result.memory;
+    if (!result.trips()) continue;
+    bad_ |= kHealthAudit;
+    ++bad_tensors_;
+    if (first_bad_.empty()) first_bad_ = parameters_[i].path;
+  }
+}
+
+void Sentinel::after_step(bool skipped) {
+  {
+    const ScopedDefaultFpEnvironment environment;
+    bool bad = false;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      Watched& watched = parameters_[i];
+      if (watched.tensor.version() != watched.last.version || !watched.last.has_norm) {
+        watched.last = read_all(watched.tensor);
+      }
+      watched.read_in = step_;
+      norms_.add(MarkKind::kParameter, static_cast<std::uint32_t>(i), watched.last.norm, watched.last.amax);
+      if (!watched.last.finite) note(watched);
+      bad = bad || !watched.last.finite;
+    }
+    for (Watched& watched : state_) {
+      if (!close_ && !bad) break;
+      if (watched.tensor.version() != watched.last.version) watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+      if (!watched.last.finite) note(watched);
+    }
+    for (std::size_t i = 0; i < audited_.size(); ++i) audited_[i].versions = versions_of(i);
+  }
+  if (!skipped && harm() != hunt::Harm::kNone) trip(/*after_optimizer=*/true);
+}
+
+void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  if (is_watching()) {
+    try {
+      after_step(skipped);
+    } catch (...) {
+      begun_ = false;
+    }
+  }
+  if (begun_ && step == step_) {
+    HealthEvent health;
+    health.step = step;
+    health.bad = bad_;
+    health.bad_tensors = bad_tensors_;
+    health.first_bad = first_bad_;
+    double gradients = 0, weights = 0;
+    bool any = false;
+    for (const Reading& reading : gradients_) {
+      if (reading.known) gradients += reading.norm * reading.norm;
+      any = any || reading.known;
+    }
+    for (const Watched& watched : parameters_) weights += watched.last.norm * watched.last.norm;
+    health.gradient_norm = any ? std::sqrt(gradients) : std::numeric_limits<double>::quiet_NaN();
+    health.weight_norm = std::sqrt(weights);
+    recorder_.on_health(health);
+  }
+  if (trainer_.stepping() && !engine::replaying()) recorder_.on_step_end({step, skipped, loss, lr, scale});
+  sampling_ = false;
+  sample_.pause(true);
+  begun_ = false;
+}
+
+}  // namespace nanhunt::hooks

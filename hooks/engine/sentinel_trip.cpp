@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows when a watched quantity is bad: norms of the steps before, what changed unseen, the replay.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "hooks/engine/sentinel.h"
+
+#include <fmt/format.h>
+
+namespace nanhunt::hooks {
+namespace {
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
+
+// Records the replay and keeps what it is compared by.
+class ReplayRecord final : public OpAdapter {
+ public:
+  ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several)
+      : OpAdapter(recorder, /*whole_run=*/false), trigger_(trigger), several_(several) {}
+
+  void on_step_begin(std::uint32_t step) noexcept override {
+    began_ = true;
+    ReplayEvent event;
+    event.step = step;
+    event.trigger = trigger_;
+    recorder_.on_replay(event);
+    OpAdapter::on_step_begin(step);
+  }
+
+  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override {
+    OpAdapter::on_mark(kind, path, tensor);
+    if (!tensor.defined() || !is_sink(kind)) return;
+    try {
+      std::string name(path);
+      if (kind == MarkKind::kLoss) {
+        name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
+      }
+      facts_[{kind, name}] = {kind, name, is_finite(tensor), checksum_of(tensor)};  // the last of its name counts
+    } catch (...) {  // no memory: it counts as not come about
+    }
+  }
+
+  bool began() const { return began_; }
+  std::vector<hunt::StepFact> facts() const {
+    std::vector<hunt::StepFact> all;
+    for (const auto& [key, fact] : facts_) all.push_back(fact);
+    return all;
+  }
+
+ private:
+  ReplayTrigger trigger_;
+  bool several_, began_ = false;
+  std::map<std::pair<MarkKind, std::string>, hunt::StepFact> facts_;
+};
+
+}  // namespace
+
+hunt::Harm Sentinel::harm() const {
+  if (bad_ == 0) return hunt::Harm::kNone;
+  const engine::GradScaler* scaler = trainer_.scaler();
+  const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
+  return held_back && bad_ == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+}
+
+// The first cause that was found in the order of the step.
+ReplayTrigger Sentinel::trigger() const {
+  if ((bad_ & kHealthChanged) != 0) return ReplayTrigger::kChanged;
+  if (!first_kind_) return ReplayTrigger::kAudit;
+  switch (*first_kind_) {
+    case MarkKind::kLoss: return ReplayTrigger::kLoss;
+    case MarkKind::kDoorGradient: return ReplayTrigger::kGradient;
+    case MarkKind::kParameter: return ReplayTrigger::kParameter;
+    case MarkKind::kState: return ReplayTrigger::kState;
+    case MarkKind::kBuffer: return ReplayTrigger::kBuffer;
+    case MarkKind::kBatch:
+    case MarkKind::kLabel: return ReplayTrigger::kBatch;
+  }
+  return ReplayTrigger::kUser;
+}
+
+void Sentinel::trip(bool after_optimizer) {
+  tell_changes();
+  const hunt::Trip answer = policy_.judge(step_, harm());
+  if (answer == hunt::Trip::kNone || answer == hunt::Trip::kWaits) return;
+  if (answer == hunt::Trip::kSpent) {
+    const bool told = last_spent_ && step_ <= *last_spent_ + 1;  // once a streak
+    last_spent_ = step_;
+    if (told) return;
+  }
+  norms_.write([&](std::uint32_t step, const NormRing::Row& row) {
+    recorder_.on_norm({step, row.kind, parameters_[row.index].path, row.norm, row.amax});
+  });
+  if (answer == hunt::Trip::kSpent) {
+    return refuse(fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept "
+                              "from steps that the loss scaler skips.",
+                              policy_.trips(), options_.max_trips));
+  }
+  if (!options_.replay) return refuse("Replays are switched off (WatchOptions::replay).");
+  replay(after_optimizer);
+}
+
+void Sentinel::tell_changes() {
+  if (changes_told_) return;
+  changes_told_ = true;
+  for (const auto* list : {&parameters_, &state_, &buffers_}) {
+    for (const Watched& watched : *list) {
+      if (!watched.changed) continue;
+      ChangedEvent event;
+      event.step = step_;
+      event.value = view_of(watched.tensor, watched.tensor.version());
+      event.since_step = watched.read_in;
+      recorder_.on_changed(event);
+    }
+  }
+  for (const Loaded& loaded : loaded_) {
+    if (loaded.tensor.version() != loaded.reading.version) continue;  // written, and so not replayed
+    if (checksum_of(loaded.tensor) == loaded.reading.checksum) continue;
+    bad_ |= kHealthChanged;
+    ChangedEvent event;
+    event.step = step_;
+    event.value = view_of(loaded.tensor, loaded.tensor.version());
+    event.since_step = step_;
+    recorder_.on_changed(event);
+  }
+}
+
+std::vector<hunt::StepFact> Sentinel::facts(bool after_optimizer) const {
+  std::vector<hunt::StepFact> all = losses_;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const engine::Tensor& gradient = parameters_[i].tensor.grad();
+    if (!gradients_[i].known || !gradient.defined()) continue;
+    all.push_back({MarkKind::kDoorGradient, parameters_[i].path, gradients_[i].finite, checksum_of(gradient)});
+  }
+  if (!after_optimizer) return all;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const Watched& watched = parameters_[i];
+    if (gradients_[i].known) all.push_back({watched.kind, watched.path, watched.last.finite, watched.last.checksum});
+  }
+  for (const Watched& watched : state_) {
+    all.push_back({watched.kind, watched.path, is_finite(watched.tensor), checksum_of(watched.tensor)});
+  }
+  return all;
+}
+
+void Sentinel::replay(bool after_optimizer) {
+  const std::vector<hunt::StepFact> original = facts(after_optimizer);
+  ReplayRecord record(recorder_, trigger(), trainer_.options().micro_batches > 1);
+  const engine::Replayed replayed = trainer_.replay(record, copied_ ? &copy_ : nullptr);
+  if (!replayed.ran) {
+    return refuse(fmt::format("{}: {}.", record.began() ? "The replay did not end" : "The step was not replayed",
+                              replayed.refused));
+  }
+  const hunt::ReplayComparison comparison = compare_replay(original, record.facts());
+  ReplayEvent event;
+  event.step = step_;
+  event.trigger = trigger();
+  event.result = comparison.result;
+  event.text = comparison.text;
+  recorder_.on_replay(event);
+}
+
+// Without a replay the analyzer has at least what is bad now.
+void Sentinel::refuse(const std::string& why) {
+  for (const auto* list : {&parameters_, &state_, &buffers_}) {
+    for (const Watched& watched : *list) {
+      if (watched.last.finite) continue;
+      recorder_.on_mark({step_, micro_batch_, watched.kind, watched.path,
+                         view_of(watched.tensor, watched.tensor.version())});
+    }
+  }
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const engine::Tensor& gradient = parameters_[i].tensor.grad();
+    if (!gradients_[i].known || gradients_[i].finite || !gradient.defined()) continue;
+    recorder_.on_mark({step_, micro_batch_, MarkKind::kDoorGradient, parameters_[i].path,
+                       view_of(gradient, gradient.version())});
+  }
+  for (const Loaded& loaded : loaded_) {
+    if (loaded.reading.finite) continue;
+    recorder_.on_mark({step_, micro_batch_, loaded.kind, loaded.path, view_of(loaded.tensor, loaded.tensor.version())});
+  }
+  ReplayEvent event;
+  event.step = step_;
+  event.trigger = trigger();
+  event.result = ReplayResult::kRefused;
+  event.text = why;
+  recorder_.on_replay(event);
+}
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/sentinel.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+constexpr std::pair<WatchLevel, std::string_view> kNames[] = {
+    {WatchLevel::kSentinel, "sentinel"}, {WatchLevel::kSampled, "sampled"}, {WatchLevel::kOps, "ops"}};
+
+}  // namespace
+
+std::string_view watch_level_name(WatchLevel level) {
+  for (const auto& [known, name] : kNames) {
+    if (known == level) return name;
+  }
+  return "";
+}
+
+std::optional<WatchLevel> parse_watch_level(std::string_view name) {
+  for (const auto& [level, known] : kNames) {
+    if (known == name) return level;
+  }
+  return std::nullopt;
+}
+
+TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options) {
+  if (options.level == WatchLevel::kOps) {
+    ops_ = std::make_unique<EngineWatch>(recorder);
+    return;
+  }
+  sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);
+  handle_ = engine::add_observer(*sentinel_);
+}
+
+TrainerWatch::~TrainerWatch() = default;
+
+std::uint32_t TrainerWatch::trips() const { return sentinel_ ? sentinel_->trips() : 0; }
+
+}  // namespace nanhunt::hooks

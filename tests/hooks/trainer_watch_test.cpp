@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Levels sentinel and sampled: what is found, what is replayed, and that the run does not notice.
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "hooks/engine/engine_hooks.h"
+#include "nanhunt/engine/data.h"
+#include "nanhunt/engine/models.h"
+#include "nanhunt/engine/ops.h"
+#include "src/record/recorder.h"
+#include "tests/record/support.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+using engine::Tensor;
+using record::testing::ScriptedWriter;
+using record::testing::WriterScript;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Multiplies the loss by what `factor` says; with a scaler that calibrates, micro-batches and clipping.
+std::unique_ptr<engine::Trainer> make_trainer(std::function<double(std::uint32_t call)> factor, bool scaled = false) {
+  auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}});
+  auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-3});
+  engine::TrainerOptions options;
+  if (scaled) {
+    options.autocast = engine::AutocastOptions{};
+    options.scaler = engine::GradScalerOptions{.init_scale = 0x1p24, .growth_interval = 20};
+    options.clip_norm = 1.0;
+    options.micro_batches = 2;
+  }
+  return std::make_unique<engine::Trainer>(
+      std::move(mlp), std::move(optimizer), engine::digits_train_batches(16, 1, DType::kF32),
+      [factor, call = 0u](const Tensor& output, const engine::Batch& batch) mutable {
+        return engine::mul(engine::cross_entropy(output, batch.targets), factor(call++));
+      },
+      options);
+}
+
+// A persistent fault of one step: the batch has the same first sample whenever that step is run.
+std::unique_ptr<engine::Trainer> make_trainer_with_bad_step(std::uint32_t bad_step, std::uint32_t last_bad_step) {
+  auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}});
+  auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 0});
+  auto whole = engine::digits_train_batches(16, 1, DType::kF32);
+  return std::make_unique<engine::Trainer>(
+      std::move(mlp), std::move(optimizer),
+      [=](std::uint32_t step) {
+        engine::Batch batch = whole(step);
+        if (step >= bad_step && step <= last_bad_step) batch.sample_ids[0] = -1;
+        return batch;
+      },
+      [](const Tensor& output, const engine::Batch& batch) {
+        const Tensor loss = engine::cross_entropy(output, batch.targets);
+        return batch.sample_ids[0] == -1 ? engine::div(loss, 0.0) : loss;
+      });
+}
+
+std::vector<std::byte> bytes_of(engine::Trainer& trainer) {
+  std::vector<std::byte> bytes;
+  const auto add = [&](const std::vector<engine::NamedTensor>& tensors) {
+    for (const auto& [path, tensor] : tensors) {
+      const auto* first = tensor.storage()->data();
+      bytes.insert(bytes.end(), first, first + tensor.storage()->bytes());
+    }
+  };
+  add(trainer.model().named_parameters());
+  add(trainer.model().named_buffers());
+  add(trainer.optimizer().named_state());
+  return bytes;
+}
+
+// Calls back where a fault strikes memory: no version tells of it.
+struct Moments : engine::Observer {
+  std::function<void(std::uint32_t step)> begin, after_optimizer;
+  std::uint32_t step = 0;
+  bool wants_ops() const noexcept override { return false; }
+  void on_step_begin(std::uint32_t s) noexcept override {
+    step = s;
+    if (begin) begin(s);
+  }
+  void on_optimizer_end(bool) noexcept override {
+    if (after_optimizer) after_optimizer(step);
+  }
+};
+
+class TrainerWatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+    ASSERT_TRUE(made) << made.status().message();
+    recorder = std::move(*made);
+  }
+  void train(engine::Trainer& trainer, int steps, const WatchOptions& options = {}) {
+    TrainerWatch watch(trainer, *recorder, options);
+    for (int i = 0; i < steps; ++i) trainer.step();
+    trips = watch.trips();
+  }
+  void finish() {
+    ASSERT_TRUE(recorder->close());
+    rows = script->all();
+    for (const StringRecord& s : rows.strings) strings[s.id] = s.text;
+  }
+  // "begin 5 loss", "reproduced 5 loss".
+  std::vector<std::string> replays() const {
+    std::vector<std::string> out;
+    for (const ReplayRecord& r : rows.replays) {
+      out.push_back(std::string(replay_result_name(r.result)) + " " + std::to_string(r.step) + " " +
+                    std::string(replay_trigger_name(r.trigger)));
+    }
+    return out;
+  }
+  std::string last_text() const { return rows.replays.empty() ? "" : strings.at(rows.replays.back().text); }
+
+  std::shared_ptr<WriterScript> script = std::make_shared<WriterScript>();
+  std::unique_ptr<Recorder> recorder;
+  RecordBatch rows;
+  std::map<StringId, std::string> strings{{0, ""}};
+  std::uint32_t trips = 0;
+};
+
+TEST_F(TrainerWatchTest, AHealthyRunLeavesOneHealthRowAStepAndNoOp) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  train(*trainer, 5);
+  finish();
+  EXPECT_THAT(rows.ops, IsEmpty());
+  EXPECT_THAT(rows.values, IsEmpty());
+  EXPECT_THAT(rows.replays, IsEmpty());
+  ASSERT_EQ(rows.health.size(), 5u);
+  ASSERT_EQ(rows.steps.size(), 5u);
+  EXPECT_EQ(rows.sample_ids.size(), 5u);
+  for (const HealthRecord& health : rows.health) {
+    EXPECT_EQ(health.bad, 0u);
+    EXPECT_GT(health.gradient_norm, 0);
+    EXPECT_GT(health.weight_norm, 0);
+  }
+}
+
+TEST_F(TrainerWatchTest, NoOpIsPutTogetherForTheSentinel) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  const TrainerWatch watch(*trainer, *recorder);
+  EXPECT_TRUE(engine::has_observers());
+  EXPECT_FALSE(engine::ops_observed());
+}
+
+TEST_F(TrainerWatchTest, APersistentFaultIsReplayedAndReproduced) {
+  auto trainer = make_trainer_with_bad_step(5, 5);
+  train(*trainer, 8);
+  finish();
+  EXPECT_THAT(replays(), ElementsAre("begin 5 loss", "reproduced 5 loss"));
+  EXPECT_THAT(last_text(), HasSubstr("the loss and 4 gradients at the door"));
+  ASSERT_FALSE(rows.ops.empty());
+  for (const OpRecord& op : rows.ops) {
+    EXPECT_EQ(op.step, 5u);
+    EXPECT_GE(op.seq, rows.replays[0].seq);
+    EXPECT_LT(op.seq, rows.replays[1].seq);
+  }
+  EXPECT_EQ(rows.health[5].bad & 3u, 3u);  // loss and gradients
+  EXPECT_EQ(strings.at(rows.health[5].first_bad), "loss");
+  EXPECT_TRUE(std::isnan(rows.health[5].gradient_norm) || std::isinf(rows.health[5].gradient_norm));
+  // Batches and scaler events are those of the run: none twice.
+  EXPECT_EQ(rows.sample_ids.size(), 8u);
+  EXPECT_EQ(rows.steps.size(), 8u);
+}
+
+TEST_F(TrainerWatchTest, ATransientFaultIsCleanInTheReplay) {
+  auto trainer = make_trainer([](std::uint32_t call) { return call == 5 ? kNaN : 1.0; });
+  train(*trainer, 7);
+  finish();
+  ASSERT_GE(rows.replays.size(), 2u);
+  EXPECT_EQ(replays()[0], "begin 5 loss");
+  EXPECT_EQ(replays()[1], "clean 5 loss");
+  EXPECT_THAT(strings.at(rows.replays[1].text), HasSubstr("the loss was not finite and is finite in the replay"));
+}
+
+TEST_F(TrainerWatchTest, NormsOfTheStepsBeforeAreWrittenOnATripAndOnce) {
+  auto trainer = make_trainer_with_bad_step(5, 5);
+  train(*trainer, 8, {.ring_steps = 3});
+  finish();
+  std::map<std::uint32_t, int> rows_of_step;
+  for (const NormRecord& norm : rows.norms) ++rows_of_step[norm.step];
+  // 4 gradients and 4 parameters; those that step 5 leaves behind are not known at its door
+  EXPECT_EQ(rows_of_step, (std::map<std::uint32_t, int>{{3, 8}, {4, 8}, {5, 4}}));
+  EXPECT_LE(rows.norms.back().seq, rows.replays.front().seq);
+}
+
+TEST_F(TrainerWatchTest, TheBudgetIsObeyedAndSaidWhenItIsSpent) {
+  auto trainer = make_trainer([](std::uint32_t call) { return call % 4 == 3 ? kNaN : 1.0; }, /*scaled=*/true);
+  train(*trainer, 40, {.max_trips = 2});
+  finish();
+  EXPECT_EQ(trips, 2u);
+  int begun = 0, refused = 0;
+  for (const ReplayRecord& r : rows.replays) {
+    begun += r.result == ReplayResult::kBegin ? 1 : 0;
+    refused += r.result == ReplayResult::kRefused ? 1 : 0;
+  }
+  EXPECT_EQ(begun, 2);
+  EXPECT_GT(refused, 0);
+  EXPECT_THAT(last_text(), HasSubstr("No replay is left"));
+}
+
+TEST_F(TrainerWatchTest, AStepWhoseBatchWasWrittenToIsRefusedWithTheReason) {
+  auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 64}});
+  auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 0.1});
+  engine::Trainer trainer(std::move(mlp), std::move(optimizer), engine::upscaling_train_batches(4, 1, DType::kF32),
+                          [](const Tensor& output, const engine::Batch& batch) {
+                            Tensor targets = batch.targets;
+                            return engine::mse_loss(output, engine::fill_(targets, kNaN));
+                          });
+  train(trainer, 1);
+  finish();
+  EXPECT_THAT(replays(), ElementsAre("refused 0 loss"));
+  EXPECT_THAT(last_text(), HasSubstr("was written to after it was loaded"));
+  EXPECT_THAT(rows.ops, IsEmpty());
+  EXPECT_FALSE(rows.marks.empty());  // the bad gradients at least
+}
+
+TEST_F(TrainerWatchTest, AParameterThatChangedUnseenIsFoundBeforeTheOptimizer) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  Moments moments;
+  moments.begin = [&](std::uint32_t step) {
+    if (step == 4) trainer->model().named_parameters()[0].tensor.data<float>()[7] += 0.25f;
+  };
+  {
+    const engine::HookHandle handle = engine::add_observer(moments);
+    train(*trainer, 6);
+  }
+  finish();
+  ASSERT_EQ(rows.changed.size(), 1u);
+  EXPECT_EQ(rows.changed[0].step, 4u);
+  EXPECT_EQ(rows.changed[0].since_step, 3u);
+  EXPECT_NE(rows.changed[0].after, 0u);
+  EXPECT_EQ(rows.health[4].bad, kHealthChanged);
+  EXPECT_EQ(strings.at(rows.health[4].first_bad), "fc1.weight");
+  EXPECT_EQ(rows.health[5].bad, 0u);
+  EXPECT_THAT(replays(), ElementsAre("begin 4 changed", "reproduced 4 changed"));
+  // What the replay reads is what was found.
+  bool read = false;
+  for (const OpArg& in : rows.inputs) read = read || in.value == rows.changed[0].after;
+  EXPECT_TRUE(read);
+}
+
+TEST_F(TrainerWatchTest, WhatOnlyTheOptimizerLeftBadIsReplayedFromACopy) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  Moments moments;
+  moments.after_optimizer = [&](std::uint32_t step) {
+    if (step == 4) trainer->model().named_parameters()[0].tensor.data<float>()[7] = static_cast<float>(kNaN);
+  };
+  {
+    const engine::HookHandle handle = engine::add_observer(moments);
+    train(*trainer, 5);
+  }
+  finish();
+  EXPECT_THAT(replays(), ElementsAre("begin 4 parameter", "clean 4 parameter"));
+  EXPECT_THAT(last_text(), HasSubstr("parameter fc1.weight was not finite and is finite in the replay"));
+}
+
+TEST_F(TrainerWatchTest, WithoutACopyItIsRefusedAndTheBadParameterIsMarked) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  Moments moments;
+  moments.after_optimizer = [&](std::uint32_t step) {
+    if (step == 4) trainer->model().named_parameters()[0].tensor.data<float>()[7] = static_cast<float>(kNaN);
+  };
+  {
+    const engine::HookHandle handle = engine::add_observer(moments);
+    train(*trainer, 5, {.close_bytes = 0});
+  }
+  finish();
+  EXPECT_THAT(replays(), ElementsAre("refused 4 parameter"));
+  EXPECT_THAT(last_text(), HasSubstr("no copy"));
+  ASSERT_EQ(rows.marks.size(), 1u);
+  EXPECT_EQ(rows.marks[0].kind, MarkKind::kParameter);
+  EXPECT_EQ(strings.at(rows.marks[0].path), "fc1.weight");
+}
+
+TEST_F(TrainerWatchTest, AnUpdateThatWouldDivideByZeroIsForeseenAndReplayed) {
+  auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}, .dtype = DType::kF16});
+  auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-3, .eps = 1e-8});
+  engine::Trainer trainer(
+      std::move(mlp), std::move(optimizer), engine::digits_train_batches(16, 1, DType::kF16),
+      [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+  train(trainer, 1, {.close_bytes = 0});
+  finish();
+  EXPECT_THAT(replays(), ElementsAre("begin 0 audit", "reproduced 0 audit"));
+  EXPECT_NE(rows.health[0].bad & kHealthAudit, 0u);
+  EXPECT_NE(rows.health[0].bad & (1u << static_cast<unsigned>(MarkKind::kParameter)), 0u);
+}
+
+TEST_F(TrainerWatchTest, SampledRecordsOneStepInSoManyWithMarksOfItsStart) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  train(*trainer, 9, {.level = WatchLevel::kSampled, .sample_every = 4});
+  finish();
+  std::map<std::uint32_t, int> ops, parameters;
+  for (const OpRecord& op : rows.ops) ++ops[op.step];
+  for (const MarkRecord& mark : rows.marks) parameters[mark.step] += mark.kind == MarkKind::kParameter ? 1 : 0;
+  ASSERT_EQ(ops.size(), 3u);
+  EXPECT_EQ(ops[0], ops[4]);
+  EXPECT_EQ(ops[0], ops[8]);
+  EXPECT_EQ(parameters, (std::map<std::uint32_t, int>{{0, 8}, {4, 8}, {8, 8}}));
+  EXPECT_EQ(rows.health.size(), 9u);
+  EXPECT_EQ(rows.sample_ids.size(), 9u);
+  EXPECT_FALSE(rows.ends_of_life.empty());
+}
+
+TEST_F(TrainerWatchTest, AnotherTrainerOnTheThreadIsNotWatched) {
+  auto watched = make_trainer([](std::uint32_t) { return 1.0; });
+  auto other = make_trainer([](std::uint32_t) { return kNaN; });
+  {
+    TrainerWatch watch(*watched, *recorder);
+    watched->step();
+    other->step();
+    watched->step();
+  }
+  finish();
+  EXPECT_EQ(rows.steps.size(), 2u);
+  EXPECT_THAT(rows.replays, IsEmpty());
+}
+
+TEST_F(TrainerWatchTest, WatchingDoesNotChangeABitThoughStepsAreReplayedSkippedAndBad) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+    // given a scale that calibrates and grows too far, clipping, micro-batches
+    const auto factor = [](std::uint32_t) { return 1.0; };
+    auto plain = make_trainer(factor, /*scaled=*/true), watched = make_trainer(factor, /*scaled=*/true);
+    int skipped = 0;
+    for (int i = 0; i < 150; ++i) skipped += plain->step().skipped ? 1 : 0;
+    // when
+    train(*watched, 150, {.level = level, .sample_every = 10, .trip_distance = 2});
+    // then
+    EXPECT_EQ(bytes_of(*plain), bytes_of(*watched)) << watch_level_name(level);
+    EXPECT_GT(skipped, 2);
+    EXPECT_EQ(trips > 1, level != WatchLevel::kOps);
+  }
+}
+
+TEST(WatchLevels, HaveNames) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+    EXPECT_EQ(parse_watch_level(watch_level_name(level)), level);
+  }
+  EXPECT_EQ(parse_watch_level("off"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace nanhunt::hooks
