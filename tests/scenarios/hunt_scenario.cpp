@@ -28,7 +28,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = "cpu";
-  info.level = "ops";
+  info.level = options.level;
   info.scenario = scenario.name;
   RecorderOptions recorder_options;
   recorder_options.run_dir = run_dir.path();
@@ -39,9 +39,11 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
   config.rename_seed = options.rename_seed;
   const std::uint32_t steps = options.steps != 0 ? options.steps : scenario.steps;
   {
-    hooks::EngineWatch watch(**recorder);
     scenarios::ScenarioRun run = scenario.make(config);
     hunt.renamed = run.renamed;
+    const auto level = hooks::parse_watch_level(options.level);
+    if (!level) throw std::runtime_error("no level '" + options.level + "'");
+    hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level});
     for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
   }
   if (options.verify_fixes) {

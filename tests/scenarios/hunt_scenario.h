@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one bundled scenario watched at level `ops` and hands back what the analyzer made of its trace.
+// Runs one bundled scenario watched and hands back what the analyzer made of its trace.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct Hunt {
 struct HuntOptions {
   std::optional<std::uint64_t> rename_seed;
   std::uint32_t steps = 0;    // 0: the scenario's own
+  std::string level = "ops";
   bool verify_fixes = false;  // as `nanhunt train` does
 };
 

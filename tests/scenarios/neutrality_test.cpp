@@ -41,34 +41,31 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Neutrality, testing::ValuesIn(every_scenario
                            return name;
                          });
 
-TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_with_and_without_hooks_at_level_ops) {
+TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_unwatched_and_watched_at_every_level) {
   const scenarios::Scenario& scenario = *scenarios::find_scenario(GetParam());
   // given the same run, unwatched
   const auto plain = bytes_after(*scenario.make({}).trainer, 200);
-  // when it is watched at level ops
-  const testing_support::TempDir dir;
-  RecorderOptions options;
-  options.run_dir = dir.path();
-  auto recorder = Recorder::open(options, RunInfo{});
-  ASSERT_TRUE(recorder.is_ok()) << recorder.status().message();
-  std::vector<std::byte> watched;
-  {
-    hooks::EngineWatch watch(**recorder);
-    watched = bytes_after(*scenario.make({}).trainer, 200);
-  }
-  ASSERT_TRUE((*recorder)->close().is_ok());
-  EXPECT_GT((*recorder)->counters().ops, 200u);
-  // ... and the recorder finds no contents that changed unseen: the engine's writes are all versions
-  const auto attempts = find_attempts(dir.path());
-  ASSERT_TRUE(attempts.is_ok());
-  std::size_t changed = 0;
-  TraceHealth health;
-  ASSERT_TRUE(read_attempt(attempts->front(), [&](const RecordBatch& b) { changed += b.changed.size(); }, health).is_ok());
-  EXPECT_EQ(changed, 0u);
-  // then not one byte differs
   ASSERT_FALSE(plain.empty());
-  ASSERT_EQ(plain.size(), watched.size());
-  EXPECT_EQ(std::memcmp(plain.data(), watched.data(), plain.size()), 0);
+  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kSampled, hooks::WatchLevel::kOps}) {
+    SCOPED_TRACE(hooks::watch_level_name(level));
+    // when it is watched
+    const testing_support::TempDir dir;
+    RecorderOptions options;
+    options.run_dir = dir.path();
+    auto recorder = Recorder::open(options, RunInfo{});
+    ASSERT_TRUE(recorder.is_ok()) << recorder.status().message();
+    std::vector<std::byte> watched;
+    {
+      const auto run = scenario.make({});
+      hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = level});
+      watched = bytes_after(*run.trainer, 200);
+    }
+    ASSERT_TRUE((*recorder)->close().is_ok());
+    EXPECT_TRUE(level != hooks::WatchLevel::kOps || (*recorder)->counters().ops > 200u);
+    // then not one byte differs
+    ASSERT_EQ(plain.size(), watched.size());
+    EXPECT_EQ(std::memcmp(plain.data(), watched.data(), plain.size()), 0);
+  }
 }
 
 }  // namespace

@@ -119,9 +119,11 @@ class TrainVerb final : public Verb {
         ->type_name("RUN");
     app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
     app.add_option("--seed", seed_, "Seed of weights and batch order")->capture_default_str();
-    app.add_option("--level", level_, "How closely to watch: ops (every op) or off")
-        ->check(CLI::IsMember({"ops", "off"}))
-        ->capture_default_str();
+    app.add_option("--level", level_,
+                   "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
+                   "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
+                   "level that sees the scenario's fault)")
+        ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
     app.add_option("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
@@ -150,6 +152,7 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
@@ -180,16 +183,13 @@ class TrainVerb final : public Verb {
       RecorderOptions options;
       options.run_dir = out_;
       options.writer.retention.max_bytes = std::uint64_t{max_trace_mb_} * 1'000'000;
+      if (level_ != "ops") options.on_full = OnFull::kDrop;
       auto opened = Recorder::open(options, run_info(scenario));
       if (!opened) return opened.status();
       recorder = std::move(*opened);
       outcome.attempt_dir = recorder->attempt_dir();
     }
-    {
-      std::optional<hooks::EngineWatch> watch;
-      if (recorder) watch.emplace(*recorder);
-      train_steps(scenario, outcome);
-    }
+    train_steps(scenario, recorder.get(), outcome);
     if (!recorder) return {};
     if (!no_verify_) try_fixes(scenario, *recorder, outcome);
     outcome.trace_status = recorder->close();
@@ -200,9 +200,13 @@ class TrainVerb final : public Verb {
     return {};
   }
 
-  void train_steps(const Scenario& scenario, Outcome& outcome) const {
+  void train_steps(const Scenario& scenario, Recorder* recorder, Outcome& outcome) const {
     const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
     const scenarios::ScenarioRun run = scenario.make(config(""));
+    std::optional<hooks::TrainerWatch> watch;
+    if (recorder != nullptr) {
+      watch.emplace(*run.trainer, *recorder, hooks::WatchOptions{.level = *hooks::parse_watch_level(level_)});
+    }
     Progress progress("training " + scenario.name, steps);
     for (std::uint32_t i = 0; i < steps; ++i) {
       const engine::StepResult result = run.trainer->step();
@@ -240,7 +244,7 @@ class TrainVerb final : public Verb {
     return info;
   }
 
-  std::string scenario_, out_, level_ = "ops";
+  std::string scenario_, out_, level_;
   std::uint32_t steps_ = 0;
   std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;

@@ -46,7 +46,7 @@ struct Scenario {
   std::string name;
   std::string summary;      // one sentence for --list
   std::uint32_t steps = 0;  // default length
-  std::string level = "ops";  // lowest level that sees it
+  std::string level = "sentinel";  // lowest level that sees it: "sentinel", "sampled" or "ops"
   std::vector<std::string> dtypes;
   Expectation expected;
   std::vector<hunt::Fix> fixes;  // tried after a failure; empty for twins
