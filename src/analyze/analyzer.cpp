@@ -26,6 +26,7 @@ namespace {
 
 constexpr std::size_t kMaxEvidence = 4096;
 constexpr std::size_t kMaxExperiments = 1024;
+constexpr std::size_t kMaxProbes = 1024;
 constexpr std::size_t kMaxBins = 1u << 20;  // of histograms
 constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
 
@@ -44,6 +45,9 @@ class AnalyzerImpl final : public Analyzer {
     for (const HistogramRecord& record : batch.histograms) {
       histogram_bins_ += record.bins.size();
       if (histogram_bins_ <= kMaxBins) histograms_[record.seq].push_back(record);
+    }
+    for (const ProbeRecord& record : batch.probes) {
+      if (probe_count_++ < kMaxProbes) probes_[record.seq].push_back(record);
     }
     for (const ExperimentRecord& record : batch.experiments) {
       if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
@@ -177,6 +181,8 @@ class AnalyzerImpl final : public Analyzer {
   HistogramMap histograms_;
   std::size_t histogram_bins_ = 0;
   std::size_t evidence_count_ = 0;
+  ProbeMap probes_;
+  std::size_t probe_count_ = 0;
   std::vector<ExperimentRecord> experiments_;
   std::uint64_t dropped_ = 0, retired_ops_ = 0;
   std::optional<TimelineStep> bad_loss_;
@@ -239,7 +245,7 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
-  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths()});
+  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_});
   const bool explained = std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
     return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
   });

@@ -25,6 +25,7 @@ struct Diagnosed {
   const std::vector<HistogramRecord>* histograms = nullptr;  // of values of the origin op
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
+  bool proved = false;  // by counterfactuals
 };
 
 Diagnosed diagnose(Case c, const EvidenceMap& evidence) {
@@ -49,6 +50,8 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
   Diagnosed found = diagnose(make_case(birth, names, std::move(elements)), context.evidence);
   if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
     found.histograms = &it->second;
+  if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end())
+    found.proved = apply_probes(found.c, it->second, found.cls, found.diagnosis);
   return found;
 }
 
@@ -130,7 +133,9 @@ Finding make_finding(const Diagnosed& d) {
   Finding f;
   f.cls = d.cls;
   f.severity = Severity::kFault;
-  f.confidence = birth.watched && !birth.after_loss && d.diagnosis.sure ? Confidence::kObserved : Confidence::kInferred;
+  f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
+                 : d.proved                                                            ? Confidence::kProved
+                                                                                       : Confidence::kObserved;
   f.place = place_of(birth.at, c.names);
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   f.call_site = c.text(birth.call_site);

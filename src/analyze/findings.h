@@ -9,6 +9,7 @@
 #include "src/analyze/advice.h"
 #include "src/analyze/case.h"
 #include "src/analyze/norm_watch.h"
+#include "src/analyze/probe_verdict.h"
 #include "src/analyze/rules/returned.h"
 #include "src/analyze/value_graph.h"
 
@@ -21,6 +22,7 @@ struct FaultContext {
   const HistogramMap& histograms;
   const ScalerWatch& scaler;
   const std::vector<Growth>& growths;
+  const ProbeMap& probes;
 };
 // Faults, in the order in which their badness first did harm.
 // What the loss scaler calibrated away is one finding that is no fault.

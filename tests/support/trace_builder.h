@@ -198,6 +198,14 @@ class TraceBuilder {
     event.scaler = {record};
     log_.push_back(std::move(event));
   }
+  // A counterfactual of the op that was added last.
+  void probe(ProbeRecord record) {
+    record.seq = seq_ - 1;
+    record.step = step_;
+    RecordBatch event;
+    event.probes = {record};
+    log_.push_back(std::move(event));
+  }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;
     event.experiments = {record};
@@ -328,6 +336,7 @@ class TraceBuilder {
     add(to.evidence, event.evidence);
     add(to.ends_of_life, event.ends_of_life);
     add(to.experiments, event.experiments);
+    add(to.probes, event.probes);
     add(to.drops, event.drops);
     add(to.scaler, event.scaler);
     add(to.histograms, event.histograms);
