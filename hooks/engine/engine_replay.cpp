@@ -3,10 +3,13 @@
 #include <cmath>
 #include <exception>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/engine_ops.h"
+#include "hooks/engine/origin_watch.h"
 #include "nanhunt/tensor_stats.h"
 #include "src/hunt/reference_optimizer.h"
 
@@ -27,12 +30,6 @@ bool is_finite(const engine::Tensor& tensor) {
 
 bool all_finite(const std::vector<engine::NamedTensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const auto& entry) { return is_finite(entry.tensor); });
-}
-
-double norm_of(std::span<const double> values) {
-  double sum_sq = 0;
-  for (double v : values) sum_sq += v * v;
-  return std::sqrt(sum_sq);
 }
 
 hunt::ReferenceOptions reference_options(const engine::OptimizerOptions& options) {
@@ -73,6 +70,7 @@ class ReplayRun {
     return Outcome::kTrained;
   }
 
+  engine::Trainer& trainer() { return *trainer_; }
   double last_loss() const { return last_loss_; }
   double update_factor() const { return update_factor_; }
 
@@ -80,7 +78,7 @@ class ReplayRun {
   struct Expected {
     engine::Tensor stepped;  // what the optimizer changes: the fp32 master, or the parameter itself
     std::vector<double> before;
-    double reference_norm = 0;
+    std::vector<double> update;  // the reference's
   };
 
   // Gradients are final and nothing has changed yet.
@@ -103,7 +101,7 @@ class ReplayRun {
       Expected expected;
       expected.stepped = master == masters.end() ? parameter : master->second;
       expected.before = expected.stepped.to_vector();
-      expected.reference_norm = norm_of(reference_.update(i, expected.before, parameter.grad().to_vector()));
+      expected.update = reference_.update(i, expected.before, parameter.grad().to_vector());
       expected_.push_back(std::move(expected));
     }
   }
@@ -112,8 +110,7 @@ class ReplayRun {
     for (const Expected& expected : expected_) {
       std::vector<double> change = expected.stepped.to_vector();
       for (std::size_t i = 0; i < change.size(); ++i) change[i] -= expected.before[i];
-      const double factor = hunt::norm_factor(norm_of(change), expected.reference_norm);
-      update_factor_ = std::max(update_factor_, factor);
+      update_factor_ = std::max(update_factor_, hunt::update_factor(change, expected.update));
     }
   }
 
@@ -135,22 +132,55 @@ class EngineReplay final : public hunt::Replay {
   std::vector<hunt::Fix> fixes() const override { return fixes_; }
 
   ExperimentRecord try_fix(const hunt::Fix& fix, std::uint32_t step, std::uint32_t further_steps) override {
-    // Observers are per thread: in a thread of its own nobody sees the replay, whoever watches this one.
     ExperimentRecord record;
+    apart([&] { record = train(fix, step, further_steps); });
+    return record;
+  }
+
+  Result<hunt::Reenactment> reenact(std::uint32_t step, const hunt::OriginPlan* plan) override {
+    hunt::Reenactment seen;
+    apart([&] { seen = train_unchanged(step, plan); });
+    return seen;
+  }
+
+  hunt::OpRunner* op_runner() override { return runner_.get(); }
+
+ private:
+  // Observers are per thread: in a thread of its own nobody sees the replay, whoever watches this one.
+  template <typename F>
+  static void apart(const F& work) {
     std::exception_ptr failure;
     std::thread replay([&] {
       try {
-        record = train(fix, step, further_steps);
+        work();
       } catch (...) {
         failure = std::current_exception();
       }
     });
     replay.join();
     if (failure) std::rethrow_exception(failure);
-    return record;
   }
 
- private:
+  hunt::Reenactment train_unchanged(std::uint32_t step, const hunt::OriginPlan* plan) const {
+    hunt::Reenactment seen;
+    std::unique_ptr<engine::Trainer> trainer = make_trainer_("");
+    hunt::ReferenceOptions reference = reference_options(trainer->optimizer().options());
+    ReplayRun run(std::move(trainer), std::move(reference));
+    std::optional<OriginWatch> watch;
+    engine::HookHandle handle;
+    if (plan != nullptr) handle = engine::add_observer(watch.emplace(*plan));
+    for (std::uint64_t s = 0; s <= step && !seen.failed_at; ++s) {
+      if (watch && s == plan->step && watch->needs_start()) {
+        watch->hold(run.trainer().model().named_parameters());
+        watch->hold(run.trainer().model().named_buffers());
+        watch->hold(run.trainer().optimizer().named_state());
+      }
+      if (run.step(/*compare=*/false) == ReplayRun::Outcome::kNotFinite) seen.failed_at = static_cast<std::uint32_t>(s);
+    }
+    if (watch) seen.ops = watch->take();
+    return seen;
+  }
+
   ExperimentRecord train(const hunt::Fix& fix, std::uint32_t step, std::uint32_t further_steps) const {
     ExperimentRecord record;
     record.fix = fix.id;
@@ -179,6 +209,7 @@ class EngineReplay final : public hunt::Replay {
 
   TrainerFactory make_trainer_;
   std::vector<hunt::Fix> fixes_;
+  std::unique_ptr<hunt::OpRunner> runner_ = make_engine_op_runner();
 };
 
 }  // namespace

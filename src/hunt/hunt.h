@@ -8,6 +8,7 @@
 
 #include "nanhunt/analyzer.h"
 #include "nanhunt/recorder.h"
+#include "src/hunt/counterfactual.h"
 
 namespace nanhunt::hunt {
 
@@ -23,19 +24,24 @@ class Replay {
   virtual ~Replay() = default;
   virtual std::vector<Fix> fixes() const = 0;
   // Trains afresh with the fix through `step` and `further_steps` more; stops at the first non-finite
-  // loss, gradient, parameter or state. Update norms are compared with an fp64 optimizer fed the same gradients.
+  // loss, gradient, parameter or state. Updates are compared with those of an fp64 optimizer fed the same gradients.
   // What building or training throws comes out of here.
   virtual ExperimentRecord try_fix(const Fix& fix, std::uint32_t step, std::uint32_t further_steps) = 0;
+  // Trains the run afresh as it was, up to the end of `step` or the first step that is not finite, and captures what the
+  // plan names (nullptr: nothing). The default tells only whether it failed by then.
+  virtual Result<Reenactment> reenact(std::uint32_t step, const OriginPlan* plan);
+  virtual OpRunner* op_runner() { return nullptr; }  // nullptr: nothing can be computed again
 };
 
-// A verified fix must train this many finite steps past the failure, with every parameter's update norm
-// within this factor of an fp64 optimizer's: the rule is in this folder's README.
+// A verified fix must train this many finite steps past the failure, with every parameter's update
+// within this factor of an fp64 optimizer's, in length and in direction: the rule is in this folder's README.
 inline constexpr std::uint32_t kFurtherSteps = 50;
 inline constexpr double kUpdateFactorBound = 1.25;
 
 struct Trials {
   std::vector<ExperimentRecord> experiments;  // in the order of the fixes
   std::vector<std::string> broken_off;        // "fp32-masters: why": threw, so nothing is known of the fix
+  std::string not_tried;  // why no fix was tried: the unchanged run did not fail again; else empty
 };
 
 // Tries every fix for a failure at `step` and hands each outcome to the recorder. A trial that throws leaves no
@@ -44,12 +50,20 @@ Trials verify_fixes(Replay& replay, std::uint32_t step, Recorder& recorder);
 
 // What the trace says so far, and what came of the fixes tried on account of it.
 struct HuntOutcome {
-  Analysis analysis;  // as it was before the fixes were tried
+  Analysis analysis;  // as it was before anything was tried
+  std::vector<ProbeRecord> probes;
   Trials trials;
+  std::string not_captured;  // why no captures were written although they were wanted; else empty
 };
 
-// Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, tries every fix
-// at the step of that finding. The experiments are in the trace, so a later analysis has them.
-Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder);
+struct HuntOptions {
+  bool try_fixes = true;
+  CaptureOptions captures = {};
+};
+
+// Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, trains the run again as it
+// was, computes the origin again from what that captures, and tries every fix at the step of that finding. All of it is
+// in the trace, so a later analysis has it.
+Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptions& options = {});
 
 }  // namespace nanhunt::hunt

@@ -62,4 +62,21 @@ double norm_factor(double norm, double reference_norm) {
   return std::max(ratio, 1 / ratio);
 }
 
+double update_factor(std::span<const double> update, std::span<const double> reference) {
+  if (update.size() != reference.size())
+    throw std::invalid_argument("[update_factor] expected updates of one length, got two");
+  double square = 0, reference_square = 0, product = 0;
+  for (std::size_t i = 0; i < update.size(); ++i) {
+    square += update[i] * update[i];
+    reference_square += reference[i] * reference[i];
+    product += update[i] * reference[i];
+  }
+  const double norm = std::sqrt(square), reference_norm = std::sqrt(reference_square);
+  const double factor = norm_factor(norm, reference_norm);
+  if (!std::isfinite(factor) || norm == 0) return factor;
+  if (!(product > 0)) return std::numeric_limits<double>::infinity();
+  // Rounding must not give a cosine above 1.
+  return std::max({factor, 1.0, norm / product * reference_norm});
+}
+
 }  // namespace nanhunt::hunt

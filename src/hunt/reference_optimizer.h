@@ -43,4 +43,8 @@ class ReferenceOptimizer {
 // How far two update norms are apart: max(r, 1/r); 1 if both are 0, infinite if only one is or either is not finite.
 double norm_factor(double norm, double reference_norm);
 
+// How far an update is from the reference's: the larger of norm_factor() and 1 / the cosine of the angle between them;
+// infinite at a right angle and beyond. Both must have one length.
+double update_factor(std::span<const double> update, std::span<const double> reference);
+
 }  // namespace nanhunt::hunt

@@ -89,5 +89,18 @@ TEST(NormFactor, SaysHowFarApartTwoNormsAre) {
   EXPECT_EQ(norm_factor(std::nan(""), 1), kInf);
 }
 
+TEST(UpdateFactor, SaysHowFarAnUpdateIsOffInLengthAndInDirection) {
+  const std::vector<double> right = {3, 4}, longer = {6, 8}, turned = {4, 3}, across = {4, -3}, back = {-3, -4}, none = {0, 0};
+  EXPECT_DOUBLE_EQ(update_factor(right, right), 1);
+  EXPECT_DOUBLE_EQ(update_factor(longer, right), 2);
+  EXPECT_DOUBLE_EQ(update_factor(turned, right), 25.0 / 24);
+  EXPECT_EQ(update_factor(across, right), kInf);
+  EXPECT_EQ(update_factor(back, right), kInf);
+  EXPECT_EQ(update_factor(none, none), 1);
+  EXPECT_EQ(update_factor(none, right), kInf);
+  EXPECT_EQ(update_factor(std::vector<double>{std::nan(""), 0}, right), kInf);
+  EXPECT_THROW(update_factor(std::vector<double>{1}, right), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace nanhunt::hunt

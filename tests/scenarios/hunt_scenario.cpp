@@ -46,7 +46,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
     hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level});
     for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
   }
-  if (options.verify_fixes) {
+  if (options.verify_fixes || options.probe) {
     auto replay = hooks::make_engine_replay(
         [&](const std::string& fix) {
           scenarios::ScenarioConfig fixed = config;
@@ -54,7 +54,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
           return std::move(scenario.make(fixed).trainer);
         },
         scenario.fixes);
-    require(hunt::hunt_run(*replay, **recorder).status());
+    require(hunt::hunt_run(*replay, **recorder, {.try_fixes = options.verify_fixes, .captures = {}}).status());
   }
   require((*recorder)->close());
 

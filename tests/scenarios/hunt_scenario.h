@@ -25,6 +25,7 @@ struct HuntOptions {
   std::uint32_t steps = 0;    // 0: the scenario's own
   std::string level = "ops";
   bool verify_fixes = false;  // as `nanhunt train` does
+  bool probe = false;         // compute the origin again, as `nanhunt train` does
 };
 
 // Throws std::runtime_error with the message of whatever failed.

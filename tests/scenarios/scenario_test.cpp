@@ -87,6 +87,22 @@ TEST_P(PlantedFault, has_a_fix_that_was_seen_to_work_on_this_very_run) {
   EXPECT_TRUE(std::any_of(advice.begin(), advice.end(), [](const Advice& a) { return a.verified == true; }));
 }
 
+// Classes that have no op whose bad result could be computed again, or that are not told by one.
+bool can_be_proved(const scenarios::Expectation& expected) {
+  return expected.op && *expected.op != "<batch>" && expected.cls != FindingClass::kBadState &&
+         expected.cls != FindingClass::kApiMisuse && expected.status == VerdictStatus::kFault;
+}
+
+TEST_P(PlantedFault, is_proved_by_counterfactuals_and_stays_what_it_is) {
+  const Scenario& scenario = *scenarios::find_scenario(GetParam());
+  if (!can_be_proved(scenario.expected)) return;
+  HuntOptions options;
+  options.probe = true;
+  const Hunt hunt = testing_support::hunt_scenario(scenario, options);
+  expect_named(hunt, scenario.expected);
+  EXPECT_EQ(confidence_name(hunt.analysis.findings.front().confidence), "proved");
+}
+
 TEST_P(RepairedTwin, is_silent) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
   const Hunt hunt = testing_support::hunt_scenario(scenario);

@@ -239,6 +239,34 @@ void histogram_rows(const RecordBatch& batch, const TraceNames& names, const Emi
   }
 }
 
+void probe_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const ProbeRecord& row : batch.probes) {
+    const OpBrief* op = names.op(row.seq);
+    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
+                          {"step", row.step},
+                          {"op", op == nullptr ? json() : name_json(names, op->op)},
+                          {"mode", probe_mode_name(row.mode)},
+                          {"dtype", dtype_name(row.dtype)},
+                          {"ops", row.ops},
+                          {"ran", row.ran},
+                          {"nan", json_integer(row.nan)},
+                          {"pos_inf", json_integer(row.pos_inf)},
+                          {"neg_inf", json_integer(row.neg_inf)},
+                          {"flat_index", json_integer(row.flat_index)},
+                          {"number", json_number(row.number)},
+                          {"text", name_json(names, row.text)}});
+  }
+}
+
+void capture_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const CaptureRecord& row : batch.captures) {
+    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
+                          {"step", row.step},
+                          {"file", name_json(names, row.file)},
+                          {"bytes", json_count(row.bytes)}});
+  }
+}
+
 const std::vector<DumpKind>& kinds() {
   static const std::vector<DumpKind> kKinds = {
       {"ops",
@@ -275,6 +303,12 @@ const std::vector<DumpKind>& kinds() {
        scaler_rows},
       {"histograms", true, true, {"seq", "op", "module", "value", "min_exponent", "bins"}, histogram_rows},
       {"retired", false, false, {"seq", "steps", "anomalies", "ops", "values", "other"}, retired_rows},
+      {"probes",
+       true,
+       false,
+       {"step", "seq", "op", "mode", "dtype", "ops", "ran", "nan", "pos_inf", "neg_inf", "flat_index", "number", "text"},
+       probe_rows},
+      {"captures", true, false, {"step", "seq", "file", "bytes"}, capture_rows},
   };
   return kKinds;
 }

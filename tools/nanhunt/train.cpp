@@ -130,6 +130,8 @@ class TrainVerb final : public Verb {
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
+    app.add_flag("--no-captures", no_captures_,
+                 "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
     const auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
     const auto* as_json = app.add_flag("--json", json_, "Print the outcome as JSON");
     // What a list has no use for is refused, not ignored. CLI11's excludes() would say so at every option's help.
@@ -191,7 +193,7 @@ class TrainVerb final : public Verb {
     }
     train_steps(scenario, recorder.get(), outcome);
     if (!recorder) return {};
-    if (!no_verify_) try_fixes(scenario, *recorder, outcome);
+    hunt_fault(scenario, *recorder, outcome);
     outcome.trace_status = recorder->close();
     outcome.counters = recorder->counters();
     if (outcome.trace_status && outcome.counters.write_errors != 0) {
@@ -218,15 +220,21 @@ class TrainVerb final : public Verb {
     }
   }
 
-  void try_fixes(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
+  // Computes the failing op again and tries fixes, where something failed.
+  void hunt_fault(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
     auto replay = hooks::make_engine_replay(
         [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, scenario.fixes);
-    auto hunted = hunt::hunt_run(*replay, recorder);
+    hunt::HuntOptions options;
+    options.try_fixes = !no_verify_;
+    options.captures.write = !no_captures_;
+    auto hunted = hunt::hunt_run(*replay, recorder, options);
     // A trace that cannot be read back is the report's business to explain; training is done.
     if (!hunted) return say(hunted.status().message() + " No fix was tried.");
     for (const std::string& why : hunted->trials.broken_off) {
       say("a fix could not be tried to its end, so nothing is known of it: " + printable(why));
     }
+    if (!hunted->trials.not_tried.empty()) say(hunted->trials.not_tried + ".");
+    if (!hunted->not_captured.empty()) say("the failing op's numbers were not kept: " + printable(hunted->not_captured));
     outcome.hunted = std::move(*hunted);
   }
 
@@ -249,7 +257,7 @@ class TrainVerb final : public Verb {
   std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
-  bool list_ = false, no_verify_ = false, json_ = false;
+  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false;
 };
 
 const RegisterVerb<TrainVerb> kTrain{{.order = 10,
