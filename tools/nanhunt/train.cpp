@@ -22,6 +22,7 @@
 #include "src/core/text.h"
 #include "src/core/version.h"
 #include "src/hunt/hunt.h"
+#include "tools/nanhunt/neutrality.h"
 #include "tools/nanhunt/progress.h"
 #include "tools/nanhunt/run_info.h"
 #include "tools/nanhunt/scenarios/scenario.h"
@@ -33,6 +34,8 @@ namespace {
 
 using nlohmann::json;
 using scenarios::Scenario;
+
+constexpr int kNotNeutral = 1;
 
 // What came of a run, for the closing lines and --json.
 struct Outcome {
@@ -132,14 +135,21 @@ class TrainVerb final : public Verb {
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
+    const auto* prove = app.add_flag("--prove-neutral", prove_neutral_,
+                                     "Train unwatched and at every level, and compare losses, parameters, buffers and "
+                                     "optimizer state bit for bit; leaves no trace");
     const auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
     const auto* as_json = app.add_flag("--json", json_, "Print the outcome as JSON");
-    // What a list has no use for is refused, not ignored. CLI11's excludes() would say so at every option's help.
-    app.parse_complete_callback([&app, list, as_json] {
-      if (list->empty()) return;
+    // What a list or a proof has no use for is refused, not ignored. CLI11's excludes() would say so at every option's
+    // help.
+    app.parse_complete_callback([&app, list, prove, as_json] {
       for (const CLI::Option* option : app.get_options()) {
-        if (option == list || option == as_json || option == app.get_help_ptr() || option->empty()) continue;
-        throw CLI::ExcludesError(option->get_name(), list->get_name());
+        if (option == as_json || option == app.get_help_ptr() || option->empty()) continue;
+        const std::string name = option->get_name();
+        if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
+        const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
+                               name == "--no-verify" || name == "--no-captures";
+        if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
       }
     });
   }
@@ -154,6 +164,7 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
@@ -177,6 +188,15 @@ class TrainVerb final : public Verb {
     config.rename_seed = rename_seed_;
     config.fix = fix;
     return config;
+  }
+
+  int prove(const Scenario& scenario) const {
+    const auto proof = prove_neutral([&] { return std::move(scenario.make(config("")).trainer); },
+                                     steps_ != 0 ? steps_ : scenario.steps);
+    if (!proof) return fail(proof.status());
+    const int printed =
+        print_and_return(json_ ? neutrality_json(scenario.name, *proof) : neutrality_text(scenario.name, *proof));
+    return printed != kDone || proof->neutral() ? printed : kNotNeutral;
   }
 
   Status train(const Scenario& scenario, Outcome& outcome) const {
@@ -257,14 +277,15 @@ class TrainVerb final : public Verb {
   std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
-  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false;
+  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
 };
 
 const RegisterVerb<TrainVerb> kTrain{{.order = 10,
                                       .name = "train",
                                       .summary = "Train a bundled scenario and record it",
                                       .exit_statuses =
-                                          "  0  trained, whatever became of the numbers\n  2  wrong usage\n"
+                                          "  0  trained, whatever became of the numbers\n"
+                                          "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
                                           "  6  the run folder could not be written"}};
 
 }  // namespace
