@@ -101,11 +101,13 @@ void Sentinel::begin_step(std::uint32_t step) {
   first_kind_.reset();
   norms_.begin_step(step);
   if (!start_read_) read_start();
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) watched.noted = watched.changed = false;
+  }
   look_for_changes(buffers_);
   for (auto* list : {&parameters_, &state_, &buffers_}) {
     for (Watched& watched : *list) {
-      watched.noted = false;
-      if (list != &buffers_) watched.changed = false;
+      if (list == &parameters_ || (list == &state_ && close_)) read_if_written(watched);
       if (!watched.last.finite) note(watched);
     }
   }
@@ -134,18 +136,20 @@ void Sentinel::read_start() {
   }
 }
 
+// By an op, or by the program between two steps: no secret.
+bool Sentinel::read_if_written(Watched& watched) {
+  if (watched.last.known && watched.tensor.version() == watched.last.version) return false;
+  watched.last = read_contents(watched.tensor);
+  watched.read_in = step_;
+  if (!watched.last.finite) note(watched);
+  return true;
+}
+
 // Contents that are not as they were read, though their version says that nothing wrote them.
 void Sentinel::look_for_changes(std::vector<Watched>& list) {
   for (Watched& watched : list) {
     watched.changed = false;
-    if (!watched.last.known) continue;
-    if (watched.tensor.version() != watched.last.version) {  // written between steps, and no secret
-      watched.last = read_contents(watched.tensor);
-      watched.read_in = step_;
-      if (!watched.last.finite) note(watched);
-      continue;
-    }
-    if (checksum_of(watched.tensor) == watched.last.checksum) continue;
+    if (read_if_written(watched) || checksum_of(watched.tensor) == watched.last.checksum) continue;
     watched.changed = true;
     watched.last = read_contents(watched.tensor);
     bad_ |= kHealthChanged;
@@ -212,12 +216,7 @@ void Sentinel::at_door() {
     const ScopedDefaultFpEnvironment environment;
     look_for_changes(parameters_);
     if (close_) look_for_changes(state_);
-    for (Watched& watched : buffers_) {
-      if (watched.last.version == watched.tensor.version()) continue;
-      watched.last = read_contents(watched.tensor);
-      watched.read_in = step_;
-      if (!watched.last.finite) note(watched);
-    }
+    for (Watched& watched : buffers_) read_if_written(watched);
     audit();
   }
   if (harm() != hunt::Harm::kNone) return trip(/*after_optimizer=*/false);
@@ -226,13 +225,14 @@ void Sentinel::at_door() {
   copied_ = true;
 }
 
-std::vector<std::uint32_t> Sentinel::versions_of(std::size_t index) const {
-  std::vector<std::uint32_t> versions{parameters_[index].tensor.version()};
+// Versions only grow: a sum that is the same means that all are.
+std::uint64_t Sentinel::versions_of(std::size_t index) const {
+  std::uint64_t sum = parameters_[index].tensor.version();
   const Audited& audited = audited_[index];
   for (const engine::Tensor* tensor : {&audited.master, &audited.first, &audited.second}) {
-    if (tensor->defined()) versions.push_back(tensor->version());
+    if (tensor->defined()) sum += tensor->version();
   }
-  return versions;
+  return sum;
 }
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.

@@ -48,7 +48,7 @@ class Sentinel final : public engine::Observer {
   struct Audited {
     engine::Tensor master, first, second;  // undefined: none
     hunt::PreAuditMemory memory;
-    std::vector<std::uint32_t> versions;  // of all that is stepped, after the last step
+    std::uint64_t versions = 0;  // of all that is stepped, added up, after the last step
   };
   // Contents of the step's batch, read when they were loaded.
   struct Loaded {
@@ -64,8 +64,9 @@ class Sentinel final : public engine::Observer {
   void note(MarkKind kind, std::string_view path);
   void note(Watched& watched);
   void look_for_changes(std::vector<Watched>& list);
+  bool read_if_written(Watched& watched);  // since it was last read
   void audit();
-  std::vector<std::uint32_t> versions_of(std::size_t index) const;
+  std::uint64_t versions_of(std::size_t index) const;
   void at_door();
   void after_step(bool skipped);
   hunt::Harm harm() const;

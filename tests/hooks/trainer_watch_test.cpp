@@ -249,6 +249,28 @@ TEST_F(TrainerWatchTest, AParameterThatChangedUnseenIsFoundBeforeTheOptimizer) {
   EXPECT_TRUE(read);
 }
 
+TEST_F(TrainerWatchTest, AParameterThatTheProgramLoadedBetweenStepsIsBadButNoSecret) {
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  {
+    const TrainerWatch watch(*trainer, *recorder);
+    trainer->step();
+    Tensor weight = trainer->model().named_parameters()[0].tensor;
+    weight.copy_from(Tensor::full(weight.sizes(), kNaN, weight.dtype()));
+    trainer->step();
+    for (const auto& tensors : {trainer->model().named_parameters(), trainer->optimizer().named_state()}) {
+      for (const auto& [path, tensor] : tensors) {
+        Tensor(tensor).copy_from(Tensor::full(tensor.sizes(), 0.01, tensor.dtype()));
+      }
+    }
+    trainer->step();
+  }
+  finish();
+  EXPECT_THAT(rows.changed, IsEmpty());
+  EXPECT_EQ(strings.at(rows.health[1].first_bad), "fc1.weight");
+  EXPECT_THAT(replays(), ElementsAre("begin 1 parameter", "reproduced 1 parameter"));
+  EXPECT_EQ(rows.health[2].bad, 0u);
+}
+
 TEST_F(TrainerWatchTest, WhatOnlyTheOptimizerLeftBadIsReplayedFromACopy) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   Moments moments;
