@@ -62,12 +62,37 @@ TEST(Dump, every_kind_can_be_shown) {
   const std::string run = make_folder();
   write_sample_trace(run);
   for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
-                           "scaler", "histograms"}) {
+                           "scaler", "histograms", "retired", "health", "norms", "replays", "changed", "probes",
+                           "captures"}) {
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind}).status, 0) << kind;
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind, "--json"}).status, 0) << kind;
   }
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "marks", "--limit", "1"}).out, HasSubstr("mark=batch  path=inputs"));
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "samples", "--step", "1"}).out, HasSubstr("[10, 11, 12, 13]"));
+}
+
+TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
+  const std::string run = make_folder();
+  write_sample_trace(run, {.watched = true});
+  const auto row = [&](const char* kind) {
+    const auto rows = rows_of(run_nanhunt({"dump", run, "--kind", kind, "--step", "2", "--json"}));
+    EXPECT_EQ(rows.size(), 1u) << kind;
+    return rows.at(0);
+  };
+  EXPECT_EQ(row("health")["bad"], json({"loss", "audit"}));
+  EXPECT_EQ(row("health")["gradient_norm"], "NaN");
+  EXPECT_EQ(row("norms")["mark"], "parameter");
+  EXPECT_EQ(row("norms")["path"], "fc1");
+  EXPECT_EQ(row("replays")["result"], "reproduced");
+  EXPECT_EQ(row("replays")["trigger"], "loss");
+  EXPECT_EQ(row("changed")["before"], 7);
+  EXPECT_EQ(row("changed")["since_seq"], 3);
+  EXPECT_EQ(row("probes")["op"], "sqrt");
+  EXPECT_EQ(row("probes")["dtype"], "fp64");
+  EXPECT_EQ(row("captures")["file"], "2-sqrt.safetensors");
+  // ... to people too
+  EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "health"}).out, HasSubstr("bad=[loss, audit]"));
+  EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "probes", "--module", "fc1"}).out, HasSubstr("dtype=fp64"));
 }
 
 TEST(Dump, a_limit_stops_early) {

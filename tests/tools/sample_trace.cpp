@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-enum Name : StringId { kModule = 1, kLossRegion, kSqrt, kMean, kSelf, kOut, kInputs, kLoss, kSite };
+enum Name : StringId { kModule = 1, kLossRegion, kSqrt, kMean, kSelf, kOut, kInputs, kLoss, kSite, kCapture };
 
 RunInfo make_info(std::uint32_t rank, const std::string& framework) {
   RunInfo info;
@@ -108,6 +108,20 @@ RecordBatch make_step(std::uint32_t step, bool bad) {
   return batch;
 }
 
+RecordBatch make_watching(std::uint32_t step) {
+  RecordBatch batch;
+  const std::uint64_t seq = 2ull * step;
+  const ValueId value = 3ull * step + 1;
+  batch.strings = {{kCapture, "2-sqrt.safetensors"}};
+  batch.health = {{seq, step, 1u << static_cast<unsigned>(MarkKind::kLoss) | kHealthAudit, 1, kLoss, kNaN, 2.5}};
+  batch.norms = {{seq, step, MarkKind::kParameter, kModule, 2.5, 1}};
+  batch.replays = {{seq, step, ReplayTrigger::kLoss, ReplayResult::kReproduced, 0}};
+  batch.changed = {{seq, step, value, value + 1, seq - 1, step - 1, false}};
+  batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};
+  batch.captures = {{seq, step, kCapture, 4096}};
+  return batch;
+}
+
 }  // namespace
 
 std::string write_sample_trace(const std::string& run, const TraceOptions& options) {
@@ -118,6 +132,9 @@ std::string write_sample_trace(const std::string& run, const TraceOptions& optio
   EXPECT_TRUE((*writer)->write(names));
   for (std::uint32_t step = 0; step < options.steps; ++step) {
     EXPECT_TRUE((*writer)->write(make_step(step, options.bad && step == 2)));
+    if (options.watched && step == 2) {
+      EXPECT_TRUE((*writer)->write(make_watching(step)));
+    }
   }
   if (options.clean_end) {
     EXPECT_TRUE((*writer)->close());

@@ -14,6 +14,7 @@ struct TraceOptions {
   bool clean_end = true;
   std::uint32_t rank = 0;
   std::string framework = "test";
+  bool watched = false;  // one row of each kind that watching a run and replaying its steps adds, in step 2
 };
 
 // Writes RUN/rank-NNNNN/attempt-K and gives the segment's path.

@@ -7,6 +7,7 @@
 
 #include "reports/json_values.h"
 #include "src/core/text.h"
+#include "tools/nanhunt/dump_kinds.h"
 
 namespace nanhunt::cli {
 namespace {
@@ -14,15 +15,11 @@ namespace {
 using nlohmann::json;
 using namespace reports;
 
-json name_json(const TraceNames& names, StringId id) { return json_text_or_null(names.text(id)); }
-
 void add_layout(json& row, const TraceNames& names, LayoutId id) {
   const LayoutRecord* layout = names.layout(id);
   row["dtype"] = layout == nullptr ? json() : json(dtype_name(layout->dtype));
   row["shape"] = layout == nullptr ? json() : json_integers(layout->sizes);
 }
-
-json id_json(std::uint64_t id) { return id == 0 ? json() : json_count(id); }
 
 // What goes in or comes out of an op. Statistics are those of the whole value.
 json arg_json(const OpArg& arg, const TraceNames& names) {
@@ -165,110 +162,8 @@ void evidence_rows(const RecordBatch& batch, const TraceNames& names, const Emit
   }
 }
 
-void free_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const EndOfLifeRecord& row : batch.ends_of_life) {
-    emit({}, {{"seq", json_seq(row.seq)}, {"storage", json_count(row.storage)}});
-  }
-}
-
-void experiment_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const ExperimentRecord& e : batch.experiments) {
-    emit({e.step, {}}, {{"step", e.step},
-                        {"fix", json_text(e.fix)},
-                        {"description", json_text(e.description)},
-                        {"finite", e.finite},
-                        {"verified", e.verified},
-                        {"further_steps", e.further_steps},
-                        {"loss_before", json_number(e.loss_before)},
-                        {"loss_after", json_number(e.loss_after)},
-                        {"update_factor", json_number(e.update_factor)}});
-  }
-}
-
-void drop_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const DropRecord& row : batch.drops) {
-    emit({}, {{"seq", json_seq(row.seq)},
-              {"ops", json_count(row.ops)},
-              {"values", json_count(row.values)},
-              {"other", json_count(row.other)}});
-  }
-}
-
-void retired_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const RetiredRecord& row : batch.retired) {
-    emit({}, {{"seq", json_seq(row.seq)},
-              {"steps", json_count(row.steps)},
-              {"anomalies", json_count(row.anomalies)},
-              {"ops", json_count(row.ops)},
-              {"values", json_count(row.values)},
-              {"other", json_count(row.other)}});
-  }
-}
-
-void scaler_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const ScalerRecord& row : batch.scaler) {
-    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
-                          {"step", row.step},
-                          {"micro_batch", row.micro_batch},
-                          {"action", scaler_action_name(row.action)},
-                          {"optimizer", row.optimizer},
-                          {"found_inf", row.found_inf},
-                          {"scale", json_number(row.scale)},
-                          {"growth_tracker", json_integer(row.growth_tracker)},
-                          {"total_norm", json_number(row.total_norm)},
-                          {"max_norm", json_number(row.max_norm)},
-                          {"dynamic", row.dynamic},
-                          {"growth_factor", json_number(row.growth_factor)},
-                          {"backoff_factor", json_number(row.backoff_factor)},
-                          {"growth_interval", json_integer(row.growth_interval)},
-                          {"text", name_json(names, row.text)}});
-  }
-}
-
-void histogram_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const HistogramRecord& row : batch.histograms) {
-    const OpBrief* op = names.op(row.seq);
-    RowPlace place;
-    if (op != nullptr) place = {op->step, names.text(op->module)};
-    emit(place, {{"seq", json_seq(row.seq)},
-                 {"op", op == nullptr ? json() : name_json(names, op->op)},
-                 {"module", op == nullptr ? json() : name_json(names, op->module)},
-                 {"value", id_json(row.value)},
-                 {"min_exponent", row.min_exponent},
-                 {"bins", row.bins}});
-  }
-}
-
-void probe_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const ProbeRecord& row : batch.probes) {
-    const OpBrief* op = names.op(row.seq);
-    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
-                          {"step", row.step},
-                          {"op", op == nullptr ? json() : name_json(names, op->op)},
-                          {"mode", probe_mode_name(row.mode)},
-                          {"dtype", dtype_name(row.dtype)},
-                          {"ops", row.ops},
-                          {"ran", row.ran},
-                          {"nan", json_integer(row.nan)},
-                          {"pos_inf", json_integer(row.pos_inf)},
-                          {"neg_inf", json_integer(row.neg_inf)},
-                          {"flat_index", json_integer(row.flat_index)},
-                          {"number", json_number(row.number)},
-                          {"text", name_json(names, row.text)}});
-  }
-}
-
-void capture_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const CaptureRecord& row : batch.captures) {
-    emit({row.step, {}}, {{"seq", json_seq(row.seq)},
-                          {"step", row.step},
-                          {"file", name_json(names, row.file)},
-                          {"bytes", json_count(row.bytes)}});
-  }
-}
-
-const std::vector<DumpKind>& kinds() {
-  static const std::vector<DumpKind> kKinds = {
+std::vector<DumpKind> graph_kinds() {
+  return {
       {"ops",
        true,
        true,
@@ -288,28 +183,17 @@ const std::vector<DumpKind>& kinds() {
        true,
        {"step", "seq", "op", "module", "value", "flat_index", "number", "operands"},
        evidence_rows},
-      {"frees", false, false, {"seq", "storage"}, free_rows},
-      {"experiments",
-       true,
-       false,
-       {"step", "fix", "verified", "finite", "further_steps", "loss_before", "loss_after", "update_factor",
-        "description"},
-       experiment_rows},
-      {"drops", false, false, {"seq", "ops", "values", "other"}, drop_rows},
-      {"scaler",
-       true,
-       false,
-       {"step", "seq", "action", "scale", "found_inf", "growth_tracker", "total_norm", "max_norm", "text"},
-       scaler_rows},
-      {"histograms", true, true, {"seq", "op", "module", "value", "min_exponent", "bins"}, histogram_rows},
-      {"retired", false, false, {"seq", "steps", "anomalies", "ops", "values", "other"}, retired_rows},
-      {"probes",
-       true,
-       false,
-       {"step", "seq", "op", "mode", "dtype", "ops", "ran", "nan", "pos_inf", "neg_inf", "flat_index", "number", "text"},
-       probe_rows},
-      {"captures", true, false, {"step", "seq", "file", "bytes"}, capture_rows},
   };
+}
+
+const std::vector<DumpKind>& kinds() {
+  static const std::vector<DumpKind> kKinds = [] {
+    std::vector<DumpKind> all = graph_kinds();
+    for (auto* more : {run_kinds, watch_kinds}) {
+      for (DumpKind& kind : more()) all.push_back(std::move(kind));
+    }
+    return all;
+  }();
   return kKinds;
 }
 

@@ -34,6 +34,7 @@ constexpr std::size_t kLabelWidth = 11;
 
 struct Contents {
   std::uint64_t ops = 0, values = 0, bad_values = 0, marks = 0, samples = 0, evidence = 0, experiments = 0, dropped = 0;
+  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;
   std::map<std::string, std::uint64_t> by_op;
@@ -54,6 +55,15 @@ void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::
   c.samples += batch.sample_ids.size();
   c.evidence += batch.evidence.size();
   c.experiments += batch.experiments.size();
+  c.health += batch.health.size();
+  c.norms += batch.norms.size();
+  c.changed += batch.changed.size();
+  c.probes += batch.probes.size();
+  c.captures += batch.captures.size();
+  for (const ReplayRecord& replay : batch.replays) {
+    if (replay.result == ReplayResult::kRefused) ++c.replays_refused;
+    else if (replay.result != ReplayResult::kBegin) ++c.replayed;
+  }
   for (const DropRecord& drop : batch.drops) c.dropped += drop.ops + drop.values + drop.other;
   for (const ValueRecord& value : batch.values) c.bad_values += value.has_stats && value.stats.any_nonfinite;
   for (const OpRecord& op : batch.ops) ++ops[op.op];
@@ -115,6 +125,13 @@ json to_json(const Summary& s) {
             {"sample_rows", json_count(c.samples)},
             {"evidence", json_count(c.evidence)},
             {"experiments", json_count(c.experiments)},
+            {"health_rows", json_count(c.health)},
+            {"norm_rows", json_count(c.norms)},
+            {"replays", json_count(c.replayed)},
+            {"replays_refused", json_count(c.replays_refused)},
+            {"changed_unseen", json_count(c.changed)},
+            {"probes", json_count(c.probes)},
+            {"captures", json_count(c.captures)},
             {"dropped", json_count(c.dropped)},
             {"retired_steps", json_count(s.health.steps_retired)},
             {"retired_rows", json_count(s.health.rows_retired)},
@@ -162,6 +179,15 @@ void write_text(TextLayout& out, const Summary& s) {
   fact("Steps", steps_text(s.contents));
   fact("Operations", ops_text(s.contents));
   fact("Values", format_count(s.contents.values) + ", " + format_count(s.contents.bad_values) + " not finite");
+  const Contents& c = s.contents;
+  if (c.health != 0) fact("Health", plural(c.health, "step", "steps") + " summed up by the sentinel");
+  if (c.replayed + c.replays_refused != 0) {
+    fact("Replays", format_count(c.replayed) +
+                        (c.replays_refused == 0 ? "" : ", and " + format_count(c.replays_refused) + " refused"));
+  }
+  if (c.changed != 0) fact("Changed", plural(c.changed, "value", "values") + " that nothing watched wrote");
+  if (c.probes != 0) fact("Probes", format_count(c.probes) + ": origins computed again");
+  if (c.captures != 0) fact("Captures", plural(c.captures, "file", "files"));
   if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
   if (s.health.steps_retired != 0) {
     fact("Retired", plural(s.health.steps_retired, "step", "steps") + " to keep the trace within its limit");
