@@ -16,6 +16,7 @@
 #include "src/analyze/norm_watch.h"
 #include "src/analyze/rules/gradient_underflow.h"
 #include "src/analyze/rules/underflow.h"
+#include "src/analyze/sentinel_watch.h"
 #include "src/analyze/text.h"
 #include "src/analyze/timeline.h"
 #include "src/analyze/value_graph.h"
@@ -29,11 +30,13 @@ constexpr std::size_t kMaxExperiments = 1024;
 constexpr std::size_t kMaxProbes = 1024;
 constexpr std::size_t kMaxBins = 1u << 20;  // of histograms
 constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint32_t kEndStep = std::numeric_limits<std::uint32_t>::max();
 
 class AnalyzerImpl final : public Analyzer {
  public:
   explicit AnalyzerImpl(const AnalyzeOptions& options)
-      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), gradient_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_) {}
+      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), gradient_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_),
+        sentinel_(names_) {}
 
   void add(const RecordBatch& batch) override {
     for (const StringRecord& record : batch.strings) names_.add(record);
@@ -71,7 +74,29 @@ class AnalyzerImpl final : public Analyzer {
  private:
   struct Cursor {
     std::size_t mark = 0, step = 0, end = 0, drop = 0, retired = 0, samples = 0, scaler = 0;
+    std::size_t changed = 0, norm = 0, replay = 0, health = 0;
   };
+
+  // What watching left before a mark or the end of a step at (seq, step): changes, norms and replays first, for what is
+  // marked may be about them. False: nothing more.
+  bool take_watching(const RecordBatch& batch, Cursor& at, std::uint64_t seq, std::uint32_t step) {
+    const auto due = [&](const auto& rows, std::size_t next) {
+      return next < rows.size() && (rows[next].seq < seq || (rows[next].seq == seq && rows[next].step <= step));
+    };
+    const auto take = [&](const auto& rows, std::size_t& next, auto&& use) {
+      if (!due(rows, next)) return false;
+      use(rows[next++]);
+      return true;
+    };
+    return take(batch.changed, at.changed, [&](const ChangedRecord& row) { graph_.on_changed(row); }) ||
+           take(batch.norms, at.norm,
+                [&](const NormRecord& row) {
+                  graph_.on_norm(row);
+                  norms_.on_norm(row);
+                }) ||
+           take(batch.replays, at.replay, [&](const ReplayRecord& row) { sentinel_.on_replay(row); }) ||
+           take(batch.health, at.health, [&](const HealthRecord& row) { sentinel_.on_health(row); });
+  }
 
   // Everything that happened before op `seq`. Marks come before the end of their step, and both before a release at the
   // same moment: what is released cannot be marked any more.
@@ -110,6 +135,10 @@ class AnalyzerImpl final : public Analyzer {
         ++at.scaler;
         continue;
       }
+      const bool watched = mark != nullptr   ? take_watching(batch, at, mark->seq, mark->step)
+                           : step != nullptr ? take_watching(batch, at, step->end_seq, step->step)
+                                             : take_watching(batch, at, seq, kEndStep);
+      if (watched) continue;
       const std::uint64_t next = mark != nullptr ? mark->seq : step != nullptr ? step->end_seq : kEnd;
       if (drop != nullptr && drop->seq <= next) {
         dropped_ += drop->ops + drop->values + drop->other;
@@ -120,7 +149,11 @@ class AnalyzerImpl final : public Analyzer {
         ++at.end;
       } else if (mark != nullptr) {
         take_samples(batch, at, mark->step, mark->micro_batch);
-        graph_.on_mark(*mark);
+        if (sentinel_.was_refused(mark->step) && is_sink(mark->kind)) {
+          graph_.on_refused_mark(*mark);
+        } else {
+          graph_.on_mark(*mark);
+        }
         if (const Value* value = graph_.value(mark->value)) {
           const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
           norms_.on_mark(*mark, *value, unscaled ? 1 : scaler_.gradient_factor());
@@ -155,11 +188,14 @@ class AnalyzerImpl final : public Analyzer {
     const StepOutcome outcome = scaler_.on_step_end(record);
     step.skipped = outcome.held_back;
     step.scale = outcome.scaled ? outcome.scale : record.scale;
-    step.bad_ops = graph_.on_step_end(record, outcome);
-    const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad());
+    const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
+    step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
+    const HealthRecord* health = sentinel_.health();
+    const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad(),
+                                                      health == nullptr ? nullptr : &health->gradient_norm);
     gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
     step.gradient_norm = norms.gradient;
-    step.weight_norm = norms.weight;
+    step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
     timeline_.add(step);
     if (!std::isfinite(record.loss) && !bad_loss_) bad_loss_ = step;
   }
@@ -176,6 +212,7 @@ class AnalyzerImpl final : public Analyzer {
   ScalerWatch scaler_;
   NormWatch norms_;
   LayerWatch layers_;
+  SentinelWatch sentinel_;
   Timeline timeline_;
   EvidenceMap evidence_;
   HistogramMap histograms_;
@@ -233,6 +270,7 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (counts.births_forgotten > 0) {
     coverage.unwatched.push_back(fmt::format("{} further origins beyond the first ones.", counts.births_forgotten));
   }
+  sentinel_.fill_coverage(coverage, info.level);
   if (info.framework.starts_with("nanhunt-engine")) {
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
                              "Intermediates kept by fused kernels."};
@@ -246,6 +284,7 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_});
+  sentinel_.conclude(analysis.findings, norms_.growths());
   const bool explained = std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
     return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
   });

@@ -21,6 +21,8 @@ enum class BirthKind : std::uint8_t {
   kState,      // a parameter, optimizer state or buffer was bad, and no watched op had made it so
   kUnwatched,  // bad when first seen, and neither of the above
   kKept,       // an op of backward added to gradients that a skipped step had left bad
+  kUnseenWrite,  // contents changed although nothing that was watched wrote them
+  kGarbage,      // memory that nothing had written yet was read
 };
 
 // A value as an op saw it, kept past the value's life.
@@ -117,6 +119,19 @@ struct ScaleTrial {
 
 struct Swallow;  // src/analyze/swallow.h
 
+// Contents that changed unseen, or were never written: what may have come of them.
+struct Change {
+  ArgSnapshot before;  // not known: its record is missing, or only a checksum was kept
+  double amax_before = -1;  // known without `before`, from norms; negative: not known
+  OpRef since;         // last op after which they were as recorded; seq kNoSeq: not known
+  std::uint32_t since_step = 0;
+  bool has_since = false;  // since_step means something
+  OpRef reader;        // the op that read them first; seq kNoSeq: a look between ops
+  bool opaque = false;
+  bool gross = false;    // became bad or far larger
+  bool carries = false;  // what is made of it may go wrong because of it
+};
+
 struct Birth {
   Birth();
   ~Birth();
@@ -128,10 +143,10 @@ struct Birth {
   Deliberate deliberate = Deliberate::kNo;
   bool watched = true;      // every input was
   bool after_loss = false;  // records are missing before it
-  bool was_clean = false;   // kState: an earlier version had been seen clean
+  bool was_clean = false;   // kState: it had been seen clean before
   double scale = 1;
   MarkKind role = MarkKind::kBatch;        // kBatch, kState: the part the value played
-  ArgSnapshot source;                      // kBatch, kState, kUnwatched: the value
+  ArgSnapshot source;                      // kBatch, kState, kUnwatched, kUnseenWrite, kGarbage: the value
   std::unique_ptr<OriginContext> context;  // kOp
   std::shared_ptr<const std::vector<std::int64_t>> samples;
   NodeId node = kNoNode;
@@ -148,6 +163,7 @@ struct Birth {
   std::optional<std::uint32_t> first_bad_loss;
   ScaleTrial trial;
   std::optional<OpRef> dropped_at;    // an op of forward that did not select its infinities: where
+  std::unique_ptr<Change> change;     // kUnseenWrite, kGarbage
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/exploding.h"
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/rules/scaler.h"
@@ -461,6 +462,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   for (const Growth& growth : context.growths) blame_growth(findings, growth);
   add_swallowed(findings, graph, names, context);
   const bool faults = !findings.empty();
+  add_harmless_changes(findings, graph, names);
   if (collapse) {
     std::optional<Finding> origin;
     const bool skips = collapse->kind != ScalerWatch::Collapse::kNeverGrows;

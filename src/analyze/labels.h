@@ -13,7 +13,6 @@
 
 namespace nanhunt::analyze {
 
-using BirthId = std::uint32_t;  // src/analyze/birth.h, in order of birth
 inline constexpr std::size_t kMaxLabels = 16;
 
 class LabelSets {

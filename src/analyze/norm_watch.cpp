@@ -50,6 +50,7 @@ void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divis
   if (p == nullptr) return;
   if (mark.kind == MarkKind::kParameter) {
     p->weight_sq = sum_of_squares(value);
+    p->weight_now = true;
   } else {
     p->gradient_sq = sum_of_squares(value) / (divisor * divisor);
     p->gradient_now = true;
@@ -60,10 +61,29 @@ double NormWatch::weight_sq(const Parameter& p, std::size_t back) const {
   return p.history[(steps_ - 1 - back) % kGrowthWindow];
 }
 
-NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool bad) {
+void NormWatch::on_norm(const NormRecord& record) {
+  if (record.kind != MarkKind::kParameter) return;  // the sum over gradients is in every HealthRecord
+  Parameter* p = parameter(record.path);
+  if (p == nullptr) return;
+  const double squared = std::isfinite(record.norm) ? record.norm * record.norm : kInf;
+  for (std::size_t back = 0; back < entries_.size(); ++back) {
+    if (entries_[entries_.size() - 1 - back].step != record.step) continue;
+    p->history[(steps_ - 1 - back) % kGrowthWindow] = squared;
+    return;
+  }
+  if (entries_.empty() || record.step > entries_.back().step) {  // of the step at hand
+    p->weight_sq = squared;
+    p->weight_now = true;
+  }
+}
+
+NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm) {
   double gradient = 0, weight = 0;
   bool any_gradient = false, any_weight = false;
   for (Parameter& p : parameters_) {
+    // The sentinel reads weights in every step and writes few: an older norm is not that of this step.
+    if (gradient_norm != nullptr && !p.weight_now) p.weight_sq = kUnseen;
+    p.weight_now = false;
     p.history[steps_ % kGrowthWindow] = p.weight_sq;
     if (!std::isnan(p.weight_sq)) {
       weight += p.weight_sq;
@@ -79,6 +99,7 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   Norms norms;
   if (any_gradient && !too_many_) norms.gradient = std::sqrt(gradient);
   if (any_weight && !too_many_) norms.weight = std::sqrt(weight);
+  if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
   entries_.push_back({step, loss, norms.gradient});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
   if (bad && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {

@@ -43,8 +43,10 @@ class NormWatch {
     double gradient = std::numeric_limits<double>::quiet_NaN();  // NaN: not seen, infinity: not finite
     double weight = std::numeric_limits<double>::quiet_NaN();
   };
-  // `bad`: a sink of this step is not finite.
-  Norms on_step_end(std::uint32_t step, double loss, bool bad);
+  // A norm of a step before a trip, as the sentinel kept it.
+  void on_norm(const NormRecord& record);
+  // `bad`: a sink of this step is not finite. `gradient_norm`: the sentinel's, where it watched the step.
+  Norms on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm = nullptr);
 
   // Of steps with a bad sink after finite ones.
   const std::vector<Growth>& growths() const { return growths_; }
@@ -57,7 +59,7 @@ class NormWatch {
   struct Parameter {
     StringId path = 0;
     double weight_sq = kUnseen, gradient_sq = kUnseen;  // infinity: not finite
-    bool gradient_now = false;
+    bool gradient_now = false, weight_now = false;  // seen in this step
     std::vector<double> history;  // weight norms squared, as a ring
   };
   struct Entry {

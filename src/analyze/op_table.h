@@ -51,6 +51,7 @@ enum OpFlag : std::uint16_t {
   kElementwise = 64,    // output element i depends on input elements i alone
   kStoresState = 128,   // in phase optimizer: what it writes is state
   kSelects = 256,       // hands on some elements of its operands as they are: where, cat, gather
+  kMakesGarbage = 1024,  // its output is memory that nothing has written: empty
   kAbsorbs = 512,       // makes a finite number of an infinite one: x / Inf, tanh, clamp
 };
 

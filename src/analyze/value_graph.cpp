@@ -53,7 +53,10 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
 
 void ValueGraph::add_value(const ValueRecord& record) {
   ++counts_.values;
-  values_.insert(record, names_.layout(record.layout));
+  Value* value = values_.insert(record, names_.layout(record.layout));
+  if (value == nullptr || value->base == 0) return;
+  const Value* base = values_.find(value->base);
+  if (base != nullptr && base->version == value->version) value->suspect = base->suspect;
 }
 
 const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) {
@@ -76,9 +79,11 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
   const OpRef at{op.seq, op.step, op.micro_batch, op.phase, op.module, op.op};
   bool bad_in = false;
   bool bad_out = false;
+  bool suspects = false;
   for (const OpArg& arg : view_.inputs) {
     Value* value = values_.find(arg.value);
     in_.push_back(value);
+    suspects = suspects || (value != nullptr && value->suspect != 0);
     if (value == nullptr || !value->has_stats) {
       if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
       bad_in = bad_in || (value != nullptr && value->tainted());
@@ -103,7 +108,13 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
   view_.out = out_;
 
   ring_.push(op, view_.inputs, view_.outputs, view_.scalars);
-  if (bad_out) {
+  if (suspects) {
+    note_reader(view_, at);
+    follow_suspects(view_);
+  }
+  if (view_.info->has(kMakesGarbage)) {
+    make_garbage(view_, at);
+  } else if (bad_out) {
     bad_outputs(view_, at);
     const bool unmeant = std::any_of(out_.begin(), out_.end(), [](const Value* value) {
       return value != nullptr && value->bad != 0 && value->deliberate == Deliberate::kNo;
@@ -141,6 +152,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
 
   LabelSetId labels = 0;
   BirthId birth = 0;
+  NodeId suspect_node = kNoNode;
   Deliberate deliberate = Deliberate::kNo;
   auto give_birth = [&](Deliberate on_purpose, BirthKind kind = BirthKind::kOp) {
     Birth& made = new_birth(kind, at);
@@ -185,11 +197,17 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     }
   } else if (!flow.tainted.empty()) {
     for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+  } else if (const bool meant = !nan_out && writes_infinity_on_purpose(op); meant) {
+    give_birth(Deliberate::kYes);
+  } else if (const BirthId blamed = suspect_of(op, /*to_blame=*/true); blamed != 0) {
+    labels = labels_.of(blamed);
+    suspect_node = find_birth(blamed)->node;
   } else {
-    give_birth(!nan_out && writes_infinity_on_purpose(op) ? Deliberate::kYes : Deliberate::kNo);
+    give_birth(Deliberate::kNo);
   }
 
   parents_.clear();
+  if (suspect_node != kNoNode) parents_.push_back(suspect_node);
   for (const Value* value : flow.bad) parents_.push_back(value->node);
   for (const Value* value : flow.tainted) parents_.push_back(value->node);
   for (Value* value : op.out) {

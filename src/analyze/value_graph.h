@@ -22,6 +22,11 @@
 
 namespace nanhunt::analyze {
 
+// Contents that changed unseen. Thresholds: src/analyze/rules/README.md.
+inline constexpr double kGrossChange = 16;            // factor of the largest magnitude
+inline constexpr double kNegligible = 0x1p-10;        // what was smaller than this counts as this large
+inline constexpr std::uint32_t kSuspectSteps = 16;    // how long what descends from a change may be blamed on it
+
 // One op as the pass sees it. Pointers may be nullptr: the value's row was lost.
 struct OpInView {
   const OpRecord* record = nullptr;
@@ -36,6 +41,7 @@ struct GraphCounts {
   std::uint64_t lost_ops = 0;          // gaps in sequence numbers
   std::uint64_t unwatched_inputs = 0;  // inputs whose row or statistics were missing
   std::uint64_t births_forgotten = 0;  // origins beyond kMaxOrigins
+  std::uint64_t changes = 0;           // of contents, unseen
 };
 
 class ValueGraph {
@@ -46,11 +52,25 @@ class ValueGraph {
   // Returns the view, valid until the next call, so that the audits need no look-ups of their own.
   const OpInView& on_op(const RecordBatch& batch, const OpRecord& op);
   void on_mark(const MarkRecord& mark);
+  void on_changed(const ChangedRecord& record);
+  // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a place.
+  void on_refused_mark(const MarkRecord& mark);
+  // The sentinel's norm of a parameter before a trip: how large it was before it changed.
+  void on_norm(const NormRecord& record);
+  // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the streak
+  // that the step belongs to, or of earlier skips, answer for it.
+  bool on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back);
+  // The parts of training (1 << MarkKind) that the sentinel found finite when this step ended.
+  void on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
+    clean_step_ = step;
+    clean_kinds_ = kinds;
+  }
   void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
   // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
-  std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome);
+  // `bad_unseen`: it was bad, though no record of it is.
+  std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen = false);
   void finish();
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
@@ -66,12 +86,16 @@ class ValueGraph {
   Footprint footprint() const { return {values_.size(), births_.size(), labels_.size(), graph_.size()}; }
   // Origins in order of birth.
   std::vector<const Birth*> origins() const;
+  // Contents that changed unseen, whether or not harm was seen to come of it.
+  std::vector<const Birth*> changes() const;
   // Births that did no harm seen anywhere, but whose infinities an op absorbed.
   std::vector<const Birth*> swallowed() const;
 
  private:
   static constexpr std::size_t kMaxOrigins = 4096;  // harmful births kept; more are counted
   static constexpr std::size_t kMaxChains = 512;    // of which get a full chain
+  static constexpr std::size_t kMaxChanges = 1024;  // of contents, kept; more are counted
+  static constexpr std::size_t kMaxNorms = 1u << 14;
   static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
   // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
@@ -94,7 +118,12 @@ class ValueGraph {
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
   void hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step);
-  void judge_hits(const StepOutcome& outcome);
+  void judge_hits(const StepOutcome& outcome, bool bad_unseen);
+  void follow_suspects(const OpInView& op);
+  void place_change(Birth& birth, const Value& value);
+  BirthId suspect_of(const OpInView& op, bool to_blame);
+  void note_reader(const OpInView& op, const OpRef& at);
+  void make_garbage(const OpInView& op, const OpRef& at);
   void mark_unscaled();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
@@ -119,6 +148,13 @@ class ValueGraph {
   std::size_t harmful_ = 0, chains_ = 0;
   std::map<Place, BirthId> swallowed_at_;
   std::set<StringId> swallowers_;  // modules of ops that absorbed
+  std::map<std::pair<std::uint64_t, std::uint32_t>, BirthId> changed_at_;  // by storage and version
+  std::map<StringId, std::pair<std::uint32_t, double>> amax_before_;  // of parameters: step and largest magnitude
+  std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts
+  std::vector<BirthId> unread_changes_;         // nobody was seen to read them yet
+  std::vector<BirthId> streak_;                 // hit in the last bad step, and no step was clean since
+  std::vector<BirthId> scaled_;                 // of the last bad step that was held back
+  std::uint32_t clean_step_ = 0, clean_kinds_ = 0;
   std::vector<BirthId> pending_;                // first event in the current step
   std::vector<BirthId> born_in_step_;           // need the step's scale
   std::vector<BirthId> hit_in_step_;            // reached a sink in the current step

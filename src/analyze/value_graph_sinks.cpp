@@ -16,6 +16,10 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
+  if (value->suspect != 0) {
+    Birth* birth = find_birth(value->suspect);
+    if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp) place_change(*birth, *value);
+  }
   if (value->bad == 0) return;
 
   const bool from_outside = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
@@ -37,6 +41,13 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   }
   if (!value->resolved) {
     resolve(*value, kind, mark.kind, at);
+    // The sentinel had read all such values when the step before ended.
+    const bool was_clean = lasting && mark.step > 0 && clean_step_ + 1 == mark.step &&
+                           (clean_kinds_ >> static_cast<unsigned>(mark.kind) & 1u) != 0;
+    for (BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (was_clean && birth != nullptr && birth->kind == kind && birth->source.value == value->id) birth->was_clean = true;
+    }
   } else if (kind != BirthKind::kUnwatched && labels_.get(value->labels).births.size() == 1) {
     // It was used before it was said to be the batch, or a parameter: now its birth has a name.
     Birth* birth = find_birth(labels_.get(value->labels).births.front());
@@ -170,9 +181,12 @@ void ValueGraph::on_samples(const SampleIdsRecord& record) {
 }
 
 // The step is over: which births' badness did the scaler hold back, and which is gone?
-void ValueGraph::judge_hits(const StepOutcome& outcome) {
-  step_was_bad_ = !hit_in_step_.empty();
+void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
+  step_was_bad_ = !hit_in_step_.empty() || bad_unseen;
   const bool clean = !step_was_bad_ && !outcome.held_back;
+  if (!hit_in_step_.empty()) streak_ = hit_in_step_;
+  if (!hit_in_step_.empty() && outcome.held_back) scaled_ = hit_in_step_;
+  if (clean) streak_.clear();
   for (BirthId id : hit_in_step_) {
     Birth* birth = find_birth(id);
     if (birth == nullptr) continue;
@@ -201,9 +215,9 @@ void ValueGraph::judge_hits(const StepOutcome& outcome) {
   open_trials_.clear();
 }
 
-std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome) {
+std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
   mark_unscaled();
-  judge_hits(outcome);
+  judge_hits(outcome, bad_unseen);
   step_over_ = true;
   if (outcome.held_back) last_skip_ = step.step;
   for (BirthId id : born_in_step_) {
@@ -265,6 +279,13 @@ void ValueGraph::settle() {
 
 void ValueGraph::finish() {
   settle();
+  for (const auto& [where, id] : changed_at_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->change->before.known) continue;
+    const auto norm = amax_before_.find(birth->source.name);
+    if (norm != amax_before_.end() && norm->second.first == birth->change->since_step)
+      birth->change->amax_before = norm->second.second;
+  }
   // The last step has no end: whether its optimizer ran is not known.
   for (BirthId id : hit_in_step_) {
     if (Birth* birth = find_birth(id)) birth->trial.open = true;
@@ -294,7 +315,11 @@ void ValueGraph::collect_garbage() {
     used[labels] = true;
     if (node != kNoNode) roots.push_back(node);
   };
-  values_.for_each([&](Value& value) { root(value.labels, value.node); });
+  std::vector<BirthId> suspects;
+  values_.for_each([&](Value& value) {
+    root(value.labels, value.node);
+    if (value.suspect != 0) suspects.push_back(value.suspect);
+  });
   values_.for_each_storage([&](StorageInfo& info) { root(info.residual_labels, info.residual_node); });
   for (BirthId id : pending_) {
     const Birth* birth = find_birth(id);
@@ -304,12 +329,15 @@ void ValueGraph::collect_garbage() {
   }
 
   std::vector<BirthId> alive = pending_;
+  alive.insert(alive.end(), suspects.begin(), suspects.end());
   for (LabelSetId id = 1; id < used.size(); ++id) {
     if (used[id]) alive.insert(alive.end(), labels_.get(id).births.begin(), labels_.get(id).births.end());
   }
   std::sort(alive.begin(), alive.end());
   std::erase_if(births_, [&](const auto& entry) {
-    return !entry.second->harmful && entry.second->swallow == nullptr && !std::binary_search(alive.begin(), alive.end(), entry.first);
+    const Birth& birth = *entry.second;
+    const bool kept = birth.harmful || birth.swallow != nullptr || birth.kind == BirthKind::kUnseenWrite;
+    return !kept && !std::binary_search(alive.begin(), alive.end(), entry.first);
   });
 
   const std::vector<LabelSetId> new_sets = labels_.keep(used);

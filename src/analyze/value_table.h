@@ -14,6 +14,7 @@ namespace nanhunt::analyze {
 
 using LabelSetId = std::uint32_t;  // src/analyze/labels.h; 0: no origin
 using NodeId = std::uint32_t;      // src/analyze/chain.h
+using BirthId = std::uint32_t;     // src/analyze/birth.h, in order of birth
 inline constexpr NodeId kNoNode = 0xFFFFFFFFu;
 
 // Which kinds of non-finite numbers.
@@ -63,6 +64,7 @@ struct Value {
   StringId name = 0;      // from a mark, or inherited by an in-place write
   LabelSetId labels = 0;  // origins its badness descends from
   NodeId node = kNoNode;
+  BirthId suspect = 0;    // a change that nobody saw, or memory never written, that it descends from; 0: none
   std::int32_t newer = -1, older = -1;  // neighbours in the storage's list
   std::uint8_t roles = 0;               // bit per MarkKind
   std::uint8_t bad = 0;                 // BadKind bits, from its own statistics

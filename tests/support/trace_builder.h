@@ -206,6 +206,31 @@ class TraceBuilder {
     event.probes = {record};
     log_.push_back(std::move(event));
   }
+  // The contents of `value` are found changed, last seen right after the op made last. From then on they are what is
+  // given back.
+  Handle changed(const Handle& value, const Numbers& now, bool opaque = false) {
+    const Handle after = add_value({0, value.storage, value.version}, now, kNoSeq, 0);
+    RecordBatch event;
+    event.changed = {{seq_, step_, value.id, after.id, seq_ == 0 ? kNoSeq : seq_ - 1, step_, opaque}};
+    log_.push_back(std::move(event));
+    return after;
+  }
+  // What the sentinel found in the step at hand: `bad` as in HealthRecord.
+  void health(std::uint32_t bad = 0, const std::string& first_bad = "", double gradient_norm = 1) {
+    RecordBatch event;
+    event.health = {{seq_, step_, bad, bad == 0 ? 0u : 1u, string(first_bad), gradient_norm, 1}};
+    log_.push_back(std::move(event));
+  }
+  void norm(const std::string& path, std::uint32_t at_step, double norm, double amax) {
+    RecordBatch event;
+    event.norms = {{seq_, at_step, MarkKind::kParameter, string(path), norm, amax}};
+    log_.push_back(std::move(event));
+  }
+  void replay(ReplayResult result, const std::string& text = "", ReplayTrigger trigger = ReplayTrigger::kLoss) {
+    RecordBatch event;
+    event.replays = {{seq_, step_, trigger, result, string(text)}};
+    log_.push_back(std::move(event));
+  }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;
     event.experiments = {record};
@@ -340,6 +365,10 @@ class TraceBuilder {
     add(to.drops, event.drops);
     add(to.scaler, event.scaler);
     add(to.histograms, event.histograms);
+    add(to.health, event.health);
+    add(to.norms, event.norms);
+    add(to.replays, event.replays);
+    add(to.changed, event.changed);
   }
 
   std::vector<RecordBatch> log_;  // one event each, in order

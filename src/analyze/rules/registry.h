@@ -9,6 +9,10 @@ namespace nanhunt::analyze {
 extern const Rule kApiMisuseRule;
 extern const Rule kBadInputRule;
 extern const Rule kBadStateRule;
+extern const Rule kCorruptionRule;
+extern const Rule kUnseenKernelRule;
+extern const Rule kUninitialisedRule;
+extern const Rule kCommRule;
 extern const Rule kEpsUnderflowRule;
 extern const Rule kUnderflowRule;
 extern const Rule kDivideByZeroRule;

@@ -44,7 +44,8 @@ bool may_be_magnitude(const Case& c) {
 Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   const Birth& birth = c.birth;
   const Phase phase = birth.at.phase;
-  if (cls != FindingClass::kOverflow || birth.kind != BirthKind::kOp) return Excuse::kNone;
+  const bool may_be_scaled = cls == FindingClass::kOverflow || cls == FindingClass::kComm;
+  if (!may_be_scaled || birth.kind != BirthKind::kOp) return Excuse::kNone;
   if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return Excuse::kNone;
   if (!may_be_magnitude(c)) return Excuse::kNone;
   const ScaleTrial& trial = birth.trial;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/sentinel_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/analyze/advice.h"
+#include "src/analyze/rules/exploding.h"
+#include "src/analyze/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr std::uint32_t kGradientBit = bit(MarkKind::kDoorGradient);
+constexpr std::uint32_t kLastingBits = bit(MarkKind::kParameter) | bit(MarkKind::kState) | bit(MarkKind::kBuffer);
+constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | kGradientBit | kLastingBits;
+
+// "the loss and gradients (first: fc1.weight)".
+std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::uint32_t which, const char* words) {
+    if ((bad & which) != 0) parts.emplace_back(words);
+  };
+  add(bit(MarkKind::kBatch), "the batch");
+  add(bit(MarkKind::kLabel), "labels");
+  add(bit(MarkKind::kLoss), "the loss");
+  add(kGradientBit, "gradients");
+  add(bit(MarkKind::kParameter), "parameters");
+  add(bit(MarkKind::kState), "optimizer state");
+  add(bit(MarkKind::kBuffer), "buffers");
+  std::string text = join(parts, 8, " and ");
+  if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
+  return text;
+}
+
+Phase phase_of(std::uint32_t bad) {
+  if ((bad & bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
+  if ((bad & kGradientBit) != 0) return Phase::kBackward;
+  return Phase::kOptimizer;
+}
+
+void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
+  const auto add = [&](MarkKind kind, const char* words) {
+    if ((bad & bit(kind)) != 0) f.sinks.emplace_back(words);
+  };
+  add(MarkKind::kLoss, "loss");
+  add(MarkKind::kDoorGradient, "gradients");
+  add(MarkKind::kParameter, "parameters");
+  add(MarkKind::kState, "optimizer state");
+  add(MarkKind::kBuffer, "buffers");
+  if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
+}
+
+}  // namespace
+
+void SentinelWatch::on_health(const HealthRecord& record) { pending_ = record; }
+
+void SentinelWatch::on_replay(const ReplayRecord& record) {
+  if (record.result == ReplayResult::kBegin) ++replays_begun_;
+  if (record.result == ReplayResult::kRefused) ++refusals_;
+  if (replays_.size() >= kMaxReplays && !replays_.contains(record.step)) return;
+  Replay& replay = replays_[record.step];
+  // A step can be replayed at the door and once more after its optimizer; a refusal says nothing against what was replayed.
+  const bool replayed = replay.result != ReplayResult::kBegin && replay.result != ReplayResult::kRefused;
+  if (replayed && (record.result == ReplayResult::kBegin || record.result == ReplayResult::kRefused)) return;
+  replay = {record.trigger, record.result, names_.text(record.text)};
+}
+
+bool SentinelWatch::was_refused(std::uint32_t step) const {
+  const auto it = replays_.find(step);
+  return it != replays_.end() && it->second.result == ReplayResult::kRefused;
+}
+
+bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph) {
+  now_.reset();
+  if (!pending_ || pending_->step != step.step) return false;
+  now_ = std::exchange(pending_, std::nullopt);
+  const HealthRecord& health = *now_;
+  ++steps_;
+  graph.on_clean_parts(step.step, kLastingBits & ~health.bad);
+  const bool bad = (health.bad & kSinkBits) != 0;
+  if (!bad) {
+    if (open_ && !outcome.held_back) {
+      riddles_.back().ended = true;
+      riddles_.back().good_scale = outcome.scale;
+      open_ = false;
+    }
+    return false;
+  }
+  if (graph.step_is_bad()) return false;  // its records show it
+  const auto replay = replays_.find(step.step);
+  const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
+                                                         replay->second.result == ReplayResult::kDiffers);
+  if (!open_ && !clean_replay && graph.on_unreplayed(step.step, health.bad, outcome.held_back)) return false;
+  if (!open_) {
+    if (riddles_.size() >= kMaxRiddles) {
+      ++riddles_left_out_;
+      return true;
+    }
+    open_ = true;
+    Riddle riddle;
+    riddle.first = step.step;
+    riddle.bad = health.bad;
+    riddle.bad_tensors = health.bad_tensors;
+    riddle.first_path = names_.text(health.first_bad);
+    riddle.scale = outcome.scale;
+    if (replay != replays_.end()) riddle.replay = replay->second;
+    riddles_.push_back(std::move(riddle));
+  }
+  Riddle& riddle = riddles_.back();
+  riddle.last = step.step;
+  ++riddle.count;
+  riddle.all_bad |= health.bad;
+  riddle.held_back = riddle.held_back && outcome.held_back;
+  riddle.scaled = riddle.scaled && outcome.scaled;
+  return true;
+}
+
+// Only gradients were bad, and a scaler held the optimizer back each time.
+bool SentinelWatch::is_calibration(const Riddle& riddle) const {
+  return riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit && !riddle.replay;
+}
+
+void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) const {
+  const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
+  f.cls = FindingClass::kNotReproducible;
+  f.severity = harmed ? Severity::kFault : Severity::kWarning;
+  f.confidence = riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
+  f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first,
+                        bad_parts(riddle.bad, riddle.first_path));
+  f.explanation =
+      "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not in the "
+      "program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does not repeat.";
+  f.evidence.push_back(riddle.replay->text);
+  f.advice = {make_advice("check-memory"), make_advice("record-ops")};
+}
+
+void SentinelWatch::tell_unexplained(Finding& f, const Riddle& riddle) const {
+  f.cls = FindingClass::kUnexplained;
+  f.confidence = Confidence::kInferred;
+  f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
+                        bad_parts(riddle.bad, riddle.first_path));
+  f.explanation = riddle.replay && riddle.replay->result == ReplayResult::kRefused
+                      ? "The sentinel saw it, and the step was not replayed: " + riddle.replay->text
+                      : "The sentinel saw it, and the step was not replayed.";
+  f.advice = {make_advice("record-ops")};
+}
+
+Finding SentinelWatch::tell(const Riddle& riddle) const {
+  Finding f;
+  f.severity = Severity::kFault;
+  f.place.step = f.first_step = riddle.first;
+  f.last_step = riddle.last;
+  f.occurrence_count = riddle.count;
+  f.scale = riddle.scale;
+  f.place.phase = phase_of(riddle.bad);
+  f.bad_elements = 0;
+  const bool tried = riddle.replay && (riddle.replay->result == ReplayResult::kClean ||
+                                       riddle.replay->result == ReplayResult::kDiffers);
+  if (tried) {
+    tell_not_reproducible(f, riddle);
+  } else {
+    tell_unexplained(f, riddle);
+  }
+  if (is_calibration(riddle)) {
+    f.cls = FindingClass::kScalerCalibration;
+    f.severity = Severity::kInfo;
+    f.benign = riddle.ended;
+    f.title = riddle.ended ? fmt::format("The loss scaler held back {} whose gradients were not finite",
+                                         count_of(static_cast<std::int64_t>(riddle.count), "step"))
+                           : "The trace ends while the loss scaler skips steps";
+    f.explanation = "No such step was replayed, so the op is not known. No parameter, state or buffer was touched.";
+  }
+  add_sinks(f, riddle.bad, riddle.first_path);
+  if (riddle.last > riddle.first)
+    f.evidence.push_back(fmt::format("So it stayed until step {}.", riddle.last));
+  return f;
+}
+
+void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths) const {
+  for (Finding& f : findings) {
+    if (!f.place.op && f.cls != FindingClass::kExploding) continue;
+    const auto replay = replays_.find(f.place.step);
+    if (replay == replays_.end()) continue;
+    const std::uint32_t step = f.place.step;
+    switch (replay->second.result) {
+      case ReplayResult::kReproduced:
+        f.evidence.push_back(fmt::format("Seen in a replay of step {}, which came out bit for bit as the step itself. {}", step,
+                                         replay->second.text));
+        break;
+      case ReplayResult::kDiffers:
+        f.confidence = Confidence::kInferred;
+        f.evidence.push_back(fmt::format("Seen in a replay of step {}, which was bad too, but not in the same way. {}", step,
+                                         replay->second.text));
+        break;
+      case ReplayResult::kBegin:
+        f.confidence = Confidence::kInferred;
+        f.evidence.push_back(fmt::format("Seen in a replay of step {} whose end the trace does not hold.", step));
+        break;
+      case ReplayResult::kRefused:
+        f.evidence.push_back(fmt::format("Step {} was not replayed: {}", step, replay->second.text));
+        break;
+      case ReplayResult::kClean:
+        break;
+    }
+  }
+  for (const Riddle& riddle : riddles_) {
+    // What was bad at the start of later steps is what this left behind.
+    std::uint64_t more = 0;
+    std::uint32_t last = riddle.last;
+    std::erase_if(findings, [&](const Finding& f) {
+      const bool follows = f.cls == FindingClass::kBadState && f.first_step > riddle.first &&
+                           (!riddle.ended || f.first_step <= riddle.last + 1);
+      if (follows) {
+        more += f.occurrence_count;
+        last = std::max(last, f.last_step);
+      }
+      return follows;
+    });
+    Finding f = tell(riddle);
+    f.occurrence_count += more;
+    f.last_step = last;
+    const auto growth = std::find_if(growths.begin(), growths.end(),
+                                     [&](const Growth& g) { return g.step == riddle.first; });
+    if (growth != growths.end() && f.cls == FindingClass::kUnexplained) tell_exploding(f, *growth);
+    findings.push_back(std::move(f));
+  }
+}
+
+void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
+  if (!seen()) return;
+  coverage.unwatched.push_back(fmt::format(
+      "The operations of steps that were not replayed{}: a flip that came and went, an infinity that an operation swallowed, "
+      "or an update that rounding lost is not seen where loss, gradients and parameters stay finite. Level ops sees them.",
+      level.empty() ? "" : fmt::format(" (level {})", level)));
+  if (refusals_ > 0) {
+    std::string why;
+    for (const auto& [step, replay] : replays_) {
+      if (why.empty() && replay.result == ReplayResult::kRefused) why = fmt::format(" Step {}: {}", step, replay.text);
+    }
+    coverage.unwatched.push_back(
+        fmt::format("{} that could not be replayed.{}", count_of(static_cast<std::int64_t>(refusals_), "bad step"), why));
+  }
+  if (riddles_left_out_ > 0)
+    coverage.unwatched.push_back(fmt::format("{} further bad steps without a replay.", riddles_left_out_));
+}
+
+}  // namespace nanhunt::analyze

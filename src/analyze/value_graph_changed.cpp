@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of ValueGraph that follows what changed unseen, what was never written, and what the sentinel saw of steps that
+// are not in the trace.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "src/analyze/lifecycle.h"
+#include "src/analyze/slice.h"
+#include "src/analyze/value_graph.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient) | bit(MarkKind::kParameter) |
+                                    bit(MarkKind::kState) | bit(MarkKind::kBuffer);
+
+bool grew(double before, double after) {
+  return std::isfinite(after) && after >= kGrossChange * std::max(before, kNegligible);
+}
+
+// How the contents changed, as far as statistics tell. Without those of before anything may have.
+void judge(Change& change, const Value& after) {
+  if (after.bad != 0) {
+    change.gross = change.carries = true;
+    return;
+  }
+  const ValueStats& now = after.stats;
+  const ValueStats& then = change.before.stats;
+  if (!change.before.known || !then.counted() || !now.counted()) {
+    change.carries = true;
+    return;
+  }
+  change.gross = grew(then.amax, now.amax);
+  // A sign or a zero where there was none can lead out of the domain of what follows.
+  change.carries = change.gross || (then.min >= 0 && now.min < 0) || (then.zero == 0 && now.zero > 0);
+}
+
+}  // namespace
+
+// Where the contents are at home: the parameter, or the op that made them.
+void ValueGraph::place_change(Birth& birth, const Value& value) {
+  birth.source.name = value.name;
+  for (const MarkKind kind : {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer, MarkKind::kBatch, MarkKind::kLabel}) {
+    if (!value.has_role(kind)) continue;
+    const bool data = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
+    birth.role = kind;
+    birth.at.phase = Phase::kData;
+    birth.at.op = data ? kBatchOp : kStateOp;
+    birth.at.module = data ? 0 : value.name;
+    return;
+  }
+  birth.role = MarkKind::kLoss;  // none of these
+  if (const RecentOp* producer = ring_.find(value.producer)) {
+    birth.at.phase = producer->phase;
+    birth.at.op = producer->op;
+    birth.at.module = producer->module;
+  }
+}
+
+void ValueGraph::on_changed(const ChangedRecord& record) {
+  collect_garbage_if_needed();
+  enter_step(record.step);
+  Value* after = values_.find(record.after);
+  if (after == nullptr) return;
+  Value* before = values_.find(record.before);
+  if (before != nullptr) {
+    if (after->name == 0) after->name = before->name;
+    after->roles = static_cast<std::uint8_t>(after->roles | before->roles);
+    after->made_in = before->made_in;
+    after->made_step = before->made_step;
+  }
+  const auto key = std::pair(after->storage, after->version);
+  if (const auto known = changed_at_.find(key); known != changed_at_.end() && find_birth(known->second) != nullptr) {
+    // The same change, seen through another view.
+    const Birth& birth = *find_birth(known->second);
+    after->suspect = birth.id;
+    if (after->bad != 0) carry(*after, labels_.of(birth.id), Deliberate::kNo, birth.node);
+    return;
+  }
+  ++counts_.changes;
+  if (before != nullptr && before->resolved && (after->bad & ~before->bad) == 0 && after->bad != 0) {
+    carry(*after, before->labels, before->deliberate, before->node);  // bad as it was
+    return;
+  }
+  if (changed_at_.size() >= kMaxChanges) return;
+
+  OpRef at;
+  at.step = record.step;
+  at.op = kUnwatchedOp;
+  at.phase = Phase::kData;
+  Birth& birth = new_birth(BirthKind::kUnseenWrite, at);
+  birth.lifecycle = Lifecycle::kUnknown;
+  birth.watched = before != nullptr && before->has_stats;
+  birth.source = snapshot(after, OpArg{after->id, 0, ArgRole::kRead});
+  birth.change = std::make_unique<Change>();
+  Change& change = *birth.change;
+  if (before != nullptr) change.before = snapshot(before, OpArg{before->id, 0, ArgRole::kRead});
+  change.opaque = record.opaque;
+  change.since_step = record.since_step;
+  change.has_since = record.since_step <= record.step;
+  if (const RecentOp* op = ring_.find(record.since_seq)) {
+    change.since = OpRef{op->seq, op->step, 0, op->phase, op->module, op->op};
+  }
+  change.reader.seq = record.seq;  // that op, once it comes
+  judge(change, *after);
+  // A view of a parameter is at home where the parameter is.
+  const Value* home = before != nullptr ? before : after;
+  for (int depth = 0; depth < 64 && home->base != 0 && home->roles == 0; ++depth) {
+    const Value* base = values_.find(home->base);
+    if (base == nullptr) break;
+    home = base;
+  }
+  place_change(birth, *home);
+  if (birth.source.name == 0) birth.source.name = after->name;
+  birth.node = add_node(*after, birth.at, Lifecycle::kUnknown, birth.id, {});
+  after->suspect = birth.id;
+  changed_at_.emplace(key, birth.id);
+  unread_changes_.push_back(birth.id);
+  suspect_until_ = std::max(suspect_until_, record.step + kSuspectSteps);
+  if (after->bad != 0) {
+    carry(*after, labels_.of(birth.id), Deliberate::kNo, birth.node);
+    note_first(after->labels, after->bad, birth.at);
+  }
+}
+
+void ValueGraph::on_norm(const NormRecord& record) {
+  if (record.kind != MarkKind::kParameter || record.path == 0 || !std::isfinite(record.amax)) return;
+  for (const auto& [where, id] : changed_at_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->change->before.known || birth->change->since_step != record.step) continue;
+    if (amax_before_.size() < kMaxNorms) amax_before_[record.path] = {record.step, record.amax};
+    return;
+  }
+}
+
+// The change from which badness of this op's outputs would descend. `to_blame`: the op reads it itself, or it was gross.
+BirthId ValueGraph::suspect_of(const OpInView& op, bool to_blame) {
+  BirthId first = 0;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    if (value == nullptr || value->suspect == 0) continue;
+    if (op.inputs[i].role == ArgRole::kOverwritten && op.info->has(kOverwritesAll)) continue;
+    const Birth* birth = find_birth(value->suspect);
+    if (birth == nullptr || birth->change == nullptr || op.record->step > birth->at.step + kSuspectSteps) continue;
+    const bool itself = birth->source.value == value->id;
+    if (!birth->change->carries && !(to_blame && itself)) continue;
+    if (first == 0 || birth->id < first) first = birth->id;
+  }
+  return first;
+}
+
+void ValueGraph::follow_suspects(const OpInView& op) {
+  if (op.record->step > suspect_until_) return;
+  const BirthId suspect = suspect_of(op, /*to_blame=*/false);
+  if (suspect == 0) return;
+  for (Value* value : op.out) {
+    if (value != nullptr && value->suspect == 0) value->suspect = suspect;
+  }
+}
+
+void ValueGraph::note_reader(const OpInView& op, const OpRef& at) {
+  std::erase_if(unread_changes_, [&](BirthId id) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) return true;
+    for (std::size_t i = 0; i < op.in.size(); ++i) {
+      if (op.in[i] == nullptr || op.in[i]->suspect != id) continue;
+      const bool overwrites = op.inputs[i].role == ArgRole::kOverwritten && op.info->has(kOverwritesAll);
+      if (!overwrites) birth->change->reader = at;
+      return true;
+    }
+    return false;
+  });
+  constexpr std::size_t kMaxUnread = 4096;
+  if (unread_changes_.size() > kMaxUnread) unread_changes_.erase(unread_changes_.begin());
+}
+
+// What an op like `empty` gives out is whatever the memory held before. It harms whom reads it before it is written.
+void ValueGraph::make_garbage(const OpInView& op, const OpRef& at) {
+  for (Value* value : op.out) {
+    if (value == nullptr) continue;
+    Birth& birth = new_birth(BirthKind::kGarbage, at);
+    birth.lifecycle = Lifecycle::kUnknown;
+    birth.call_site = op.record->call_site;
+    birth.source = snapshot(value, OpArg{value->id, 0, ArgRole::kRead});
+    birth.change = std::make_unique<Change>();
+    birth.change->carries = true;
+    birth.node = add_node(*value, at, Lifecycle::kUnknown, birth.id, {});
+    value->suspect = birth.id;
+    unread_changes_.push_back(birth.id);
+    suspect_until_ = std::max(suspect_until_, at.step + kSuspectSteps);
+    if (value->bad != 0) carry(*value, labels_.of(birth.id), Deliberate::kNo, birth.node);
+  }
+}
+
+void ValueGraph::on_refused_mark(const MarkRecord& mark) {
+  Value* value = values_.find(mark.value);
+  const bool unknown = value != nullptr && value->bad != 0 && !value->resolved && !inherit(*value, 0);
+  if (!unknown) return on_mark(mark);
+  if (mark.path != 0) value->name = mark.path;
+  value->add_role(mark.kind);
+}
+
+std::vector<const Birth*> ValueGraph::changes() const {
+  std::vector<const Birth*> out;
+  for (const auto& [id, birth] : births_) {
+    if (birth->kind == BirthKind::kUnseenWrite) out.push_back(birth.get());
+  }
+  return out;
+}
+
+bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back) {
+  if (!hit_in_step_.empty()) return true;
+  const bool gradients_alone = (bad & kSinkBits) == bit(MarkKind::kDoorGradient);
+  const std::vector<BirthId>& to_answer = streak_.empty() && gradients_alone && held_back ? scaled_ : streak_;
+  bool answered = false;
+  for (BirthId id : to_answer) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->hit_in_step) continue;
+    birth->events.add(step);
+    birth->trial.only_gradients = birth->trial.only_gradients && gradients_alone;
+    birth->hit_in_step = true;
+    hit_in_step_.push_back(id);
+    if ((bad & bit(MarkKind::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
+    answered = true;
+  }
+  return answered;
+}
+
+}  // namespace nanhunt::analyze

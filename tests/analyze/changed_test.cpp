@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// corruption, unseen_kernel, uninitialised, comm: a planted bug each, and its repaired twin.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+// w is a parameter, h = w * x is read by exp, whose sum is the loss. Between the two h may change.
+struct Flip {
+  std::optional<Numbers> h = std::nullopt;  // what h holds when exp reads it
+  std::optional<Numbers> w = std::nullopt;  // what w holds when mul reads it
+  Numbers exp = finite(), loss = finite(1);
+  bool opaque = false;
+};
+Analysis trained_with(const Flip& flip) {
+  TraceBuilder t;
+  t.step(4);
+  Handle w = t.value(finite().range(-1, 1));
+  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.in("fc0").op("relu", {{"self", t.value(finite())}}, finite());
+  if (flip.w) w = t.changed(w, *flip.w);
+  Handle h = t.in("fc1").op("mul", {{"self", w}, {"other", t.value(finite())}}, flip.w ? *flip.w : finite());
+  if (flip.h) h = t.changed(h, *flip.h, flip.opaque);
+  const Handle e = t.in("fc2").op("exp", {{"self", h}}, flip.exp);
+  const Handle loss = t.in("<loss>", Phase::kLoss).op("sum", {{"self", e}}, flip.loss);
+  t.mark(MarkKind::kLoss, "loss", loss);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Corruption, of_an_intermediate_is_named_where_it_was_made_with_the_interval) {
+  const Analysis a = trained_with({.h = finite().range(-1, 3e38), .w = {}, .exp = finite().inf(1), .loss = finite(1).inf(1)});
+  EXPECT_EQ(table(a), "corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.title, "Contents of the output of mul in fc1 changed with nothing writing them: the largest magnitude went from 1 to 3e38");
+  EXPECT_THAT(f.explanation, HasSubstr("between mul in fc1 (forward, step 4) and exp in fc2 (forward, step 4)"));
+  EXPECT_THAT(f.evidence, Contains("Before: -1 to 1, largest magnitude 1."));
+  EXPECT_THAT(f.evidence, Contains("After: -1 to 3e38, largest magnitude 3e38."));
+  EXPECT_THAT(f.evidence, Contains("Made of it, numbers first stopped being finite at exp in fc2 (forward, step 4)."));
+  EXPECT_EQ(f.advice.at(0).id, "check-memory");
+  EXPECT_EQ(f.sinks, std::vector<std::string>{"loss"});
+}
+
+TEST(Corruption, is_not_blamed_where_nothing_changed) {
+  EXPECT_EQ(table(trained_with({.h = {}, .w = {}, .exp = finite().inf(1), .loss = finite(1).inf(1)})),
+            "unexplained | exp | fc2 | forward | step 4 | appear | inferred\n");
+  EXPECT_EQ(table(trained_with({})), "clean\n");
+}
+
+TEST(Corruption, of_a_parameter_is_named_as_that_parameter_and_follows_finite_values) {
+  const Numbers flipped = finite().range(-1, 1e30);
+  const Analysis a = trained_with({.h = {}, .w = flipped, .exp = finite().inf(1), .loss = finite(1).inf(1)});
+  EXPECT_EQ(table(a), "corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+  EXPECT_THAT(a.findings[0].title, HasSubstr("Contents of parameter fc1.weight changed"));
+}
+
+TEST(Corruption, that_is_bad_itself_is_the_origin_of_what_it_fed) {
+  const Analysis a = trained_with({.h = finite().nan(1), .w = {}, .exp = finite().nan(1), .loss = finite(1).nan(1)});
+  EXPECT_EQ(table(a), "corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
+  EXPECT_THAT(a.findings[0].evidence, Contains(HasSubstr("One element accounts for all of the change")));
+}
+
+TEST(Corruption, without_harm_is_a_warning_where_it_was_gross_and_information_else) {
+  EXPECT_EQ(table(trained_with({.h = finite().range(-1, 20)})),
+            "warning corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
+  const Analysis small = trained_with({.h = finite().range(-1, 1.5)});
+  EXPECT_EQ(table(small), "info corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
+  EXPECT_EQ(small.verdict.status, VerdictStatus::kClean);
+}
+
+TEST(Corruption, that_was_small_takes_no_blame_for_what_overflows_further_on) {
+  const Analysis a = trained_with({.h = {}, .w = finite().range(-1, 1.5), .exp = finite().inf(1), .loss = finite(1).inf(1)});
+  EXPECT_EQ(table(a),
+            "unexplained | exp | fc2 | forward | step 4 | appear | inferred\n"
+            "info corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+}
+
+TEST(Corruption, does_not_depend_on_how_the_records_are_cut) {
+  TraceBuilder t;
+  Handle x = t.value(finite());
+  t.in("fc1").op("relu", {{"self", x}}, finite());
+  x = t.changed(x, finite().nan(1));
+  const Handle y = t.op("neg", {{"self", x}}, finite().nan(1));
+  t.mark(MarkKind::kLoss, "loss", y);
+  t.end_step();
+  const std::string whole = table(analysis_of(t));
+  for (std::size_t events : {1u, 2u, 3u, 5u}) EXPECT_EQ(table(analysis_of(t, events)), whole);
+}
+
+TEST(UnseenKernel, is_said_where_an_opaque_call_had_the_contents) {
+  const Analysis a = trained_with(
+      {.h = finite().range(-1, 3e38), .w = {}, .exp = finite().inf(1), .loss = finite(1).inf(1), .opaque = true});
+  EXPECT_EQ(table(a), "unseen_kernel | mul | fc1 | forward | step 4 | unknown | observed\n");
+  EXPECT_THAT(a.findings[0].explanation, HasSubstr("A call whose inside is not watched had the tensor"));
+  EXPECT_EQ(table(trained_with({.opaque = true})), "clean\n");
+}
+
+// A buffer from `empty`, written or not before it is added.
+Analysis with_buffer(bool written, const Numbers& garbage) {
+  TraceBuilder t;
+  Handle b = t.in("fc1").op("empty_like", {{"self", t.value(finite())}}, garbage);
+  const bool bad = !written && garbage.nan_count > 0;
+  if (written) t.in_place("zero_", b, {}, finite().zeros(8).range(0, 0));
+  const Handle sum = t.op("add", {{"self", b}, {"other", t.value(finite())}}, bad ? garbage : finite());
+  const bool huge = !written && garbage.high > 1e30;
+  const Handle e = t.op("exp", {{"self", sum}}, bad ? garbage : huge ? finite().inf(1) : finite());
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Uninitialised, memory_that_is_read_before_it_is_written_is_named_and_written_memory_is_silent) {
+  const Analysis nan = with_buffer(false, finite().nan(3));
+  EXPECT_EQ(table(nan), "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");
+  EXPECT_EQ(nan.findings[0].title, "Memory that empty_like in fc1 gave out was read by add in fc1 before anything had written it");
+  EXPECT_EQ(table(with_buffer(true, finite().nan(3))), "clean\n");
+}
+
+TEST(Uninitialised, garbage_that_is_finite_but_huge_answers_for_the_overflow_it_leads_to) {
+  EXPECT_EQ(table(with_buffer(false, finite().range(-1, 3e38))),
+            "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");
+  EXPECT_EQ(table(with_buffer(true, finite().range(-1, 3e38))), "clean\n");
+}
+
+Analysis reduced(const Numbers& mine, const Numbers& all) {
+  TraceBuilder t;
+  Handle g = t.in("fc1", Phase::kBackward).op("mm_backward", {{"grad_output", t.value(finite())}}, mine);
+  const Handle sum = t.in("fc1", Phase::kComm).op("all_reduce", {{"self", g}}, all);
+  t.mark(MarkKind::kDoorGradient, "fc1.weight", sum);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Comm, bad_numbers_that_come_in_from_other_ranks_are_named_and_own_ones_are_not_laid_on_them) {
+  EXPECT_EQ(table(reduced(finite(), finite().nan(2))), "comm | all_reduce | fc1 | comm | step 0 | appear | inferred\n");
+  EXPECT_EQ(table(reduced(finite().nan(2), finite().nan(2))).substr(0, 22), "overflow | mm_backward");
+  EXPECT_EQ(table(reduced(finite(), finite())), "clean\n");
+}
+
+}  // namespace
+}  // namespace nanhunt

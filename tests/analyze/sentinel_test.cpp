@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces of level sentinel: one HealthRecord a step, and the records of the steps that were replayed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr std::uint32_t kLossBad = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient);
+constexpr std::uint32_t kGradientBad = bit(MarkKind::kDoorGradient);
+const double kNaN = std::nan("");
+
+void clean_steps(TraceBuilder& t, int count, double scale = 1) {
+  for (int i = 0; i < count; ++i) {
+    t.health();
+    t.end_step(1, scale);
+  }
+}
+// log of a zero makes the loss infinite. `bad`: false in a replay that stays finite.
+void record_loss(TraceBuilder& t, bool bad = true) {
+  const Handle p = t.in("fc1").op("softmax", {{"self", t.value(finite())}}, finite().zeros(bad ? 1 : 0).range(0, 1));
+  const Handle l = t.in("<loss>", Phase::kLoss).op("log", {{"self", p}}, bad ? finite().neg_inf(1) : finite());
+  t.mark(MarkKind::kLoss, "loss", l);
+}
+void replayed(TraceBuilder& t, ReplayResult result, bool bad, const std::string& text) {
+  t.replay(ReplayResult::kBegin);
+  record_loss(t, bad);
+  t.replay(result, text);
+}
+
+TEST(Sentinel, a_replayed_step_is_judged_as_at_level_ops) {
+  TraceBuilder t;
+  clean_steps(t, 3);
+  replayed(t, ReplayResult::kReproduced, true, "Compared: the loss.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 3 | appear | observed\n");
+  EXPECT_THAT(a.findings[0].evidence,
+              Contains("Seen in a replay of step 3, which came out bit for bit as the step itself. Compared: the loss."));
+  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("a flip that came and went")));
+  EXPECT_EQ(a.coverage.steps, 4u);
+}
+
+TEST(Sentinel, clean_steps_alone_are_clean) {
+  TraceBuilder t;
+  clean_steps(t, 5);
+  EXPECT_EQ(table(analysis_of(t)), "clean\n");
+}
+
+TEST(Sentinel, later_bad_steps_without_a_replay_count_for_the_origin) {
+  TraceBuilder t;
+  clean_steps(t, 1);
+  replayed(t, ReplayResult::kReproduced, true, "");
+  for (int i = 0; i < 5; ++i) {
+    t.health(kLossBad | bit(MarkKind::kParameter), "loss");
+    t.end_step(kNaN);
+  }
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 1 | appear | observed\n");
+  EXPECT_EQ(a.findings[0].occurrence_count, 5u);
+  EXPECT_EQ(a.findings[0].last_step, 5u);
+}
+
+TEST(Sentinel, a_replay_that_differs_is_believed_less) {
+  TraceBuilder t;
+  replayed(t, ReplayResult::kDiffers, true, "The loss has other bits.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 0 | appear | inferred\n");
+  EXPECT_THAT(a.findings[0].evidence, Contains(HasSubstr("not in the same way. The loss has other bits.")));
+}
+
+TEST(NotReproducible, a_step_that_stays_finite_when_replayed_is_named_with_what_it_harmed) {
+  TraceBuilder t;
+  clean_steps(t, 2);
+  replayed(t, ReplayResult::kClean, false, "Nothing became bad in the replay.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  // the optimizer has put NaN into the weights: the next replay begins with them
+  t.replay(ReplayResult::kBegin);
+  const Handle w = t.value(finite().nan(8));
+  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  const Handle y = t.in("fc1").op("mm", {{"self", w}, {"mat2", t.value(finite())}}, finite().nan(8));
+  t.mark(MarkKind::kLoss, "loss", y);
+  t.replay(ReplayResult::kReproduced);
+  t.health(kLossBad | bit(MarkKind::kParameter), "fc1.weight");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "not_reproducible | - | - | loss | step 2 | unknown | observed\n");
+  EXPECT_THAT(a.findings[0].title, HasSubstr("Step 2 went bad once and cannot be made to again: the loss and gradients"));
+  EXPECT_EQ(a.findings[0].occurrence_count, 2u);
+}
+
+TEST(NotReproducible, without_harm_is_a_warning_and_a_replay_that_goes_bad_again_is_no_such_thing) {
+  TraceBuilder t;
+  replayed(t, ReplayResult::kClean, false, "");
+  t.health(kGradientBad, "fc1.weight");
+  t.end_step(1, 1024, /*skipped=*/true);
+  clean_steps(t, 1, 512);
+  EXPECT_EQ(table(analysis_of(t)), "warning not_reproducible | - | - | backward | step 0 | unknown | observed\n");
+}
+
+TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do) {
+  TraceBuilder t;
+  clean_steps(t, 1);
+  t.replay(ReplayResult::kRefused, "Replays are switched off.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  t.health(kLossBad | bit(MarkKind::kParameter), "fc1.weight");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "unexplained | - | - | loss | step 1 | unknown | inferred\n");
+  EXPECT_THAT(a.findings[0].explanation, HasSubstr("Replays are switched off."));
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "record-ops");
+  EXPECT_EQ(a.findings[0].occurrence_count, 2u);
+  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("1 bad step that could not be replayed. Step 1: Replays are switched off.")));
+}
+
+TEST(Sentinel, a_refused_steps_bad_parameters_are_no_bad_checkpoint) {
+  TraceBuilder t;
+  clean_steps(t, 1);
+  t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().nan(3)));
+  t.replay(ReplayResult::kRefused, "No replay is left.");
+  t.health(bit(MarkKind::kParameter), "fc1.weight");
+  t.end_step();
+  EXPECT_EQ(table(analysis_of(t)), "unexplained | - | - | optimizer | step 1 | unknown | inferred\n");
+}
+
+// Overflow of scaled gradients in a replay, skipped steps without one, then clean steps at a lower scale.
+TEST(Sentinel, skips_of_a_scaler_that_settles_are_calibration) {
+  TraceBuilder t;
+  ScalerRecord made;
+  made.action = ScalerAction::kCreate;
+  made.scale = 65536;
+  made.growth_interval = 2000;
+  made.growth_factor = 2;
+  made.backoff_factor = 0.5;
+  t.scaler(made, "torch.amp");
+  double scale = 65536;
+  for (int i = 0; i < 6; ++i) {
+    ScalerRecord r;
+    r.scale = scale;
+    r.action = ScalerAction::kScale;
+    t.scaler(r);
+    const bool bad = i < 3;
+    if (i == 0) {
+      t.replay(ReplayResult::kBegin);
+      const Handle g = t.in("fc1", Phase::kBackward)
+                           .op("mm_backward", {{"grad_output", t.value(finite().range(-1, 6e4).as(DType::kF16))}},
+                               finite().inf(2).as(DType::kF16));
+      t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
+      t.replay(ReplayResult::kReproduced);
+    }
+    r.action = bad ? ScalerAction::kSkip : ScalerAction::kStep;
+    r.found_inf = bad;
+    t.scaler(r);
+    const double used = scale;
+    if (bad) scale /= 2;
+    r.action = ScalerAction::kUpdate;
+    r.scale = scale;
+    t.scaler(r);
+    t.health(bad ? kGradientBad : 0, bad ? "fc1.weight" : "");
+    t.end_step(1, used, bad);
+  }
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating) << table(a);
+  EXPECT_EQ(a.findings.at(0).occurrence_count, 3u);
+}
+
+TEST(Sentinel, growth_of_loss_and_weights_before_the_trip_is_exploding) {
+  TraceBuilder t;
+  double loss = 1, weights = 1;
+  for (int i = 0; i < 6; ++i, loss *= 10, weights *= 3) {
+    t.health(0, "", loss);
+    t.end_step(loss);
+  }
+  t.replay(ReplayResult::kBegin);
+  const Handle y = t.in("fc1").op("mul", {{"self", t.value(finite().range(-1, 1e38))}, {"other", t.value(finite().range(-1, 1e20))}},
+                                  finite().inf(1));
+  t.mark(MarkKind::kLoss, "loss", y);
+  t.replay(ReplayResult::kReproduced);
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    t.norm("fc1.weight", i, std::pow(3.0, i), 1);
+    t.norm("fc2.weight", i, std::pow(3.0, i), 1);
+  }
+  t.health(kLossBad, "loss", kNaN);
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(finding_class_name(a.findings[0].cls), "exploding") << table(a);
+  EXPECT_EQ(a.timeline.at(3).gradient_norm, 1000);
+}
+
+TEST(Sentinel, a_parameter_that_changed_unseen_is_held_against_the_norms_before) {
+  TraceBuilder t;
+  clean_steps(t, 3);
+  const Handle w = t.value(finite().range(-1, 1e30));
+  TraceBuilder copy = t;  // the twin: the same, but nothing changed
+  // when: a change whose contents before only the sentinel's checksum knew
+  const Handle after = t.changed({0, w.storage, w.version}, finite().range(-1, 1e30));
+  t.norm("fc1.weight", 3, 2, 0.5);
+  auto go_on = [](TraceBuilder& trace, const Handle& weight) {
+    trace.replay(ReplayResult::kBegin, "", ReplayTrigger::kChanged);
+    trace.mark(MarkKind::kParameter, "fc1.weight", weight);
+    const Handle y = trace.in("fc1").op("pow", {{"self", weight}}, finite().inf(1), {{"exponent", 2.0}});
+    trace.mark(MarkKind::kLoss, "loss", y);
+    trace.replay(ReplayResult::kReproduced);
+    trace.health(kLossBad | kHealthChanged, "fc1.weight");
+    trace.end_step(kNaN);
+  };
+  go_on(t, after);
+  go_on(copy, w);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "corruption | <state> | fc1.weight | data | step 3 | unknown | inferred\n");
+  EXPECT_THAT(a.findings[0].evidence, Contains("Before: largest magnitude 0.5."));
+  EXPECT_EQ(table(analysis_of(copy)), "overflow | pow | fc1 | forward | step 3 | appear | observed\n");
+}
+
+}  // namespace
+}  // namespace nanhunt
