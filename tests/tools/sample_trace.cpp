@@ -136,6 +136,12 @@ std::string write_sample_trace(const std::string& run, const TraceOptions& optio
       EXPECT_TRUE((*writer)->write(make_watching(step)));
     }
   }
+  if (!options.capture.empty()) {
+    RecordBatch captured;
+    captured.strings = {{kCapture, options.capture}};
+    captured.captures = {{4, 2, kCapture, 16}};
+    EXPECT_TRUE((*writer)->write(captured));
+  }
   if (options.clean_end) {
     EXPECT_TRUE((*writer)->close());
   }

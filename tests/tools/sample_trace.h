@@ -15,6 +15,7 @@ struct TraceOptions {
   std::uint32_t rank = 0;
   std::string framework = "test";
   bool watched = false;  // one row of each kind that watching a run and replaying its steps adds, in step 2
+  std::string capture = {};  // file name in a CaptureRecord of the bad op, seq 4
 };
 
 // Writes RUN/rank-NNNNN/attempt-K and gives the segment's path.
