@@ -134,6 +134,8 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
   if (to <= from + 1) return std::nullopt;
   g.gradient_to = entries_[to - 1].gradient;
   if (!positive(g.loss_from) || g.loss_to < kLossGrowth * g.loss_from) return std::nullopt;
+  // One jump from calm is one accident: of a layer, or of a batch.
+  if (std::fabs(entries_[newest - 2].loss) < kEarlyGrowth * g.loss_from) return std::nullopt;
   if (!positive(g.gradient_from) || g.gradient_to < kGradientGrowth * g.gradient_from) return std::nullopt;
 
   struct Layer {

@@ -19,6 +19,7 @@ namespace nanhunt::analyze {
 inline constexpr std::size_t kGrowthWindow = 32;  // steps looked back over
 inline constexpr std::size_t kGrowthSteps = 3;    // of them with a finite loss, from the smallest on
 inline constexpr double kLossGrowth = 100;        // factor over those steps
+inline constexpr double kEarlyGrowth = 4;         // of the loss, one step before the last finite one
 inline constexpr double kGradientGrowth = 100;
 inline constexpr double kWeightGrowth = 2;        // of most layers
 inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers

@@ -2,6 +2,7 @@
 // Rule exploding: training as a whole grew before it overflowed. Growth of one layer alone is an overflow there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/trace_builder.h"
@@ -15,6 +16,7 @@ struct Divergence {
   double loss = 3000, gradient = 2000;        // factor per step
   std::vector<double> weights = {8, 6, 5};    // factor per step, of each layer
   int steps = 4;                              // finite ones
+  int calm = 0;                               // of them, at first, without growth
   bool overflow = true;
   std::uint32_t missing = 0;                  // steps after each that the trace does not hold
 };
@@ -23,7 +25,8 @@ Analysis diverging(const Divergence& d) {
   TraceBuilder t;
   std::vector<Handle> weights;
   const auto path = [](std::size_t layer) { return "net." + std::to_string(layer) + ".weight"; };
-  const auto norm = [](double factor, int step) { return std::pow(factor * factor, step); };
+  const auto grown = [&](int step) { return std::max(0, step - d.calm); };
+  const auto norm = [&](double factor, int step) { return std::pow(factor * factor, grown(step)); };
   for (std::size_t i = 0; i < d.weights.size(); ++i) {
     weights.push_back(t.value(finite().squares(1)));
     t.mark(MarkKind::kParameter, path(i), weights[i]);
@@ -42,7 +45,7 @@ Analysis diverging(const Divergence& d) {
       t.in(path(i), Phase::kOptimizer).in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
       t.mark(MarkKind::kParameter, path(i), weights[i]);
     }
-    t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, step));
+    t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, grown(step)));
     t.step(t.now() + d.missing);
   }
   return analysis_of(t);
@@ -64,6 +67,12 @@ TEST(Exploding, needs_loss_gradients_and_most_layers_to_grow_over_several_steps)
   EXPECT_EQ(table(diverging({.loss = 1.1})), overflow);
   EXPECT_EQ(table(diverging({.gradient = 1.1})), overflow);
   EXPECT_EQ(table(diverging({.steps = 2})), "overflow | mse_loss | <loss> | loss | step 2 | appear | observed\n");
+}
+
+TEST(Exploding, is_not_told_of_one_jump_from_calm) {
+  const std::string overflow = "overflow | mse_loss | <loss> | loss | step 6 | appear | observed\n";
+  EXPECT_EQ(table(diverging({.steps = 6, .calm = 4})), overflow);
+  EXPECT_EQ(table(diverging({.steps = 6, .calm = 3})), "exploding | - | net.0 | loss | step 6 | appear | observed\n");
 }
 
 TEST(Exploding, is_not_told_of_growth_over_steps_that_the_trace_does_not_hold) {
