@@ -214,6 +214,22 @@ TEST(DivideByZero, of_a_loss_without_any_valid_label_points_at_the_labels) {
   }
 }
 
+TEST(DivideByZero, of_a_kernel_that_was_given_no_eps_is_found_and_with_eps_it_is_silent) {
+  for (const double eps : {0.0, 1e-5}) {
+    TraceBuilder t;
+    const Handle rstd = t.in("ln").op("native_layer_norm", {{"input", t.value(finite())}},
+                                      eps == 0 ? finite().inf(2) : finite(), {{"eps", eps}}, "rstd");
+    t.mark(MarkKind::kLoss, "loss", rstd);
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(table(a), eps == 0 ? "divide_by_zero | native_layer_norm | ln | forward | step 0 | appear | observed\n"
+                                 : "clean\n");
+    if (eps == 0) {
+      EXPECT_EQ(a.findings[0].title, "native_layer_norm in ln divides by 0: its eps is 0");
+    }
+  }
+}
+
 TEST(DivideByZero, covers_the_other_poles) {
   const auto one = [](const std::string& op, const std::string& slot, const Numbers& in, const Numbers& out,
                       const Scalars& scalars = {}) {

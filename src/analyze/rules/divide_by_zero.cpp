@@ -8,7 +8,36 @@
 namespace nanhunt::analyze {
 namespace {
 
+// A kernel that would add eps itself was given none, and what it divides by shows among its results: the second moment
+// of a fused optimizer, the reciprocal deviation of a norm.
+const ArgSnapshot* unguarded(const Case& c) {
+  const ScalarSnapshot* eps = c.scalar("eps");
+  if (eps == nullptr || eps->value != 0 || !c.inputs_finite()) return nullptr;
+  for (const ArgSnapshot& out : c.context->op.outputs) {
+    const std::string& slot = c.text(out.slot);
+    if (slot == "exp_avg_sq" && out.stats.zero > 0) return &out;
+    if ((slot == "rstd" || slot == "save_invstd") && out.stats.inf() > 0) return &out;
+  }
+  return nullptr;
+}
+
+std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) {
+  Diagnosis d;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  d.title = fmt::format("{} divides by 0: its eps is 0", place);
+  d.explanation = fmt::format("Without eps nothing keeps the denominator from 0, and {}.", made_text(c));
+  d.evidence.push_back(shown.stats.inf() > 0
+                           ? fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.inf(), "Inf"))
+                           : fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.zero, "zero")));
+  add_if(d.evidence, range_text(c));
+  d.advice = {"raise-eps"};
+  return d;
+}
+
 std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.is_op()) {
+    if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
+  }
   if (!c.is_op() || c.singular != Singular::kPole) return std::nullopt;
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
