@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/campaign/runner.h"
@@ -46,8 +47,14 @@ void write_finished(const fs::path& path, const json& run) {
 }  // namespace
 
 std::vector<json> run_campaign(const CampaignOptions& options) {
+  if (!options.only_family.empty() && find_family(options.only_family) == nullptr) {
+    throw std::invalid_argument("no family is called '" + options.only_family + "'; README.md lists them");
+  }
   const std::string seed_name = "seed-" + std::to_string(options.seed) +
+                                (options.level == "both" ? "" : "-" + options.level) +
                                 (options.only_family.empty() ? "" : "-" + options.only_family);
+  const std::vector<std::string> levels =
+      options.level == "both" ? std::vector<std::string>{"ops", "sentinel"} : std::vector{options.level};
   const fs::path finished = fs::path(options.work) / seed_name / "runs";
   const fs::path traces = fs::path(options.work) / seed_name / "traces";
   fs::create_directories(finished);
@@ -67,7 +74,8 @@ std::vector<json> run_campaign(const CampaignOptions& options) {
       runs[i] = read_finished(path, program);
       if (runs[i].is_null()) {
         const RunResult result =
-            run_one(id, {.scratch = traces.string(), .keep_trace = false, .only_family = options.only_family});
+            run_one(id, {.scratch = traces.string(), .keep_trace = false, .only_family = options.only_family,
+                .levels = levels});
         runs[i] = to_json(result);
         runs[i]["program"] = program;
         for (json& level : runs[i]["levels"]) {

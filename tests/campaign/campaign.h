@@ -16,6 +16,7 @@ struct CampaignOptions {
   unsigned jobs = 2;
   std::string work;         // finished runs and kept traces
   std::string only_family;
+  std::string level = "both";  // or "ops", "sentinel"
   std::uint32_t max_kept_traces = 50;
   std::function<void(std::uint32_t done, std::uint32_t all)> on_progress = {};
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,7 +19,14 @@ namespace nanhunt::campaign {
 enum class Witnessing : std::uint8_t {
   kPlanned,   // all is known beforehand: first_step, module, op
   kWatched,   // the first op among those named that stores a non-finite number, seen by an observer of the engine
+  kSabotaged, // what the saboteur wrote down when it acted
   kDiverged,  // the first step whose loss, gradients or parameters are not finite; module: a layer that grew fastest
+};
+
+struct Place {
+  std::uint32_t step = 0;
+  std::optional<Phase> phase;
+  std::optional<std::string> module, op;
 };
 
 // Where the origin is, before the run has been made. Paths are asked for once names are known.
@@ -30,6 +38,7 @@ struct Target {
   bool module_scored = true, op_scored = true, step_scored = true;
   std::vector<std::string> ops;                     // kWatched: any of these; empty: any op
   std::uint32_t from_step = 0;                      // kWatched: not before
+  std::shared_ptr<const Place> sabotaged = {};      // kSabotaged
 };
 
 struct Planted {

@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   app.add_option("--jobs", options.jobs, "runs at a time")->check(CLI::Range(1, 64));
   app.add_option("--work", options.work, "keeps finished runs, and goes on from those it finds")
       ->default_val("build/campaign");
+  app.add_option("--level", options.level, "how runs are watched")->check(CLI::IsMember({"ops", "sentinel", "both"}));
   app.add_option("--family", options.only_family, "plant only faults of this family");
   app.add_option("--only", only, "one run, told in full with its trace kept: fault-17, healthy-3");
   app.add_option("--write-readme", readme, "puts the tables into this README.md");

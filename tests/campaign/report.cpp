@@ -15,8 +15,9 @@ using nlohmann::json;
 
 struct Figures {
   int faults = 0, origin_right = 0, class_right = 0;
+  int unseen = 0;  // harmful, but nothing that the level watches was bad: not among the faults
   json to_json() const {
-    return {{"faults", faults}, {"origin_right", origin_right}, {"class_right", class_right}};
+    return {{"faults", faults}, {"origin_right", origin_right}, {"class_right", class_right}, {"unseen", unseen}};
   }
 };
 
@@ -54,7 +55,11 @@ json summarize(const std::vector<json>& runs, std::uint64_t seed) {
     ++(is_healthy ? healthy : faults);
     for (const json& level : run["levels"]) {
       const std::string name = level["level"];
-      const bool origin = level["origin_right"], cls = level["class_right"];
+      const bool origin = level["origin_right"], cls = level["class_right"], visible = level["visible"];
+      if (!visible) {
+        for (Figures* f : {&levels[name], &families[run["family"]][name]}) ++f->unseen;
+        continue;
+      }
       if (!origin || !cls) misses.push_back(miss_of(run, level));
       if (is_healthy) {
         false_faults += origin ? 0 : 1;
@@ -76,7 +81,7 @@ json summarize(const std::vector<json>& runs, std::uint64_t seed) {
   for (const auto& [family, by_level] : families) {
     for (const auto& [name, figures] : by_level) out["families"][family][name] = figures.to_json();
   }
-  const Figures& first = levels["ops"];
+  const Figures& first = levels.contains("ops") ? levels["ops"] : levels["sentinel"];
   out["origin_right"] = first.origin_right;
   out["class_right"] = first.class_right;
   return out;
@@ -106,20 +111,24 @@ std::string tables_of(const json& s) {
     out += fmt::format("| {} | {} | {} | - |\n", name, baseline->rule,
                        share(s["baselines"].value(name, 0), faults));
   }
-  out += "\n| family | level | faults | origin right | class right | redrawn: harmless, not as planned |\n"
-         "| --- | --- | --- | --- | --- | --- |\n";
+  out += "\n| family | level | faults | origin right | class right | cannot be seen | redrawn: harmless, not as "
+      "planned |\n"
+         "| --- | --- | --- | --- | --- | --- | --- |\n";
   for (const auto& [family, by_level] : s["families"].items()) {
     const json& again = s["redrawn"][family];
     for (const auto& [level, f] : by_level.items()) {
-      out += fmt::format("| `{}` | `{}` | {} | {} | {} | {}, {} |\n", family, level, f["faults"].get<int>(),
-                         f["origin_right"].get<int>(), f["class_right"].get<int>(), again["harmless"].get<int>(),
+      out += fmt::format("| `{}` | `{}` | {} | {} | {} | {} | {}, {} |\n", family, level, f["faults"].get<int>(),
+                         f["origin_right"].get<int>(), f["class_right"].get<int>(),
+                         share(f["unseen"], f["faults"].get<int>() + f["unseen"].get<int>()),
+                             again["harmless"].get<int>(),
                          again["unintended"].get<int>());
     }
   }
   if (s["misses"].empty()) return out;
-  out += "\n| miss | family | expected | got |\n| --- | --- | --- | --- |\n";
+  out += "\n| miss | level | family | expected | got |\n| --- | --- | --- | --- | --- |\n";
   for (const json& m : s["misses"]) {
-    out += fmt::format("| `{}` | `{}` {} | {} {} | {} {} |\n", m["id"].get<std::string>(),
+    out += fmt::format("| `{}` | `{}` | `{}` {} | {} {} | {} {} |\n", m["id"].get<std::string>(),
+                       m["level"].get<std::string>(),
                        m["family"].get<std::string>(), m["variant"].get<std::string>(),
                        m["expected"]["class"].get<std::string>(), m["expected"]["place"].get<std::string>(),
                        m["got"]["class"].get<std::string>(), m["got"]["place"].get<std::string>());

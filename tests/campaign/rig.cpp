@@ -69,13 +69,15 @@ Rig::Rig(const Settings& settings, const Plan& plan, bool faulty) : settings_(se
                                                std::move(loss), options);
   if (plan.prepare) plan.prepare(*this);
   if (faulty && plan.before_training) plan.before_training(*this);
-  if (faulty && plan.make_saboteur) {
-    saboteur_ = plan.make_saboteur(*this);
-    sabotage_ = engine::add_observer(*saboteur_);
-  }
 }
 
 Rig::~Rig() = default;
+
+void Rig::start_sabotage() {
+  if (!faulty_ || !plan_.make_saboteur || saboteur_) return;
+  saboteur_ = plan_.make_saboteur(*this);
+  sabotage_ = engine::add_observer(*saboteur_);
+}
 
 engine::StepResult Rig::step() {
   now_ = trainer_->next_step();

@@ -43,6 +43,8 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
+  // From here on the plan's saboteur acts. Who watches must already do so: a saboteur acts after an op was told.
+  void start_sabotage();
   // One step of training; before it what the plan does between steps.
   engine::StepResult step();
   bool acts(std::uint32_t step) const { return faulty_ && step >= plan_.first_step && step <= plan_.last_step; }

@@ -20,27 +20,31 @@ void require(const Status& status) {
   if (!status) throw std::runtime_error(status.message());
 }
 
-// Trains the rig at level ops into `folder`.
-RunLog train_watched(Rig& rig, const std::string& folder) {
+// Trains the rig, watched at a level, into `folder`.
+RunLog train_watched(Rig& rig, const std::string& level, const std::string& folder) {
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = "cpu";
-  info.level = "ops";
+  info.level = level;
   RecorderOptions options;
   options.run_dir = folder;
   auto recorder = Recorder::open(options, info);
   require(recorder.status());
   RunLog log;
   {
-    const hooks::EngineWatch watch(**recorder);
+    hooks::WatchOptions watch_options;
+    watch_options.level = *hooks::parse_watch_level(level);
+    const hooks::TrainerWatch watch(rig.trainer(), **recorder, watch_options);
     log = train(rig);
   }
   require((*recorder)->close());
   return log;
 }
 
-LevelResult judge(const std::string& folder) {
-  LevelResult out{.level = "ops", .answer = {}, .origin_right = false, .class_right = false, .trace = folder};
+LevelResult judge(const std::string& level, const std::string& folder) {
+  LevelResult out;
+  out.level = level;
+  out.trace = folder;
   auto analysis = analyze_run(folder);
   require(analysis.status());
   out.answer = answer_of(*analysis);
@@ -51,48 +55,67 @@ void drop_trace(LevelResult& level, bool keep) {
   if (keep) return;
   std::error_code ignored;
   fs::remove_all(level.trace, ignored);
+  fs::remove(fs::path(level.trace).parent_path(), ignored);  // if it was the last
   level.trace.clear();
 }
 
 
+void run_baselines(const Expected& expected, const std::string& trace, RunResult& result) {
+  auto ops = read_ops(trace);
+  require(ops.status());
+  for (const Baseline* baseline : all_baselines()) {
+    result.baselines[std::string(baseline->name)] = baseline_right(*baseline, expected, baseline->find(*ops));
+  }
+}
+
+// Unlike the engine's observers, which look at every op, the sentinel watches these.
+bool sentinel_can_see(const Witness& witness) { return witness.first_bad_step().has_value(); }
+
 // One draw of a fault: true if it did harm as planned, and `result` is filled.
-bool try_fault(const Drawn& drawn, const std::string& folder, bool keep, RunResult& result) {
+bool try_fault(const Drawn& drawn, const std::string& folder, const RunnerOptions& options, RunResult& result) {
   const Settings& settings = drawn.settings;
   Planted planted = drawn.planted;
   planted.target.from_step = std::max(planted.target.from_step, planted.plan.first_step);
   Rig clean_rig(settings, planted.plan, /*faulty=*/false);
   const RunLog clean = train(clean_rig);
-  Rig rig(settings, planted.plan, /*faulty=*/true);
-  Witness witness(rig, &planted.target);
-  RunLog log;
-  {
-    const engine::HookHandle handle = engine::add_observer(witness);
-    log = train_watched(rig, folder);
+  std::optional<Expected> expected;
+  for (const std::string& level : options.levels) {
+    const std::string trace = folder + "/" + level;
+    Rig rig(settings, planted.plan, /*faulty=*/true);
+    Witness witness(rig, &planted.target);
+    RunLog log;
+    {
+      const engine::HookHandle handle = engine::add_observer(witness);
+      log = train_watched(rig, level, trace);
+    }
+    if (!expected) {  // the first level decides: each trains the same bits
+      const Harm harm = compare(log, clean);
+      expected = expect(planted.target, planted.plan, rig, witness, log);
+      if (!harm.harmful || !expected) {
+        ++(harm.harmful ? result.unintended : result.harmless);
+        return false;
+      }
+      result.drawn = drawn;
+      result.settings = settings.text();
+      result.variant = planted.variant;
+      result.harm = harm.why;
+      result.expected_class = finding_class_name(expected->cls);
+      result.expected_place = text_of(expected->place);
+      if (!expected->modules.empty()) {
+        result.expected_place += fmt::format(", one of {}", fmt::join(expected->modules, ", "));
+      }
+    }
+    if (level == "ops") run_baselines(*expected, trace, result);
+    LevelResult judged = judge(level, trace);
+    judged.origin_right = origin_right(*expected, judged.answer);
+    judged.class_right = class_right(*expected, judged.answer);
+    if (level == "sentinel" && said_not_reproducible(*expected, judged.answer)) {
+      judged.origin_right = judged.class_right = true;
+    }
+    judged.visible = level == "ops" || sentinel_can_see(witness);
+    drop_trace(judged, options.keep_trace || (judged.visible && !(judged.origin_right && judged.class_right)));
+    result.levels.push_back(std::move(judged));
   }
-  const Harm harm = compare(log, clean);
-  const std::optional<Expected> expected = expect(planted.target, planted.plan, rig, witness, log);
-  if (!harm.harmful || !expected) {
-    ++(harm.harmful ? result.unintended : result.harmless);
-    return false;
-  }
-  result.drawn = drawn;
-  result.settings = settings.text();
-  result.variant = planted.variant;
-  result.harm = harm.why;
-  result.expected_class = finding_class_name(expected->cls);
-  result.expected_place = text_of(expected->place);
-  if (!expected->modules.empty()) result.expected_place += fmt::format(", one of {}", fmt::join(expected->modules,
-      ", "));
-  auto ops = read_ops(folder);
-  require(ops.status());
-  for (const Baseline* baseline : all_baselines()) {
-    result.baselines[std::string(baseline->name)] = baseline_right(*baseline, *expected, baseline->find(*ops));
-  }
-  LevelResult level = judge(folder);
-  level.origin_right = origin_right(*expected, level.answer);
-  level.class_right = class_right(*expected, level.answer);
-  drop_trace(level, keep || !level.origin_right || !level.class_right);
-  result.levels.push_back(std::move(level));
   return true;
 }
 
@@ -105,7 +128,7 @@ void run_fault(const RunId& id, const RunnerOptions& options, const std::string&
   for (int n = 0; n < kMaxDraws; ++n) {
     const Drawn drawn = draw_fault(*family, mix_seeds(id.campaign_seed, id.index, static_cast<std::uint64_t>(n)));
     try {
-      if (try_fault(drawn, folder, options.keep_trace, result)) return;
+      if (try_fault(drawn, folder, options, result)) return;
     } catch (const std::exception& error) {
       ++result.failed;
       result.failure = fmt::format("{} ({}): {}", drawn.settings.text(), drawn.planted.variant, error.what());
@@ -123,12 +146,15 @@ void run_healthy(const RunId& id, const RunnerOptions& options, const std::strin
   Settings settings = draw_settings(draw);
   const Plan plan = kind.plan(draw, settings);
   result.settings = settings.text();
-  Rig rig(settings, plan, /*faulty=*/false);
-  train_watched(rig, folder);
-  LevelResult level = judge(folder);
-  level.origin_right = level.class_right = !level.answer.fault;
-  drop_trace(level, options.keep_trace || level.answer.fault);
-  result.levels.push_back(std::move(level));
+  for (const std::string& level : options.levels) {
+    Rig rig(settings, plan, /*faulty=*/false);
+    const std::string trace = folder + "/" + level;
+    train_watched(rig, level, trace);
+    LevelResult judged = judge(level, trace);
+    judged.origin_right = judged.class_right = !judged.answer.fault;
+    drop_trace(judged, options.keep_trace || judged.answer.fault);
+    result.levels.push_back(std::move(judged));
+  }
 }
 
 }  // namespace
@@ -156,8 +182,8 @@ Drawn draw_fault(const Family& family, std::uint64_t run_seed) {
 
 Answer judge_twin(const Drawn& drawn, const std::string& folder) {
   Rig rig(drawn.settings, drawn.planted.plan, /*faulty=*/false);
-  train_watched(rig, folder);
-  return judge(folder).answer;
+  train_watched(rig, "ops", folder);
+  return judge("ops", folder).answer;
 }
 
 RunResult run_one(const RunId& id, const RunnerOptions& options) {
@@ -185,6 +211,7 @@ nlohmann::json to_json(const RunResult& r) {
   for (const LevelResult& level : r.levels) {
     const Answer& a = level.answer;
     out["levels"].push_back({{"level", level.level},
+                             {"visible", level.visible},
                              {"origin_right", level.origin_right},
                              {"class_right", level.class_right},
                              {"fault", a.fault},

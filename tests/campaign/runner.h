@@ -33,6 +33,7 @@ Drawn draw_fault(const Family& family, std::uint64_t run_seed);
 
 struct LevelResult {
   std::string level;
+  bool visible = true;  // sentinel: something that it watches was bad, or its audits could foresee it
   Answer answer;
   bool origin_right = false, class_right = false;
   std::string trace;  // kept where something was wrong; else empty
@@ -55,6 +56,7 @@ struct RunnerOptions {
   std::string scratch;  // traces are written here, one folder a run
   bool keep_trace = false;
   std::string only_family;  // else families take turns
+  std::vector<std::string> levels = {"ops", "sentinel"};
 };
 RunResult run_one(const RunId& id, const RunnerOptions& options);
 

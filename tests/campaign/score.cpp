@@ -25,6 +25,10 @@ std::optional<Expected> expect(const Target& target, const Plan& plan, const Rig
       out.place = {plan.first_step, target.phase, target.module ? target.module(rig) : std::nullopt,
                    target.ops.empty() ? std::nullopt : std::optional(target.ops.front())};
       return out;
+    case Witnessing::kSabotaged:
+      if (!target.sabotaged->op) return std::nullopt;  // it never came to act
+      out.place = *target.sabotaged;
+      return out;
     case Witnessing::kDiverged: {
       if (!witness.first_bad_step()) return std::nullopt;
       out.place.step = *witness.first_bad_step();
@@ -64,6 +68,11 @@ bool origin_right(const Expected& e, const Answer& a) {
 }
 
 bool class_right(const Expected& e, const Answer& a) { return a.given && a.cls == e.cls; }
+
+bool said_not_reproducible(const Expected& e, const Answer& a) {
+  return e.cls == FindingClass::kCorruption && a.given && a.cls == FindingClass::kNotReproducible &&
+         a.place.step == e.place.step;
+}
 
 std::string text_of(const Place& place) {
   return fmt::format("step {} {} {} {}", place.step, place.phase ? phase_name(*place.phase) : "-",

@@ -31,6 +31,10 @@ Answer answer_of(const Analysis& analysis);
 
 bool origin_right(const Expected& expected, const Answer& answer);
 bool class_right(const Expected& expected, const Answer& answer);
+// What only flipped once is gone when the sentinel runs the step again: that it is, and in which step, is all there
+// is to
+// find.
+bool said_not_reproducible(const Expected& expected, const Answer& answer);
 std::string text_of(const Place& place);
 
 }  // namespace nanhunt::campaign

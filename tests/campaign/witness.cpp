@@ -70,6 +70,7 @@ void Witness::on_mark(MarkKind kind, std::string_view, const Tensor& tensor) noe
 }
 
 RunLog train(Rig& rig) {
+  rig.start_sabotage();
   RunLog log;
   for (const auto& [path, tensor] : rig.parameters()) log.start[path] = tensor.clone();
   std::map<std::string, double> first = norms_by_layer(rig);  // before the step with the smallest loss

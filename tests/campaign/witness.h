@@ -13,12 +13,6 @@
 
 namespace nanhunt::campaign {
 
-struct Place {
-  std::uint32_t step = 0;
-  std::optional<Phase> phase;
-  std::optional<std::string> module, op;
-};
-
 class Witness : public engine::Observer {
  public:
   // `target` may be null: then only marks are looked at.

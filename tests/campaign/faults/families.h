@@ -7,6 +7,6 @@ namespace nanhunt::campaign {
 struct Family;
 extern const Family kActivationOverflow, kWeightOverflow, kDomain, kZeroDenominator, kRemovedEps, kAdamEps, kMaskedRow,
     kHiddenBranch, kSwallowedInf, kBadData, kBadStart, kBadLater, kStaticScale, kScalerMisuse, kCollapse, kHighLr,
-    kGradUnderflow;
+    kGradUnderflow, kBitFlip, kLostUpdates;
 
 }  // namespace nanhunt::campaign

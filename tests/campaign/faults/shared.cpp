@@ -13,6 +13,7 @@ std::span<const Family* const> all_families() {
       &kActivationOverflow, &kWeightOverflow, &kDomain,       &kZeroDenominator, &kRemovedEps,   &kAdamEps,
       &kMaskedRow,          &kHiddenBranch,   &kSwallowedInf, &kBadData,         &kBadStart,     &kBadLater,
       &kStaticScale,        &kScalerMisuse,   &kCollapse,     &kHighLr,          &kGradUnderflow,
+      &kBitFlip,            &kLostUpdates,
   };
   return kAll;
 }

@@ -44,6 +44,28 @@ Planted plant_underflow(Draw& draw, Settings& settings) {
   return out;
 }
 
+// Updates below half of what separates two fp16 numbers are lost; fp32 masters keep them.
+Planted plant_lost_updates(Draw& draw, Settings& settings) {
+  set_regime(settings, Regime::kF16Masters);
+  const double momentum = draw.chance(0.4) ? 0.9 : 0;
+  settings.optimizer = {.algorithm = "sgd",
+                        .lr = std::exp(draw.uniform(std::log(1e-4), std::log(3e-3))) * (momentum != 0 ? 0.1 : 1),
+                        .momentum = momentum,
+                        .impl = settings.optimizer.impl,
+                        .fp32_masters = true};
+  settings.steps = draw.between(14, 20);
+  Planted out;
+  out.plan.spoil_settings = [](Settings& s) { s.optimizer.fp32_masters = false; };
+  out.target = {.cls = FindingClass::kUpdateLoss,
+                .witnessing = Witnessing::kPlanned,
+                .phase = Phase::kOptimizer,
+                .module = {},
+                .module_scored = false,
+                .step_scored = false,
+                .ops = {settings.optimizer.impl == engine::OptimizerImpl::kFused ? "_fused_sgd_" : "add_"}};
+  return out;
+}
+
 }  // namespace
 
 extern const Family kHighLr{
@@ -57,5 +79,11 @@ extern const Family kGradUnderflow{
     "fp16 autocast without loss scaling, and a loss with a small weight",
     "`underflow`, backward, step 0; layer and op are many and not scored",
     plant_underflow};
+
+extern const Family kLostUpdates{
+    "lost-updates",
+    "SGD steps fp16 weights without fp32 masters; the updates round away",
+    "`update_loss`, optimizer, `add_` or the fused update; parameter and first step are many and not scored",
+    plant_lost_updates};
 
 }  // namespace nanhunt::campaign
