@@ -44,7 +44,6 @@ std::vector<Scenario> high_lr() {
           .name = "high-lr",
           .summary = "A learning rate far too high: everything grows for several steps, then overflows anywhere",
           .steps = kSteps,
-          .level = "ops",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kExploding,
