@@ -249,7 +249,11 @@ class TrainVerb final : public Verb {
     options.captures.write = !no_captures_;
     auto hunted = hunt::hunt_run(*replay, recorder, options);
     // A trace that cannot be read back is the report's business to explain; training is done.
-    if (!hunted) return say(hunted.status().message() + " No fix was tried.");
+    if (!hunted) {
+      // That the trace could not be written is said when it is closed.
+      if (recorder.counters().write_errors == 0) say(hunted.status().message() + " No fix was tried.");
+      return;
+    }
     for (const std::string& why : hunted->trials.broken_off) {
       say("a fix could not be tried to its end, so nothing is known of it: " + printable(why));
     }
