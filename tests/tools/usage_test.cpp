@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char* kVerbs[] = {"train", "report", "repro", "check", "info", "dump", "diff", "doctor"};
+constexpr const char* kVerbs[] = {"train", "report", "check", "advise", "repro", "info", "dump", "diff", "doctor"};
 
 TEST(Usage, help_lists_every_verb_on_stdout) {
   const Outcome run = run_nanhunt({"--help"});

@@ -24,6 +24,7 @@
 #include "src/hunt/hunt.h"
 #include "tools/nanhunt/neutrality.h"
 #include "tools/nanhunt/progress.h"
+#include "tools/nanhunt/recipe.h"
 #include "tools/nanhunt/run_info.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 #include "tools/nanhunt/terminal.h"
@@ -135,6 +136,7 @@ class TrainVerb final : public Verb {
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
+    app.add_option("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")->type_name("FILE");
     const auto* prove = app.add_flag("--prove-neutral", prove_neutral_,
                                      "Train unwatched and at every level, and compare losses, parameters, buffers and "
                                      "optimizer state bit for bit; leaves no trace");
@@ -164,6 +166,7 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
@@ -186,8 +189,39 @@ class TrainVerb final : public Verb {
     scenarios::ScenarioConfig config;
     config.seed = seed_;
     config.rename_seed = rename_seed_;
-    config.fix = fix;
+    config.fix = fix.empty() ? changed_by_ : fix;
     return config;
+  }
+
+  // A scenario knows one change at a time.
+  Status apply_recipe(const Scenario& scenario) {
+    if (recipe_.empty()) return {};
+    const auto recipe = read_recipe(recipe_);
+    if (!recipe) return recipe.status();
+    for (const std::string& id : recipe->changes) {
+      std::string known;
+      for (const hunt::Fix& fix : scenario.fixes) {
+        known += (known.empty() ? "" : ", ") + fix.id;
+        if (fix.id == id && !changed_by_.empty() && changed_by_ != id) {
+          return {StatusCode::kUsage, "train: " + scenario.name + " can be changed in one way at a time, and the recipe says " +
+                                          changed_by_ + " and " + id + ". Leave one of them in it."};
+        }
+        if (fix.id == id) changed_by_ = id;
+      }
+      if (changed_by_ != id) {
+        return {StatusCode::kUsage, "train: the recipe says '" + id + "', which " + scenario.name + " does not know" +
+                                        (known.empty() ? "." : ". It knows " + known + ".")};
+      }
+    }
+    if (recipe->changes.empty()) say("the recipe changes nothing: " + scenario.name + " is trained as it is.");
+    return {};
+  }
+
+  // What is left to try on the changed run.
+  std::vector<hunt::Fix> fixes_of(const Scenario& scenario) const {
+    std::vector<hunt::Fix> fixes = scenario.fixes;
+    std::erase_if(fixes, [&](const hunt::Fix& fix) { return fix.id == changed_by_; });
+    return fixes;
   }
 
   int prove(const Scenario& scenario) const {
@@ -243,7 +277,7 @@ class TrainVerb final : public Verb {
   // Computes the failing op again and tries fixes, where something failed.
   void hunt_fault(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
     auto replay = hooks::make_engine_replay(
-        [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, scenario.fixes);
+        [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, fixes_of(scenario));
     hunt::HuntOptions options;
     options.try_fixes = !no_verify_;
     options.captures.write = !no_captures_;
@@ -273,10 +307,12 @@ class TrainVerb final : public Verb {
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
+    if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     return info;
   }
 
-  std::string scenario_, out_, level_;
+  std::string scenario_, out_, level_, recipe_;
+  std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;
   std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;
