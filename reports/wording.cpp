@@ -96,7 +96,7 @@ std::string_view class_explanation(FindingClass c) {
     case FindingClass::kCorruption:
       return "A value differs from its last record although no recorded operation wrote it.";
     case FindingClass::kComm:
-      return "The value was clean on every rank and bad once the ranks had combined it.";
+      return "What this rank gave was finite, and what came back from the ranks together was not.";
     case FindingClass::kApiMisuse:
       return "The calls of the training step came in an order that damages its numbers.";
     case FindingClass::kScalerCalibration:
@@ -104,7 +104,7 @@ std::string_view class_explanation(FindingClass c) {
     case FindingClass::kScalerCollapse:
       return "The loss scale keeps falling, or stands at a value from which it cannot recover.";
     case FindingClass::kNotReproducible:
-      return "The same operation on the same inputs gave a finite result when it was computed again.";
+      return "The same operation or step gave finite numbers when it was run again from the same inputs.";
     case FindingClass::kUnexplained:
       return "Bad numbers were born here, and no rule of this version knows why.";
   }

@@ -18,6 +18,7 @@
 
 namespace nanhunt::hooks {
 
+class LastingWatch;
 class OpAdapter;
 class Sentinel;
 
@@ -63,6 +64,7 @@ class TrainerWatch {
 
  private:
   std::unique_ptr<EngineWatch> ops_;
+  std::unique_ptr<LastingWatch> lasting_;
   std::unique_ptr<Sentinel> sentinel_;
   engine::HookHandle handle_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/lasting_watch.h"
 #include "hooks/engine/sentinel.h"
 
 namespace nanhunt::hooks {
@@ -27,6 +28,8 @@ std::optional<WatchLevel> parse_watch_level(std::string_view name) {
 TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options) {
   if (options.level == WatchLevel::kOps) {
     ops_ = std::make_unique<EngineWatch>(recorder);
+    lasting_ = std::make_unique<LastingWatch>(trainer, recorder);
+    handle_ = engine::add_observer(*lasting_);
     return;
   }
   sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);

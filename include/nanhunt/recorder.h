@@ -59,6 +59,9 @@ class Recorder {
   virtual void on_changed(const ChangedEvent& event) noexcept = 0;
   virtual void on_probe(const ProbeEvent& event) noexcept = 0;
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;
+  // Compares contents with their record, where there is one (check_inputs): for what an op is about to write over, whose old
+  // contents no OpEvent can show any more. Writes nothing where they are the same.
+  virtual void check_contents(std::uint32_t step, const ValueView& value) noexcept = 0;
   virtual void on_experiment(const ExperimentRecord& experiment) noexcept = 0;
 
   virtual RecorderCounters counters() const = 0;

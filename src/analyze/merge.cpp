@@ -13,6 +13,7 @@ namespace nanhunt::analyze {
 namespace {
 
 std::string watched_text(const Coverage& coverage) {
+  if (coverage.ops == 0) return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
   return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
                      count_of(static_cast<std::int64_t>(coverage.ops), "op"));
 }

@@ -36,6 +36,8 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   return text;
 }
 
+std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
+
 Phase phase_of(std::uint32_t bad) {
   if ((bad & bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
   if ((bad & kGradientBit) != 0) return Phase::kBackward;
@@ -188,13 +190,13 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
     const std::uint32_t step = f.place.step;
     switch (replay->second.result) {
       case ReplayResult::kReproduced:
-        f.evidence.push_back(fmt::format("Seen in a replay of step {}, which came out bit for bit as the step itself. {}", step,
-                                         replay->second.text));
+        f.evidence.push_back(fmt::format("Seen in a replay of step {}. {}", step,
+                                         or_else(replay->second.text, "It came out as the step itself, bit for bit.")));
         break;
       case ReplayResult::kDiffers:
         f.confidence = Confidence::kInferred;
-        f.evidence.push_back(fmt::format("Seen in a replay of step {}, which was bad too, but not in the same way. {}", step,
-                                         replay->second.text));
+        f.evidence.push_back(fmt::format("Seen in a replay of step {} that was bad in another way. {}", step,
+                                         or_else(replay->second.text, "What differs was not recorded.")));
         break;
       case ReplayResult::kBegin:
         f.confidence = Confidence::kInferred;

@@ -101,6 +101,9 @@ class RecorderImpl final : public Recorder {
   void on_changed(const ChangedEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_changed(event); });
   }
+  void check_contents(std::uint32_t step, const ValueView& value) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.check(step, value); });
+  }
   void on_probe(const ProbeEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_probe(event); });
   }

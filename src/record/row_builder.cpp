@@ -383,6 +383,14 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   finish_event();
 }
 
+void RowBuilder::check(std::uint32_t step, const ValueView& value) {
+  Rollback rollback(*this);
+  const LayoutId layout = layouts_.intern(value.tensor, rows_.batch);
+  if (table_.find(value.storage, value.version, value.offset, layout) != nullptr) look_up(value, between_ops(step));
+  rollback.commit();
+  finish_event();
+}
+
 void RowBuilder::add_probe(const ProbeEvent& event) {
   Rollback rollback(*this);
   const StringId text = strings_.intern(event.text, rows_.batch);

@@ -44,6 +44,7 @@ class RowBuilder {
   void add_norm(const NormEvent& event);
   void add_replay(const ReplayEvent& event);
   void add_changed(const ChangedEvent& event);
+  void check(std::uint32_t step, const ValueView& value);
   void add_probe(const ProbeEvent& event);
   void add_capture(const CaptureEvent& event);
   void add_experiment(const ExperimentRecord& experiment);

@@ -46,7 +46,7 @@ TEST(Sentinel, a_replayed_step_is_judged_as_at_level_ops) {
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 3 | appear | observed\n");
   EXPECT_THAT(a.findings[0].evidence,
-              Contains("Seen in a replay of step 3, which came out bit for bit as the step itself. Compared: the loss."));
+              Contains("Seen in a replay of step 3. Compared: the loss."));
   EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("a flip that came and went")));
   EXPECT_EQ(a.coverage.steps, 4u);
 }
@@ -78,7 +78,7 @@ TEST(Sentinel, a_replay_that_differs_is_believed_less) {
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 0 | appear | inferred\n");
-  EXPECT_THAT(a.findings[0].evidence, Contains(HasSubstr("not in the same way. The loss has other bits.")));
+  EXPECT_THAT(a.findings[0].evidence, Contains(HasSubstr("that was bad in another way. The loss has other bits.")));
 }
 
 TEST(NotReproducible, a_step_that_stays_finite_when_replayed_is_named_with_what_it_harmed) {

@@ -38,6 +38,7 @@ class ExperimentCollector final : public Recorder {
   void on_norm(const NormEvent&) noexcept override {}
   void on_replay(const ReplayEvent&) noexcept override {}
   void on_changed(const ChangedEvent&) noexcept override {}
+  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
   void on_probe(const ProbeEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }

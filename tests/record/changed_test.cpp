@@ -80,6 +80,19 @@ TEST_F(ChangedTest, AMarkFindsAChangeToo) {
   EXPECT_EQ(batch().marks.back().value, batch().changed[0].after);
 }
 
+TEST_F(ChangedTest, ALookBeforeAnOverwriteFindsAChangeAndLeavesNothingElse) {
+  builder.check(0, x.value());  // of which nothing is known
+  EXPECT_TRUE(batch().values.empty());
+  builder.add_mark({0, 0, MarkKind::kState, "w.exp_avg", x.value()});
+  builder.check(1, x.value());
+  EXPECT_EQ(batch().values.size(), 1u);
+  x.corrupt(0, 1e30);
+  builder.check(1, x.value());
+  ASSERT_EQ(batch().changed.size(), 1u);
+  EXPECT_EQ(batch().changed[0].before, 1u);
+  EXPECT_EQ(batch().marks.size(), 1u);
+}
+
 TEST_F(ChangedTest, MasksAndIndicesAreCheckedAndZerosHaveSigns) {
   TestTensor mask(DType::kBool, {2, 2}, {1, 0, 0, 1}, 20), index(DType::kI64, {2}, {0, 1}, 21);
   TestTensor zero(DType::kF16, {2}, {0, 1}, 22);

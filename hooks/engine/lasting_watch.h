@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Level ops: contents that outlive a step and may be written while nobody reads them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/trainer.h"
+#include "nanhunt/recorder.h"
+
+namespace nanhunt::hooks {
+
+// An optimizer and a batch norm write over their state in one op, so no op shows what it held before. This looks at it in
+// time: what has a new version when a step begins was written by the program and is marked anew; contents that changed
+// under the same version are found before they are gone.
+class LastingWatch final : public engine::Observer {
+ public:
+  LastingWatch(engine::Trainer& trainer, Recorder& recorder);
+
+  bool wants_ops() const noexcept override { return false; }
+  void on_step_begin(std::uint32_t step) noexcept override;
+  void on_optimizer_begin() noexcept override;
+  void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+
+ private:
+  struct Lasting {
+    MarkKind kind;
+    std::string path;
+    engine::Tensor tensor;
+    std::uint32_t version = 0;  // when the last step ended
+  };
+  void check(const Lasting& lasting) noexcept;
+
+  Recorder& recorder_;
+  std::vector<Lasting> all_;
+  std::uint32_t step_ = 0;
+  bool known_ = false;  // versions were taken
+};
+
+}  // namespace nanhunt::hooks
