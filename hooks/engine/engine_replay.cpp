@@ -169,13 +169,15 @@ class EngineReplay final : public hunt::Replay {
     std::optional<OriginWatch> watch;
     engine::HookHandle handle;
     if (plan != nullptr) handle = engine::add_observer(watch.emplace(*plan));
-    for (std::uint64_t s = 0; s <= step && !seen.failed_at; ++s) {
+    // What the plan is about may come after the first failure.
+    for (std::uint64_t s = 0; s <= step && (!seen.failed_at || (plan != nullptr && s <= plan->step)); ++s) {
       if (watch && s == plan->step && watch->needs_start()) {
         watch->hold(run.trainer().model().named_parameters());
         watch->hold(run.trainer().model().named_buffers());
         watch->hold(run.trainer().optimizer().named_state());
       }
-      if (run.step(/*compare=*/false) == ReplayRun::Outcome::kNotFinite) seen.failed_at = static_cast<std::uint32_t>(s);
+      const bool failed = run.step(/*compare=*/false) == ReplayRun::Outcome::kNotFinite;
+      if (failed && !seen.failed_at) seen.failed_at = static_cast<std::uint32_t>(s);
     }
     if (watch) seen.ops = watch->take();
     return seen;

@@ -30,8 +30,25 @@ OriginWatch::OriginWatch(const hunt::OriginPlan& plan) : plan_(plan), captured_(
 }
 
 void OriginWatch::hold(const std::vector<engine::NamedTensor>& tensors) {
-  for (const auto& [path, tensor] : tensors)
-    held_.insert_or_assign({tensor.storage()->generation(), tensor.version()}, array_of(tensor));
+  for (const engine::NamedTensor& entry : tensors) {
+    const auto& [path, tensor] = entry;
+    if (may_overwrite(entry)) held_.insert_or_assign({tensor.storage()->generation(), tensor.version()}, array_of(tensor));
+  }
+}
+
+// Copies of a whole model would be too many.
+bool OriginWatch::may_overwrite(const engine::NamedTensor& entry) const {
+  for (const hunt::PlannedOp& op : plan_.ops) {
+    const std::string& module = op.at.module;
+    const bool other_parameter =
+        op.at.phase == Phase::kOptimizer && entry.path != module && !entry.path.starts_with(module + ".");
+    if (other_parameter) continue;
+    for (const hunt::PlannedValue& input : op.inputs) {
+      if (input.role == ArgRole::kOverwritten && input.dtype == entry.tensor.dtype() && input.sizes == entry.tensor.sizes())
+        return true;
+    }
+  }
+  return false;
 }
 
 void OriginWatch::on_step_begin(std::uint32_t step) noexcept {

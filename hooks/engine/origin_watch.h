@@ -17,7 +17,7 @@ class OriginWatch final : public engine::Observer {
  public:
   explicit OriginWatch(const hunt::OriginPlan& plan);  // borrowed
 
-  // Before the step of the plan: contents that its ops may overwrite.
+  // Before the step of the plan: contents that its ops may overwrite, by shape, format and the optimizer's parameter.
   void hold(const std::vector<engine::NamedTensor>& tensors);
   bool needs_start() const { return needs_start_; }
   std::vector<hunt::CapturedOp> take() { return std::move(captured_); }
@@ -29,6 +29,7 @@ class OriginWatch final : public engine::Observer {
  private:
   using Contents = std::pair<std::uint64_t, std::uint32_t>;  // storage generation, version
 
+  bool may_overwrite(const engine::NamedTensor& entry) const;
   void take_op(const engine::OpCall& call);
   void capture(std::size_t index, const engine::OpCall& call);
   std::optional<hunt::Array> contents_of(const engine::OpArgument& argument) const;

@@ -27,6 +27,30 @@ std::optional<OriginPlan> plan_for(Replay& replay, Recorder& recorder, const Fin
   return std::move(*plan);
 }
 
+// Captures and probes of one finding, from a run that was trained again.
+void prove(const OriginPlan& plan, const Reenactment& seen, Replay& replay, Recorder& recorder, const HuntOptions& options,
+           HuntOutcome& outcome) {
+  if (options.captures.write) {
+    if (Status written = write_captures(plan, seen, recorder); !written) outcome.not_captured = written.message();
+  }
+  for (ProbeRecord& probe : probe_origin(plan, seen, *replay.op_runner(), recorder)) outcome.probes.push_back(std::move(probe));
+}
+
+// Findings after the headline: what cannot be computed again stays as sure as it was.
+void prove_others(Replay& replay, Recorder& recorder, const HuntOptions& options, HuntOutcome& outcome) {
+  const std::vector<Finding>& findings = outcome.analysis.findings;
+  for (std::size_t i = 1; i < std::min(findings.size(), kProbedFindings); ++i) {
+    if (findings[i].severity == Severity::kInfo || findings[i].place.seq == findings[0].place.seq) continue;
+    const auto plan = plan_for(replay, recorder, findings[i], options.captures.max_bytes);
+    if (!plan) continue;
+    try {
+      if (auto seen = replay.reenact(plan->step, &*plan)) prove(*plan, *seen, replay, recorder, options, outcome);
+    } catch (const std::exception&) {
+      return;  // training past the headline's failure broke off: nothing is known of what came later
+    }
+  }
+}
+
 }  // namespace
 
 Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptions& options) {
@@ -49,12 +73,8 @@ Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptio
       return outcome;
     }
   }
-  if (seen && plan) {
-    if (options.captures.write) {
-      if (Status written = write_captures(*plan, *seen, recorder); !written) outcome.not_captured = written.message();
-    }
-    outcome.probes = probe_origin(*plan, *seen, *replay.op_runner(), recorder);
-  }
+  if (seen && plan) prove(*plan, *seen, replay, recorder, options, outcome);
+  prove_others(replay, recorder, options, outcome);
   if (!options.try_fixes) return outcome;
   // The control: a fix cures nothing where the unchanged run does not fail again.
   if (must_fail && seen && (!seen->failed_at || *seen->failed_at < step)) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "hooks/engine/engine_hooks.h"
+#include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
@@ -111,6 +112,35 @@ TEST(Origin, a_run_that_meets_other_numbers_proves_nothing_of_the_first) {
   ASSERT_EQ(run.outcome.probes.size(), 1u);
   EXPECT_FALSE(run.outcome.probes[0].ran);
   EXPECT_EQ(confidence_name(run.after.findings.at(0).confidence), "observed");
+}
+
+// Spoils the result of one op before anybody else sees it, as a flipped bit inside the op would.
+class Flip final : public engine::Observer {
+ public:
+  void on_op(const engine::OpCall& call) noexcept override {
+    if (call.op != "relu" || done_) return;
+    done_ = true;
+    Tensor out = *call.outputs[0].tensor;
+    out.data<std::uint16_t>()[5] = 0x7c00;  // Inf
+  }
+
+ private:
+  bool done_ = false;
+};
+
+TEST(Origin, a_result_that_was_bad_once_only_is_not_reproducible) {
+  const testing_support::TempDir dir;
+  const TrainerFactory healthy = [](const std::string&) { return adam_in_fp16()("fp32-masters"); };
+  Flip flip;
+  engine::HookHandle handle = engine::add_observer(flip);
+  const Hunted run = hunted(dir.path(), healthy, healthy);
+  handle.remove();
+  const Finding& finding = run.after.findings.at(0);
+  EXPECT_EQ(finding.place.op, "relu");
+  EXPECT_EQ(finding_class_name(finding.cls), "not_reproducible");
+  EXPECT_EQ(confidence_name(finding.confidence), "proved");
+  EXPECT_TRUE(run.outcome.trials.experiments.empty());
+  // the same with the fault in the arithmetic is reproducible: of_a_lost_eps_is_met_again_captured_and_proved
 }
 
 TEST(Origin, a_fix_is_not_tried_where_the_unchanged_run_does_not_fail_again) {
