@@ -23,7 +23,7 @@
 namespace nanhunt::analyze {
 
 // Contents that changed unseen. Thresholds: src/analyze/rules/README.md.
-inline constexpr double kGrossChange = 16;            // factor of the largest magnitude
+inline constexpr double kGrossChange = 16;            // factor of the largest or the least magnitude
 inline constexpr double kNegligible = 0x1p-10;        // what was smaller than this counts as this large
 inline constexpr std::uint32_t kSuspectSteps = 16;    // how long what descends from a change may be blamed on it
 
@@ -121,6 +121,8 @@ class ValueGraph {
   void judge_hits(const StepOutcome& outcome, bool bad_unseen);
   void follow_suspects(const OpInView& op);
   void place_change(Birth& birth, const Value& value);
+  void weigh_change(Birth& birth);
+  void suspect_unseen(Value& value);
   BirthId suspect_of(const OpInView& op, bool to_blame);
   void note_reader(const OpInView& op, const OpRef& at);
   void make_garbage(const OpInView& op, const OpRef& at);

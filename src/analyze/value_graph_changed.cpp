@@ -17,8 +17,13 @@ constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(
 constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient) | bit(MarkKind::kParameter) |
                                     bit(MarkKind::kState) | bit(MarkKind::kBuffer);
 
-bool grew(double before, double after) {
-  return std::isfinite(after) && after >= kGrossChange * std::max(before, kNegligible);
+// The largest magnitude grew, or some magnitude fell below all there were: the two ways in which the flip of a high bit of an
+// exponent shows.
+bool is_gross(const ValueStats& then, const ValueStats& now) {
+  if (now.amax >= kGrossChange * std::max(then.amax, kNegligible)) return true;
+  if (then.amax < kNegligible) return false;
+  const bool fell = then.amin_nonzero > 0 && now.amin_nonzero > 0 && now.amin_nonzero * kGrossChange <= then.amin_nonzero;
+  return fell || now.amax * kGrossChange <= then.amax;
 }
 
 // How the contents changed, as far as statistics tell. Without those of before anything may have.
@@ -33,7 +38,7 @@ void judge(Change& change, const Value& after) {
     change.carries = true;
     return;
   }
-  change.gross = grew(then.amax, now.amax);
+  change.gross = is_gross(then, now);
   // A sign or a zero where there was none can lead out of the domain of what follows.
   change.carries = change.gross || (then.min >= 0 && now.min < 0) || (then.zero == 0 && now.zero > 0);
 }
@@ -43,6 +48,7 @@ void judge(Change& change, const Value& after) {
 // Where the contents are at home: the parameter, or the op that made them.
 void ValueGraph::place_change(Birth& birth, const Value& value) {
   birth.source.name = value.name;
+  weigh_change(birth);
   for (const MarkKind kind : {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer, MarkKind::kBatch, MarkKind::kLabel}) {
     if (!value.has_role(kind)) continue;
     const bool data = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
@@ -126,12 +132,41 @@ void ValueGraph::on_changed(const ChangedRecord& record) {
   }
 }
 
+// Before is known by its norm alone.
+void ValueGraph::weigh_change(Birth& birth) {
+  Change& change = *birth.change;
+  if (change.before.known || change.amax_before >= 0 || birth.source.name == 0) return;
+  const auto norm = amax_before_.find(birth.source.name);
+  if (norm == amax_before_.end() || norm->second.first != change.since_step) return;
+  change.amax_before = norm->second.second;
+  const ValueStats& now = birth.source.stats;
+  change.gross = change.gross || (now.counted() && now.amax >= kGrossChange * std::max(change.amax_before, kNegligible));
+}
+
 void ValueGraph::on_norm(const NormRecord& record) {
   if (record.kind != MarkKind::kParameter || record.path == 0 || !std::isfinite(record.amax)) return;
+  bool wanted = false;
   for (const auto& [where, id] : changed_at_) {
-    Birth* birth = find_birth(id);
-    if (birth == nullptr || birth->change->before.known || birth->change->since_step != record.step) continue;
-    if (amax_before_.size() < kMaxNorms) amax_before_[record.path] = {record.step, record.amax};
+    const Birth* birth = find_birth(id);
+    wanted = wanted || (birth != nullptr && !birth->change->before.known && birth->change->since_step == record.step);
+  }
+  if (!wanted || amax_before_.size() >= kMaxNorms) return;
+  amax_before_[record.path] = {record.step, record.amax};
+  for (const auto& [where, id] : changed_at_) {
+    if (Birth* birth = find_birth(id)) weigh_change(*birth);
+  }
+}
+
+// What a step without ops made of changed contents: a parameter or state that it left under a newer version, and, where the
+// change was gross, any of them.
+void ValueGraph::suspect_unseen(Value& value) {
+  if (value.suspect != 0 || value.producer != kNoSeq || step_ > suspect_until_) return;
+  for (const auto& [where, id] : changed_at_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr || step_ <= birth->at.step || step_ > birth->at.step + kSuspectSteps) continue;
+    const bool same = where.first == value.storage && value.version > where.second;
+    if (!(same && birth->change->carries) && !birth->change->gross) continue;
+    value.suspect = id;
     return;
   }
 }
@@ -226,7 +261,23 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     if ((bad & bit(MarkKind::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
     answered = true;
   }
-  return answered;
+  if (answered || gradients_alone) return answered;
+  // Nothing went bad in a step that was seen, but contents had changed not long before.
+  for (const auto& [where, id] : changed_at_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || step < birth->at.step || step > birth->at.step + kSuspectSteps) continue;
+    const bool unknown = !birth->change->before.known && birth->change->amax_before < 0;
+    if (!birth->change->gross && !unknown) continue;
+    if (!birth->harmful && !becomes_origin(*birth, step)) continue;
+    birth->events.add(step);
+    birth->trial.only_gradients = false;
+    birth->watched = false;
+    birth->hit_in_step = true;
+    hit_in_step_.push_back(id);
+    if ((bad & bit(MarkKind::kLoss)) != 0) birth->sinks.push_back({MarkKind::kLoss, 0, 0, kNoNode, kBadAny, {}});
+    return true;
+  }
+  return false;
 }
 
 }  // namespace nanhunt::analyze

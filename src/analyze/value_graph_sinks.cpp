@@ -16,6 +16,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
+  if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState)) suspect_unseen(*value);
   if (value->suspect != 0) {
     Birth* birth = find_birth(value->suspect);
     if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp) place_change(*birth, *value);
@@ -279,13 +280,6 @@ void ValueGraph::settle() {
 
 void ValueGraph::finish() {
   settle();
-  for (const auto& [where, id] : changed_at_) {
-    Birth* birth = find_birth(id);
-    if (birth == nullptr || birth->change->before.known) continue;
-    const auto norm = amax_before_.find(birth->source.name);
-    if (norm != amax_before_.end() && norm->second.first == birth->change->since_step)
-      birth->change->amax_before = norm->second.second;
-  }
   // The last step has no end: whether its optimizer ran is not known.
   for (BirthId id : hit_in_step_) {
     if (Birth* birth = find_birth(id)) birth->trial.open = true;

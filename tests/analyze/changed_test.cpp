@@ -77,6 +77,12 @@ TEST(Corruption, without_harm_is_a_warning_where_it_was_gross_and_information_el
   EXPECT_EQ(small.verdict.status, VerdictStatus::kClean);
 }
 
+TEST(Corruption, that_made_one_magnitude_far_less_is_gross_too) {
+  const Analysis a = trained_with({.h = finite().smallest_of(0.25 / 256)});
+  EXPECT_EQ(table(a), "warning corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
+  EXPECT_THAT(a.findings[0].title, HasSubstr("the least magnitude went from 0.25 to 0.0009766"));
+}
+
 TEST(Corruption, that_was_small_takes_no_blame_for_what_overflows_further_on) {
   const Analysis a = trained_with({.h = {}, .w = finite().range(-1, 1.5), .exp = finite().inf(1), .loss = finite(1).inf(1)});
   EXPECT_EQ(table(a),

@@ -227,5 +227,23 @@ TEST(Sentinel, a_parameter_that_changed_unseen_is_held_against_the_norms_before)
   EXPECT_EQ(table(analysis_of(copy)), "overflow | pow | fc1 | forward | step 3 | appear | observed\n");
 }
 
+TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_changed_before) {
+  TraceBuilder t;
+  clean_steps(t, 3);
+  const Handle w = t.changed({0, 77, 3}, finite().range(-1, 1e30));
+  t.norm("fc1.weight", 3, 2, 0.5);
+  t.replay(ReplayResult::kBegin, "", ReplayTrigger::kChanged);
+  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.in("fc1").op("neg", {{"self", w}}, finite().range(-1e30, 1));
+  t.replay(ReplayResult::kReproduced);
+  t.health(kHealthChanged, "fc1.weight");
+  t.end_step();
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "corruption | <state> | fc1.weight | data | step 3 | unknown | inferred\n");
+  EXPECT_EQ(a.findings[0].first_step, 4u);
+}
+
 }  // namespace
 }  // namespace nanhunt

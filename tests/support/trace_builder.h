@@ -57,6 +57,11 @@ struct Numbers {
     copy.sum_of_squares = total;
     return copy;
   }
+  Numbers smallest_of(double magnitude) const {  // of those that are not 0
+    Numbers copy = *this;
+    copy.smallest = magnitude;
+    return copy;
+  }
   Numbers as(DType dtype) const {
     Numbers copy = *this;
     copy.format = dtype;

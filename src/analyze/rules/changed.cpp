@@ -46,6 +46,9 @@ std::string change_text(const Case& c) {
   if (c.birth.source.bad != 0) return bad_count_text(after.nan, after.pos_inf, after.neg_inf, after.numel);
   const double before = amax_before(c);
   if (before < 0 || !after.counted()) return "other numbers than before";
+  const ValueStats& then = c.birth.change->before.stats;
+  if (before == after.amax && c.birth.change->before.known && after.amin_nonzero < then.amin_nonzero)
+    return fmt::format("the least magnitude went from {} to {}", number(then.amin_nonzero), number(after.amin_nonzero));
   if (before == after.amax) return "other numbers of the same size";
   return fmt::format("the largest magnitude went from {} to {}", number(before), number(after.amax));
 }
@@ -104,9 +107,7 @@ void add_harmless_changes(std::vector<Finding>& findings, const ValueGraph& grap
   for (const Birth* birth : graph.changes()) {
     if (birth->harmful || birth->lead != 0) continue;
     const Case c = make_case(*birth, names, {});
-    const double before = amax_before(c);
-    const bool gross = birth->change->gross || (birth->source.bad == 0 && before >= 0 && birth->source.stats.counted() &&
-                                                birth->source.stats.amax >= kGrossChange * std::max(before, kNegligible));
+    const bool gross = birth->change->gross;
     if (!gross && small) {
       ++small->occurrence_count;
       small->last_step = std::max(small->last_step, birth->at.step);
