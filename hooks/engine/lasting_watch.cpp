@@ -5,7 +5,8 @@
 
 namespace nanhunt::hooks {
 
-LastingWatch::LastingWatch(engine::Trainer& trainer, Recorder& recorder) : recorder_(recorder) {
+LastingWatch::LastingWatch(engine::Trainer& trainer, Recorder& recorder)
+    : trainer_(trainer), recorder_(recorder) {
   const auto add = [&](MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) all_.push_back({kind, path, tensor});
   };
@@ -18,8 +19,19 @@ void LastingWatch::check(const Lasting& lasting) noexcept {
   if (lasting.tensor.defined()) recorder_.check_contents(step_, view_of(lasting.tensor, lasting.tensor.version()));
 }
 
+void LastingWatch::on_op(const engine::OpCall& call) noexcept {
+  const bool after_backward = call.phase == Phase::kUnscale || call.phase == Phase::kClip || call.phase == Phase::kOptimizer;
+  if (!after_backward || gradients_checked_) return;
+  gradients_checked_ = true;
+  for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters()) {
+    const engine::Tensor gradient = parameter.tensor.grad();
+    if (gradient.defined()) recorder_.check_contents(step_, view_of(gradient, gradient.version()));
+  }
+}
+
 void LastingWatch::on_step_begin(std::uint32_t step) noexcept {
   step_ = step;
+  gradients_checked_ = false;
   for (Lasting& lasting : all_) {
     if (!lasting.tensor.defined()) continue;
     if (known_ && lasting.tensor.version() != lasting.version) {

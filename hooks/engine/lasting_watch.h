@@ -14,12 +14,13 @@ namespace nanhunt::hooks {
 
 // An optimizer and a batch norm write over their state in one op, so no op shows what it held before. This looks at it in
 // time: what has a new version when a step begins was written by the program and is marked anew; contents that changed
-// under the same version are found before they are gone.
+// under the same version are found before they are gone. So are those of gradients, which unscale and clip write over: all but the
+// first one, whose op is over when it is heard of.
 class LastingWatch final : public engine::Observer {
  public:
   LastingWatch(engine::Trainer& trainer, Recorder& recorder);
 
-  bool wants_ops() const noexcept override { return false; }
+  void on_op(const engine::OpCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_optimizer_begin() noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
@@ -33,8 +34,10 @@ class LastingWatch final : public engine::Observer {
   };
   void check(const Lasting& lasting) noexcept;
 
+  engine::Trainer& trainer_;
   Recorder& recorder_;
   std::vector<Lasting> all_;
+  bool gradients_checked_ = false;  // in this step
   std::uint32_t step_ = 0;
   bool known_ = false;  // versions were taken
 };

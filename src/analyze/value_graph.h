@@ -151,7 +151,9 @@ class ValueGraph {
   std::map<Place, BirthId> swallowed_at_;
   std::set<StringId> swallowers_;  // modules of ops that absorbed
   std::map<std::pair<std::uint64_t, std::uint32_t>, BirthId> changed_at_;  // by storage and version
-  std::map<StringId, std::pair<std::uint32_t, double>> amax_before_;  // of parameters: step and largest magnitude
+  // The last norms of each parameter that the sentinel wrote: step and largest magnitude.
+  static constexpr std::size_t kNormsKept = 4;
+  std::map<StringId, std::vector<std::pair<std::uint32_t, double>>> amax_before_;
   std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts
   std::vector<BirthId> unread_changes_;         // nobody was seen to read them yet
   std::vector<BirthId> streak_;                 // hit in the last bad step, and no step was clean since

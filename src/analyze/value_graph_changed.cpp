@@ -136,22 +136,22 @@ void ValueGraph::on_changed(const ChangedRecord& record) {
 void ValueGraph::weigh_change(Birth& birth) {
   Change& change = *birth.change;
   if (change.before.known || change.amax_before >= 0 || birth.source.name == 0) return;
-  const auto norm = amax_before_.find(birth.source.name);
-  if (norm == amax_before_.end() || norm->second.first != change.since_step) return;
-  change.amax_before = norm->second.second;
+  const auto norms = amax_before_.find(birth.source.name);
+  if (norms == amax_before_.end()) return;
+  for (const auto& [step, amax] : norms->second) {
+    if (step == change.since_step) change.amax_before = amax;
+  }
+  if (change.amax_before < 0) return;
   const ValueStats& now = birth.source.stats;
   change.gross = change.gross || (now.counted() && now.amax >= kGrossChange * std::max(change.amax_before, kNegligible));
 }
 
 void ValueGraph::on_norm(const NormRecord& record) {
   if (record.kind != MarkKind::kParameter || record.path == 0 || !std::isfinite(record.amax)) return;
-  bool wanted = false;
-  for (const auto& [where, id] : changed_at_) {
-    const Birth* birth = find_birth(id);
-    wanted = wanted || (birth != nullptr && !birth->change->before.known && birth->change->since_step == record.step);
-  }
-  if (!wanted || amax_before_.size() >= kMaxNorms) return;
-  amax_before_[record.path] = {record.step, record.amax};
+  if (amax_before_.size() >= kMaxNorms && !amax_before_.contains(record.path)) return;
+  auto& norms = amax_before_[record.path];
+  if (norms.size() >= kNormsKept) norms.erase(norms.begin());
+  norms.emplace_back(record.step, record.amax);
   for (const auto& [where, id] : changed_at_) {
     if (Birth* birth = find_birth(id)) weigh_change(*birth);
   }

@@ -230,8 +230,8 @@ TEST(Sentinel, a_parameter_that_changed_unseen_is_held_against_the_norms_before)
 TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_changed_before) {
   TraceBuilder t;
   clean_steps(t, 3);
+  for (std::uint32_t step = 0; step < 4; ++step) t.norm("fc1.weight", step, 2, 0.5);
   const Handle w = t.changed({0, 77, 3}, finite().range(-1, 1e30));
-  t.norm("fc1.weight", 3, 2, 0.5);
   t.replay(ReplayResult::kBegin, "", ReplayTrigger::kChanged);
   t.mark(MarkKind::kParameter, "fc1.weight", w);
   t.in("fc1").op("neg", {{"self", w}}, finite().range(-1e30, 1));
@@ -243,6 +243,7 @@ TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_change
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "corruption | <state> | fc1.weight | data | step 3 | unknown | inferred\n");
   EXPECT_EQ(a.findings[0].first_step, 4u);
+  EXPECT_THAT(a.findings[0].evidence, Contains("Before: largest magnitude 0.5."));
 }
 
 }  // namespace
