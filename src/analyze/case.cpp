@@ -39,6 +39,14 @@ Singular singular_at(const Case& c, double x) {
       return std::fabs(x) > 1 ? Singular::kOutside : Singular::kNone;
     case Pole::kUnitBackward:
       return std::fabs(x) == 1 ? Singular::kPole : std::fabs(x) > 1 ? Singular::kOutside : Singular::kNone;
+    case Pole::kUnitPole:
+      return std::fabs(x) == 1 ? Singular::kPole : std::fabs(x) > 1 ? Singular::kOutside : Singular::kNone;
+    case Pole::kBelowOne:
+      return x < 1 ? Singular::kOutside : Singular::kNone;
+    case Pole::kBelowOneBackward:
+      return x == 1 ? Singular::kPole : x < 1 ? Singular::kOutside : Singular::kNone;
+    case Pole::kZeroOne:
+      return x == 0 || x == 1 ? Singular::kPole : x < 0 || x > 1 ? Singular::kOutside : Singular::kNone;
     case Pole::kNone:
     case Pole::kLabels:
     case Pole::kEmpty:
@@ -176,16 +184,33 @@ Case make_case(const Birth& birth, Names& names, std::vector<const EvidenceRecor
   return c;
 }
 
+// No more terms in a sum than the largest of them has elements.
+double bilinear_bound(const Case& c) {
+  double first = 0, second = 0, terms = 1;
+  std::size_t operands = 0;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
+    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) return kUnknown;
+    ++operands;
+    terms = std::max(terms, static_cast<double>(arg.stats.numel));
+    second = std::max(second, std::min(first, arg.stats.amax));
+    first = std::max(first, arg.stats.amax);
+  }
+  return operands < 2 ? kUnknown : terms * first * second + first;
+}
+
 double magnitude_bound(const Case& c) {
   double largest = 0;  // over inputs
   double total = 0;    // sum of them
   double product = 1;
+  double terms = 1;
   for (const ArgSnapshot& arg : c.context->op.inputs) {
     if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
     if (arg.role == ArgRole::kOverwritten && c.info->has(kOverwritesAll)) continue;
     largest = std::max(largest, amax_of(arg));
     total += amax_of(arg);
     product *= amax_of(arg);
+    terms = std::max(terms, static_cast<double>(arg.stats.numel));
   }
   const ArgSnapshot* self = c.input("self");
   const ScalarSnapshot* other = c.scalar("other");
@@ -225,6 +250,16 @@ double magnitude_bound(const Case& c) {
       if (layout == nullptr || layout->sizes.empty()) return kUnknown;
       const double inner = static_cast<double>(layout->sizes.back());
       return inner * amax_of(*a) * amax_of(*b) + largest;  // largest covers the bias
+    }
+    case Bound::kProducts:
+      return bilinear_bound(c);
+    case Bound::kSquares:
+      return terms * total * total + total;
+    case Bound::kGradient: {
+      const std::string forward = forward_op(c.op());
+      if (!forward.empty() && is_bilinear(op_info(forward))) return bilinear_bound(c);
+      const double most = std::max(1.0, largest);
+      return terms * most * most * most * most;
     }
   }
   return kUnknown;

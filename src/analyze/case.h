@@ -57,5 +57,7 @@ Case make_case(const Birth& birth, Names& names, std::vector<const EvidenceRecor
 
 // An upper bound of |output| from the inputs' largest magnitudes; infinity when the op table cannot say.
 double magnitude_bound(const Case& c);
+// The same for sums of products of two of the inputs.
+double bilinear_bound(const Case& c);
 
 }  // namespace nanhunt::analyze

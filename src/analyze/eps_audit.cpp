@@ -34,7 +34,8 @@ void EpsAudit::on_op(const OpInView& op) {
   // A kernel that forms x + eps itself.
   for (const ScalarArg& scalar : op.scalars) {
     if (scalar.value > 0 && names_.is(scalar.name, "eps")) {
-      count(op.record->op, op.record->module, op.record->phase, scalar.value, op.record->compute_dtype, 0);
+      const DType dtype = eps_dtype(*op.info, op.record->compute_dtype);
+      count(op.record->op, op.record->module, op.record->phase, scalar.value, dtype, 0);
     }
   }
   // x + eps as an op of its own, used at once.

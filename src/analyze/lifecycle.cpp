@@ -7,7 +7,7 @@ namespace nanhunt::analyze {
 
 bool mixes(const OpInfo& info, ArgRole role) {
   if (role == ArgRole::kMask || role == ArgRole::kIndex) return false;
-  return role != ArgRole::kOverwritten || !info.has(kOverwritesAll);
+  return (role != ArgRole::kOverwritten || !info.has(kOverwritesAll)) && !info.has(kReadsShape);
 }
 
 Flow classify(const OpInView& op, std::uint8_t out_kinds) {

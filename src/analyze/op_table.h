@@ -6,8 +6,11 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "nanhunt/dtype.h"
 
 namespace nanhunt::analyze {
 
@@ -22,6 +25,10 @@ enum class Pole : std::uint8_t {
   kMinusOne,       // log1p
   kUnit,           // |x| > 1 is outside the domain: acos
   kUnitBackward,   // |x| = 1 is a pole of its derivative
+  kUnitPole,       // |x| = 1 is a pole, |x| > 1 outside the domain: atanh, erfinv
+  kBelowOne,       // x < 1 is outside the domain: acosh
+  kBelowOneBackward,  // x = 1 is a pole of its derivative
+  kZeroOne,        // 0 and 1 are poles, what is not between them is outside the domain: logit
   kLabels,         // mean over the labels that are not ignored: none is 0/0
   kEmpty,          // mean over no element
 };
@@ -39,7 +46,26 @@ enum class ZeroRule : std::uint8_t {
 };
 
 // An upper bound of |output|, from the largest magnitudes of the inputs.
-enum class Bound : std::uint8_t { kUnknown, kCopy, kSum, kProduct, kQuotient, kExp, kPower, kReduceSum, kMatmul };
+enum class Bound : std::uint8_t {
+  kUnknown,
+  kCopy,
+  kSum,
+  kProduct,
+  kQuotient,
+  kExp,
+  kPower,
+  kReduceSum,
+  kMatmul,
+  kProducts,  // sums of products of two inputs, with no more terms than the largest has elements
+  kSquares,   // of what is summed up inside: squares of an input, or of a difference of two
+  kGradient,  // sums of products of no more than four of the inputs' magnitudes
+};
+
+// In which format a kernel that takes eps as an argument forms x + eps.
+enum class EpsForm : std::uint8_t {
+  kNone,    // that in which it computes
+  kOpMath,  // fp32 for 16-bit inputs, whatever the kernel was given: norm layers, fused optimizers
+};
 
 enum OpFlag : std::uint16_t {
   kOverwritesAll = 1,   // in place, old contents do not matter: fill_, copy_
@@ -53,6 +79,7 @@ enum OpFlag : std::uint16_t {
   kSelects = 256,       // hands on some elements of its operands as they are: where, cat, gather
   kMakesGarbage = 1024,  // its output is memory that nothing has written: empty
   kAbsorbs = 512,       // makes a finite number of an infinite one: x / Inf, tanh, clamp
+  kReadsShape = 2048,   // takes shape and format of its input, not its contents: full_like
 };
 
 struct OpInfo {
@@ -62,6 +89,9 @@ struct OpInfo {
   std::array<std::string_view, 2> pole_slots{};  // the dispatcher's name, then another it is known by
   ZeroRule zero = ZeroRule::kStop;
   Bound bound = Bound::kUnknown;
+  EpsForm eps = EpsForm::kNone;
+  std::uint16_t scratch = 0;       // bit i: infinities in output i are meant: log-probabilities of CTC, log-sums of rows
+  std::string_view forward{};      // the op whose gradient this is, where the name does not say so
 
   bool has(OpFlag flag) const { return (flags & flag) != 0; }
   bool known() const { return !name.empty(); }
@@ -70,10 +100,16 @@ struct OpInfo {
 // Names as recorded: "add_", "addmm", "sqrt_backward", with or without "aten::". Never fails.
 const OpInfo& op_info(std::string_view op);
 
+// All rows, sorted by name.
+std::span<const OpInfo> op_rows();
+
+// The format in which the op forms x + eps, given the one it says it computes in.
+DType eps_dtype(const OpInfo& info, DType compute);
+
 // Sums of products of two operands: an element is exactly 0 only where in each product one factor is 0.
 bool is_bilinear(const OpInfo& info);
 
-// The forward op of "<op>_backward", else "". In-place and dispatcher marks are taken off.
+// The forward op of "<op>_backward" and of gradients with names of their own, else "". In-place and dispatcher marks are taken off.
 std::string forward_op(std::string_view op);
 
 }  // namespace nanhunt::analyze

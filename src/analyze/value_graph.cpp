@@ -24,6 +24,14 @@ std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, st
 
 // fill_(-inf) and x + -inf, but not fill_(-1e9), which the format made infinite, nor an update with an infinite rate.
 bool writes_infinity_on_purpose(const OpInView& op) {
+  if (op.info->scratch != 0) {
+    bool meant = true;
+    for (std::size_t i = 0; i < op.out.size(); ++i) {
+      const bool scratch = i < 16 && (op.info->scratch >> i & 1) != 0;
+      meant = meant && (op.out[i] == nullptr || op.out[i]->bad == 0 || scratch);
+    }
+    if (meant) return true;
+  }
   const bool infinite =
       std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
   if (op.info->has(kWritesConstant)) return op.scalars.empty() || infinite;

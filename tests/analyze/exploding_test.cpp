@@ -33,7 +33,8 @@ Analysis diverging(const Divergence& d) {
   }
   for (int step = 0; step <= d.steps; ++step) {
     const bool bad = d.overflow && step == d.steps;
-    const Handle y = t.in("net.1").op("mm", {{"self", weights[0]}, {"mat2", weights[0]}}, finite());
+    const Handle y = t.in("net.1").op("mm", {{"self", weights[0]}, {"mat2", weights[0]}},
+                                          bad ? finite().range(-1e25, 1e25) : finite());
     const Handle l = t.in("<loss>", Phase::kLoss)
                          .op("mse_loss", {{"self", y}}, bad ? finite(1).inf(1) : finite(1).range(0, 1));
     t.mark(MarkKind::kLoss, "loss", l);

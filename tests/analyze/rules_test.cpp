@@ -123,11 +123,26 @@ TEST(EpsUnderflow, inside_a_kernel_is_judged_in_the_format_it_computes_in) {
     TraceBuilder t;
     t.in("ln").computing_in(compute);
     const bool lost = compute == DType::kF16;
-    const Handle y = t.op("native_layer_norm", {{"input", t.value(finite().as(DType::kF16))}},
+    const Handle y = t.op("my_layer_norm", {{"input", t.value(finite().as(DType::kF16))}},
                           lost ? finite().as(DType::kF16).nan(4) : finite().as(DType::kF16), {{"eps", 1e-12}});
     t.mark(MarkKind::kLoss, "loss", y);
     EXPECT_EQ(table(analysis_of(t)),
-              lost ? "eps_underflow | native_layer_norm | ln | forward | step 0 | appear | observed\n" : "clean\n");
+              lost ? "eps_underflow | my_layer_norm | ln | forward | step 0 | appear | observed\n" : "clean\n");
+  }
+}
+
+TEST(EpsUnderflow, is_not_told_of_stock_norms_and_fused_optimizers_which_add_eps_in_fp32) {
+  // given stock kernels on 16-bit tensors, with an eps that these formats cannot hold
+  for (const char* name : {"native_layer_norm", "native_batch_norm", "cudnn_batch_norm", "native_group_norm", "rms_norm",
+                           "_fused_adam_", "_fused_adamw_"}) {
+    TraceBuilder t;
+    t.in("layer").computing_in(DType::kF16);
+    t.op(name, {{"input", t.value(finite().as(DType::kF16))}}, finite().as(DType::kF16), {{"eps", 1e-12}});
+    const Analysis analysis = analysis_of(t);
+    EXPECT_EQ(table(analysis), "clean\n") << name;
+    ASSERT_EQ(analysis.eps_audit.size(), 1U) << name;
+    EXPECT_EQ(analysis.eps_audit[0].verdict, "ok") << name;
+    EXPECT_EQ(analysis.eps_audit[0].dtype, DType::kF32) << name;
   }
 }
 

@@ -344,7 +344,7 @@ TEST(Calibration, is_no_excuse_for_nan_that_backward_makes_of_small_finite_numbe
   run.steps(5);
   run.step({.indeterminate = true});
   run.steps(5);
-  EXPECT_EQ(table(analysis_of(run.t)), "overflow | std_backward | fc | backward | step 5 | appear | observed\n");
+  EXPECT_EQ(table(analysis_of(run.t)), "unexplained | std_backward | fc | backward | step 5 | appear | inferred\n");
 }
 
 TEST(Calibration, that_was_over_long_ago_does_not_stand_for_a_later_streak_at_the_same_op) {

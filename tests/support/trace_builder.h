@@ -134,6 +134,13 @@ class TraceBuilder {
     add_op(name, inputs, {made}, scalars, out_slot);
     return made;
   }
+  std::vector<Handle> op_with_outputs(const std::string& name, const std::vector<In>& inputs,
+                                      const std::vector<Numbers>& outs) {
+    std::vector<Handle> made;
+    for (const Numbers& out : outs) made.push_back(add_value({0, next_storage_++, 0}, out, seq_, 0));
+    add_op(name, inputs, made, {});
+    return made;
+  }
   Handle view(const std::string& name, const Handle& of, const Numbers& out) {
     const Handle made = add_value({0, of.storage, of.version}, out, seq_, of.id);
     add_op(name, {{"self", of}}, {made}, {});

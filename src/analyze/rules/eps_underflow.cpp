@@ -49,7 +49,7 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   }
   // A kernel that adds eps itself (norm layers, fused optimizers), in its compute format.
   const ScalarSnapshot* eps = c.scalar("eps");
-  const DType compute = c.context->op.compute_dtype;
+  const DType compute = eps_dtype(*c.info, c.context->op.compute_dtype);
   if (eps != nullptr && eps->value > 0 && is_floating(compute) && round_to(compute, eps->value) == 0 &&
       c.inputs_finite()) {
     return lost_guard(c, eps->value, compute, fmt::format("{} forms x + eps in {}.", c.op(), dtype_name(compute)));

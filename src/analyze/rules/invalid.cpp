@@ -110,8 +110,12 @@ std::optional<Diagnosis> diagnose(const Case& c) {
   if (c.singular != Singular::kOutside) return std::nullopt;
   Diagnosis d;
   const bool backward = !forward_op(c.op()).empty();
+  const Pole pole = c.info->pole;
   const std::string_view what =
-      c.info->pole == Pole::kUnit || c.info->pole == Pole::kUnitBackward ? "a number beyond 1" : "a negative number";
+      pole == Pole::kUnit || pole == Pole::kUnitBackward || pole == Pole::kUnitPole ? "a number beyond 1"
+      : pole == Pole::kBelowOne || pole == Pole::kBelowOneBackward                  ? "a number below 1"
+      : pole == Pole::kZeroOne                                                      ? "a number not between 0 and 1"
+                                                                                    : "a negative number";
   d.title = fmt::format("{}: {} of {}", place,
                         backward ? forward_op(c.op()) + "'s derivative" : std::string(c.info->name), what);
   d.explanation = fmt::format("The argument is outside the domain, whatever the format. {}.", made_text(c));

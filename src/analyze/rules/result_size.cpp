@@ -31,21 +31,6 @@ std::optional<double> result_at(const Case& c, const EvidenceRecord& element) {
   return std::nullopt;
 }
 
-// Sums of products of two operands, forward or backward: no more terms in a sum than the largest of them has elements.
-double bilinear_bound(const Case& c) {
-  double first = 0, second = 0, terms = 1;
-  std::size_t operands = 0;
-  for (const ArgSnapshot& arg : c.context->op.inputs) {
-    if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
-    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) return std::numeric_limits<double>::infinity();
-    ++operands;
-    terms = std::max(terms, static_cast<double>(arg.stats.numel));
-    second = std::max(second, std::min(first, arg.stats.amax));
-    first = std::max(first, arg.stats.amax);
-  }
-  return operands < 2 ? std::numeric_limits<double>::infinity() : terms * first * second + first;
-}
-
 }  // namespace
 
 Fit ResultSize::fit(DType dtype) const {

@@ -25,7 +25,12 @@ std::string pole_words(const Case& c) {
       return "0 to a negative power";
     case Pole::kPowerBackward:
     case Pole::kUnitBackward:
+    case Pole::kBelowOneBackward:
       return fmt::format("{} has no finite derivative there", forward);
+    case Pole::kUnitPole:
+      return fmt::format("{} of 1 or -1", name);
+    case Pole::kZeroOne:
+      return fmt::format("{} of 0 or 1", name);
     case Pole::kMinusOne:
       return "log of 0";
     default:
