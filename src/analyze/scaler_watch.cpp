@@ -109,7 +109,10 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
                              : none;
   switch (record.action) {
     case ScalerAction::kCreate:
-      if (created_) break;  // restated, or a second scaler: the first one is shown
+      if (created_) {  // a second scaler: the first one is shown, and both number their optimizers from 0
+        several_ = true;
+        break;
+      }
       created_ = true;
       section_.family = names_.text(record.text);
       section_.dynamic = record.dynamic;
@@ -123,13 +126,13 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
       step_scale_ = scale_ = record.scale;
       break;
     case ScalerAction::kUnscale:
-      if (optimizer.unscaled && step_scale_ != 1) misuse(Misuse::kUnscaleTwice, record, true);
+      if (optimizer.unscaled && step_scale_ != 1 && !several_) misuse(Misuse::kUnscaleTwice, record, true);
       optimizer.unscaled = unscaled_ = true;
       found_ = found_ || record.found_inf;
       break;
     case ScalerAction::kStep:
     case ScalerAction::kSkip:
-      if (optimizer.stepped) misuse(Misuse::kStepTwice, record, record.action == ScalerAction::kStep);
+      if (optimizer.stepped && !several_) misuse(Misuse::kStepTwice, record, record.action == ScalerAction::kStep);
       optimizer.stepped = true;
       found_ = false;
       if (record.action == ScalerAction::kSkip) {

@@ -91,6 +91,7 @@ class ScalerWatch {
   const Names& names_;
   ScalerSection section_;
   bool seen_ = false, created_ = false;
+  bool several_ = false;  // a second scaler has told of itself; whose later records are is not said
   ScalerPoints points_;
   std::vector<ScalerSection::Event> first_events_;
   std::deque<ScalerSection::Event> last_events_;

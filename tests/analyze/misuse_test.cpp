@@ -77,6 +77,20 @@ TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
   }
 }
 
+TEST(Misuse, is_not_made_of_two_scalers_that_each_number_their_optimizers_from_0) {
+  // given two scalers, each with one optimizer
+  ScaledRun run(4096);
+  for (int scaler = 0; scaler < 2; ++scaler) run.t.scaler(run.record(ScalerAction::kCreate));
+  for (int step = 0; step < 3; ++step) {
+    for (const ScalerAction action : {ScalerAction::kScale, ScalerAction::kUnscale, ScalerAction::kStep}) {
+      for (int scaler = 0; scaler < 2; ++scaler) run.t.scaler(run.record(action));
+    }
+    for (int scaler = 0; scaler < 2; ++scaler) run.t.scaler(run.record(ScalerAction::kUpdate));
+    run.t.end_step(1, 4096);
+  }
+  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
+}
+
 TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
   // given a trace that lost what the scaler did from step 0 to step 9
   ScaledRun run(4096);
