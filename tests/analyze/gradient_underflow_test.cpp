@@ -92,6 +92,23 @@ TEST(GradientUnderflow, is_not_said_of_formats_layers_steps_or_zeros_that_do_not
   EXPECT_EQ(table(backward({.zeros_in = 30})), "clean\n");
 }
 
+TEST(GradientUnderflow, is_not_said_of_products_with_a_0_that_the_program_wrote) {
+  const auto times = [](double factor) {
+    TraceBuilder t;
+    for (int step = 0; step < 6; ++step) {
+      for (int layer = 0; layer < 3; ++layer) {
+        const Handle g = t.value(finite(100).as(DType::kF16));
+        t.in("fc" + std::to_string(layer), Phase::kBackward)
+            .op("mul", {{"self", g}}, finite(100).as(DType::kF16).zeros(100).range(0, 0), {{"other", factor}});
+      }
+      t.end_step();
+    }
+    return table(analysis_of(t));
+  };
+  EXPECT_EQ(times(0), "clean\n");
+  EXPECT_NE(times(1e-9), "clean\n");
+}
+
 TEST(GradientUnderflow, that_leaves_nothing_to_learn_from_is_a_fault) {
   // given gradients that all vanish on their way into fp16: what comes after gets exact zeros
   const Analysis a = backward({.lost_at_the_loss = 100});

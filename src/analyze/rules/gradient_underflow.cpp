@@ -45,6 +45,12 @@ std::optional<double> GradientUnderflow::exact_zeros(const OpInView& op, std::si
   const bool copies = forward.empty() ? info.name == "_to_copy" || info.name == "copy" : is_copy(info);
   if (!copies && !is_bilinear(info)) return std::nullopt;
   const std::string& made = names_.text(op.outputs[output].slot);
+  // A product with the number 0 is 0 because the program says so.
+  if (info.bound == Bound::kProduct) {
+    for (const ScalarArg& scalar : op.scalars) {
+      if (scalar.value == 0 && names_.is(scalar.name, "other")) return 1.0;
+    }
+  }
   double share = 0;
   bool any = false;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
