@@ -108,9 +108,19 @@ Result<std::vector<AttemptTrace>> find_attempts(const std::string& path) {
     return found;
   }
   if (Status listed = list_numbered(root, parse_rank_folder_name, /*folders=*/true, ranks); !listed) return listed;
+  Status first_failure;
+  std::size_t failures = 0;
   for (const Numbered& rank : ranks) {
-    if (Status listed = attempts_of_rank(rank.path, rank.number, found); !listed) return listed;
+    const Status listed = attempts_of_rank(rank.path, rank.number, found);
+    if (listed) continue;
+    // Named, so that whoever reads it is told why that fails; the other ranks may still tell.
+    AttemptTrace unreadable;
+    unreadable.dir = rank.path;
+    unreadable.info.rank = rank.number;
+    found.push_back(std::move(unreadable));
+    if (failures++ == 0) first_failure = listed;
   }
+  if (failures > 0 && failures == found.size()) return first_failure;
   if (ranks.empty()) {  // perhaps a rank's folder
     const std::string name = fs::weakly_canonical(root, error).filename().string();
     if (Status listed = attempts_of_rank(root, parse_rank_folder_name(name), found); !listed) return listed;

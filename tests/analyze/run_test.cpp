@@ -2,6 +2,7 @@
 // analyze_run: from a run folder on disk, several attempts and ranks, damaged or not there at all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -127,6 +128,19 @@ TEST_F(Run, of_which_no_rank_can_be_read_is_an_error) {
   make_unreadable(write(run_with(3), 0));
   make_unreadable(write(run_with(3), 1));
   EXPECT_EQ(analyze_run(dir_.path()).status().code(), StatusCode::kUnreadable);
+}
+
+TEST_F(Run, is_judged_by_its_other_ranks_when_the_folder_of_one_cannot_be_listed) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may list every folder";
+  // given a fault in rank 0, and a rank 1 whose folder nobody may read
+  write(run_with(3), 0);
+  const fs::path locked = fs::path(write(run_with(99), 1)).parent_path();
+  fs::permissions(locked, fs::perms::none);
+  const Result<Analysis> a = analyze_run(dir_.path());
+  fs::permissions(locked, fs::perms::owner_all);
+  ASSERT_TRUE(a.is_ok()) << a.status().message();
+  EXPECT_EQ(a->findings.size(), 1u);
+  EXPECT_THAT(a->coverage.unwatched, testing::Contains(testing::StartsWith("Rank 1: ")));
 }
 
 TEST_F(Run, says_how_many_of_its_ranks_are_not_there_at_all) {
