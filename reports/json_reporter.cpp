@@ -77,6 +77,18 @@ json experiment_to_json(const ExperimentRecord& e) {
           {"verified", e.verified}};
 }
 
+json update_loss_to_json(const UpdateLossRow& row) {
+  return {{"module", json_text(row.module)},
+          {"op", json_text(row.op)},
+          {"dtype", dtype_name(row.dtype)},
+          {"average", row.average},
+          {"steps", json_count(row.steps)},
+          {"steps_over", json_count(row.steps_over)},
+          {"first_step_over", row.steps_over > 0 ? json(row.first_step_over) : json()},
+          {"mean_share", json_number(row.mean_share)},
+          {"worst_share", json_number(row.worst_share)}};
+}
+
 template <typename Row, typename ToJson>
 json rows_to_json(const std::vector<Row>& rows, std::size_t limit, ToJson to_json) {
   json out = json::array();
@@ -110,7 +122,7 @@ std::string render_json(const Analysis& analysis) {
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},
                        {"scaler", analysis.scaler ? scaler_to_json(*analysis.scaler) : json()},
                        {"eps_audit", rows_to_json(analysis.eps_audit, kJsonRows, eps_to_json)},
-                       {"update_loss", json::array()},  // an audit of later versions
+                       {"update_loss", rows_to_json(analysis.update_loss, kJsonRows, update_loss_to_json)},
                        {"headroom", std::move(headroom)},
                        {"headroom_omitted", json_count(layers_omitted)},
                        {"timeline", timeline_to_json(analysis)},

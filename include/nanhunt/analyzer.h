@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -147,6 +148,17 @@ struct EpsAuditRow {
   std::uint64_t zero_denominators = 0;  // elements that were 0 after eps was added
 };
 
+// What an optimizer meant to change in one parameter or average of 16 bits and left as it was: less than half of what
+// separates two numbers of the format was to be added. Shares are of the elements whose change is not 0.
+struct UpdateLossRow {
+  std::string module, op;     // of the first step past the threshold, else the first seen
+  DType dtype = DType::kF16;
+  bool average = false;       // state that decays (exp_avg_sq), not a parameter
+  std::uint64_t steps = 0, steps_over = 0;  // measured; past the threshold (src/analyze/rules/README.md)
+  std::uint32_t first_step_over = 0;        // when steps_over > 0
+  double mean_share = 0, worst_share = 0;
+};
+
 // The loss scaler of a run, from its own records (ScalerRecord).
 struct ScalerSection {
   std::string family;  // "torch.amp", "static"
@@ -154,6 +166,9 @@ struct ScalerSection {
   double init_scale = 1, growth_factor = 0, backoff_factor = 0;
   std::int64_t growth_interval = 0;
   double final_scale = 1;
+  // Largest power of two at which every gradient that was seen fits its format and no step was skipped; 0: not known.
+  double recommended_init_scale = 0;
+  std::string capped_by;  // the module whose gradients would overflow first above it; "" with 0
   std::uint64_t steps = 0, skipped = 0, backoffs = 0, growths = 0;
   std::uint32_t longest_streak = 0;    // of skipped steps
   bool ends_in_streak = false;
@@ -174,6 +189,8 @@ struct ScalerSection {
   std::uint64_t events_omitted = 0;
 };
 
+inline constexpr double kNoTrend = std::numeric_limits<double>::quiet_NaN();
+
 // A module's numbers over the whole run, forward outputs and gradients apart. Headroom: log2(largest finite number of
 // the format / amax), in binades; underflow: share of the elements of one value that were stored as zero although
 // their exact result is not, or that are subnormal in their format.
@@ -186,6 +203,10 @@ struct LayerSummary {
   double amax_forward = 0, amax_gradient = 0;
   double headroom_forward = 0, headroom_gradient = 0;    // smallest seen; NaN: nothing seen
   double underflow_forward = 0, underflow_gradient = 0;  // largest seen; NaN: nothing seen
+  double amax_unscaled = 0;  // largest gradient of steps that were not skipped, divided by the loss scale of its step
+  // Steps from the last one until amax_forward or amax_gradient (the sooner) passes the format if it goes on growing as it
+  // did, and the 95 % error of the fit; NaN: it does not grow, or not evenly.
+  double steps_to_overflow = kNoTrend, steps_to_overflow_error = kNoTrend;
 };
 
 // Layers x steps. Columns are stretches of equal length; rows follow Analysis::layers; cells are row-major.
@@ -233,6 +254,7 @@ struct Analysis {
   Verdict verdict;
   std::vector<Finding> findings;  // headline first
   std::vector<EpsAuditRow> eps_audit;
+  std::vector<UpdateLossRow> update_loss;  // in order of first appearance; at most 4096
   std::vector<TimelineStep> timeline;  // at most 4096, decimated keeping bad and skipped steps
   std::uint64_t timeline_omitted = 0;
   std::vector<ExperimentRecord> experiments;

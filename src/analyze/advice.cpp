@@ -75,6 +75,9 @@ constexpr Row kRows[] = {
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
     {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+    {"stochastic-rounding", "Without room for masters: round updates of weights at random (stochastic rounding).",
+     "Then a small update changes a weight with the probability that it would have moved it by, and nothing is lost on "
+     "average."},
     {"unscale-before-clip", "Call unscale_ before gradients are clipped.",
      "A limit on the norm means the norm of the gradients themselves, not of their multiple."},
     {"warm-up", "Let the learning rate rise over the first steps.",

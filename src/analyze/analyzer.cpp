@@ -16,6 +16,7 @@
 #include "src/analyze/norm_watch.h"
 #include "src/analyze/rules/gradient_underflow.h"
 #include "src/analyze/rules/underflow.h"
+#include "src/analyze/rules/update_loss.h"
 #include "src/analyze/sentinel_watch.h"
 #include "src/analyze/text.h"
 #include "src/analyze/timeline.h"
@@ -35,7 +36,15 @@ constexpr std::uint32_t kEndStep = std::numeric_limits<std::uint32_t>::max();
 class AnalyzerImpl final : public Analyzer {
  public:
   explicit AnalyzerImpl(const AnalyzeOptions& options)
-      : options_(options), graph_(names_), eps_(names_, graph_), state_underflow_(names_), gradient_underflow_(names_), scaler_(names_), norms_(names_), layers_(names_),
+      : options_(options),
+        graph_(names_),
+        eps_(names_, graph_),
+        state_underflow_(names_),
+        gradient_underflow_(names_),
+        update_loss_(names_),
+        scaler_(names_),
+        norms_(names_),
+        layers_(names_),
         sentinel_(names_) {}
 
   void add(const RecordBatch& batch) override {
@@ -63,6 +72,7 @@ class AnalyzerImpl final : public Analyzer {
       eps_.on_op(view);
       state_underflow_.on_op(view);
       gradient_underflow_.on_op(view);
+      update_loss_.on_op(view);
       layers_.on_op(view);
     }
     advance(batch, at, kEnd);
@@ -194,6 +204,7 @@ class AnalyzerImpl final : public Analyzer {
     const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad(),
                                                       health == nullptr ? nullptr : &health->gradient_norm);
     gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
+    update_loss_.on_step_end(record.step, record.loss);
     step.gradient_norm = norms.gradient;
     step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
     timeline_.add(step);
@@ -209,6 +220,7 @@ class AnalyzerImpl final : public Analyzer {
   EpsAudit eps_;
   StateUnderflow state_underflow_;
   GradientUnderflow gradient_underflow_;
+  UpdateLoss update_loss_;
   ScalerWatch scaler_;
   NormWatch norms_;
   LayerWatch layers_;
@@ -291,10 +303,12 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
+  if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
   for (Finding& finding : analysis.findings) finding.rank = info.rank;
   add_experiments(analysis.findings, experiments_);
   analysis.experiments = std::move(experiments_);
   analysis.eps_audit = eps_.rows();
+  analysis.update_loss = update_loss_.rows();
   analysis.scaler = scaler_.section();
   layers_.fill(analysis);
   analysis.timeline = timeline_.steps();

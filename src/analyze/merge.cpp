@@ -87,6 +87,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     append(all.ranks, one.ranks);
     append(all.findings, one.findings);
     append(all.eps_audit, one.eps_audit);
+    append(all.update_loss, one.update_loss);
     append(all.experiments, one.experiments);
     if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
     if (all.layers.empty()) {

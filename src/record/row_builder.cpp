@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/record/evidence.h"
+#include "src/record/lost_updates.h"
 #include "src/record/op_table.h"
 
 namespace nanhunt::record {
@@ -289,6 +290,12 @@ bool RowBuilder::add_op(const OpEvent& event) {
   op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());
   for (const OpScalar& scalar : event.scalars) {
     b.scalars.push_back({strings_.intern(scalar.name, b), scalar.value});
+  }
+  if (const auto updates = count_lost_updates(event)) {
+    b.scalars.push_back({strings_.intern(kUpdatesScalar, b), static_cast<double>(updates->updates)});
+    b.scalars.push_back({strings_.intern(kLostUpdatesScalar, b), static_cast<double>(updates->lost)});
+    b.scalars.push_back({strings_.intern(kLostShareScalar, b), updates->share});
+    op.scalar_count += 3;
   }
   b.ops.push_back(op);
   rows_.op_is_essential.push_back(bad_in || bad_out ? 1 : 0);

@@ -23,6 +23,7 @@ std::vector<Scenario> grad_underflow();
 std::vector<Scenario> scaler_calibration();
 std::vector<Scenario> scale_collapse();
 std::vector<Scenario> clip_before_unscale();
+std::vector<Scenario> lost_updates();
 std::vector<Scenario> t5_feed_forward();
 std::vector<Scenario> no_valid_label();
 std::vector<Scenario> vae_log_variance();

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the elements that an optimizer's op meant to change and left as they were, because the change was less than
+// half of what separates two numbers of the format. The old contents are gone by then; what they were follows from the new
+// ones: x is certainly unchanged where the same change leaves x as it is and takes neither neighbour of x to x.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "nanhunt/event.h"
+
+namespace nanhunt::record {
+
+// Names under which the recorder adds the counts to the op's scalars (src/trace/FORMAT.md).
+inline constexpr std::string_view kUpdatesScalar = "nanhunt.updates";
+inline constexpr std::string_view kLostUpdatesScalar = "nanhunt.lost_updates";
+inline constexpr std::string_view kLostShareScalar = "nanhunt.lost_update_share";
+
+struct LostUpdates {
+  std::int64_t updates = 0;  // elements whose change is not 0 and finite
+  std::int64_t lost = 0;     // of them certainly unchanged: at least so many
+  double share = 0;          // of the sum of all changes' sizes: that of the lost ones
+};
+
+// Of the first output, where that is a parameter or state of fp16 or bf16 written in place in phase optimizer by add_,
+// sub_, addcdiv_, mul_ by a number, or a fused SGD, Adam or AdamW. nullopt: another op, or operands that were not read,
+// have gaps or broadcast. Of a fused op the change is computed from the state as stored, and is known to 2 %.
+std::optional<LostUpdates> count_lost_updates(const OpEvent& event);
+
+}  // namespace nanhunt::record

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/lost_updates.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/record/support.h"
+
+namespace nanhunt::record {
+namespace {
+
+using testing::TestTensor;
+
+
+std::optional<LostUpdates> count(std::string_view op, const TestTensor& self, std::vector<OpInput> others,
+                                 std::vector<OpScalar> scalars, std::vector<OpOutput> more = {},
+                                 Phase phase = Phase::kOptimizer) {
+  std::vector<OpInput> inputs = {{"self", self.old_version().value(), ArgRole::kOverwritten}};
+  inputs.insert(inputs.end(), others.begin(), others.end());
+  std::vector<OpOutput> outputs = {{"self", self.value()}};
+  outputs.insert(outputs.end(), more.begin(), more.end());
+  OpEvent event;
+  event.phase = phase;
+  event.op = op;
+  event.inputs = inputs;
+  event.outputs = outputs;
+  event.scalars = scalars;
+  return count_lost_updates(event);
+}
+
+TestTensor written(DType dtype, const std::vector<double>& values, std::uint64_t storage) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  TestTensor tensor(dtype, {n}, std::vector<double>(values.size(), 0.0), storage);
+  return tensor.write(values);
+}
+
+// given weights and updates of all sizes, when an update is stored, then what is counted as lost was lost, and nearly
+// all that was lost is counted.
+TEST(LostUpdates, CountsOnlyElementsThatDidNotChangeAndNearlyAllOfThem) {
+  std::mt19937 random(3);
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const char* op : {"add_", "sub_", "addcdiv_", "mul_"}) {
+      const bool decays = std::string_view(op) == "mul_";
+      std::vector<double> before, after, a, b;
+      std::int64_t really = 0, updates = 0;
+      for (int i = 0; i < 4000; ++i) {
+        const auto draw = [&](int exponent) {
+          const double size = std::ldexp(1.0 + static_cast<double>(random() % 1000) / 1000, exponent);
+          return round_to(dtype, random() % 2 == 0 ? size : -size);
+        };
+        const double x = draw(-4), u = i % 10 == 0 ? 0 : draw(-static_cast<int>(random() % 16));
+        const double denominator = round_to(dtype, 2.0);
+        const double alpha = -0.03125;
+        const double change = std::string_view(op) == "sub_"       ? -alpha * u
+                              : std::string_view(op) == "addcdiv_" ? alpha * u / denominator
+                                                                   : alpha * u;
+        before.push_back(x);
+        a.push_back(u);
+        b.push_back(denominator);
+        after.push_back(decays ? round_to(dtype, static_cast<float>(x) * 0.9990f) : round_to(dtype, x + change));
+        updates += decays || u != 0;
+        really += (decays || u != 0) && before.back() == after.back();
+      }
+      const TestTensor self = written(dtype, after, 1);
+      const TestTensor ta(dtype, {4000}, a, 2), tb(dtype, {4000}, b, 3);
+      std::optional<LostUpdates> found;
+      if (decays) {
+        found = count(op, self, {}, {{"other", 0.999}});
+      } else if (std::string_view(op) == "addcdiv_") {
+        found = count(op, self, {{"tensor1", ta.value()}, {"tensor2", tb.value()}}, {{"value", -0.03125}});
+      } else {
+        found = count(op, self, {{"other", ta.value()}}, {{"alpha", -0.03125}});
+      }
+      ASSERT_TRUE(found) << op;
+      EXPECT_EQ(found->updates, updates) << op;
+      EXPECT_LE(found->lost, really) << op << dtype_name(dtype);
+      EXPECT_GE(static_cast<double>(found->lost), 0.97 * static_cast<double>(really)) << op << dtype_name(dtype);
+      EXPECT_GE(found->share, 0);
+      EXPECT_LE(found->share, 1);
+    }
+  }
+}
+
+TEST(LostUpdates, TellsByShareThatWhatWasLostWasLittle) {
+  // Nine updates of 1e-5 are lost and one of 0.5 is not.
+  std::vector<double> after(10, 1.0), updates(10, 1e-5);
+  after[0] = 1.5;
+  updates[0] = 0.5;
+  const TestTensor self = written(DType::kF16, after, 1), other(DType::kF16, {10}, updates, 2);
+  const auto found = count("add_", self, {{"other", other.value()}}, {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->updates, 10);
+  EXPECT_EQ(found->lost, 9);
+  EXPECT_LT(found->share, 1e-3);
+}
+
+TEST(LostUpdates, ReadsAFusedAdamFromItsState) {
+  // Adam moves every weight by about lr: 1e-5 is lost at 0.5 in bf16, 0.01 is not.
+  const std::int64_t n = 64;
+  const std::vector<double> ones(n, 1.0), weights(n, 0.5);
+  for (const double lr : {1e-5, 1e-2}) {
+    const TestTensor self = written(DType::kBF16, weights, 1), g(DType::kBF16, {n}, ones, 4),
+                     m = written(DType::kBF16, std::vector<double>(n, 0.1), 2),
+                     v = written(DType::kBF16, std::vector<double>(n, 1e-3), 3);
+    const std::vector<OpScalar> scalars = {{"lr", lr},         {"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8},
+                                           {"weight_decay", 0}, {"step", 1}};
+    const auto found = count("_fused_adam_", self, {{"grad", g.value()}}, scalars,
+                             {{"exp_avg", m.value()}, {"exp_avg_sq", v.value()}});
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->updates, n);
+    EXPECT_EQ(found->lost, lr < 1e-3 ? n : 0);
+  }
+}
+
+TEST(LostUpdates, MeasuresNothingElse) {
+  const TestTensor other(DType::kF32, {2}, {1e-9, 1e-9}, 2);
+  const TestTensor wide = written(DType::kF32, {1, 1}, 1), half = written(DType::kF16, {1, 1}, 3);
+  EXPECT_FALSE(count("add_", wide, {{"other", other.value()}}, {}));                              // fp32 weights
+  EXPECT_FALSE(count("add_", half, {{"other", other.value()}}, {}, {}, Phase::kForward));         // no optimizer
+  EXPECT_FALSE(count("add_", half, {{"other", other.without_data().value()}}, {}));               // not read
+  EXPECT_FALSE(count("exp_", half, {}, {}));                                                      // another op
+  const TestTensor single(DType::kF16, {1}, {1e-9}, 4);
+  EXPECT_FALSE(count("add_", half, {{"other", single.value()}}, {}));                             // broadcast
+  EXPECT_TRUE(count("aten::add_.Tensor", half, {{"other", other.value()}}, {}));
+}
+
+TEST(LostUpdates, ZeroGradientsAreNoUpdates) {
+  const TestTensor self = written(DType::kF16, {1, 1}, 1), other(DType::kF16, {2}, {0, 0}, 2);
+  const auto found = count("add_", self, {{"other", other.value()}}, {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->updates, 0);
+  EXPECT_EQ(found->share, 0);
+}
+
+}  // namespace
+}  // namespace nanhunt::record
