@@ -25,11 +25,14 @@ class FlatMap {
   // The value of `key`, made if missing. nullptr: key 0, or a collision chain that only a made-up trace has.
   T* insert(std::uint64_t key) {
     if (key == 0) return nullptr;
-    if (T* there = find(key)) return there;
-    if ((size_ + 1) * 2 > slots_.size()) rehash(slots_.size() * 2);
-    std::size_t i = home(key);
-    for (std::size_t probes = 0; slots_[i].key != 0; i = next(i)) {
-      if (++probes > kMaxProbes) return nullptr;
+    std::size_t i = home(key), probes = 0;
+    for (; slots_[i].key != 0; i = next(i), ++probes) {
+      if (slots_[i].key == key) return &slots_[i].value;
+    }
+    if (probes > kMaxProbes) return nullptr;
+    if ((size_ + 1) * 2 > slots_.size()) {
+      rehash(slots_.size() * 2);
+      for (i = home(key); slots_[i].key != 0;) i = next(i);
     }
     slots_[i].key = key;
     slots_[i].value = T{};
@@ -55,6 +58,9 @@ class FlatMap {
     slots_[i] = Slot{};
     --size_;
   }
+
+  // Soon to be looked up: its memory may come near meanwhile.
+  void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
 
   std::size_t size() const { return size_; }
 

@@ -89,10 +89,13 @@ Value* ValueTable::find(ValueId id) {
 }
 
 Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout) {
-  if (record.id == 0 || index_.find(record.id) != nullptr) return nullptr;
-  if (index_.size() >= kMaxLive + kRecentDead) evict_one();
+  if (index_.size() >= kMaxLive + kRecentDead) {
+    if (index_.find(record.id) != nullptr) return nullptr;
+    evict_one();
+  }
+  const std::size_t known = index_.size();
   std::int32_t* entry = index_.insert(record.id);
-  if (entry == nullptr) return nullptr;
+  if (entry == nullptr || index_.size() == known) return nullptr;
   std::int32_t slot = 0;
   if (free_.empty()) {
     slot = static_cast<std::int32_t>(slots_.size());
@@ -147,14 +150,18 @@ void ValueTable::unlink(std::int32_t slot, StorageInfo& info) {
 }
 
 void ValueTable::bury(std::int32_t slot) {
-  at(slot).dead = true;
-  dead_.push_back(slot);
+  constexpr std::size_t kAhead = 8;  // what was used last long ago is far away: it is asked for in time
+  Value& value = at(slot);
+  value.dead = true;
+  dead_.push_back({slot, value.id});
   if (dead_.size() <= kRecentDead) return;
-  const std::int32_t gone = dead_.front();
+  const Dead gone = dead_.front();
   dead_.pop_front();
-  index_.erase(at(gone).id);
-  at(gone).id = 0;
-  free_.push_back(gone);
+  index_.prefetch(dead_[kAhead].id);
+  __builtin_prefetch(&at(dead_[kAhead].slot), 1);
+  index_.erase(gone.id);
+  at(gone.slot).id = 0;
+  free_.push_back(gone.slot);
 }
 
 void ValueTable::free_storage(std::uint64_t storage_id) {

@@ -136,7 +136,11 @@ class ValueTable {
   FlatMap<StorageInfo> storages_;
   std::vector<Value> slots_;
   std::vector<std::int32_t> free_;
-  std::deque<std::int32_t> dead_;
+  struct Dead {
+    std::int32_t slot;
+    ValueId id;
+  };
+  std::deque<Dead> dead_;  // oldest first
   std::size_t sweep_ = 0;
   std::uint64_t evicted_ = 0;
 };
