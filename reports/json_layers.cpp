@@ -2,6 +2,7 @@
 #include "reports/json_layers.h"
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -47,6 +48,8 @@ json scaler_to_json(const ScalerSection& s) {
           {"backoff_factor", json_number(s.backoff_factor)},
           {"growth_interval", json_integer(s.growth_interval)},
           {"final_scale", json_number(s.final_scale)},
+          {"recommended_init_scale", s.recommended_init_scale > 0 ? json_number(s.recommended_init_scale) : json()},
+          {"capped_by", json_text_or_null(s.capped_by)},
           {"steps", json_count(s.steps)},
           {"skipped", json_count(s.skipped)},
           {"backoffs", json_count(s.backoffs)},
@@ -64,8 +67,21 @@ json layer_to_json(const LayerSummary& l) {
                 {"headroom", json_number_or_null(headroom)},
                 {"underflow", json_number_or_null(underflow)}};
   };
+  // What is left in each format of numbers as large as `amax`.
+  const auto headroom_in = [](double amax) {
+    json out = json::object();
+    for (const DType format : {DType::kF16, DType::kBF16, DType::kE4M3FN, DType::kE5M2}) {
+      out[std::string(dtype_name(format))] =
+          amax > 0 ? json_number_or_null(std::log2(format_limits(format).max_finite / amax)) : json();
+    }
+    return out;
+  };
   return {{"module", json_text(l.module)},
           {"dtype", dtype_name(l.dtype)},
+          {"headroom_in", {{"forward", headroom_in(l.amax_forward)}, {"gradient", headroom_in(l.amax_unscaled)}}},
+          {"amax_unscaled", json_number(l.amax_unscaled)},
+          {"steps_to_overflow", json_number_or_null(l.steps_to_overflow)},
+          {"steps_to_overflow_error", json_number_or_null(l.steps_to_overflow_error)},
           {"ops", json_count(l.ops)},
           {"bad_ops", json_count(l.bad_ops)},
           {"nan", json_integer(l.nan)},

@@ -204,6 +204,7 @@ class AnalyzerImpl final : public Analyzer {
     const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad(),
                                                       health == nullptr ? nullptr : &health->gradient_norm);
     gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
+    layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
     update_loss_.on_step_end(record.step, record.loss);
     step.gradient_norm = norms.gradient;
     step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
@@ -212,6 +213,7 @@ class AnalyzerImpl final : public Analyzer {
   }
 
   Finding bad_loss_finding() const;
+  void recommend_scale(ScalerSection& section) const;
   void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const;
 
   AnalyzeOptions options_;
@@ -250,6 +252,18 @@ Finding AnalyzerImpl::bad_loss_finding() const {
   f.explanation = "No watched value was bad: the records that would show the origin are missing or were never made.";
   f.sinks.emplace_back("loss");
   return f;
+}
+
+// The largest power of two that leaves every gradient room, and at which (and above) no step was skipped.
+void AnalyzerImpl::recommend_scale(ScalerSection& section) const {
+  const auto cap = layers_.scale_cap();
+  if (!cap || !(cap->scale > 0)) return;
+  double scale = std::exp2(std::floor(std::log2(cap->scale)));
+  if (const auto skipped = scaler_.least_skipped()) {
+    while (scale >= *skipped && scale > kSmallestScale) scale /= 2;
+  }
+  section.recommended_init_scale = scale;
+  section.capped_by = names_.text(cap->module);
 }
 
 void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const {
@@ -310,6 +324,7 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   analysis.eps_audit = eps_.rows();
   analysis.update_loss = update_loss_.rows();
   analysis.scaler = scaler_.section();
+  if (analysis.scaler) recommend_scale(*analysis.scaler);
   layers_.fill(analysis);
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();

@@ -76,6 +76,7 @@ class ScalerWatch {
     std::uint64_t steps = 0;
   };
   std::optional<HeldScale> recommended_scale() const;
+  std::optional<double> least_skipped() const { return least_skipped_; }  // smallest scale at which a step was skipped
 
  private:
   void note(const ScalerRecord& record, const char* what);

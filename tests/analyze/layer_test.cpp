@@ -47,6 +47,103 @@ TEST(Layers, keep_forward_and_gradients_apart) {
   EXPECT_TRUE(std::isnan(a.layer_map.headroom[1]));
 }
 
+// Gradients of fp16, so large under the scale of the step; a step is skipped where `overflows` says so.
+Analysis scaled_steps(std::vector<std::pair<double, double>> scale_and_amax, double overflows = 1e9) {
+  TraceBuilder t;
+  ScalerRecord create;
+  create.action = ScalerAction::kCreate;
+  create.scale = scale_and_amax.front().first;
+  create.growth_factor = 2;
+  create.backoff_factor = 0.5;
+  create.growth_interval = 2000;
+  t.scaler(create, "torch.amp");
+  for (const auto& [scale, amax] : scale_and_amax) {
+    ScalerRecord scaled;
+    scaled.action = ScalerAction::kScale;
+    scaled.scale = scale;
+    t.scaler(scaled);
+    const bool skipped = scale >= overflows;
+    const Handle g = t.value(finite().as(DType::kF16));
+    t.in("fc1", Phase::kBackward).op("mm_backward", {{"grad_output", g}}, finite().as(DType::kF16).range(-amax, amax));
+    t.in("fc2", Phase::kBackward).op("mm_backward", {{"grad_output", g}}, finite().as(DType::kF16).range(-1e-3, 1e-3));
+    t.in("fc3", Phase::kBackward).op("mm_backward", {{"grad_output", g}}, finite().as(DType::kBF16).range(-1e9, 1e9));
+    t.end_step(1, scale, skipped);
+  }
+  return analysis_of(t);
+}
+
+TEST(Headroom, recommends_the_largest_power_of_two_that_every_gradient_leaves_room_for) {
+  // 655 at scale 256 is 2.56 without it: 65504 / 2.56 = 25600
+  const Analysis a = scaled_steps({{256, 100}, {256, 655}, {256, 90}});
+  ASSERT_TRUE(a.scaler);
+  EXPECT_EQ(a.scaler->recommended_init_scale, 16384);
+  EXPECT_EQ(a.scaler->capped_by, "fc1");
+  EXPECT_NEAR(a.layers.at(0).amax_unscaled, 2.56, 0.01);
+}
+
+TEST(Headroom, recommends_no_scale_at_which_a_step_was_skipped) {
+  const Analysis a = scaled_steps({{4096, 60000}, {2048, 60000}, {1024, 10}, {1024, 10}}, /*overflows=*/2048);
+  ASSERT_TRUE(a.scaler);
+  EXPECT_EQ(a.scaler->recommended_init_scale, 1024);
+}
+
+TEST(Headroom, recommends_nothing_without_gradients_of_16_bits) {
+  TraceBuilder t;
+  ScalerRecord scaled;
+  scaled.action = ScalerAction::kScale;
+  scaled.scale = 8;
+  t.scaler(scaled);
+  const Handle g = t.value(finite());
+  t.in("fc1", Phase::kBackward).op("mm_backward", {{"grad_output", g}}, finite().range(-1, 1));
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_TRUE(a.scaler);
+  EXPECT_EQ(a.scaler->recommended_init_scale, 0);
+  EXPECT_EQ(a.scaler->capped_by, "");
+}
+
+// The largest fp16 activation of each step, in binades.
+LayerSummary activations(const std::vector<double>& binades) {
+  TraceBuilder t;
+  const Handle x = t.value(finite());
+  for (const double b : binades) {
+    t.in("fc1").op("addmm", {{"self", x}}, finite().as(DType::kF16).range(0, std::exp2(b)));
+    t.end_step();
+  }
+  return analysis_of(t).layers.at(0);
+}
+
+TEST(Trend, tells_the_steps_that_are_left_of_even_growth) {
+  // given growth by a tenth of a binade a step, up to 2^5 of 2^16, with a little noise
+  std::vector<double> binades;
+  for (int i = 0; i < 40; ++i) binades.push_back(1.1 + 0.1 * i + (i % 2 == 0 ? 0.02 : -0.02));
+  // when
+  const LayerSummary layer = activations(binades);
+  // then 11 binades are left
+  EXPECT_NEAR(layer.steps_to_overflow, 110, 5);
+  EXPECT_GT(layer.steps_to_overflow_error, 0);
+  EXPECT_LT(layer.steps_to_overflow_error, 10);
+}
+
+TEST(Trend, is_silent_where_nothing_grows_or_not_evenly) {
+  const auto is_silent = [](const std::vector<double>& binades) {
+    return std::isnan(activations(binades).steps_to_overflow);
+  };
+  std::vector<double> still, falling, noisy, few, slow;
+  for (int i = 0; i < 40; ++i) {
+    still.push_back(3);
+    falling.push_back(8 - 0.1 * i);
+    noisy.push_back(3 + 0.02 * i + (i * 7919 % 13) * 0.5);
+    if (i < 10) few.push_back(0.1 * i);
+    slow.push_back(1 + 1e-4 * i);
+  }
+  EXPECT_TRUE(is_silent(still));
+  EXPECT_TRUE(is_silent(falling));
+  EXPECT_TRUE(is_silent(noisy));
+  EXPECT_TRUE(is_silent(few));
+  EXPECT_TRUE(is_silent(slow));  // beyond the horizon
+}
+
 TEST(Layers, of_a_mask_are_not_bad) {
   TraceBuilder t;
   t.in("attn").op("full", {}, finite().neg_inf(2), {{"fill_value", -std::numeric_limits<double>::infinity()}});
