@@ -95,7 +95,7 @@ void Sentinel::begin_step(std::uint32_t step) {
   losses_.clear();
   for (Reading& reading : gradients_) reading.known = false;
   next_gradient_ = 0;
-  copied_ = changes_told_ = judged_ = false;
+  copied_ = changes_told_ = judged_ = kept_ = false;
   bad_ = bad_tensors_ = 0;
   first_bad_.clear();
   first_kind_.reset();
@@ -162,6 +162,15 @@ void Sentinel::look_for_changes(std::vector<Watched>& list) {
   }
 }
 
+// By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay bad: no
+// scale calibrates that away.
+void Sentinel::look_for_kept_gradients() {
+  for (std::size_t i = 0; i < gradients_.size() && !kept_; ++i) {
+    const engine::Tensor& gradient = parameters_[i].tensor.grad();
+    kept_ = gradient.defined() && !is_finite(gradient);
+  }
+}
+
 void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
   if (!is_watching()) return;
   micro_batch_ = micro_batch;
@@ -178,6 +187,7 @@ void Sentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tenso
     } else if (kind == MarkKind::kLoss) {
       if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
       const bool several = trainer_.options().micro_batches > 1;
+      if (micro_batch_ == 0) look_for_kept_gradients();
       losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
                          is_finite(tensor), checksum_of(tensor)});
       if (!losses_.back().finite) note(kind, path);

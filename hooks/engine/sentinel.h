@@ -64,6 +64,7 @@ class Sentinel final : public engine::Observer {
   void note(MarkKind kind, std::string_view path);
   void note(Watched& watched);
   void look_for_changes(std::vector<Watched>& list);
+  void look_for_kept_gradients();
   bool read_if_written(Watched& watched);  // since it was last read
   void audit();
   std::uint64_t versions_of(std::size_t index) const;
@@ -101,7 +102,7 @@ class Sentinel final : public engine::Observer {
   std::vector<hunt::StepFact> losses_;
   std::vector<Reading> gradients_;  // by parameter; not known: none
   std::size_t next_gradient_ = 0;
-  bool copied_ = false, changes_told_ = false, judged_ = false;
+  bool copied_ = false, changes_told_ = false, judged_ = false, kept_ = false;
   std::uint32_t bad_ = 0, bad_tensors_ = 0;
   std::string first_bad_;
   std::optional<MarkKind> first_kind_;

@@ -60,7 +60,7 @@ hunt::Harm Sentinel::harm() const {
   if (bad_ == 0) return hunt::Harm::kNone;
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && bad_ == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+  return held_back && !kept_ && bad_ == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
 }
 
 // The first cause that was found in the order of the step.

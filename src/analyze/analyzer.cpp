@@ -104,7 +104,10 @@ class AnalyzerImpl final : public Analyzer {
                   graph_.on_norm(row);
                   norms_.on_norm(row);
                 }) ||
-           take(batch.replays, at.replay, [&](const ReplayRecord& row) { sentinel_.on_replay(row); }) ||
+           take(batch.replays, at.replay, [&](const ReplayRecord& row) {
+             sentinel_.on_replay(row);
+             graph_.on_replay(row);
+           }) ||
            take(batch.health, at.health, [&](const HealthRecord& row) { sentinel_.on_health(row); });
   }
 

@@ -341,7 +341,10 @@ bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) const 
   if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
   const bool gradient = value.has_role(MarkKind::kDoorGradient) || value.made_in == Phase::kBackward ||
                         value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
-  return gradient && last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
+  if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
+  // In a replay all of the step is watched: what is bad in backward and was never made is older than the step.
+  const bool older = value.producer == kNoSeq && value.roles == 0 && in_replay_;
+  return older && last_skip_ && *last_skip_ + 1 == at.step && names_.op(at.op).name == "add";
 }
 
 Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {

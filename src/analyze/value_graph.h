@@ -53,6 +53,7 @@ class ValueGraph {
   const OpInView& on_op(const RecordBatch& batch, const OpRecord& op);
   void on_mark(const MarkRecord& mark);
   void on_changed(const ChangedRecord& record);
+  void on_replay(const ReplayRecord& record) { in_replay_ = record.result == ReplayResult::kBegin; }
   // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a place.
   void on_refused_mark(const MarkRecord& mark);
   // The sentinel's norm of a parameter before a trip: how large it was before it changed.
@@ -166,6 +167,7 @@ class ValueGraph {
   std::vector<ValueId> unscaled_bad_;           // gradients that an unscale of this step found bad
   bool changed_while_bad_ = false;              // the optimizer wrote a parameter whose gradient was bad
   std::vector<StringId> bad_gradients_;         // of this step, by name
+  bool in_replay_ = false;
   std::optional<std::uint32_t> last_skip_;      // the last skipped step
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
 
