@@ -34,8 +34,11 @@ void flip(const Tensor& tensor, std::uint64_t element, unsigned bit) {
   std::memcpy(place, &bits, size);
 }
 
+// A view's results are the contents of the op before it, and so are those of the backward of the first four.
 bool makes_contents(const engine::OpCall& call) {
-  constexpr std::string_view kViews[] = {"t", "view", "transpose", "permute", "expand", "narrow", "select"};
+  constexpr std::string_view kViews[] = {"t",          "view",          "transpose",          "permute",
+                                         "t_backward", "view_backward", "transpose_backward", "permute_backward",
+                                         "expand",     "narrow",        "select"};
   if (std::find(std::begin(kViews), std::end(kViews), call.op) != std::end(kViews)) return false;
   const Tensor& out = *call.outputs.front().tensor;
   return is_floating(out.dtype()) && out.numel() > 1 && out.is_contiguous();
