@@ -20,7 +20,8 @@ void LastingWatch::check(const Lasting& lasting) noexcept {
 }
 
 void LastingWatch::on_op(const engine::OpCall& call) noexcept {
-  const bool after_backward = call.phase == Phase::kUnscale || call.phase == Phase::kClip || call.phase == Phase::kOptimizer;
+  const bool after_backward =
+      call.phase == Phase::kUnscale || call.phase == Phase::kClip || call.phase == Phase::kOptimizer;
   if (!after_backward || gradients_checked_) return;
   gradients_checked_ = true;
   for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters()) {

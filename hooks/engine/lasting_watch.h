@@ -12,10 +12,10 @@
 
 namespace nanhunt::hooks {
 
-// An optimizer and a batch norm write over their state in one op, so no op shows what it held before. This looks at it in
-// time: what has a new version when a step begins was written by the program and is marked anew; contents that changed
-// under the same version are found before they are gone. So are those of gradients, which unscale and clip write over: all but the
-// first one, whose op is over when it is heard of.
+// An optimizer and a batch norm write over their state in one op, so no op shows what it held before. This looks at it
+// in time: what has a new version when a step begins was written by the program and is marked anew; contents that
+// changed under the same version are found before they are gone. So are those of gradients, which unscale and clip
+// write over: all but the first one, whose op is over when it is heard of.
 class LastingWatch final : public engine::Observer {
  public:
   LastingWatch(engine::Trainer& trainer, Recorder& recorder);

@@ -29,8 +29,8 @@ struct RecorderOptions {
   int flush_ms = 1000;                    // a kill loses at most this much, plus the chunk being written
   std::uint32_t max_evidence = 256;       // element evidence rows in an attempt
   std::uint32_t max_histograms = 1024;    // histogram rows in an attempt
-  // Compares what an op or a mark reads with what was recorded of it, by a checksum: contents that nothing watched wrote
-  // (a flipped bit, a write past its end, a kernel that no hook saw) become a ChangedRecord. At most 1024 in an attempt.
+  // Compares what an op or a mark reads with what was recorded of it, by a checksum: contents that nothing seen wrote
+  // (a flipped bit, a stray write, a kernel that no hook saw) become a ChangedRecord. At most 1024 in an attempt.
   bool check_inputs = true;
   TraceWriterOptions writer = {};
 };
@@ -59,7 +59,7 @@ class Recorder {
   virtual void on_changed(const ChangedEvent& event) noexcept = 0;
   virtual void on_probe(const ProbeEvent& event) noexcept = 0;
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;
-  // Compares contents with their record, where there is one (check_inputs): for what an op is about to write over, whose old
+  // Compares contents with their record, where there is one (check_inputs): for what an op will write over, whose old
   // contents no OpEvent can show any more. Writes nothing where they are the same.
   virtual void check_contents(std::uint32_t step, const ValueView& value) noexcept = 0;
   virtual void on_experiment(const ExperimentRecord& experiment) noexcept = 0;

@@ -60,7 +60,9 @@ ChecksumStripes checksum_stripes(Simd simd) {
 std::uint64_t checksum_bytes(const void* data, std::size_t bytes) {
   const auto* first = static_cast<const unsigned char*>(data);
   std::uint64_t out = 0;
-  for (std::size_t at = 0; at < bytes; at += kBlockBytes) out = block(first + at, std::min(kBlockBytes, bytes - at), out);
+  for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
+    out = block(first + at, std::min(kBlockBytes, bytes - at), out);
+  }
   return out;
 }
 

@@ -65,7 +65,8 @@ void SentinelWatch::on_replay(const ReplayRecord& record) {
   if (record.result == ReplayResult::kRefused) ++refusals_;
   if (replays_.size() >= kMaxReplays && !replays_.contains(record.step)) return;
   Replay& replay = replays_[record.step];
-  // A step can be replayed at the door and once more after its optimizer; a refusal says nothing against what was replayed.
+  // A step can be replayed at the door and once more after its optimizer; a refusal says nothing against what was
+  // replayed.
   const bool replayed = replay.result != ReplayResult::kBegin && replay.result != ReplayResult::kRefused;
   if (replayed && (record.result == ReplayResult::kBegin || record.result == ReplayResult::kRefused)) return;
   replay = {record.trigger, record.result, names_.text(record.text)};
@@ -134,8 +135,9 @@ void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) cons
   f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first,
                         bad_parts(riddle.bad, riddle.first_path));
   f.explanation =
-      "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not in the "
-      "program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does not repeat.";
+      "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not in "
+      "the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does not "
+      "repeat.";
   f.evidence.push_back(riddle.replay->text);
   f.advice = {make_advice("check-memory"), make_advice("record-ops")};
 }
@@ -235,8 +237,9 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
 void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
   if (!seen()) return;
   coverage.unwatched.push_back(fmt::format(
-      "The operations of steps that were not replayed{}: a flip that came and went, an infinity that an operation swallowed, "
-      "or an update that rounding lost is not seen where loss, gradients and parameters stay finite. Level ops sees them.",
+      "The operations of steps that were not replayed{}: a flip that came and went, an infinity that an operation "
+      "swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay finite. Level "
+      "ops sees them.",
       level.empty() ? "" : fmt::format(" (level {})", level)));
   if (refusals_ > 0) {
     std::string why;
@@ -244,7 +247,8 @@ void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) 
       if (why.empty() && replay.result == ReplayResult::kRefused) why = fmt::format(" Step {}: {}", step, replay.text);
     }
     coverage.unwatched.push_back(
-        fmt::format("{} that could not be replayed.{}", count_of(static_cast<std::int64_t>(refusals_), "bad step"), why));
+        fmt::format("{} that could not be replayed.{}", count_of(static_cast<std::int64_t>(refusals_), "bad step"),
+                    why));
   }
   if (riddles_left_out_ > 0)
     coverage.unwatched.push_back(fmt::format("{} further bad steps without a replay.", riddles_left_out_));

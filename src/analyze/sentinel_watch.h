@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sentinel saw of each step (HealthRecord) and what came of replays (ReplayRecord): how far a replay may be believed,
-// and findings for bad steps whose ops the trace does not hold.
+// What the sentinel saw of each step (HealthRecord) and what came of replays (ReplayRecord): how far a replay may be
+// believed, and findings for bad steps whose ops the trace does not hold.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class SentinelWatch {
 
   void on_health(const HealthRecord& record);
   void on_replay(const ReplayRecord& record);
-  // Once the records of a step are all in and before the graph judges it. True: the step was bad, and no record of it says so.
+  // Once the records of a step are all in and before the graph judges it. True: the step was bad, and no record of it
+  // says so.
   bool on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph);
 
   bool seen() const { return steps_ > 0; }

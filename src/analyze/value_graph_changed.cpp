@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ValueGraph that follows what changed unseen, what was never written, and what the sentinel saw of steps that
-// are not in the trace.
+// The part of ValueGraph that follows what changed unseen, what was never written, and what the sentinel saw of steps
+// that are not in the trace.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -17,12 +17,12 @@ constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(
 constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient) | bit(MarkKind::kParameter) |
                                     bit(MarkKind::kState) | bit(MarkKind::kBuffer);
 
-// The largest magnitude grew, or some magnitude fell below all there were: the two ways in which the flip of a high bit of an
-// exponent shows.
+// The largest magnitude grew, or some magnitude fell below all there were: the two ways in which the flip of a high
+// bit of an exponent shows.
 bool is_gross(const ValueStats& then, const ValueStats& now) {
   if (now.amax >= kGrossChange * std::max(then.amax, kNegligible)) return true;
   if (then.amax < kNegligible) return false;
-  const bool fell = then.amin_nonzero > 0 && now.amin_nonzero > 0 && now.amin_nonzero * kGrossChange <= then.amin_nonzero;
+  const bool fell = now.amin_nonzero > 0 && now.amin_nonzero * kGrossChange <= then.amin_nonzero;
   return fell || now.amax * kGrossChange <= then.amax;
 }
 
@@ -49,7 +49,9 @@ void judge(Change& change, const Value& after) {
 void ValueGraph::place_change(Birth& birth, const Value& value) {
   birth.source.name = value.name;
   weigh_change(birth);
-  for (const MarkKind kind : {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer, MarkKind::kBatch, MarkKind::kLabel}) {
+  constexpr MarkKind kHomes[] = {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer, MarkKind::kBatch,
+                                 MarkKind::kLabel};
+  for (const MarkKind kind : kHomes) {
     if (!value.has_role(kind)) continue;
     const bool data = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
     birth.role = kind;
@@ -143,7 +145,8 @@ void ValueGraph::weigh_change(Birth& birth) {
   }
   if (change.amax_before < 0) return;
   const ValueStats& now = birth.source.stats;
-  change.gross = change.gross || (now.counted() && now.amax >= kGrossChange * std::max(change.amax_before, kNegligible));
+  const double limit = kGrossChange * std::max(change.amax_before, kNegligible);
+  change.gross = change.gross || (now.counted() && now.amax >= limit);
 }
 
 void ValueGraph::on_norm(const NormRecord& record) {
@@ -157,8 +160,8 @@ void ValueGraph::on_norm(const NormRecord& record) {
   }
 }
 
-// What a step without ops made of changed contents: a parameter or state that it left under a newer version, and, where the
-// change was gross, any of them.
+// What a step without ops made of changed contents: a parameter or state that it left under a newer version, and,
+// where the change was gross, any of them.
 void ValueGraph::suspect_unseen(Value& value) {
   if (value.suspect != 0 || value.producer != kNoSeq || step_ > suspect_until_) return;
   for (const auto& [where, id] : changed_at_) {
@@ -171,7 +174,8 @@ void ValueGraph::suspect_unseen(Value& value) {
   }
 }
 
-// The change from which badness of this op's outputs would descend. `to_blame`: the op reads it itself, or it was gross.
+// The change from which badness of this op's outputs would descend. `to_blame`: the op reads it itself, or it was
+// gross.
 BirthId ValueGraph::suspect_of(const OpInView& op, bool to_blame) {
   BirthId first = 0;
   for (std::size_t i = 0; i < op.in.size(); ++i) {

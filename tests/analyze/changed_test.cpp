@@ -38,10 +38,13 @@ Analysis trained_with(const Flip& flip) {
 }
 
 TEST(Corruption, of_an_intermediate_is_named_where_it_was_made_with_the_interval) {
-  const Analysis a = trained_with({.h = finite().range(-1, 3e38), .w = {}, .exp = finite().inf(1), .loss = finite(1).inf(1)});
+  const Analysis a =
+      trained_with({.h = finite().range(-1, 3e38), .w = {}, .exp = finite().inf(1), .loss = finite(1).inf(1)});
   EXPECT_EQ(table(a), "corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
   const Finding& f = a.findings[0];
-  EXPECT_EQ(f.title, "Contents of the output of mul in fc1 changed with nothing writing them: the largest magnitude went from 1 to 3e38");
+  EXPECT_EQ(f.title,
+            "Contents of the output of mul in fc1 changed with nothing writing them: the largest magnitude went from "
+            "1 to 3e38");
   EXPECT_THAT(f.explanation, HasSubstr("between mul in fc1 (forward, step 4) and exp in fc2 (forward, step 4)"));
   EXPECT_THAT(f.evidence, Contains("Before: -1 to 1, largest magnitude 1."));
   EXPECT_THAT(f.evidence, Contains("After: -1 to 3e38, largest magnitude 3e38."));
@@ -84,7 +87,8 @@ TEST(Corruption, that_made_one_magnitude_far_less_is_gross_too) {
 }
 
 TEST(Corruption, that_was_small_takes_no_blame_for_what_overflows_further_on) {
-  const Analysis a = trained_with({.h = {}, .w = finite().range(-1, 1.5), .exp = finite().inf(1), .loss = finite(1).inf(1)});
+  const Analysis a =
+      trained_with({.h = {}, .w = finite().range(-1, 1.5), .exp = finite().inf(1), .loss = finite(1).inf(1)});
   EXPECT_EQ(table(a),
             "unexplained | exp | fc2 | forward | step 4 | appear | inferred\n"
             "info corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
@@ -127,7 +131,8 @@ Analysis with_buffer(bool written, const Numbers& garbage) {
 TEST(Uninitialised, memory_that_is_read_before_it_is_written_is_named_and_written_memory_is_silent) {
   const Analysis nan = with_buffer(false, finite().nan(3));
   EXPECT_EQ(table(nan), "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");
-  EXPECT_EQ(nan.findings[0].title, "Memory that empty_like in fc1 gave out was read by add in fc1 before anything had written it");
+  EXPECT_EQ(nan.findings[0].title,
+            "Memory that empty_like in fc1 gave out was read by add in fc1 before anything had written it");
   EXPECT_EQ(table(with_buffer(true, finite().nan(3))), "clean\n");
 }
 

@@ -98,7 +98,8 @@ TEST(NotReproducible, a_step_that_stays_finite_when_replayed_is_named_with_what_
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "not_reproducible | - | - | loss | step 2 | unknown | observed\n");
-  EXPECT_THAT(a.findings[0].title, HasSubstr("Step 2 went bad once and cannot be made to again: the loss and gradients"));
+  EXPECT_THAT(a.findings[0].title,
+              HasSubstr("Step 2 went bad once and cannot be made to again: the loss and gradients"));
   EXPECT_EQ(a.findings[0].occurrence_count, 2u);
 }
 
@@ -124,7 +125,8 @@ TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do)
   EXPECT_THAT(a.findings[0].explanation, HasSubstr("Replays are switched off."));
   EXPECT_EQ(a.findings[0].advice.at(0).id, "record-ops");
   EXPECT_EQ(a.findings[0].occurrence_count, 2u);
-  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("1 bad step that could not be replayed. Step 1: Replays are switched off.")));
+  EXPECT_THAT(a.coverage.unwatched,
+              Contains(HasSubstr("1 bad step that could not be replayed. Step 1: Replays are switched off.")));
 }
 
 TEST(Sentinel, a_refused_steps_bad_parameters_are_no_bad_checkpoint) {
@@ -186,8 +188,8 @@ TEST(Sentinel, growth_of_loss_and_weights_before_the_trip_is_exploding) {
     t.end_step(loss);
   }
   t.replay(ReplayResult::kBegin);
-  const Handle y = t.in("fc1").op("mul", {{"self", t.value(finite().range(-1, 1e38))}, {"other", t.value(finite().range(-1, 1e20))}},
-                                  finite().inf(1));
+  const Handle large = t.value(finite().range(-1, 1e38)), other = t.value(finite().range(-1, 1e20));
+  const Handle y = t.in("fc1").op("mul", {{"self", large}, {"other", other}}, finite().inf(1));
   t.mark(MarkKind::kLoss, "loss", y);
   t.replay(ReplayResult::kReproduced);
   for (std::uint32_t i = 0; i < 6; ++i) {

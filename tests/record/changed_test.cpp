@@ -97,7 +97,8 @@ TEST_F(ChangedTest, MasksAndIndicesAreCheckedAndZerosHaveSigns) {
   TestTensor mask(DType::kBool, {2, 2}, {1, 0, 0, 1}, 20), index(DType::kI64, {2}, {0, 1}, 21);
   TestTensor zero(DType::kF16, {2}, {0, 1}, 22);
   auto use = [&] {
-    add_op(builder, "index", {{"self", x}, {"mask", mask, ArgRole::kMask}, {"index", index, ArgRole::kIndex}, {"z", zero}},
+    add_op(builder, "index",
+           {{"self", x}, {"mask", mask, ArgRole::kMask}, {"index", index, ArgRole::kIndex}, {"z", zero}},
            {{"out", TestTensor(DType::kF32, {2, 2}, {1, 1, 1, 1}, 30)}});
   };
   use();

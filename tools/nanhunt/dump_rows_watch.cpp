@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, and what was
-// tried to prove a cause.
+// Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, and
+// what was tried to prove a cause.
 #include "tools/nanhunt/dump_kinds.h"
 
 namespace nanhunt::cli {

@@ -21,7 +21,8 @@ std::string stats_text(const ValueStats& s) {
   if (!s.counted()) return s.any_nonfinite ? "not finite" : "finite";
   const std::string range = fmt::format("{} to {}, largest magnitude {}", number(s.min), number(s.max), number(s.amax));
   if (s.nonfinite() == s.numel) return bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel);
-  return s.nonfinite() == 0 ? range : fmt::format("{}; else {}", bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel), range);
+  if (s.nonfinite() == 0) return range;
+  return fmt::format("{}; else {}", bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel), range);
 }
 
 double amax_before(const Case& c) {
@@ -33,7 +34,8 @@ double amax_before(const Case& c) {
 bool one_element_did_it(const Case& c) {
   const ValueStats& before = c.birth.change->before.stats;
   const ValueStats& after = c.birth.source.stats;
-  if (!c.birth.change->before.known || before.level < StatsLevel::kSums || after.level < StatsLevel::kSums) return false;
+  const bool summed = before.level >= StatsLevel::kSums && after.level >= StatsLevel::kSums;
+  if (!c.birth.change->before.known || !summed) return false;
   if (after.nonfinite() - before.nonfinite() == 1) return true;
   const double square = after.amax * after.amax, grown = after.sum_sq - before.sum_sq;
   return after.nonfinite() == 0 && std::isfinite(square) && std::isfinite(grown) && after.amax > before.amax &&
@@ -66,7 +68,8 @@ std::string home_text(const Case& c) {
 std::string interval_text(const Case& c) {
   const Change& change = *c.birth.change;
   const bool read = change.reader.op != 0;
-  const std::string reader = read ? place_in_step(change.reader, c.names) : fmt::format("a look in step {}", c.birth.at.step);
+  const std::string reader =
+      read ? place_in_step(change.reader, c.names) : fmt::format("a look in step {}", c.birth.at.step);
   if (change.since.seq != kNoSeq) return fmt::format("between {} and {}", place_in_step(change.since, c.names), reader);
   if (change.has_since) {
     return change.since_step == c.birth.at.step
@@ -84,8 +87,8 @@ Diagnosis diagnose_change(const Case& c) {
       "What was read is not what had been recorded, and no watched operation wrote it in between: {}. {}",
       interval_text(c),
       change.opaque ? "A call whose inside is not watched had the tensor in that time."
-                    : "Faulty memory does this, and so does a write past the end of another tensor, or through a pointer "
-                      "that outlived its tensor.");
+                    : "Faulty memory does this, and so does a write past the end of another tensor, or through a "
+                      "pointer that outlived its tensor.");
   if (change.before.known) d.evidence.push_back("Before: " + stats_text(change.before.stats) + ".");
   if (!change.before.known && change.amax_before >= 0)
     d.evidence.push_back(fmt::format("Before: largest magnitude {}.", number(change.amax_before)));
@@ -94,7 +97,10 @@ Diagnosis diagnose_change(const Case& c) {
     d.evidence.push_back("One element accounts for all of the change: a flipped bit of an exponent looks like this.");
   if (c.birth.harmful && c.birth.source.bad == 0) {
     const auto& first = c.birth.first_inf ? c.birth.first_inf : c.birth.first_nan;
-    if (first) d.evidence.push_back(fmt::format("Made of it, numbers first stopped being finite at {}.", place_in_step(*first, c.names)));
+    if (first) {
+      d.evidence.push_back(
+          fmt::format("Made of it, numbers first stopped being finite at {}.", place_in_step(*first, c.names)));
+    }
   }
   d.advice = change.opaque ? std::vector<std::string>{"watch-opaque-call"}
                            : std::vector<std::string>{"check-memory", "find-stray-write"};

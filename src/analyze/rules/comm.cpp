@@ -11,10 +11,11 @@ namespace {
 std::optional<Diagnosis> diagnose(const Case& c) {
   if (!c.is_op() || c.birth.at.phase != Phase::kComm || !c.inputs_finite()) return std::nullopt;
   Diagnosis d;
-  d.title = fmt::format("{} brought in non-finite numbers from other ranks", c.where().empty() ? c.op() : c.op() + " " + c.where());
+  d.title = fmt::format("{}{}{} brought in non-finite numbers from other ranks", c.op(), c.where().empty() ? "" : " ",
+                        c.where());
   d.explanation = fmt::format(
-      "{}, and everything this rank put in was finite: another rank's share was bad, the sum over the ranks passed what the "
-      "format holds, or the transfer itself failed.",
+      "{}, and everything this rank put in was finite: another rank's share was bad, the sum over the ranks passed "
+      "what the format holds, or the transfer itself failed.",
       made_text(c));
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
