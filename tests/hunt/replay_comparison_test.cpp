@@ -5,8 +5,6 @@
 
 #include <vector>
 
-#include "src/hunt/checksum.h"
-
 namespace nanhunt::hunt {
 namespace {
 
@@ -52,23 +50,6 @@ TEST(ReplayComparison, what_did_not_come_about_differs) {
   const ReplayComparison out = compare_replay(kBadStep, {kBadStep[0], kBadStep[1]});
   EXPECT_EQ(out.result, ReplayResult::kDiffers);
   EXPECT_NE(out.text.find("the gradient of fc1.bias did not come about"), std::string::npos) << out.text;
-}
-
-TEST(Checksum, every_single_bit_counts_and_so_do_order_and_length) {
-  std::vector<std::uint8_t> bytes(200);
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37);
-  const std::uint64_t whole = compute_checksum(bytes.data(), bytes.size());
-  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
-    EXPECT_NE(compute_checksum(bytes.data(), bytes.size()), whole) << bit;
-    bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
-  }
-  EXPECT_EQ(compute_checksum(bytes.data(), bytes.size()), whole);
-  std::swap(bytes[0], bytes[64]);
-  EXPECT_NE(compute_checksum(bytes.data(), bytes.size()), whole);
-  std::swap(bytes[0], bytes[64]);
-  bytes.push_back(0);
-  EXPECT_NE(compute_checksum(bytes.data(), bytes.size()), whole);
 }
 
 }  // namespace
