@@ -20,13 +20,19 @@ std::string watched_text(const Coverage& coverage) {
 
 bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibration; }
 
+// Losses that leave every number finite have no step of their own: a run may bear them from its start and still break
+// because of something else.
+bool is_silent_loss(const Finding& f) {
+  return f.cls == FindingClass::kUpdateLoss || (f.cls == FindingClass::kUnderflow && f.sinks.empty());
+}
+
 }  // namespace
 
 void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   std::vector<Finding>& findings = analysis.findings;
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
-    return std::tuple(-static_cast<int>(a.severity), a.first_step, a.rank) <
-           std::tuple(-static_cast<int>(b.severity), b.first_step, b.rank);
+    return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), a.first_step, a.rank) <
+           std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), b.first_step, b.rank);
   });
   const std::size_t limit = std::max<std::size_t>(1, options.max_findings);
   if (findings.size() > limit) {

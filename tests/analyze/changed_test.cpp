@@ -80,6 +80,11 @@ TEST(Corruption, without_harm_is_a_warning_where_it_was_gross_and_information_el
   EXPECT_EQ(small.verdict.status, VerdictStatus::kClean);
 }
 
+TEST(Corruption, of_a_parameter_is_a_warning_however_small) {
+  EXPECT_EQ(table(trained_with({.w = finite().range(-1, 1.5)})),
+            "warning corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+}
+
 TEST(Corruption, that_made_one_magnitude_far_less_is_gross_too) {
   const Analysis a = trained_with({.h = finite().smallest_of(0.25 / 256)});
   EXPECT_EQ(table(a), "warning corruption | mul | fc1 | forward | step 4 | unknown | observed\n");

@@ -18,6 +18,7 @@ struct Training {
   double loss = 2, later = 2;    // before `from`, and from then on
   bool counted = true;           // false: fp32, where the recorder counts nothing
   bool only_averages = false;
+  bool overflows = false;        // in the last step
 };
 
 Analysis train(const Training& given) {
@@ -51,9 +52,22 @@ Analysis train(const Training& given) {
       t.in_place("addcdiv_", weights[at], {{"tensor1", m}, {"tensor2", denom}}, finite(100).as(format),
                  counts("value", -1e-5, loses && !given.only_averages));
     }
+    if (given.overflows && step + 1 == given.steps) {
+      const Handle e = t.in("head").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
+      t.mark(MarkKind::kLoss, "loss", e);
+    }
     t.end_step(step < given.from ? given.loss : given.later);
   }
   return analysis_of(t);
+}
+
+TEST(UpdateLoss, from_the_start_comes_after_the_fault_that_broke_the_run) {
+  const Analysis alone = train({}), broken = train({.overflows = true});
+  ASSERT_EQ(alone.findings.size(), 1u);
+  ASSERT_EQ(broken.findings.size(), 2u);
+  EXPECT_EQ(broken.findings[0].cls, FindingClass::kOverflow);
+  EXPECT_EQ(broken.findings[1].cls, FindingClass::kUpdateLoss);
+  EXPECT_LT(broken.findings[1].first_step, broken.findings[0].first_step);
 }
 
 TEST(UpdateLoss, OfMostParametersOverSeveralStepsIsAFault) {

@@ -205,10 +205,13 @@ std::string object_cell(const json& object) {
     std::string text = printable(object["slot"].get<std::string>());
     text += text.empty() ? "%" : "=%";
     text += object["value"].is_null() ? "?" : object["value"].dump();
-    if (object["dtype"].is_string()) text += " " + object["dtype"].get<std::string>() + cell(object["shape"]);
-    if (object["role"] != "read") text += " " + object["role"].get<std::string>();
+    if (object["dtype"].is_string()) {
+      text.append(" ").append(object["dtype"].get<std::string>()).append(cell(object["shape"]));
+    }
+    if (object["role"] != "read") text.append(" ").append(object["role"].get<std::string>());
     for (const char* count : {"nan", "pos_inf", "neg_inf"}) {
-      if (!object[count].is_null() && object[count] != 0) text += " " + std::string(count) + "=" + cell(object[count]);
+      if (object[count].is_null() || object[count] == 0) continue;
+      text.append(" ").append(count).append("=").append(cell(object[count]));
     }
     return text;
   }

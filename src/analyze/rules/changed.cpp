@@ -114,7 +114,9 @@ void add_harmless_changes(std::vector<Finding>& findings, const ValueGraph& grap
     if (birth->harmful || birth->lead != 0) continue;
     const Case c = make_case(*birth, names, {});
     const bool gross = birth->change->gross;
-    if (!gross && small) {
+    // Parameters and state last: what changed in them stays, and training goes on from it.
+    const bool told = gross || birth->at.op == kStateOp;
+    if (!told && small) {
       ++small->occurrence_count;
       small->last_step = std::max(small->last_step, birth->at.step);
       continue;
@@ -122,7 +124,7 @@ void add_harmless_changes(std::vector<Finding>& findings, const ValueGraph& grap
     Diagnosis d = diagnose_change(c);
     Finding f;
     f.cls = birth->change->opaque ? FindingClass::kUnseenKernel : FindingClass::kCorruption;
-    f.severity = gross ? Severity::kWarning : Severity::kInfo;
+    f.severity = told ? Severity::kWarning : Severity::kInfo;
     f.confidence = d.sure && !birth->after_loss ? Confidence::kObserved : Confidence::kInferred;
     f.place = place_of(birth->at, names);
     f.first_step = f.last_step = birth->at.step;
@@ -135,12 +137,12 @@ void add_harmless_changes(std::vector<Finding>& findings, const ValueGraph& grap
     for (const std::string& id : d.advice) f.advice.push_back(make_advice(id));
     const auto same = std::find_if(findings.begin(), findings.end(), [&](const Finding& known) {
       return known.cls == f.cls && known.place.op == f.place.op && known.place.module == f.place.module &&
-             known.severity <= f.severity && gross;
+             known.severity <= f.severity && told;
     });
     if (same != findings.end()) {
       ++same->occurrence_count;
       same->last_step = std::max(same->last_step, f.last_step);
-    } else if (gross) {
+    } else if (told) {
       findings.push_back(std::move(f));
     } else {
       small = std::move(f);
