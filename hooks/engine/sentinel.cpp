@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "nanhunt/tensor_stats.h"
 #include "src/record/fp_environment.h"
 
 namespace nanhunt::hooks {
@@ -275,10 +276,38 @@ void Sentinel::audit() {
     input.memory = audited.memory;
     const hunt::PreAudit result = pre_audit(options, input);
     audited.memory = result.memory;
+    audited.proved_in = step_;
     if (!result.trips()) continue;
+    audited.proved_in.reset();
     bad_ |= kHealthAudit;
     ++bad_tensors_;
     if (first_bad_.empty()) first_bad_ = parameters_[i].path;
+  }
+}
+
+// A parameter went bad although the audit had proved that it cannot: what its state now holds beyond what was proved
+// came there unseen.
+void Sentinel::look_for_the_impossible() {
+  constexpr double kRounding = 1.001;
+  for (std::size_t i = 0; i < audited_.size(); ++i) {
+    const Audited& audited = audited_[i];
+    if (parameters_[i].last.finite || audited.proved_in != step_) continue;
+    const auto look = [&](const engine::Tensor& tensor, double bound, bool may_be_negative) {
+      if (!tensor.defined()) return;
+      const TensorStats stats = compute_stats(tensor.view(), StatsLevel::kCounts);
+      const bool possible = stats.nonfinite() == 0 && !(stats.amax > bound * kRounding) &&
+                            (may_be_negative || !(stats.min < 0));
+      if (possible) return;
+      const auto found = std::find_if(state_.begin(), state_.end(),
+                                      [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
+      if (found == state_.end()) return;
+      found->changed = true;
+      bad_ |= kHealthChanged;
+      ++bad_tensors_;
+    };
+    look(audited.master, audited.memory.param, true);
+    look(audited.first, audited.memory.first, true);
+    look(audited.second, std::numeric_limits<double>::infinity(), false);
   }
 }
 
@@ -296,6 +325,7 @@ void Sentinel::after_step(bool skipped) {
       if (!watched.last.finite) note(watched);
       bad = bad || !watched.last.finite;
     }
+    if (bad && !close_ && !skipped) look_for_the_impossible();
     for (Watched& watched : state_) {
       if (!close_ && !bad) break;
       if (watched.tensor.version() != watched.last.version) watched.last = read_contents(watched.tensor);

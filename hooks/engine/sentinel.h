@@ -49,6 +49,7 @@ class Sentinel final : public engine::Observer {
     engine::Tensor master, first, second;  // undefined: none
     hunt::PreAuditMemory memory;
     std::uint64_t versions = 0;  // of all that is stepped, added up, after the last step
+    std::optional<std::uint32_t> proved_in = {};  // the step whose update the audit last proved to be finite
   };
   // Contents of the step's batch, read when they were loaded.
   struct Loaded {
@@ -65,6 +66,7 @@ class Sentinel final : public engine::Observer {
   void note(Watched& watched);
   void look_for_changes(std::vector<Watched>& list);
   void look_for_kept_gradients();
+  void look_for_the_impossible();
   bool read_if_written(Watched& watched);  // since it was last read
   void audit();
   std::uint64_t versions_of(std::size_t index) const;

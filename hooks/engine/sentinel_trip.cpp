@@ -111,6 +111,7 @@ void Sentinel::tell_changes() {
       event.value = view_of(watched.tensor, watched.tensor.version());
       event.since_step = watched.read_in;
       recorder_.on_changed(event);
+      recorder_.on_mark({step_, micro_batch_, watched.kind, watched.path, event.value});  // what it is called
     }
   }
   for (const Loaded& loaded : loaded_) {

@@ -304,6 +304,32 @@ TEST_F(TrainerWatchTest, WithoutACopyItIsRefusedAndTheBadParameterIsMarked) {
   EXPECT_EQ(strings.at(rows.marks[0].path), "fc1.weight");
 }
 
+TEST_F(TrainerWatchTest, StateBeyondWhatTheAuditProvedIsToldAsChanged) {
+  // given state that is not read every step, and a flip in it
+  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
+  Moments moments;
+  moments.begin = [&](std::uint32_t step) {
+    if (step != 4) return;
+    for (const auto& [path, tensor] : trainer->optimizer().named_state()) {
+      if (path == "fc1.weight.exp_avg") Tensor(tensor).data<float>()[7] = std::numeric_limits<float>::infinity();
+    }
+  };
+  {
+    const engine::HookHandle handle = engine::add_observer(moments);
+    train(*trainer, 5, {.close_bytes = 0});
+  }
+  finish();
+  // then a parameter that the audit had proved to stay finite gives it away
+  ASSERT_EQ(rows.changed.size(), 1u);
+  EXPECT_EQ(rows.changed[0].step, 4u);
+  EXPECT_EQ(rows.health[4].bad & kHealthChanged, kHealthChanged);
+  bool named = false;
+  for (const MarkRecord& mark : rows.marks) {
+    named = named || (mark.value == rows.changed[0].after && strings.at(mark.path) == "fc1.weight.exp_avg");
+  }
+  EXPECT_TRUE(named);
+}
+
 TEST_F(TrainerWatchTest, AnUpdateThatWouldDivideByZeroIsForeseenAndReplayed) {
   auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}, .dtype = DType::kF16});
   auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-3, .eps = 1e-8});
