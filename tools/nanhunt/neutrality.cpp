@@ -68,6 +68,13 @@ Left train(engine::Trainer& trainer, std::uint32_t steps) {
     }
   };
   add(trainer.model().named_parameters());
+  for (const auto& [path, tensor] : trainer.model().named_parameters()) {
+    Left::Part part{.name = "gradient of " + path, .bytes = {}};
+    if (const engine::Tensor& grad = tensor.grad(); grad.defined()) {
+      part.bytes.assign(grad.storage()->data(), grad.storage()->data() + grad.storage()->bytes());
+    }
+    left.parts.push_back(std::move(part));
+  }
   add(trainer.model().named_buffers());
   add(trainer.optimizer().named_state());
   for (const engine::RandomStream* stream : trainer.model().random_streams()) {
@@ -86,8 +93,9 @@ void compare(const Left& plain, const Left& other, NeutralityRow& row) {
   }
   for (std::size_t i = 0; i < plain.parts.size(); ++i) {
     const Left::Part &a = plain.parts[i], &b = other.parts[i];
-    std::uint64_t differing = 0;
-    for (std::size_t k = 0; k < a.bytes.size(); ++k) differing += a.bytes[k] != b.bytes[k] ? 1 : 0;
+    const std::size_t both = std::min(a.bytes.size(), b.bytes.size());
+    std::uint64_t differing = std::max(a.bytes.size(), b.bytes.size()) - both;  // there in one run alone
+    for (std::size_t k = 0; k < both; ++k) differing += a.bytes[k] != b.bytes[k] ? 1 : 0;
     if (differing != 0 && row.first_difference.empty()) row.first_difference = a.name;
     row.differing_bytes += differing;
   }
@@ -136,8 +144,9 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
 
 std::string neutrality_text(const std::string& name, const Neutrality& neutrality) {
   std::string text = fmt::format(
-      "{}: {} steps, compared bit for bit with an unwatched run: every loss, and {} values of parameters, buffers,\n"
-      "optimizer state, random streams and scaler ({} bytes) at the end.\n\n{:<10} {:>8} {:>13} {:>16}\n",
+      "{}: {} steps, compared bit for bit with an unwatched run: every loss, and {} values of parameters,\n"
+      "gradients, buffers, optimizer state, random streams and scaler ({} bytes) at the end.\n\n"
+      "{:<10} {:>8} {:>13} {:>16}\n",
       name, neutrality.steps, neutrality.tensors, reports::format_count(neutrality.bytes), "level", "replays",
       "ops recorded", "differing bytes");
   for (const NeutralityRow& row : neutrality.rows) {
