@@ -10,6 +10,7 @@ namespace {
 struct Entry {
   Observer* observer;  // null: removed while observers were being told
   bool wants_ops, wants_replays;
+  bool of_replay = false;  // made by a ScopedReplay, not by a HookHandle
 };
 
 struct ObserverList {
@@ -50,11 +51,12 @@ void add_to_list(const Entry& entry) {
   recount();
 }
 
-void remove_from_list(Observer* observer) {
+void remove_from_list(Observer* observer, bool of_replay) {
   if (current_list == nullptr) return;
   auto& entries = current_list->entries;
-  const auto found =
-      std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.observer == observer; });
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return entry.observer == observer && entry.of_replay == of_replay;
+  });
   if (found == entries.end()) return;
   if (current_list->telling > 0) {
     found->observer = nullptr;
@@ -108,7 +110,7 @@ HookHandle& HookHandle::operator=(HookHandle&& other) noexcept {
 }
 
 void HookHandle::remove() {
-  if (observer_ != nullptr) remove_from_list(std::exchange(observer_, nullptr));
+  if (observer_ != nullptr) remove_from_list(std::exchange(observer_, nullptr), /*of_replay=*/false);
 }
 
 HookHandle add_observer(Observer& observer) { return HookHandle(&observer); }
@@ -117,14 +119,14 @@ bool has_observers() { return told_now > 0; }
 bool ops_observed() { return told_ops_now > 0; }
 
 ScopedReplay::ScopedReplay(Observer& observer) : observer_(&observer) {
-  add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true});
+  add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true, /*of_replay=*/true});
   in_replay = true;
   recount();
 }
 
 ScopedReplay::~ScopedReplay() {
   in_replay = false;
-  remove_from_list(observer_);
+  remove_from_list(observer_, /*of_replay=*/true);
   recount();
 }
 

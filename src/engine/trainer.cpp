@@ -5,6 +5,7 @@
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
+#include "src/engine/random/draw_watch.h"
 #include "src/engine/trainer_impl.h"
 
 namespace nanhunt::engine {
@@ -134,6 +135,8 @@ void Trainer::Impl::run_to_door(StepResult& result, bool replay) {
   for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
     const Batch batch = load_batch(result.step, m, replay);
     if (m == 0 && !keep_gradients) optimizer->zero_grad();
+    std::optional<ScopedDrawWatch> draws;
+    if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
     result.loss += value.item();
     run_backward(value);

@@ -24,7 +24,9 @@ struct StepStart {
   bool keep_gradients = false;
   std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
   std::vector<Tensor> buffers;         // copies, in the order of named_buffers()
+  std::vector<RandomStream*> streams;  // of the model
   std::vector<std::uint64_t> random_positions;
+  bool drew_elsewhere = false;  // forward, loss or backward drew from another stream
   std::optional<GradScaler> scaler;
   double scale = 1;
   std::vector<std::uint32_t> parameter_versions;

@@ -5,6 +5,7 @@
 #include <cfenv>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/ops/op.h"
@@ -58,7 +59,7 @@ class Present {
 
   Trainer::Impl& run_;
   std::vector<Contents> contents_;
-  std::vector<Tensor> gradients_;
+  std::vector<std::pair<Tensor, Tensor>> gradients_;  // of every parameter, the optimizer's or not
   std::vector<std::int64_t> step_counts_;
   std::vector<RandomStream*> streams_;
   std::vector<std::uint64_t> positions_;
@@ -83,13 +84,14 @@ Present::Present(Trainer::Impl& run)
   keep(run.optimizer->named_state());
   for (const RandomStream* stream : streams_) positions_.push_back(stream->position());
   if (scaler_) scale_ = scaler_->get_scale();
-  for (const NamedTensor& entry : run.optimizer->parameters()) gradients_.push_back(entry.tensor.grad());
+  for (const auto& parameters : {run.optimizer->parameters(), run.model->named_parameters()}) {
+    for (const NamedTensor& entry : parameters) gradients_.emplace_back(entry.tensor, entry.tensor.grad());
+  }
 }
 
 Present::~Present() {
   for (const Contents& kept : contents_) write_bytes(kept.tensor, kept.bytes);
-  const std::vector<NamedTensor>& parameters = run_.optimizer->parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].tensor.impl()->grad = gradients_[i];
+  for (auto& [parameter, gradient] : gradients_) parameter.impl()->grad = gradient;
   run_.optimizer->set_step_counts(step_counts_);
   for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->seek(positions_[i]);
   if (scaler_) run_.scaler->put_back(*scaler_, scale_);
@@ -104,6 +106,8 @@ void go_to_start(Trainer::Impl& run) {
   const StepStart& start = run.start;
   const std::vector<NamedTensor> buffers = run.model->named_buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) write_bytes(buffers[i].tensor, bytes_of(start.buffers[i]));
+  // Those that the optimizer does not own add up from step to step, and no step reads them: the replay starts without.
+  for (NamedTensor& entry : run.model->named_parameters()) entry.tensor.set_grad({});
   const std::vector<NamedTensor>& parameters = run.optimizer->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     Tensor parameter = parameters[i].tensor;
@@ -159,10 +163,12 @@ void Trainer::Impl::keep_start() {
     const Tensor& grad = entry.tensor.grad();
     start.kept_gradients.push_back(grad.defined() ? grad.clone() : Tensor());
   }
+  start.streams = model->random_streams();
+  start.drew_elsewhere = false;
   start.buffers.clear();
   for (const NamedTensor& entry : model->named_buffers()) start.buffers.push_back(entry.tensor.clone());
   start.random_positions.clear();
-  for (const RandomStream* stream : model->random_streams()) start.random_positions.push_back(stream->position());
+  for (const RandomStream* stream : start.streams) start.random_positions.push_back(stream->position());
   start.scaler = scaler;
   start.scale = scaler ? scaler->get_scale() : 1;
   start.kept = true;
@@ -179,6 +185,10 @@ std::string Trainer::Impl::why_not_replayable(const OptimizerCopy* before) const
       continue;
     }
     return fmt::format("the batch of micro-batch {} was written to after it was loaded", m);
+  }
+  if (start.drew_elsewhere) {
+    return "random numbers were drawn from a stream that is not among the model's random_streams(), so they would not "
+           "be the same again: register it (Module::register_random)";
   }
   const bool needs_copy = optimizer_ran;
   if (needs_copy && (before == nullptr || !before->taken())) {

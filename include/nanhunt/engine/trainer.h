@@ -26,7 +26,7 @@ struct Batch {
 // Batch of a step: a pure function of the step, so that a replay sees the same one. With several micro-batches a step,
 // micro-batch m of a step is number step * micro_batches + m.
 using BatchSource = std::function<Batch(std::uint32_t step)>;
-// Runs with current module "<loss>" and phase loss.
+// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed.
 using LossFunction = std::function<Tensor(const Tensor& output, const Batch& batch)>;
 
 struct TrainerOptions {
@@ -106,7 +106,9 @@ class Trainer {
   // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
   // versions may have grown. Call it from the door callback, an observer's on_optimizer_begin or on_step_end, or between
   // steps. Once the optimizer ran it needs `before`, taken at the door of this step. It refuses where a replay would not
-  // be the same step: nothing was kept, or a batch or parameter was written to. What the step throws ends it likewise.
+  // be the same step: nothing was kept, a batch or parameter was written to, or random numbers were drawn from a stream
+  // that the model does not list. What the step throws ends it likewise. Modules and loss are called again: they must
+  // keep nothing of their own from call to call but buffers and registered streams.
   Replayed replay(Observer& observer, const OptimizerCopy* before = nullptr);
 
   struct Snapshot;

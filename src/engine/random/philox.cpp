@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nanhunt/engine/random.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -8,8 +9,28 @@
 #include <utility>
 
 #include "src/engine/ops/op.h"
+#include "src/engine/random/draw_watch.h"
 
 namespace nanhunt::engine {
+namespace {
+
+thread_local ScopedDrawWatch* draw_watch = nullptr;
+
+}  // namespace
+
+ScopedDrawWatch::ScopedDrawWatch(const std::vector<RandomStream*>& known, bool& elsewhere)
+    : known_(known), elsewhere_(elsewhere), outer_(std::exchange(draw_watch, this)) {}
+
+ScopedDrawWatch::~ScopedDrawWatch() { draw_watch = outer_; }
+
+void ScopedDrawWatch::on_draw(const RandomStream* stream) noexcept {
+  if (stream == last_ || elsewhere_) return;
+  if (std::find(known_.begin(), known_.end(), stream) == known_.end()) {
+    elsewhere_ = true;
+  } else {
+    last_ = stream;
+  }
+}
 
 std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
@@ -27,6 +48,7 @@ std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
 }
 
 std::uint32_t RandomStream::next_u32() {
+  if (draw_watch != nullptr) draw_watch->on_draw(this);
   const std::uint64_t index = position_ / 4;
   if (index != block_index_) {
     const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };

@@ -10,6 +10,7 @@
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
+#include "nanhunt/engine/random.h"
 #include "nanhunt/engine/trainer.h"
 
 namespace nanhunt::engine::testing {
@@ -250,6 +251,89 @@ TEST(Replaying, other_observers_hear_nothing_unless_they_want_replays) {
   EXPECT_EQ(willing.ops, asked.ops);
   neg(Tensor::zeros({1}, DType::kF32));
   EXPECT_EQ(other.ops, std::vector<std::string>{"neg"});
+}
+
+TEST(ReplayRefusal, random_numbers_from_a_stream_that_the_model_does_not_list_are_not_drawn_twice) {
+  struct Noisy : Mlp {
+    using Mlp::Mlp;
+    RandomStream& noise = register_random(RandomStream(7, 9));
+  };
+  // given two losses with noise: one draws from a stream of its own, one from a stream of the model
+  for (const bool registered : {false, true}) {
+    auto make = [&](RandomStream& own) {
+      auto mlp = std::make_unique<Noisy>(MlpOptions{.sizes = {64, 10}});
+      RandomStream* stream = registered ? &mlp->noise : &own;
+      auto optimizer = make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 0.1});
+      return std::make_unique<Trainer>(std::move(mlp), std::move(optimizer), digits_train_batches(4, 1, DType::kF32),
+                                       [stream](const Tensor& output, const Batch& batch) {
+                                         return mul(cross_entropy(output, batch.targets), 1 + stream->uniform());
+                                       });
+    };
+    RandomStream one(7, 9), other(7, 9);
+    auto plain = make(one), replayed = make(other);
+    replayed->keep_for_replay(true);
+    Log log;
+    Replayed last;
+    replayed->set_door_callback([&](Trainer& at) { last = at.replay(log); });
+    // when
+    for (int i = 0; i < 5; ++i) {
+      plain->step();
+      replayed->step();
+    }
+    // then
+    EXPECT_EQ(last.ran, registered);
+    EXPECT_THAT(last.refused, registered ? HasSubstr("") : HasSubstr("random_streams()"));
+    EXPECT_EQ(log.ops.empty(), !registered);
+    EXPECT_EQ(everything(*plain), everything(*replayed));
+    EXPECT_EQ(one.position(), other.position());
+  }
+}
+
+TEST(Replaying, gradients_of_parameters_that_the_optimizer_does_not_own_are_left_alone) {
+  // given an optimizer of the first layer alone: the others' gradients add up from step to step
+  const auto make = [] {
+    auto mlp = std::make_unique<Mlp>(MlpOptions{.sizes = {64, 16, 10}});
+    std::vector<NamedTensor> owned = mlp->named_parameters();
+    owned.resize(2);
+    auto optimizer = make_optimizer(owned, {.algorithm = "sgd", .lr = 0.1});
+    return std::make_unique<Trainer>(
+        std::move(mlp), std::move(optimizer), digits_train_batches(4, 1, DType::kF32),
+        [](const Tensor& output, const Batch& batch) { return cross_entropy(output, batch.targets); });
+  };
+  auto plain = make(), replayed = make();
+  replayed->keep_for_replay(true);
+  Log log;
+  replayed->set_door_callback([&](Trainer& at) { EXPECT_TRUE(at.replay(log).ran); });
+  // when
+  for (int i = 0; i < 3; ++i) {
+    plain->step();
+    replayed->step();
+  }
+  // then
+  ASSERT_TRUE(plain->model().named_parameters().back().tensor.grad().defined());
+  EXPECT_EQ(everything(*plain), everything(*replayed));
+}
+
+TEST(Replaying, an_observer_that_asks_for_a_replay_stays_registered_as_it_was) {
+  Log registered, other;
+  auto trainer = make_gpt();
+  trainer->keep_for_replay(true);
+  OptimizerCopy copy;
+  trainer->set_door_callback([&](Trainer& at) { copy.take(at.optimizer()); });
+  trainer->step();
+  {
+    const HookHandle handle = add_observer(registered);
+    ASSERT_TRUE(trainer->replay(registered, &copy).ran);
+    const std::size_t told = registered.ops.size();
+    // when another asks, it is told nothing; then of ops as before; with its handle gone of nothing more
+    ASSERT_TRUE(trainer->replay(other, &copy).ran);
+    EXPECT_EQ(registered.ops.size(), told);
+    neg(Tensor::zeros({1}, DType::kF32));
+    EXPECT_EQ(registered.ops.size(), told + 1);
+  }
+  neg(Tensor::zeros({1}, DType::kF32));
+  EXPECT_EQ(registered.ops.back(), "neg");
+  EXPECT_FALSE(has_observers());
 }
 
 TEST(Wants, an_observer_without_ops_hears_of_steps_loss_and_gradients_alone) {
