@@ -44,8 +44,9 @@ struct WatchOptions {
   std::uint32_t max_trips = 10, trip_distance = 100;  // hunt::TripOptions
   bool replay = true;                // false: a trip records the norms and what is bad, and runs nothing again
   // Parameters and state together, of a model that is watched more closely: copied at the door, so that a step whose
-  // optimizer made them bad can be replayed, and state read every step. In a larger model that costs more than the
-  // percent of a step that the sentinel may take.
+  // optimizer made them bad can be replayed, parameters compared before every update, and state read every step. In a
+  // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
+  // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
 };
 

@@ -225,7 +225,7 @@ void Sentinel::on_optimizer_begin() noexcept {
 void Sentinel::at_door() {
   {
     const ScopedDefaultFpEnvironment environment;
-    look_for_changes(parameters_);
+    if (close_ || bad_ != 0) look_for_changes(parameters_);
     if (close_) look_for_changes(state_);
     for (Watched& watched : buffers_) read_if_written(watched);
     audit();
