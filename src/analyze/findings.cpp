@@ -473,7 +473,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
       }
     }
     const auto fault = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
-      return skips && f.last_step >= collapse->streak_from;
+      return skips && f.severity == Severity::kFault && f.last_step >= collapse->streak_from;
     });
     if (!origin && collapse->fault && fault != findings.end()) {
       Finding told = collapse_under_fault(*fault, *collapse);

@@ -87,8 +87,10 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   const bool bad = (health.bad & kSinkBits) != 0;
   if (!bad) {
     if (open_ && !outcome.held_back) {
-      riddles_.back().ended = true;
-      riddles_.back().good_scale = outcome.scale;
+      for (Riddle& riddle : riddles_) {
+        if (!riddle.ended) riddle.good_scale = outcome.scale;
+        riddle.ended = true;
+      }
       open_ = false;
     }
     return false;
@@ -97,6 +99,7 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   const auto replay = replays_.find(step.step);
   const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
                                                          replay->second.result == ReplayResult::kDiffers);
+  if (open_ && is_another(riddles_.back(), clean_replay ? &replay->second : nullptr)) open_ = false;
   if (!open_ && !clean_replay && graph.on_unreplayed(step.step, health.bad, outcome.held_back)) return false;
   if (!open_) {
     if (riddles_.size() >= kMaxRiddles) {
@@ -122,9 +125,34 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   return true;
 }
 
-// Only gradients were bad, and a scaler held the optimizer back each time.
+// Does the bad step at hand have a story of its own, beside that of the open riddle? `clean`: its replay, where that
+// showed nothing bad. What an optimizer took in can spread to anything; what was held back spreads to nothing.
+bool SentinelWatch::is_another(const Riddle& open, const Replay* clean) const {
+  if (clean != nullptr) return !open.replay || open.replay->result != clean->result;
+  return open.held_back && (now_->bad & kSinkBits & ~open.all_bad) != 0;
+}
+
+// Only gradients were bad, a scaler held the optimizer back each time, and no replay says otherwise.
 bool SentinelWatch::is_calibration(const Riddle& riddle) const {
-  return riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit && !riddle.replay;
+  const bool untried = !riddle.replay || riddle.replay->result == ReplayResult::kRefused;
+  return riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit && untried;
+}
+
+void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
+  const std::string steps = count_of(static_cast<std::int64_t>(riddle.count), "step");
+  const bool lowered = riddle.good_scale < riddle.scale;
+  f.cls = FindingClass::kScalerCalibration;
+  f.severity = Severity::kInfo;
+  f.benign = riddle.ended && lowered;
+  f.explanation = riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
+                                : "No such step was replayed, so the op is not known. ";
+  f.explanation += "No parameter, state or buffer was touched.";
+  if (!riddle.ended) {
+    f.title = "The trace ends while the loss scaler skips steps";
+    return;
+  }
+  f.title = fmt::format("The loss scaler held back {} whose gradients were not finite", steps);
+  if (!lowered) f.explanation += " Training went on at the same scale or a larger one, so the scale is not what cured it.";
 }
 
 void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) const {
@@ -132,12 +160,20 @@ void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) cons
   f.cls = FindingClass::kNotReproducible;
   f.severity = harmed ? Severity::kFault : Severity::kWarning;
   f.confidence = riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
-  f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first,
-                        bad_parts(riddle.bad, riddle.first_path));
-  f.explanation =
-      "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not in "
-      "the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does not "
-      "repeat.";
+  const std::string bad = bad_parts(riddle.bad, riddle.first_path);
+  if (riddle.replay->result == ReplayResult::kClean) {
+    f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first, bad);
+    f.explanation =
+        "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not "
+        "in the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does "
+        "not repeat.";
+  } else {
+    f.title = fmt::format("Step {} went bad, and its replay came out otherwise: {}", riddle.first, bad);
+    f.explanation =
+        "Replayed from the same parameters, batch and random numbers, the step gave other numbers, and no op was seen "
+        "to make a bad one. Something that the replay does not repeat is at work, so the replay neither clears the "
+        "program's arithmetic nor names the op.";
+  }
   f.evidence.push_back(riddle.replay->text);
   f.advice = {make_advice("check-memory"), make_advice("record-ops")};
 }
@@ -169,15 +205,7 @@ Finding SentinelWatch::tell(const Riddle& riddle) const {
   } else {
     tell_unexplained(f, riddle);
   }
-  if (is_calibration(riddle)) {
-    f.cls = FindingClass::kScalerCalibration;
-    f.severity = Severity::kInfo;
-    f.benign = riddle.ended;
-    f.title = riddle.ended ? fmt::format("The loss scaler held back {} whose gradients were not finite",
-                                         count_of(static_cast<std::int64_t>(riddle.count), "step"))
-                           : "The trace ends while the loss scaler skips steps";
-    f.explanation = "No such step was replayed, so the op is not known. No parameter, state or buffer was touched.";
-  }
+  if (is_calibration(riddle)) tell_calibration(f, riddle);
   add_sinks(f, riddle.bad, riddle.first_path);
   if (riddle.last > riddle.first)
     f.evidence.push_back(fmt::format("So it stayed until step {}.", riddle.last));

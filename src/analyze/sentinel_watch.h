@@ -58,7 +58,9 @@ class SentinelWatch {
     double good_scale = 0;  // scale of that step
     std::optional<Replay> replay;
   };
+  bool is_another(const Riddle& open, const Replay* clean) const;
   bool is_calibration(const Riddle& riddle) const;
+  void tell_calibration(Finding& f, const Riddle& riddle) const;
   Finding tell(const Riddle& riddle) const;
   void tell_not_reproducible(Finding& f, const Riddle& riddle) const;
   void tell_unexplained(Finding& f, const Riddle& riddle) const;

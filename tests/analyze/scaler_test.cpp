@@ -377,5 +377,35 @@ TEST(Collapse, of_a_scale_that_falls_without_end_is_not_hidden_by_clean_steps_be
   EXPECT_EQ(every_other(64).verdict.status, VerdictStatus::kCalibrating);
 }
 
+TEST(ScalerCollapse, is_not_laid_on_a_change_of_contents_that_did_no_harm) {
+  // given steps that are skipped for ever, whose ops nobody saw, and a weight that changed a little meanwhile
+  ScaledRun run;
+  double scale = 65536;
+  Handle w = run.t.value(finite().range(-1, 1));
+  run.t.mark(MarkKind::kParameter, "fc1.weight", w);
+  for (int i = 0; i < 60; ++i, scale /= 2) {
+    ScalerRecord r = run.record(ScalerAction::kScale);
+    r.scale = scale;
+    run.t.scaler(r);
+    if (i == 3) w = run.t.changed(w, finite().range(-1, 1.5));
+    r.found_inf = true;
+    r.action = ScalerAction::kUnscale;
+    run.t.scaler(r);
+    r.action = ScalerAction::kSkip;
+    run.t.scaler(r);
+    r.action = ScalerAction::kUpdate;
+    r.scale = scale / 2;
+    run.t.scaler(r);
+    run.t.end_step(1, scale, /*skipped=*/true);
+  }
+  const Analysis a = analysis_of(run.t);
+  ASSERT_EQ(a.findings.size(), 2u) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
+  EXPECT_FALSE(a.findings[0].place.op) << table(a);
+  EXPECT_EQ(a.findings[0].title.find("changed with nothing writing them"), std::string::npos) << a.findings[0].title;
+  EXPECT_EQ(a.findings[1].cls, FindingClass::kCorruption);
+  EXPECT_EQ(a.findings[1].severity, Severity::kWarning);
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -180,6 +180,63 @@ TEST(Sentinel, skips_of_a_scaler_that_settles_are_calibration) {
   EXPECT_EQ(a.findings.at(0).occurrence_count, 3u);
 }
 
+// A scaler skips one step that was not replayed, and the next goes through at `then`.
+Analysis skipped_without_replays(double then) {
+  TraceBuilder t;
+  t.replay(ReplayResult::kRefused, "Replays are switched off.");
+  t.health(kGradientBad, "fc1.weight");
+  t.end_step(1, 65536, /*skipped=*/true);
+  clean_steps(t, 2, then);
+  return analysis_of(t);
+}
+
+TEST(Sentinel, a_skip_whose_replay_was_refused_is_calibration_where_a_lower_scale_cured_it) {
+  const Analysis cured = skipped_without_replays(32768);
+  EXPECT_EQ(cured.verdict.status, VerdictStatus::kCalibrating) << table(cured);
+  EXPECT_THAT(cured.findings.at(0).explanation, HasSubstr("Replays are switched off."));
+  // and where the scale stayed, nothing says that it was the scale
+  const Analysis same = skipped_without_replays(65536);
+  EXPECT_EQ(same.verdict.status, VerdictStatus::kInconclusive) << table(same);
+  EXPECT_THAT(same.findings.at(0).explanation, HasSubstr("the scale is not what cured it"));
+}
+
+TEST(NotReproducible, a_replay_with_other_numbers_is_not_said_to_have_stayed_finite) {
+  TraceBuilder t;
+  replayed(t, ReplayResult::kDiffers, false, "The loss has other bits.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "not_reproducible | - | - | loss | step 0 | unknown | inferred\n");
+  EXPECT_THAT(a.findings[0].title, HasSubstr("Step 0 went bad, and its replay came out otherwise"));
+  EXPECT_THAT(a.findings[0].explanation, ::testing::Not(HasSubstr("stayed finite")));
+}
+
+TEST(NotReproducible, is_told_although_steps_before_it_were_skipped_without_a_replay) {
+  TraceBuilder t;
+  t.health(kGradientBad, "fc1.weight");
+  t.end_step(1, 65536, /*skipped=*/true);
+  replayed(t, ReplayResult::kClean, false, "Nothing became bad in the replay.");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN, 32768);
+  clean_steps(t, 1, 32768);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a),
+            "not_reproducible | - | - | loss | step 1 | unknown | observed\n"
+            "info scaler_calibration | - | - | backward | step 0 | unknown | inferred\n");
+}
+
+TEST(Sentinel, a_loss_that_goes_bad_after_held_back_steps_is_a_story_of_its_own) {
+  TraceBuilder t;
+  t.health(kGradientBad, "fc1.weight");
+  t.end_step(1, 65536, /*skipped=*/true);
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN, 32768);
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 2u) << table(a);
+  EXPECT_EQ(a.findings[0].place.step, 1u);
+  EXPECT_EQ(a.findings[0].severity, Severity::kFault);
+}
+
 TEST(Sentinel, growth_of_loss_and_weights_before_the_trip_is_exploding) {
   TraceBuilder t;
   double loss = 1, weights = 1;
