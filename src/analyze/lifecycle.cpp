@@ -10,14 +10,24 @@ bool mixes(const OpInfo& info, ArgRole role) {
   return (role != ArgRole::kOverwritten || !info.has(kOverwritesAll)) && !info.has(kReadsShape);
 }
 
-Flow classify(const OpInView& op, std::uint8_t out_kinds) {
+bool leaves_unread(const OpInView& op, std::size_t input, const Names& names) {
+  const OpArg& arg = op.inputs[input];
+  const bool overwritten = arg.role == ArgRole::kOverwritten;
+  if (op.info->has(kReadsShape) || (overwritten && op.info->has(kOverwritesAll))) return true;
+  if (overwritten && op.info->known() && names.is(arg.slot, "out")) return true;
+  if (!names.is(arg.slot, "self") && !names.is(arg.slot, "input")) return false;
+  return std::any_of(op.scalars.begin(), op.scalars.end(),
+                     [&](const ScalarArg& s) { return s.value == 0 && names.is(s.name, "beta"); });
+}
+
+Flow classify(const OpInView& op, std::uint8_t out_kinds, const Names& names) {
   Flow flow;
   std::uint8_t in_kinds = 0;
   const bool tells_selected = op.info->has(kSelects) && std::all_of(op.out.begin(), op.out.end(), [](const Value* out) {
                                 return out == nullptr || out->bad == 0 || out->stats.counted();
                               });
   for (std::size_t i = 0; i < op.in.size(); ++i) {
-    if (!mixes(*op.info, op.inputs[i].role)) continue;
+    if (!mixes(*op.info, op.inputs[i].role) || leaves_unread(op, i, names)) continue;
     const Value* value = op.in[i];
     if (value == nullptr || !value->has_stats) {
       flow.watched = false;

@@ -20,7 +20,11 @@ struct Flow {
 // replace.
 bool mixes(const OpInfo& info, ArgRole role);
 
+// An input that this call leaves unread, whatever else the op reads: memory that an op shapes or replaces whole, the
+// place for its result ("out"), and a summand that is multiplied by beta = 0 (addmm, baddbmm).
+bool leaves_unread(const OpInView& op, std::size_t input, const Names& names);
+
 // For an op with an output whose bad kinds are `out_kinds` (not 0).
-Flow classify(const OpInView& op, std::uint8_t out_kinds);
+Flow classify(const OpInView& op, std::uint8_t out_kinds, const Names& names);
 
 }  // namespace nanhunt::analyze

@@ -155,7 +155,7 @@ void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, N
 void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   unsigned kinds = 0;
   for (const Value* value : op.out) kinds |= value != nullptr ? value->bad : 0u;
-  const Flow flow = classify(op, static_cast<std::uint8_t>(kinds));
+  const Flow flow = classify(op, static_cast<std::uint8_t>(kinds), names_);
   const bool nan_out = (kinds & kBadNaN) != 0;
 
   LabelSetId labels = 0;

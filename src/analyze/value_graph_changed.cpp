@@ -43,6 +43,13 @@ void judge(Change& change, const Value& after) {
   change.carries = change.gross || (then.min >= 0 && now.min < 0) || (then.zero == 0 && now.zero > 0);
 }
 
+// What memory held may lead out of the format further on: bad already, or so large that its square is. Not known: yes.
+bool may_overflow(const Value& value, const LayoutRecord* layout) {
+  const ValueStats& now = value.stats;
+  if (value.bad != 0 || !value.has_stats || !now.counted() || layout == nullptr) return true;
+  return now.amax >= std::sqrt(format_limits(layout->dtype).max_finite);
+}
+
 }  // namespace
 
 // Where the contents are at home: the parameter, or the op that made them.
@@ -181,7 +188,7 @@ BirthId ValueGraph::suspect_of(const OpInView& op, bool to_blame) {
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
     if (value == nullptr || value->suspect == 0) continue;
-    if (op.inputs[i].role == ArgRole::kOverwritten && op.info->has(kOverwritesAll)) continue;
+    if (leaves_unread(op, i, names_)) continue;
     const Birth* birth = find_birth(value->suspect);
     if (birth == nullptr || birth->change == nullptr || op.record->step > birth->at.step + kSuspectSteps) continue;
     const bool itself = birth->source.value == value->id;
@@ -206,8 +213,9 @@ void ValueGraph::note_reader(const OpInView& op, const OpRef& at) {
     if (birth == nullptr) return true;
     for (std::size_t i = 0; i < op.in.size(); ++i) {
       if (op.in[i] == nullptr || op.in[i]->suspect != id) continue;
-      const bool overwrites = op.inputs[i].role == ArgRole::kOverwritten && op.info->has(kOverwritesAll);
-      if (!overwrites) birth->change->reader = at;
+      const bool unread = leaves_unread(op, i, names_);
+      if (unread && op.inputs[i].role != ArgRole::kOverwritten) continue;  // still to be read, or written
+      if (!unread) birth->change->reader = at;
       return true;
     }
     return false;
@@ -225,7 +233,7 @@ void ValueGraph::make_garbage(const OpInView& op, const OpRef& at) {
     birth.call_site = op.record->call_site;
     birth.source = snapshot(value, OpArg{value->id, 0, ArgRole::kRead});
     birth.change = std::make_unique<Change>();
-    birth.change->carries = true;
+    birth.change->carries = may_overflow(*value, names_.layout(value->layout));
     birth.node = add_node(*value, at, Lifecycle::kUnknown, birth.id, {});
     value->suspect = birth.id;
     unread_changes_.push_back(birth.id);

@@ -96,7 +96,7 @@ TEST(Corruption, that_was_small_takes_no_blame_for_what_overflows_further_on) {
       trained_with({.h = {}, .w = finite().range(-1, 1.5), .exp = finite().inf(1), .loss = finite(1).inf(1)});
   EXPECT_EQ(table(a),
             "unexplained | exp | fc2 | forward | step 4 | appear | inferred\n"
-            "info corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+            "warning corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
 }
 
 TEST(Corruption, does_not_depend_on_how_the_records_are_cut) {
@@ -145,6 +145,39 @@ TEST(Uninitialised, garbage_that_is_finite_but_huge_answers_for_the_overflow_it_
   EXPECT_EQ(table(with_buffer(false, finite().range(-1, 3e38))),
             "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");
   EXPECT_EQ(table(with_buffer(true, finite().range(-1, 3e38))), "clean\n");
+}
+
+// A buffer from `empty` is given to an op, and exp of what comes out overflows.
+Analysis with_buffer_given_to(const std::string& op, const std::string& slot, ArgRole role, double beta,
+                              const Numbers& garbage, bool bad_at_once = false) {
+  TraceBuilder t;
+  const Handle b = t.in("attn").op("empty", {}, garbage);
+  const Handle q = t.value(finite()), k = t.value(finite());
+  const Handle y = t.op(op, {{slot, b, role}, {"batch1", q}, {"batch2", k}}, bad_at_once ? finite().nan(1) : finite(),
+                        {{"beta", beta}});
+  const Handle e = t.op("exp", {{"self", y}}, bad_at_once ? finite().nan(1) : finite().inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Uninitialised, memory_that_an_op_only_writes_its_result_to_or_multiplies_by_zero_is_not_read) {
+  const Numbers huge = finite().range(-1, 3e38);
+  const auto cls = [](const Analysis& a) { return a.findings.at(0).cls; };
+  EXPECT_EQ(cls(with_buffer_given_to("baddbmm", "self", ArgRole::kRead, 1, huge)), FindingClass::kUninitialised);
+  for (const bool at_once : {false, true}) {
+    for (const Numbers& garbage : {huge, finite().nan(2)}) {
+      const Analysis scaled = with_buffer_given_to("baddbmm", "self", ArgRole::kRead, 0, garbage, at_once);
+      EXPECT_NE(cls(scaled), FindingClass::kUninitialised) << table(scaled);
+      const Analysis out = with_buffer_given_to("bmm", "out", ArgRole::kOverwritten, 1, garbage, at_once);
+      EXPECT_NE(cls(out), FindingClass::kUninitialised) << table(out);
+    }
+  }
+}
+
+TEST(Uninitialised, memory_of_ordinary_contents_takes_no_blame_for_what_overflows_further_on) {
+  const Analysis a = with_buffer_given_to("fill_by_hand_", "self", ArgRole::kOverwritten, 1, finite());
+  EXPECT_NE(a.findings.at(0).cls, FindingClass::kUninitialised) << table(a);
 }
 
 Analysis reduced(const Numbers& mine, const Numbers& all) {
