@@ -102,10 +102,20 @@ TEST(UpdateLoss, WhenTheLossIsAlreadyLowIsAWarning) {
   EXPECT_EQ(analysis.findings.front().severity, Severity::kWarning);
 }
 
+TEST(UpdateLoss, WhenTheLossHasFallenBelowZeroIsAWarning) {
+  // given a likelihood: from 2 down to -3, which is further from 0 than the start, or negative all along
+  for (const double first : {2.0, -1.0}) {
+    const Analysis analysis = train({.from = 4, .steps = 12, .loss = first, .later = -3});
+    ASSERT_EQ(analysis.findings.size(), 1u);
+    EXPECT_EQ(analysis.findings.front().severity, Severity::kWarning) << first;
+  }
+}
+
 TEST(UpdateLoss, OfAveragesAloneIsWorthAWord) {
   const Analysis analysis = train({.only_averages = true});
   ASSERT_EQ(analysis.findings.size(), 1u);
   EXPECT_EQ(analysis.findings.front().severity, Severity::kInfo);
+  EXPECT_EQ(analysis.findings.front().last_step, 7u);
   EXPECT_EQ(analysis.verdict.status, VerdictStatus::kClean);
 }
 

@@ -69,7 +69,7 @@ void UpdateLoss::on_op(const OpInView& op) {
 }
 
 void UpdateLoss::on_step_end(std::uint32_t step, double loss) {
-  if (!first_loss_ && std::isfinite(loss)) first_loss_ = std::fabs(loss);
+  if (!first_loss_ && std::isfinite(loss)) first_loss_ = loss;
   std::size_t measured = 0, dead = 0;
   bool any_over = false;
   for (Row& row : rows_) {
@@ -79,6 +79,7 @@ void UpdateLoss::on_step_end(std::uint32_t step, double loss) {
     row.worst = std::max(row.worst, row.share_now);
     if (row.over_now) {
       if (row.over++ == 0) row.first_over = step;
+      row.last_over = step;
       row.longest_run = std::max(row.longest_run, ++row.run);
       any_over = any_over || !row.average;
     } else {
@@ -97,12 +98,17 @@ void UpdateLoss::on_step_end(std::uint32_t step, double loss) {
     return;
   }
   if (run_++ == 0) {
-    run_loss_ = std::fabs(loss);
+    run_loss_ = loss;
     if (longest_run_ < kLostUpdateSteps) first_dead_ = step;
   }
   ++steps_dead_;
   longest_run_ = std::max(longest_run_, run_);
   if (longest_run_ >= kLostUpdateSteps && !loss_at_stop_) loss_at_stop_ = run_loss_;
+}
+
+// Before much was learnt. Of a loss that starts at 0 or below, as likelihoods may, no share can be taken.
+bool UpdateLoss::stood_still_early() const {
+  return first_loss_ && loss_at_stop_ && *first_loss_ > 0 && *loss_at_stop_ > kConverged * *first_loss_;
 }
 
 std::optional<Finding> UpdateLoss::finding() const {
@@ -123,8 +129,7 @@ std::optional<Finding> UpdateLoss::finding() const {
     }
   }
   const bool stopped = longest_run_ >= kLostUpdateSteps && steps_dead_ > 0;
-  const bool learnt = !first_loss_ || !loss_at_stop_ || !(*loss_at_stop_ > kConverged * *first_loss_);
-  const bool fault = !info && stopped && !learnt;
+  const bool fault = !info && stopped && stood_still_early();
   const Row* first = *std::min_element(over.begin(), over.end(), [](const Row* a, const Row* b) {
     return std::pair(a->first_over, a->at.seq) < std::pair(b->first_over, b->at.seq);
   });
@@ -138,6 +143,7 @@ std::optional<Finding> UpdateLoss::finding() const {
   f.place = place_of(first->at, names_);
   f.first_step = first->first_over;
   f.last_step = last_over_;
+  for (const Row* row : over) f.last_step = std::max(f.last_step, row->last_over);
   f.occurrence_count = first->over;
   f.tensor = f.output = summarise(first->output, "output", 0, names_);
   for (std::size_t i = 0; i < first->inputs.size(); ++i)
@@ -178,9 +184,13 @@ std::optional<Finding> UpdateLoss::finding() const {
     f.evidence.push_back(fmt::format("From step {} on, most parameters stood still for {} in a row.", first_dead_,
                                      count_of(longest_run_, "step")));
   } else if (stopped && !info) {
-    f.evidence.push_back(fmt::format(
-        "By step {} the loss was down to {} of {}: what is left to learn may be little.", first_dead_,
-        number(loss_at_stop_.value_or(0)), number(first_loss_.value_or(0))));
+    const double now = loss_at_stop_.value_or(0), first_loss = first_loss_.value_or(0);
+    f.evidence.push_back(
+        first_loss > 0
+            ? fmt::format("By step {} the loss was down to {} of {}: what is left to learn may be little.", first_dead_,
+                          number(now), number(first_loss))
+            : fmt::format("By step {} the loss was {}, at first {}: how much is left to learn cannot be told.",
+                          first_dead_, number(now), number(first_loss)));
   }
   if (averages && !info) f.evidence.emplace_back("The second moments do not decay either.");
   f.advice.push_back(make_advice("fp32-masters"));

@@ -38,10 +38,11 @@ class UpdateLoss {
     DType dtype = DType::kF16;
     bool average = false;
     std::uint64_t steps = 0, over = 0;
-    std::uint32_t first_over = 0, run = 0, longest_run = 0;  // of steps past the threshold
+    std::uint32_t first_over = 0, last_over = 0, run = 0, longest_run = 0;  // of steps past the threshold
     double share_now = 0, sum = 0, worst = 0;
     bool measured_now = false, over_now = false;
   };
+  bool stood_still_early() const;
   void take(Row& row, const OpInView& op, double updates, double lost) const;
 
   Names& names_;
