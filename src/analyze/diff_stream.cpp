@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <new>
 #include <unordered_map>
 
 #include "src/analyze/names.h"
@@ -12,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxReady = 2;                // steps read ahead
 constexpr std::size_t kMaxValues = 1u << 18;        // remembered: the latest
+constexpr std::size_t kMaxOutputs = 1u << 19;        // of one block of rows, give or take one op's
 constexpr std::size_t kMaxStringBytes = 64u << 20;  // of names handed on; later ones are ""
 
 }  // namespace
@@ -22,6 +25,7 @@ class DiffStream::Gather {
   explicit Gather(DiffStream& stream) : stream_(stream) {}
 
   void add(const RecordBatch& batch) {
+    if (unwanted_) return;
     for (const StringRecord& record : batch.strings) {
       if (record.text == names_.text(record.id)) continue;
       names_.add(record);
@@ -120,7 +124,7 @@ class DiffStream::Gather {
     row.first_output = static_cast<std::uint32_t>(now_.outputs.size());
     row.output_count = 1;
     now_.outputs.push_back(value->value);
-    now_.rows.push_back(row);
+    add_row(row);
   }
 
   void add_op(const RecordBatch& batch, const OpRecord& op) {
@@ -152,8 +156,11 @@ class DiffStream::Gather {
     // (M, K) and (K, N) give (M, N): K is sqrt(MK * KN / MN). A reduction sums up n / m numbers.
     row.terms = std::max({1.0, first / numel, std::sqrt(first * second / numel)});
     if (!names_.op(op.op).has(kAccumulates)) row.terms = 1;
+    add_row(row);
+  }
+  void add_row(const DiffRow& row) {
     now_.rows.push_back(row);
-    if (now_.rows.size() >= DiffStep::kMaxRows) flush();
+    if (now_.rows.size() >= DiffStep::kMaxRows || now_.outputs.size() >= kMaxOutputs) flush();
   }
 
   void go_to(std::uint32_t step) {
@@ -165,7 +172,7 @@ class DiffStream::Gather {
   void flush() {
     if (now_.rows.empty() && !now_.end && !now_.health) return;
     const std::uint32_t step = now_.step, part = now_.part;
-    stream_.push(std::move(now_));
+    unwanted_ = !stream_.push(std::move(now_));
     now_ = DiffStep{};
     now_.step = step;
     now_.part = part + 1;
@@ -177,7 +184,7 @@ class DiffStream::Gather {
   std::deque<ValueId> order_;
   std::size_t string_bytes_ = 0;
   DiffStep now_;
-  bool in_replay_ = false;
+  bool in_replay_ = false, unwanted_ = false;
 };
 
 DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {
@@ -190,6 +197,8 @@ DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {
       gather.finish();
     } catch (const std::bad_alloc&) {
       status = Status(StatusCode::kUnreadable, attempt_.dir + ": out of memory while reading it.");
+    } catch (const std::exception& e) {  // thrown further it would end the program
+      status = Status(StatusCode::kUnreadable, attempt_.dir + ": cannot be read: " + e.what() + ".");
     }
     const std::scoped_lock lock(mutex_);
     status_ = std::move(status);

@@ -18,8 +18,9 @@ using namespace testing_support;
 // Two runs on disk, and what tells them apart.
 class Diff : public ::testing::Test {
  protected:
+  std::string new_run() { return dir_.path() + "/" + std::to_string(count_++); }
   std::string write(const TraceBuilder& trace, std::size_t events = 0) {
-    const std::string run = dir_.path() + "/" + std::to_string(count_++);
+    const std::string run = new_run();
     auto writer = TraceWriter::create(run, RunInfo{});
     EXPECT_TRUE(writer) << writer.status().message();
     for (const RecordBatch& batch : trace.batches(events)) EXPECT_TRUE((*writer)->write(batch));
@@ -253,6 +254,41 @@ TEST(Align, finds_an_insertion_among_equal_entries_of_any_length) {
   }
   EXPECT_TRUE(align({}, a).b_of_a.empty());
   EXPECT_EQ(align(a, {}).b_of_a, std::vector<std::int32_t>(a.size(), kUnmatched));
+}
+
+TEST_F(Diff, holds_no_more_of_a_step_than_a_block_however_many_results_its_ops_have) {
+  // given one step of 100 ops, each with 8192 results, which a trace packs into next to nothing
+  constexpr std::uint32_t kOps = 100, kResults = 8192;
+  const std::string run = new_run();
+  {
+    auto writer = TraceWriter::create(run, RunInfo{});
+    ASSERT_TRUE(writer) << writer.status().message();
+    for (std::uint32_t i = 0; i < kOps; ++i) {
+      RecordBatch batch;
+      if (i == 0) batch.strings = {{1, "split"}};
+      OpRecord op;
+      op.seq = i;
+      op.op = 1;
+      op.output_count = kResults;
+      batch.ops = {op};
+      batch.outputs.assign(kResults, OpArg{1, 0, ArgRole::kRead});
+      ASSERT_TRUE((*writer)->write(batch));
+    }
+    ASSERT_TRUE((*writer)->close());
+  }
+  auto attempts = find_attempts(run);
+  ASSERT_TRUE(attempts);
+  // when read block by block
+  DiffStream stream(attempts->front());
+  std::size_t rows = 0, most = 0;
+  while (const auto block = stream.next()) {
+    rows += block->rows.size();
+    most = std::max(most, block->outputs.size());
+  }
+  // then nothing is missing, and no block holds it all
+  EXPECT_TRUE(stream.status()) << stream.status().message();
+  EXPECT_EQ(rows, kOps);
+  EXPECT_LE(most, (1u << 19) + kResults);
 }
 
 TEST(Align, matches_occurrences_where_sequences_differ_too_much) {
