@@ -20,8 +20,8 @@ TensorStats stats_of(const Array& array, StatsLevel level) {
 }
 
 bool same_numbers(const PlannedValue& planned, const Array& array) {
-  return array.dtype == planned.dtype && array.sizes == planned.sizes &&
-         (!planned.has_stats || stats_of(array, planned.stats.level) == planned.stats);
+  return array.dtype == planned.dtype && array.sizes == planned.sizes && planned.has_stats &&
+         stats_of(array, planned.stats.level) == planned.stats;
 }
 
 // Bit for bit, but for which NaN it is.
@@ -80,6 +80,8 @@ class Prober {
     const CapturedOp& captured = seen_.ops[0];
     for (std::size_t i = 0; i < origin().inputs.size(); ++i) {
       const PlannedValue& planned = origin().inputs[i];
+      if (!planned.has_stats)
+        return refuse("The contents of " + planned.slot + " were not read in the run, so they cannot be compared.");
       if (!captured.inputs[i]) return refuse("The contents of " + planned.slot + " were gone when the op had run.");
       if (!same_numbers(planned, *captured.inputs[i]))
         return refuse("The replay came to this op with another " + planned.slot + " than the run.");

@@ -136,6 +136,15 @@ TEST(Counterfactual, ConcludesNothingWhereTheReplayMetOtherNumbersOrNone) {
   }
 }
 
+TEST(Counterfactual, ConcludesNothingWhereAnInputWasNotReadInTheRun) {
+  Guarded c;
+  c.plan.ops[0].inputs[0].has_stats = false;
+  const auto probes = c.probe();
+  ASSERT_EQ(probes.size(), 1u);
+  EXPECT_FALSE(probes[0].ran);
+  EXPECT_NE(c.recorder.texts[0].find("The contents of self were not read in the run"), std::string::npos);
+}
+
 TEST(Counterfactual, SaysWhenTheSameInputsGaveAFiniteResult) {
   Guarded c;
   c.seen.ops[0].outputs[0] = f16({4, 2});
