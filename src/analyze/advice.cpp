@@ -120,7 +120,9 @@ std::string outcome(const ExperimentRecord& e) {
   if (std::isfinite(e.loss_before) && std::isfinite(e.loss_after)) {
     text += fmt::format(", loss {} -> {}", number(e.loss_before), number(e.loss_after));
   }
-  if (e.update_factor > 0) {
+  if (std::isinf(e.update_factor)) {
+    text += ", but an update of a parameter was nothing, not finite, or not in the direction of an fp64 optimizer's";
+  } else if (e.update_factor > 0) {
     text += e.verified ? fmt::format(", every update within {:.2g} % of an fp64 optimizer's",
                                      std::max(100 * (e.update_factor - 1), kLeastPercent))
                        : fmt::format(", but updates are up to {:.3g}x off an fp64 optimizer's", e.update_factor);

@@ -2,7 +2,9 @@
 // What surrounds the findings: batches cut anywhere, names that mean nothing, experiments, audits, timeline, bounds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <optional>
 #include <string>
@@ -160,6 +162,20 @@ TEST(Advice, says_what_was_seen_when_it_was_tried_and_puts_cures_first) {
   EXPECT_EQ(advice[3].id, "own-idea");
   EXPECT_EQ(advice[3].text, "description of own-idea");
   EXPECT_NE(advice[3].evidence.find("NaN or Inf again"), std::string::npos);
+}
+
+TEST(Advice, says_in_words_what_no_factor_tells_of_an_update) {
+  TraceBuilder t;
+  const Handle e =
+      t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 12))}}, finite().as(DType::kF16).inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  t.experiment(tried("clamp-input", true, std::numeric_limits<double>::infinity(), false));
+  const std::vector<Advice> advice = analysis_of(t).findings.at(0).advice;
+  const auto clamp = std::find_if(advice.begin(), advice.end(), [](const Advice& a) { return a.id == "clamp-input"; });
+  ASSERT_NE(clamp, advice.end());
+  EXPECT_EQ(clamp->evidence.find("infx"), std::string::npos) << clamp->evidence;
+  EXPECT_NE(clamp->evidence.find("not in the direction of an fp64 optimizer's"), std::string::npos) << clamp->evidence;
 }
 
 // exp overflows in module a at step 0 and in module b at step 2: the same advice twice.
