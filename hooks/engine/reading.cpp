@@ -67,6 +67,7 @@ Reading read_norm(const engine::Tensor& tensor) {
   const TensorStats stats = compute_stats(tensor.view(), StatsLevel::kSums);
   Reading reading{.known = true, .has_norm = true, .version = tensor.version()};
   reading.finite = stats.nonfinite() == 0;
+  reading.nan = stats.nan > 0;
   reading.amax = stats.amax;
   reading.norm = stats.nan > 0     ? std::numeric_limits<double>::quiet_NaN()
                  : stats.inf() > 0 ? std::numeric_limits<double>::infinity()
@@ -78,6 +79,7 @@ Reading read_contents(const engine::Tensor& tensor) {
   Reading reading{.known = true, .version = tensor.version()};
   reading.checksum = checksum_of(tensor);
   reading.finite = is_finite(tensor);
+  if (!reading.finite) reading.nan = compute_stats(tensor.view(), StatsLevel::kSums).nan > 0;
   return reading;
 }
 

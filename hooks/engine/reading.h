@@ -13,6 +13,7 @@ struct Reading {
   std::uint32_t version = 0;   // when it was read
   std::uint64_t checksum = 0;  // of the contents
   bool finite = true;
+  bool nan = false;  // an element is
   // Over finite elements; norm is NaN where an element was NaN, infinite where one was infinite.
   double norm = 0, amax = 0;
 };

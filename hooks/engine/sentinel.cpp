@@ -109,7 +109,7 @@ void Sentinel::begin_step(std::uint32_t step) {
   for (auto* list : {&parameters_, &state_, &buffers_}) {
     for (Watched& watched : *list) {
       if (list == &parameters_ || (list == &state_ && close_)) read_if_written(watched);
-      if (!watched.last.finite) note(watched);
+      if (watched.is_bad()) note(watched);
     }
   }
   if (options_.level == WatchLevel::kSampled && step % std::max(options_.sample_every, 1u) == 0) {
@@ -127,6 +127,7 @@ void Sentinel::read_start() {
     for (Watched& watched : *list) {
       watched.last = read_contents(watched.tensor);
       watched.read_in = step_;
+      watched.is_mask = watched.kind == MarkKind::kBuffer && !watched.last.finite && !watched.last.nan;
     }
   }
   const std::vector<std::int64_t> counts = trainer_.optimizer().step_counts();
@@ -142,7 +143,7 @@ bool Sentinel::read_if_written(Watched& watched) {
   if (watched.last.known && watched.tensor.version() == watched.last.version) return false;
   watched.last = read_contents(watched.tensor);
   watched.read_in = step_;
-  if (!watched.last.finite) note(watched);
+  if (watched.is_bad()) note(watched);
   return true;
 }
 
@@ -154,10 +155,10 @@ void Sentinel::look_for_changes(std::vector<Watched>& list) {
     watched.changed = true;
     watched.last = read_contents(watched.tensor);
     bad_ |= kHealthChanged;
-    if (watched.last.finite) {
-      ++bad_tensors_;
-    } else {
+    if (watched.is_bad()) {
       note(watched);
+    } else {
+      ++bad_tensors_;
     }
     if (first_bad_.empty()) first_bad_ = watched.path;
   }
@@ -184,7 +185,8 @@ void Sentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tenso
     const ScopedDefaultFpEnvironment environment;
     if (kind == MarkKind::kBatch || kind == MarkKind::kLabel) {
       loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
-      if (!loaded_.back().reading.finite) note(kind, path);
+      // An infinity may be a mask: it is judged by what it makes of the step.
+      if (loaded_.back().reading.nan) note(kind, path);
     } else if (kind == MarkKind::kLoss) {
       if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
       const bool several = trainer_.options().micro_batches > 1;

@@ -43,6 +43,9 @@ class Sentinel final : public engine::Observer {
     std::uint32_t read_in = 0;  // step
     bool noted = false;         // as bad, in this step
     bool changed = false;       // unseen, in this step
+    bool is_mask = false;       // a buffer that held infinities, and no NaN, before the first step
+
+    bool is_bad() const { return !last.finite && (last.nan || !is_mask); }
   };
   // What the pre-audit looks at for one parameter of the optimizer.
   struct Audited {

@@ -12,6 +12,7 @@ namespace nanhunt::hooks {
 namespace {
 
 constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
+constexpr std::uint32_t kLoadedBits = bit(MarkKind::kBatch) | bit(MarkKind::kLabel);
 
 // Records the replay and keeps what it is compared by.
 class ReplayRecord final : public OpAdapter {
@@ -57,7 +58,7 @@ class ReplayRecord final : public OpAdapter {
 }  // namespace
 
 hunt::Harm Sentinel::harm() const {
-  if (bad_ == 0) return hunt::Harm::kNone;
+  if ((bad_ & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
   return held_back && !kept_ && bad_ == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
@@ -161,11 +162,18 @@ void Sentinel::replay(bool after_optimizer) {
   recorder_.on_replay(event);
 }
 
-// Without a replay the analyzer has at least what is bad now.
+// Without a replay the analyzer has at least what is bad now. The refusal comes first: it says how the marks are to be
+// read, and they may be in a later batch.
 void Sentinel::refuse(const std::string& why) {
+  ReplayEvent event;
+  event.step = step_;
+  event.trigger = trigger();
+  event.result = ReplayResult::kRefused;
+  event.text = why;
+  recorder_.on_replay(event);
   for (const auto* list : {&parameters_, &state_, &buffers_}) {
     for (const Watched& watched : *list) {
-      if (watched.last.finite) continue;
+      if (!watched.is_bad()) continue;
       recorder_.on_mark({step_, micro_batch_, watched.kind, watched.path,
                          view_of(watched.tensor, watched.tensor.version())});
     }
@@ -180,12 +188,6 @@ void Sentinel::refuse(const std::string& why) {
     if (loaded.reading.finite) continue;
     recorder_.on_mark({step_, micro_batch_, loaded.kind, loaded.path, view_of(loaded.tensor, loaded.tensor.version())});
   }
-  ReplayEvent event;
-  event.step = step_;
-  event.trigger = trigger();
-  event.result = ReplayResult::kRefused;
-  event.text = why;
-  recorder_.on_replay(event);
 }
 
 }  // namespace nanhunt::hooks

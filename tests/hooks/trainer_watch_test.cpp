@@ -330,6 +330,103 @@ TEST_F(TrainerWatchTest, StateBeyondWhatTheAuditProvedIsToldAsChanged) {
   EXPECT_TRUE(named);
 }
 
+// A model with one buffer of 2x2, and labels that the loss does not read; the loss is bad in step 5.
+std::unique_ptr<engine::Trainer> make_trainer_with_buffer(const std::vector<double>& buffer, double label = 0) {
+  struct WithBuffer : engine::Mlp {
+    WithBuffer(const engine::MlpOptions& options, const std::vector<double>& values) : Mlp(options) {
+      register_buffer("mask", Tensor::from_values(values, {2, 2}, DType::kF32));
+    }
+  };
+  auto model = std::make_unique<WithBuffer>(engine::MlpOptions{.sizes = {64, 10}}, buffer);
+  auto optimizer = engine::make_optimizer(model->named_parameters(), {.algorithm = "sgd", .lr = 0});
+  auto whole = engine::digits_train_batches(4, 1, DType::kF32);
+  return std::make_unique<engine::Trainer>(
+      std::move(model), std::move(optimizer),
+      [=](std::uint32_t step) {
+        engine::Batch batch = whole(step);
+        batch.targets = Tensor::full({4}, label, DType::kF32);
+        if (step == 5) batch.sample_ids[0] = -1;
+        return batch;
+      },
+      [](const Tensor& output, const engine::Batch& batch) {
+        const Tensor loss = engine::sum(output);
+        return batch.sample_ids[0] == -1 ? engine::mul(loss, kNaN) : loss;
+      });
+}
+
+TEST_F(TrainerWatchTest, AMaskOfInfinitiesIsNoBadBufferAndHidesNoFault) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  auto trainer = make_trainer_with_buffer({0, -kInf, 0, 0}, /*label=*/-kInf);
+  train(*trainer, 6);
+  finish();
+  ASSERT_EQ(rows.health.size(), 6u);
+  for (const HealthRecord& health : rows.health) {
+    EXPECT_EQ(health.bad, health.step == 5 ? 7u : 0u) << health.step;  // loss, gradients, parameters
+  }
+  EXPECT_THAT(replays(), ElementsAre("begin 5 loss", "reproduced 5 loss"));
+}
+
+TEST_F(TrainerWatchTest, ANaNInABufferIsBadAlsoWhereTheBufferIsAMask) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  auto trainer = make_trainer_with_buffer({0, -kInf, 0, 0});
+  {
+    const TrainerWatch watch(*trainer, *recorder);
+    trainer->step();
+    trainer->step();
+    Tensor mask = trainer->model().named_buffers()[0].tensor;
+    mask.copy_from(Tensor::full(mask.sizes(), kNaN, mask.dtype()));
+    trainer->step();
+  }
+  finish();
+  EXPECT_EQ(rows.health[1].bad, 0u);
+  EXPECT_EQ(rows.health[2].bad, 1u << static_cast<unsigned>(MarkKind::kBuffer));
+  EXPECT_THAT(replays(), ElementsAre("begin 2 buffer", "reproduced 2 buffer"));
+}
+
+TEST_F(TrainerWatchTest, ANaNInALabelThatNothingReadsIsSaidAndNotReplayed) {
+  auto trainer = make_trainer_with_buffer({0, 0, 0, 0}, /*label=*/kNaN);
+  train(*trainer, 6);
+  finish();
+  EXPECT_EQ(rows.health[0].bad, 1u << static_cast<unsigned>(MarkKind::kLabel));
+  EXPECT_THAT(replays(), ElementsAre("begin 5 batch", "reproduced 5 batch"));
+}
+
+// Hands on no more than the order of replays and marks.
+struct Order final : Recorder {
+  std::vector<std::string> told;
+  RecorderCounters none;
+  std::string nowhere;
+  void on_mark(const MarkEvent&) noexcept override { told.emplace_back("mark"); }
+  void on_replay(const ReplayEvent& event) noexcept override { told.emplace_back(replay_result_name(event.result)); }
+  void on_op(const OpEvent&) noexcept override {}
+  void on_batch(const BatchEvent&) noexcept override {}
+  void on_scaler(const ScalerEvent&) noexcept override {}
+  void on_step_end(const StepEvent&) noexcept override {}
+  void on_storage_released(std::uint64_t) noexcept override {}
+  void on_health(const HealthEvent&) noexcept override {}
+  void on_norm(const NormEvent&) noexcept override {}
+  void on_changed(const ChangedEvent&) noexcept override {}
+  void on_probe(const ProbeEvent&) noexcept override {}
+  void on_capture(const CaptureEvent&) noexcept override {}
+  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
+  void on_experiment(const ExperimentRecord&) noexcept override {}
+  RecorderCounters counters() const override { return none; }
+  std::uint64_t anomalies() const override { return 0; }
+  const std::string& attempt_dir() const override { return nowhere; }
+  Status flush() override { return {}; }
+  Status close() override { return {}; }
+};
+
+TEST(Refusal, ComesBeforeTheMarksThatItSaysHowToRead) {
+  Order order;
+  auto trainer = make_trainer_with_bad_step(1, 1);
+  {
+    const TrainerWatch watch(*trainer, order, {.replay = false});
+    for (int i = 0; i < 2; ++i) trainer->step();
+  }
+  EXPECT_THAT(order.told, ElementsAre("refused", "mark", "mark", "mark", "mark"));
+}
+
 TEST_F(TrainerWatchTest, AnUpdateThatWouldDivideByZeroIsForeseenAndReplayed) {
   auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}, .dtype = DType::kF16});
   auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-3, .eps = 1e-8});
