@@ -82,6 +82,7 @@ class RecorderImpl final : public Recorder {
   }
   void on_step_end(const StepEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
+      if (in_replay_) replay_ends_ = true;  // should its own end have been lost
       const std::chrono::nanoseconds since = BatchQueue::Clock::now() - started_;
       builder_.add_step(event, since.count());
     });
@@ -96,7 +97,12 @@ class RecorderImpl final : public Recorder {
     guarded(&Dropped::other, [&] { builder_.add_norm(event); });
   }
   void on_replay(const ReplayEvent& event) noexcept override {
-    guarded(&Dropped::other, [&] { builder_.add_replay(event); });
+    const bool begins = event.result == ReplayResult::kBegin;
+    guarded(&Dropped::other, [&] {
+      if (begins) in_replay_ = true;
+      if (!begins && in_replay_) replay_ends_ = true;  // its last rows are handed over before rows may go again
+      builder_.add_replay(event);
+    });
   }
   void on_changed(const ChangedEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_changed(event); });
@@ -192,12 +198,12 @@ class RecorderImpl final : public Recorder {
     std::size_t bytes = builder_.bytes();
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
-    const bool asked = hand_over_soon_ || tick_waits_.load(std::memory_order_relaxed) ||
+    const bool asked = hand_over_soon_ || replay_ends_ || tick_waits_.load(std::memory_order_relaxed) ||
                        now - *oldest_row_ >= tick_of(options_.flush_ms);
     if (!asked && ops < kept_ops_ + kBatchOps && bytes < kept_bytes_ + batch_bytes()) return;
     hand_over_soon_ = false;
     tick_waits_.store(false, std::memory_order_relaxed);
-    if (options_.on_full == OnFull::kWait) {
+    if (options_.on_full == OnFull::kWait || in_replay_) {
       queue_->wait_for_room(bytes, queue_age_of(options_.flush_ms));
     } else if (!queue_->has_room(bytes)) {
       const Dropped dropped = builder_.thin_rows();
@@ -211,6 +217,7 @@ class RecorderImpl final : public Recorder {
       queue_->wait_for_room(kept_bytes_, BatchQueue::Clock::duration::max());
     }
     push();
+    if (replay_ends_) in_replay_ = replay_ends_ = false;
   }
   std::size_t batch_bytes() const { return std::max<std::size_t>(options_.queue_bytes / 4, 1); }
 
@@ -307,6 +314,7 @@ class RecorderImpl final : public Recorder {
   std::optional<BatchQueue::Clock::time_point> oldest_row_;  // of the rows at hand, about
   std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
   bool hand_over_soon_ = false;
+  bool in_replay_ = false, replay_ends_ = false;  // the run waits in one, whatever on_full says
   std::atomic<bool> tick_waits_{false};
   bool closed_ = false;
   Status close_status_;
