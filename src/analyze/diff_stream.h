@@ -36,7 +36,7 @@ struct DiffRow {
   std::uint32_t first_output = 0, output_count = 0;
 };
 
-// The rows of one step, or the next kMaxRows of them.
+// The rows of one step, or the next kMaxRows of them, or fewer where these have very many outputs.
 struct DiffStep {
   static constexpr std::size_t kMaxRows = 1u << 16;
   std::uint32_t step = 0, part = 0;

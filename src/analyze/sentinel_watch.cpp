@@ -152,7 +152,7 @@ void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
     return;
   }
   f.title = fmt::format("The loss scaler held back {} whose gradients were not finite", steps);
-  if (!lowered) f.explanation += " Training went on at the same scale or a larger one, so the scale is not what cured it.";
+  if (!lowered) f.explanation += " Training went on at the same scale or a larger one, so the scale did not cure it.";
 }
 
 void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) const {
@@ -165,8 +165,8 @@ void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) cons
     f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first, bad);
     f.explanation =
         "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not "
-        "in the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay does "
-        "not repeat.";
+        "in the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay "
+        "does not repeat.";
   } else {
     f.title = fmt::format("Step {} went bad, and its replay came out otherwise: {}", riddle.first, bad);
     f.explanation =

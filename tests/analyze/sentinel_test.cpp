@@ -200,7 +200,7 @@ TEST(Sentinel, a_skip_whose_replay_was_refused_is_calibration_where_a_lower_scal
   // and where the scale stayed, nothing says that it was the scale
   const Analysis same = skipped_without_replays(65536);
   EXPECT_EQ(same.verdict.status, VerdictStatus::kInconclusive) << table(same);
-  EXPECT_THAT(same.findings.at(0).explanation, HasSubstr("the scale is not what cured it"));
+  EXPECT_THAT(same.findings.at(0).explanation, HasSubstr("the scale did not cure it"));
 }
 
 TEST(NotReproducible, a_replay_with_other_numbers_is_not_said_to_have_stayed_finite) {
