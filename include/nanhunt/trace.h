@@ -136,7 +136,7 @@ struct ExperimentRecord {
   bool finite = false;       // loss, gradients, parameters and state stayed finite up to that step and after it
   std::uint32_t further_steps = 0;  // finite steps trained past it
   double loss_before = 0, loss_after = 0;  // at `step` and at the last further step
-  double update_factor = 0;  // worst ratio, over parameters, of update norm to that of an fp64 optimizer, as max(r, 1/r)
+  double update_factor = 0;  // worst over parameters, against an fp64 optimizer: the largest of r, 1/r (norms) and 1/cos
   bool verified = false;     // finite, 50 further steps, update_factor within the stated bound
   bool operator==(const ExperimentRecord&) const = default;
 };
