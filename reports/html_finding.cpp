@@ -80,7 +80,7 @@ void write_chain(HtmlWriter& out, const ChainView& chain, std::size_t limit) {
       // The first and the last carrier tell where it came from and where it went; the rest is folded.
       write_chain_step(out, chain.steps[i]);
       out.markup("<li class=\"fold\"><details><summary>");
-      out.text(plural(end - i - 2, "more step", "more steps") + " carried it on")
+      out.text(plural(end - i - 2, "more op", "more ops") + " carried it on")
           .markup("</summary><ol class=\"chain\">");
       for (std::size_t k = i + 1; k + 1 < end; ++k) write_chain_step(out, chain.steps[k]);
       out.markup("</ol></details></li>");
