@@ -123,6 +123,7 @@ ChainView view_chain(const Chain& chain) {
     step.title = step.role == "sink" ? sink_title(node.op) : clip(node.op, kNameLimit);
     if (step.title.empty()) step.title = node.label.empty() ? "value" : clip(node.label, kSentenceLimit);
     step.place = place_text(node.module, node.phase, node.step);
+    if (node.rank) step.place += " · rank " + std::to_string(*node.rank);
     step.amount = bad_amount(node.nan, node.pos_inf, node.neg_inf, node.numel);
     view.steps.push_back(std::move(step));
   }
@@ -148,6 +149,35 @@ AdviceView view_advice(const Advice& advice) {
   return view;
 }
 
+std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
+  constexpr std::size_t kMaxRanksNamed = 16;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size() && i < kMaxRanksNamed; ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += (i == 0 ? " " : last ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMaxRanksNamed) text += " and " + format_count(ranks.size() - kMaxRanksNamed) + " more";
+  return text;
+}
+
+// Where it was born, and how it came to other ranks.
+std::string ranks_sentence(const Finding& f) {
+  const bool between = f.cls == FindingClass::kComm && f.lifecycle != Lifecycle::kDisappear;
+  std::string text = ranks_text(f.ranks.empty() ? std::vector<std::uint32_t>{f.rank} : f.ranks);
+  if (between) {
+    text = "born between the ranks: it came back bad to " + text;
+  } else {
+    text = "born on " + text + (f.ranks.size() > 1 ? ", on each by itself" : "");
+  }
+  std::size_t told = 0;
+  for (const Passage& passage : f.passages) {
+    if (++told > 4) break;
+    text += (told == 1 ? "; it came to " : ", and to ") + ranks_text(passage.ranks) + " through " +
+            clip(passage.through, kNameLimit) + ", step " + format_count(passage.step);
+  }
+  return clip(text, kSentenceLimit);
+}
+
 // The fact list below the answers: everything that says exactly where.
 std::vector<Fact> place_facts(const Finding& f) {
   std::vector<Fact> facts;
@@ -161,7 +191,7 @@ std::vector<Fact> place_facts(const Finding& f) {
         {"Lifecycle", std::string(lifecycle_name(f.lifecycle)) + ": " + std::string(lifecycle_phrase(f.lifecycle))});
   }
   if (f.occurrence_count > 1 || f.first_step != f.last_step) {
-    facts.push_back({"Seen", plural(f.occurrence_count, "time", "times") +
+    facts.push_back({"Harm seen", plural(f.occurrence_count, "time", "times") +
                                  (f.first_step == f.last_step ? ", in step " + format_count(f.first_step)
                                                               : ", from step " + format_count(f.first_step) +
                                                                     " to step " + format_count(f.last_step))});
@@ -176,7 +206,7 @@ std::vector<Fact> place_facts(const Finding& f) {
 
 }  // namespace
 
-FindingView view_finding(const Finding& f) {
+FindingView view_finding(const Finding& f, bool many_ranks) {
   FindingView view;
   view.id = clip(f.id, kNameLimit);
   view.severity = f.severity;
@@ -188,11 +218,13 @@ FindingView view_finding(const Finding& f) {
   if (view.title.empty()) view.title = view.class_explanation;
   view.explanation = clip(f.explanation, kParagraphLimit);
   view.operation = or_none(name_of(f.place.op));
+  view.called_from = clip(f.call_site, kNameLimit);
   view.layer = or_none(name_of(f.place.module));
   view.phase = phase_name(f.place.phase);
   view.step = format_count(f.place.step);
   view.matter = matter_sentence(f);
   view.confidence = confidence_phrase(f.confidence);
+  if (many_ranks || f.ranks.size() > 1 || !f.passages.empty()) view.ranks = ranks_sentence(f);
   view.facts = place_facts(f);
   for (std::size_t i = 0; i < f.evidence.size() && i < kMaxEvidence; ++i) {
     view.evidence.shown.push_back(clip(f.evidence[i], kSentenceLimit));

@@ -6,6 +6,7 @@
 
 namespace nanhunt::reports {
 
-FindingView view_finding(const Finding& finding);
+// `many_ranks`: the run had more than one, so a reader wants to know which.
+FindingView view_finding(const Finding& finding, bool many_ranks = false);
 
 }  // namespace nanhunt::reports

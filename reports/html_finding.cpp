@@ -274,6 +274,7 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   answer(out, "Which operation", f.operation, "", true);
   answer(out, "Which layer", f.layer, "", true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
+  if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
   answer(out, "Why", f.class_phrase, f.class_name, false);
   answer(out, "Does it matter?", f.matter, "", false);
   out.markup("<div><dt>What cures it</dt><dd>").element("span", "value", f.cure);

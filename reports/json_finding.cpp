@@ -19,6 +19,7 @@ constexpr std::size_t kJsonDims = 64;
 constexpr std::size_t kJsonChain = 64;
 constexpr std::size_t kJsonAdvice = 64;
 constexpr std::size_t kJsonBins = 4096;
+constexpr std::size_t kJsonPassages = 256;
 
 std::string_view level_name(StatsLevel level) {
   switch (level) {
@@ -134,7 +135,8 @@ json chain_to_json(const Chain& chain) {
                      {"nan", json_integer(n.nan)},
                      {"pos_inf", json_integer(n.pos_inf)},
                      {"neg_inf", json_integer(n.neg_inf)},
-                     {"numel", json_integer(n.numel)}});
+                     {"numel", json_integer(n.numel)},
+                     {"rank", n.rank ? json(*n.rank) : json()}});
   }
   const auto in_range = [&](int index) { return index >= 0 && static_cast<std::size_t>(index) < shown; };
   for (const ChainEdge& edge : chain.edges) {
@@ -159,6 +161,12 @@ json advice_to_json(const std::vector<Advice>& advice) {
   return out;
 }
 
+json ranks_to_json(const std::vector<std::uint32_t>& ranks) {
+  json out = json::array();
+  for (std::size_t i = 0; i < ranks.size() && i < kJsonSamples; ++i) out.push_back(ranks[i]);
+  return out;
+}
+
 }  // namespace
 
 json finding_to_json(const Finding& f) {
@@ -169,6 +177,15 @@ json finding_to_json(const Finding& f) {
   out["benign"] = f.benign;
   out["confidence"] = confidence_name(f.confidence);
   out["rank"] = f.rank;
+  out["ranks"] = f.ranks.empty() ? json::array({f.rank}) : ranks_to_json(f.ranks);
+  out["passages"] = json::array();
+  for (const Passage& passage : f.passages) {
+    if (out["passages"].size() == kJsonPassages) break;
+    out["passages"].push_back({{"ranks", ranks_to_json(passage.ranks)},
+                               {"through", json_text(passage.through)},
+                               {"group", json_text_or_null(passage.group)},
+                               {"step", passage.step}});
+  }
   out["kernel"] = nullptr;  // filled where kernels are watched
   out["call_site"] = json_text_or_null(f.call_site);
   out["scale"] = json_number_or_null(f.scale);

@@ -86,6 +86,8 @@ struct FindingView {
   std::string title, explanation;
   // One value each, "—" where there is none.
   std::string operation, layer, phase, step, matter, confidence, cure;
+  std::string called_from;  // "train.py:30"; empty: not known
+  std::string ranks;  // "rank 2; it came to ranks 0 and 1 through allreduce, step 12"; empty where there is one rank
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
   Tried cure_tried = Tried::kNotTried;
   std::vector<Fact> facts;  // where exactly: call site, micro-batch, rank, scale, seq, occurrences ...

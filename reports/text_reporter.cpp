@@ -58,8 +58,10 @@ std::string listed(const Lines& lines) {
 
 void write_answers(TextLayout& out, const FindingView& f, const std::string& scaler_answer) {
   out.fact("Operation", f.operation, kLabelWidth, Ink::kBold);
+  if (!f.called_from.empty()) out.fact("Code line", f.called_from, kLabelWidth, Ink::kBold);
   out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
   out.fact("When", "step " + f.step + ", phase " + f.phase, kLabelWidth, Ink::kBold);
+  if (!f.ranks.empty()) out.fact("Rank", f.ranks, kLabelWidth, Ink::kBold);
   out.fact("Cause", f.class_name + ": " + f.class_phrase, kLabelWidth, Ink::kBold);
   out.fact("Matters?", f.matter, kLabelWidth);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabelWidth,
@@ -188,7 +190,8 @@ void write_others(TextLayout& out, const ReportModel& model) {
   for (const FindingView& f : model.others) {
     if (shown == kOthersShown) break;
     ++shown;
-    out.paragraph(f.severity_word + ", " + f.class_name + ": " + f.title, 2, f.id + "  ");
+    out.paragraph(f.severity_word + ", " + f.class_name + ": " + f.title + (f.ranks.empty() ? "" : " (" + f.ranks + ")"), 2,
+                  f.id + "  ");
   }
   const std::uint64_t rest = model.findings_omitted + (model.others.size() - shown);
   if (rest != 0) out.paragraph(and_more(rest), 2);

@@ -83,6 +83,7 @@ struct ChainNode {
   Lifecycle lifecycle = Lifecycle::kUnknown;
   std::int64_t nan = 0, pos_inf = 0, neg_inf = 0, numel = 0;  // of the value carried on
   std::string role;  // "origin", "carrier", "sink"
+  std::optional<std::uint32_t> rank;  // set where the chain runs over more than one
 };
 struct ChainEdge {
   int from = 0, to = 0;  // indices into nodes
@@ -108,6 +109,15 @@ struct Advice {
   std::string evidence;          // what was seen when it was tried
 };
 
+// How what was born on some ranks came to others.
+struct Passage {
+  std::vector<std::uint32_t> ranks;  // that it came to, ascending
+  std::string through;               // "allreduce", "recv", "reduction of gradients"
+  std::string group;                 // process group, "" when not known
+  std::uint32_t step = 0;
+  bool operator==(const Passage&) const = default;
+};
+
 struct Finding {
   std::string id;  // "F1", "F2": stable for equal traces
   FindingClass cls = FindingClass::kUnexplained;
@@ -115,7 +125,9 @@ struct Finding {
   bool benign = false;
   Confidence confidence = Confidence::kObserved;
   OpPlace place;
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0;  // the lowest of `ranks`
+  std::vector<std::uint32_t> ranks;  // on which it was born: several for the same fault on each, or for one born between them
+  std::vector<Passage> passages;     // to ranks on which it was not born, in order of steps
   std::string call_site;
   double scale = 1;
   std::uint64_t occurrence_count = 1;

@@ -2,7 +2,7 @@
 /* The C interface: a training loop of any language feeds the recorder and gets the report.
  *
  *   nanhunt_recorder* recorder = NULL;
- *   nanhunt_recorder_options options = {sizeof options, "run"};
+ *   nanhunt_recorder_options options = {.struct_size = sizeof options, .run_dir = "run"};
  *   if (nanhunt_recorder_open(&options, &recorder) != NANHUNT_OK) puts(nanhunt_last_error());
  *   nanhunt_record_op(recorder, &op);
  *   nanhunt_recorder_close(recorder);
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define NANHUNT_C_API_VERSION 1
+#define NANHUNT_C_API_VERSION 2
 #define NANHUNT_API __attribute__((visibility("default")))
 
 /* Version of the library that is loaded: refuse to go on when it is below NANHUNT_C_API_VERSION. */
@@ -185,6 +185,10 @@ typedef struct nanhunt_recorder_options {
   int32_t drop_on_full; /* 0: wait for the writer; 1: drop routine rows and count them */
   int32_t flush_ms;     /* 0: 1000 */
   size_t queue_bytes;   /* 0: 64 MiB */
+  const char* level;    /* "sentinel", "sampled", "ops"; NULL: "ops" */
+  int32_t trust_inputs; /* 1: contents that are read are not compared with their record, which spares a read of each */
+  uint64_t max_trace_bytes; /* 0: no limit; else 4 MiB at least: retention as in include/nanhunt/trace.h */
+  const char* details;  /* JSON object, NULL: none: "command", "dtypes" (lists of texts), "options" (texts by name) */
 } nanhunt_recorder_options;
 
 typedef struct nanhunt_counters {

@@ -208,11 +208,51 @@ struct ProbeEvent {
   std::string_view text;
 };
 
+// A call in which ranks exchange tensors. Both written to traces: never renumber.
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce = 0,
+  kBroadcast = 1,
+  kAllGather = 2,
+  kReduceScatter = 3,
+  kAllToAll = 4,
+  kReduce = 5,
+  kScatter = 6,
+  kGather = 7,
+  kSend = 8,
+  kRecv = 9,
+  kBarrier = 10,
+};
+enum class Reduction : std::uint8_t { kNone = 0, kSum = 1, kAvg = 2, kMin = 3, kMax = 4, kProduct = 5 };
+std::string_view collective_kind_name(CollectiveKind kind);  // "allreduce", "reduce_scatter", ...
+std::string_view reduction_name(Reduction reduction);        // "none", "sum", ...
+
+// Told before the call runs, while what this rank gives can still be read.
+struct CollectiveEvent {
+  std::uint64_t seq = ~std::uint64_t{0};  // of its op row, most often the next one; all ones: its op is not recorded
+  std::uint32_t step = 0;
+  std::string_view group;  // name of the process group, the same on all its ranks
+  // Counts, from 0, the calls of this rank in the group which the other ranks count as well: all collectives together;
+  // the sends to one peer, and the receives from one, each for themselves.
+  std::uint64_t call = 0;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kNone;
+  std::int32_t peer = -1;                // global rank of the root, or of the other end of a send or receive; -1: none
+  std::span<const std::uint32_t> ranks;  // of the group, as global ranks
+  std::span<const ValueView> shares;     // what this rank gives: read now, for the call may write over it
+};
+
 struct CaptureEvent {
   std::uint64_t seq = 0;  // of the op
   std::uint32_t step = 0;
   std::string_view file;  // name in the attempt's captures folder
   std::uint64_t bytes = 0;
+};
+
+// What was not watched, and how often so far. The last count told of a text is the one that counts.
+struct NoteEvent {
+  std::uint32_t step = 0;
+  std::string_view text;  // "sparse tensors"
+  std::uint64_t count = 0;
 };
 
 // A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.

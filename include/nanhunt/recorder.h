@@ -59,6 +59,8 @@ class Recorder {
   virtual void on_changed(const ChangedEvent& event) noexcept = 0;
   virtual void on_probe(const ProbeEvent& event) noexcept = 0;
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;
+  virtual void on_note(const NoteEvent& event) noexcept = 0;
+  virtual void on_collective(const CollectiveEvent& event) noexcept = 0;
   // Compares contents with their record, where there is one (check_inputs): for what an op will write over, whose old
   // contents no OpEvent can show any more. Writes nothing where they are the same.
   virtual void check_contents(std::uint32_t step, const ValueView& value) noexcept = 0;

@@ -252,6 +252,28 @@ struct CaptureRecord {
   bool operator==(const CaptureRecord&) const = default;
 };
 
+// What was not watched, and how often so far (NoteEvent).
+struct NoteRecord {
+  std::uint64_t seq = 0;  // seq of the next op
+  std::uint32_t step = 0;
+  StringId text = 0;
+  std::uint64_t count = 0;
+  bool operator==(const NoteRecord&) const = default;
+};
+
+// A call in which this rank exchanged tensors with others (CollectiveEvent).
+struct CollectiveRecord {
+  std::uint64_t seq = kNoSeq;  // of its op; kNoSeq: that was not recorded
+  std::uint32_t step = 0;
+  StringId group = 0;
+  std::uint64_t call = 0;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kNone;
+  std::int32_t peer = -1;
+  std::vector<std::uint32_t> ranks;
+  bool operator==(const CollectiveRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -275,6 +297,8 @@ struct RecordBatch {
   std::vector<ChangedRecord> changed;
   std::vector<ProbeRecord> probes;
   std::vector<CaptureRecord> captures;
+  std::vector<NoteRecord> notes;
+  std::vector<CollectiveRecord> collectives;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a run folder to an analysis: the newest attempt of each rank.
+// From a run folder to an analysis: the newest attempt of each rank, put together.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
 #include "nanhunt/analyzer.h"
+#include "src/analyze/comm_join.h"
 #include "src/analyze/merge.h"
+#include "src/analyze/rank_pass.h"
 
 namespace nanhunt {
 
@@ -18,31 +20,51 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     const AttemptTrace*& best = newest[attempt.info.rank];
     if (best == nullptr || attempt.info.attempt >= best->info.attempt) best = &attempt;
   }
-  std::vector<Analysis> ranks;
+  struct Read {
+    const AttemptTrace* attempt;
+    std::unique_ptr<analyze::RankPass> pass;
+    TraceHealth health;
+  };
+  std::vector<Read> reads;
   Status first_failure;
   std::vector<std::string> unreadable, silent;
   for (const auto& [rank, attempt] : newest) {
-    const std::unique_ptr<Analyzer> analyzer = Analyzer::make(options);
+    std::unique_ptr<analyze::RankPass> pass = analyze::RankPass::make(options, rank);
     TraceHealth health;
     const Status read = read_attempt(
-        *attempt, [&](const RecordBatch& batch) { analyzer->add(batch); }, health);
+        *attempt, [&](const RecordBatch& batch) { pass->add(batch); }, health);
     if (!read && read.code() != StatusCode::kDamaged) {
       if (first_failure.is_ok()) first_failure = read;
       unreadable.push_back(fmt::format("Rank {}: {}", rank, read.message()));
       continue;  // the other ranks may still tell
     }
-    ranks.push_back(analyzer->finish(attempt->info, health));
-    if (const Coverage& seen = ranks.back().coverage; seen.ops == 0 && seen.steps == 0) {
-      const bool lost = seen.chunks_lost + seen.records_dropped != 0;
-      silent.push_back(fmt::format("Rank {}: nothing {}.", rank, lost ? "that is left can be judged" : "was recorded"));
-    }
+    pass->end();
+    reads.push_back({attempt, std::move(pass), std::move(health)});
   }
-  if (ranks.empty()) {
+  if (reads.empty()) {
     if (!first_failure.is_ok()) return first_failure;
     return Status(StatusCode::kNotFound, path + ": no trace found. Give a run folder made by nanhunt.");
   }
-  std::size_t world = 0;
-  for (const Analysis& one : ranks) world = std::max<std::size_t>(world, one.ranks.front().info.world_size);
+  std::uint32_t world = 0;
+  std::vector<analyze::RankPass*> passes;
+  for (const Read& one : reads) {
+    world = std::max(world, one.attempt->info.world_size);
+    passes.push_back(one.pass.get());
+  }
+  const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks(passes, world);
+  std::vector<Analysis> ranks;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    ranks.push_back(reads[i].pass->judge(reads[i].attempt->info, reads[i].health, verdicts[i]));
+    reads[i].pass.reset();
+    const Coverage& seen = ranks.back().coverage;
+    if (seen.ops != 0 || seen.steps != 0) continue;
+    const bool lost = seen.chunks_lost + seen.records_dropped != 0;
+    silent.push_back(fmt::format("Rank {}: nothing {}.", reads[i].attempt->info.rank,
+                                 lost ? "that is left can be judged" : "was recorded"));
+  }
+  // What a rank did that cannot be read is not known: no origin is certain to be all of it.
+  const bool all_there = world <= ranks.size() && unreadable.empty() && silent.empty();
+  if (!all_there && std::max<std::size_t>(world, newest.size()) > 1) analyze::doubt(ranks);
   Analysis merged = analyze::merge_ranks(std::move(ranks), options);
   const bool harmless =
       merged.verdict.status == VerdictStatus::kClean || merged.verdict.status == VerdictStatus::kCalibrating;
@@ -58,7 +80,8 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
   }
   if (world > newest.size()) {
     merged.coverage.unwatched.push_back(
-        fmt::format("{} of the run's {} ranks: there is no trace of them here.", world - newest.size(), world));
+        fmt::format("{} of the run's {} ranks: there is no trace of them here, so where badness began is inferred.",
+                    world - newest.size(), world));
   }
   return merged;
 }

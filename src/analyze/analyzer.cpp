@@ -8,12 +8,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <optional>
+#include <string>
 
 #include "src/analyze/eps_audit.h"
 #include "src/analyze/findings.h"
 #include "src/analyze/layer_watch.h"
 #include "src/analyze/merge.h"
 #include "src/analyze/norm_watch.h"
+#include "src/analyze/rank_pass.h"
 #include "src/analyze/rules/gradient_underflow.h"
 #include "src/analyze/rules/underflow.h"
 #include "src/analyze/rules/update_loss.h"
@@ -29,14 +33,17 @@ namespace {
 constexpr std::size_t kMaxEvidence = 4096;
 constexpr std::size_t kMaxExperiments = 1024;
 constexpr std::size_t kMaxProbes = 1024;
+constexpr std::size_t kMaxNotes = 1024;
 constexpr std::size_t kMaxBins = 1u << 20;  // of histograms
 constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kEndStep = std::numeric_limits<std::uint32_t>::max();
 
-class AnalyzerImpl final : public Analyzer {
+class AnalyzerImpl final : public RankPass {
  public:
-  explicit AnalyzerImpl(const AnalyzeOptions& options)
+  AnalyzerImpl(const AnalyzeOptions& options, std::optional<std::uint32_t> rank)
       : options_(options),
+        rank_(rank.value_or(0)),
+        comm_(names_),
         graph_(names_),
         eps_(names_, graph_),
         state_underflow_(names_),
@@ -45,11 +52,18 @@ class AnalyzerImpl final : public Analyzer {
         scaler_(names_),
         norms_(names_),
         layers_(names_),
-        sentinel_(names_) {}
+        sentinel_(names_) {
+    if (!rank) return;
+    graph_.set_rank(*rank);
+    comm_.set_rank(*rank);
+  }
 
   void add(const RecordBatch& batch) override {
     for (const StringRecord& record : batch.strings) names_.add(record);
     for (const LayoutRecord& record : batch.layouts) names_.add(record);
+    for (const NoteRecord& note : batch.notes) {
+      if (notes_.size() < kMaxNotes || notes_.contains(note.text)) notes_[note.text] = note.count;
+    }
     for (const ValueRecord& record : batch.values) graph_.add_value(record);
     for (const EvidenceRecord& record : batch.evidence) {
       if (evidence_count_++ < kMaxEvidence) evidence_[record.seq].push_back(record);
@@ -64,11 +78,14 @@ class AnalyzerImpl final : public Analyzer {
     for (const ExperimentRecord& record : batch.experiments) {
       if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
     }
+    for (const CollectiveRecord& record : batch.collectives) comm_.on_row(record);
     Cursor at;
     for (const OpRecord& op : batch.ops) {
       advance(batch, at, op.seq);
       take_samples(batch, at, op.step, op.micro_batch);
-      const OpInView& view = graph_.on_op(batch, op);
+      const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
+      for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
+      comm_.on_op(view, graph_);
       eps_.on_op(view);
       state_underflow_.on_op(view);
       gradient_underflow_.on_op(view);
@@ -80,6 +97,13 @@ class AnalyzerImpl final : public Analyzer {
   }
 
   Analysis finish(const RunInfo& info, const TraceHealth& health) override;
+  void end() override;
+  Analysis judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) override;
+  std::uint32_t rank() const override { return rank_; }
+  const Names& names() const override { return names_; }
+  ValueGraph& graph() override { return graph_; }
+  const CommWatch& comm() const override { return comm_; }
+  const SentinelWatch& sentinel() const override { return sentinel_; }
 
  private:
   struct Cursor {
@@ -167,6 +191,7 @@ class AnalyzerImpl final : public Analyzer {
         } else {
           graph_.on_mark(*mark);
         }
+        for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
         if (const Value* value = graph_.value(mark->value)) {
           const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
           norms_.on_mark(*mark, *value, unscaled ? 1 : scaler_.gradient_factor());
@@ -220,7 +245,9 @@ class AnalyzerImpl final : public Analyzer {
   void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const;
 
   AnalyzeOptions options_;
+  std::uint32_t rank_ = 0;
   Names names_;
+  CommWatch comm_;
   ValueGraph graph_;
   EpsAudit eps_;
   StateUnderflow state_underflow_;
@@ -238,6 +265,7 @@ class AnalyzerImpl final : public Analyzer {
   ProbeMap probes_;
   std::size_t probe_count_ = 0;
   std::vector<ExperimentRecord> experiments_;
+  std::map<StringId, std::uint64_t> notes_;  // what was not watched, and how often
   std::uint64_t dropped_ = 0, retired_ops_ = 0;
   std::optional<TimelineStep> bad_loss_;
 };
@@ -299,6 +327,9 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (counts.births_forgotten > 0) {
     coverage.unwatched.push_back(fmt::format("{} further origins beyond the first ones.", counts.births_forgotten));
   }
+  std::map<std::string, std::uint64_t> notes;  // two ids may have one text in a trace that was tampered with
+  for (const auto& [text, count] : notes_) notes[names_.text(text)] = count;
+  for (const auto& [text, count] : notes) coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
   sentinel_.fill_coverage(coverage, info.level);
   if (info.framework.starts_with("nanhunt-engine")) {
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
@@ -306,22 +337,39 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
 }
 
-Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
+void AnalyzerImpl::end() {
   if (graph_.step_is_bad()) norms_.on_step_end(graph_.step(), std::numeric_limits<double>::quiet_NaN(), true);
   graph_.finish();
+}
+
+Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
+  end();
+  RankVerdict alone;
+  alone.rank = info.rank;
+  Analysis analysis = judge(info, health, alone);
+  conclude(analysis, options_);
+  return analysis;
+}
+
+Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
-  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_});
-  sentinel_.conclude(analysis.findings, norms_.growths());
-  const bool explained = std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
+  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others});
+  sentinel_.conclude(analysis.findings, norms_.growths(), others);
+  analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
+  const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;
+  const bool explained = elsewhere || std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
     return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
   });
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
-  for (Finding& finding : analysis.findings) finding.rank = info.rank;
+  for (Finding& finding : analysis.findings) {
+    if (finding.ranks.empty()) finding.ranks = {info.rank};
+    finding.rank = finding.ranks.front();
+  }
   add_experiments(analysis.findings, experiments_);
   analysis.experiments = std::move(experiments_);
   analysis.eps_audit = eps_.rows();
@@ -331,15 +379,18 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   layers_.fill(analysis);
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
-  conclude(analysis, options_);
   return analysis;
 }
 
 }  // namespace
+
+std::unique_ptr<RankPass> RankPass::make(const AnalyzeOptions& options, std::uint32_t rank) {
+  return std::make_unique<AnalyzerImpl>(options, rank);
+}
 }  // namespace analyze
 
 std::unique_ptr<Analyzer> Analyzer::make(const AnalyzeOptions& options) {
-  return std::make_unique<analyze::AnalyzerImpl>(options);
+  return std::make_unique<analyze::AnalyzerImpl>(options, std::nullopt);
 }
 
 }  // namespace nanhunt

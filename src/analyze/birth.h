@@ -93,6 +93,12 @@ class StepSet {
     return n;
   }
   bool empty() const { return runs_.empty(); }
+  bool contains(std::uint32_t step) const {
+    for (const Run& run : runs_) {
+      if (run.first <= step && step <= run.last) return true;
+    }
+    return false;
+  }
   std::uint32_t first() const { return runs_.front().first; }
   std::uint32_t last() const { return runs_.back().last; }
 
@@ -132,6 +138,13 @@ struct Change {
   bool carries = false;  // what is made of it may go wrong because of it
 };
 
+// Bad numbers of a birth that this rank gave to others.
+struct Outgoing {
+  std::uint32_t step = 0;  // the first time
+  NodeId node = kNoNode;   // of what was given; until the step is over
+  Chain chain;             // to there, where no sink of this rank was reached
+};
+
 struct Birth {
   Birth();
   ~Birth();
@@ -164,6 +177,7 @@ struct Birth {
   ScaleTrial trial;
   std::optional<OpRef> dropped_at;    // an op of forward that did not select its infinities: where
   std::unique_ptr<Change> change;     // kUnseenWrite, kGarbage
+  std::unique_ptr<Outgoing> sent;     // it went to other ranks
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;

@@ -7,6 +7,7 @@
 
 #include "src/analyze/birth.h"
 #include "src/analyze/names.h"
+#include "src/analyze/rank_verdict.h"
 #include "src/analyze/zero_walk.h"
 
 namespace nanhunt::analyze {
@@ -33,6 +34,7 @@ struct Case {
   const ArgSnapshot* pole = nullptr;    // the argument that can be singular
   Singular singular = Singular::kNone;
   ZeroOrigin zero{};  // where the pole's zeros come from
+  const CallStory* call = nullptr;  // the call between ranks that it is, where the ranks were put together
 
   bool is_op() const { return context != nullptr; }
   const std::string& text(StringId id) const { return names.text(id); }

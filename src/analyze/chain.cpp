@@ -159,6 +159,10 @@ Chain BadGraph::extract(const Birth& birth, const Names& names) const {
     ways.push_back({sink, path(sink->node, birth.id)});
     ids.insert(ids.end(), ways.back().nodes.begin(), ways.back().nodes.end());
   }
+  if (birth.sent != nullptr && birth.sent->node != kNoNode) {
+    ways.push_back({nullptr, path(birth.sent->node, birth.id)});
+    ids.insert(ids.end(), ways.back().nodes.begin(), ways.back().nodes.end());
+  }
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 
@@ -204,6 +208,7 @@ Chain BadGraph::extract(const Birth& birth, const Names& names) const {
       link(last, at);
       last = at;
     }
+    if (way.sink == nullptr) continue;
     chain.nodes.push_back(shown(*way.sink, birth.events.first(), names));
     link(last, static_cast<int>(chain.nodes.size()) - 1);
   }

@@ -32,7 +32,8 @@ class BadGraph {
   // Drops every node from which no root is reachable. Returns the new id of each old one.
   std::vector<NodeId> keep(const std::vector<NodeId>& roots);
 
-  // Shortest ways from the birth to its first sink of each kind, merged; at most 64 nodes.
+  // Shortest ways from the birth to its first sink of each kind, and to what it gave to other ranks, merged; at most 64
+  // nodes.
   Chain extract(const Birth& birth, const Names& names) const;
 
  private:

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/passages.h"
 #include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/exploding.h"
 #include "src/analyze/rules/rule.h"
@@ -27,6 +28,7 @@ struct Diagnosed {
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
   bool proved = false;  // by counterfactuals
+  const RankVerdict* others = nullptr;
 };
 
 Diagnosed diagnose(Case c, const EvidenceMap& evidence) {
@@ -48,7 +50,10 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
     std::stable_sort(elements.begin(), elements.end(),
                      [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
   }
-  Diagnosed found = diagnose(make_case(birth, names, std::move(elements)), context.evidence);
+  Case c = make_case(birth, names, std::move(elements));
+  if (const auto it = context.others.calls.find(birth.id); it != context.others.calls.end()) c.call = &it->second;
+  Diagnosed found = diagnose(std::move(c), context.evidence);
+  found.others = &context.others;
   if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
     found.histograms = &it->second;
   if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end())
@@ -188,12 +193,36 @@ Finding make_finding(const Diagnosed& d) {
   return f;
 }
 
+// Where the births of one finding went on other ranks.
+class Travels {
+ public:
+  void add(const Diagnosed& found) {
+    others_ = found.others;
+    if (others_ == nullptr) return;
+    if (const auto it = others_->arrivals.find(found.c.birth.id); it != others_->arrivals.end())
+      arrivals_.insert(arrivals_.end(), it->second.begin(), it->second.end());
+    if (found.c.call != nullptr) {
+      for (const std::uint32_t rank : found.c.call->bad_on) ranks_.insert(rank);
+    }
+  }
+  void tell(Finding& f) const {
+    f.ranks.assign(ranks_.begin(), ranks_.end());
+    if (!arrivals_.empty()) tell_passages(f, arrivals_, others_->rank);
+  }
+
+ private:
+  const RankVerdict* others_ = nullptr;
+  std::vector<Arrival> arrivals_;
+  std::set<std::uint32_t> ranks_;
+};
+
 // A finding in the making: the birth that leads it, and what the others of the same fault add.
 class Group {
  public:
   explicit Group(Diagnosed lead) : lead_(std::move(lead)), finding_(make_finding(lead_)) {
     modules_.insert(lead_.c.birth.at.module);
     add_events(lead_.c.birth);
+    travels_.add(lead_);
   }
 
   // One finding for what a reader would call one fault: same class and op, in the same step at any module, or again
@@ -209,6 +238,7 @@ class Group {
   void add(const Diagnosed& other) {
     const Birth& birth = other.c.birth;
     add_events(birth);
+    travels_.add(other);
     if (birth.kind == BirthKind::kBatch) {
       finding_.evidence.push_back(other.diagnosis.title + ".");
       for (std::int64_t id : bad_samples(other.c).ids) {
@@ -228,6 +258,7 @@ class Group {
   // The forward op and its gradient met the same singular number: one fault, two ways into the weights.
   void add_derivative(const Diagnosed& other) {
     add_events(other.c.birth);
+    travels_.add(other);
     add_sinks(other);
     finding_.evidence.push_back(
         fmt::format("Its derivative has no finite value there either: {}.", made_text(other.c)));
@@ -257,6 +288,7 @@ class Group {
       finding_.evidence.push_back(
           fmt::format("It arose anew in {} {}.", steps.size() == 1 ? "step" : "steps", join(steps, 8)));
     }
+    travels_.tell(finding_);
     return std::move(finding_);
   }
 
@@ -277,6 +309,7 @@ class Group {
   Diagnosed lead_;
   Finding finding_;
   StepSet events_;
+  Travels travels_;
   std::set<StringId> modules_;
   std::map<std::string, std::uint64_t> same_module_;
   std::vector<std::uint32_t> later_;  // steps in which the same fault was born again
@@ -295,10 +328,12 @@ class ScaledOverflows {
   Finding fold() const {
     Finding f = make_finding(all_.front());
     StepSet events;
+    Travels travels;
     std::vector<std::string> places;
     for (const Diagnosed& found : all_) {
       const Birth& birth = found.c.birth;
       events.add(birth.events);
+      travels.add(found);
       if (birth.events.first() == f.first_step && &found != &all_.front()) {
         for (const SinkHit& sink : birth.sinks) {
           std::string text = sink_text(sink.kind, found.c.text(sink.path));
@@ -314,6 +349,7 @@ class ScaledOverflows {
     f.occurrence_count = events.count();
     f.last_step = events.last();
     if (!places.empty()) f.evidence.push_back("Also overflowed: " + join(places, 6) + ".");
+    travels.tell(f);
     return f;
   }
 
@@ -433,6 +469,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   std::sort(origins.begin(), origins.end(), earlier);
   std::vector<Group> groups;
   for (const Birth* birth : origins) {
+    if (context.others.carried.contains(birth->id)) continue;
     Diagnosed found = diagnose_birth(*birth, names, context);
     const Excuse excuse = excuse_of(found.c, found.cls, scaler);
     if (excuse != Excuse::kNone) {

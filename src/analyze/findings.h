@@ -10,6 +10,7 @@
 #include "src/analyze/case.h"
 #include "src/analyze/norm_watch.h"
 #include "src/analyze/probe_verdict.h"
+#include "src/analyze/rank_verdict.h"
 #include "src/analyze/rules/returned.h"
 #include "src/analyze/value_graph.h"
 
@@ -23,6 +24,7 @@ struct FaultContext {
   const ScalerWatch& scaler;
   const std::vector<Growth>& growths;
   const ProbeMap& probes;
+  const RankVerdict& others;
 };
 // Faults, in the order in which their badness first did harm.
 // What the loss scaler calibrated away is one finding that is no fault.

@@ -10,7 +10,15 @@ bool mixes(const OpInfo& info, ArgRole role) {
   return (role != ArgRole::kOverwritten || !info.has(kOverwritesAll)) && !info.has(kReadsShape);
 }
 
+bool is_share(const OpInView& op, std::size_t input) {
+  const ArgRole role = op.inputs[input].role;
+  if (!op.gives || role == ArgRole::kMask || role == ArgRole::kIndex) return false;
+  if (role != ArgRole::kOverwritten) return true;
+  return std::none_of(op.inputs.begin(), op.inputs.end(), [](const OpArg& arg) { return arg.role == ArgRole::kRead; });
+}
+
 bool leaves_unread(const OpInView& op, std::size_t input, const Names& names) {
+  if (op.call != nullptr && !is_share(op, input)) return true;
   const OpArg& arg = op.inputs[input];
   const bool overwritten = arg.role == ArgRole::kOverwritten;
   if (op.info->has(kReadsShape) || (overwritten && op.info->has(kOverwritesAll))) return true;

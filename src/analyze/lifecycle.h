@@ -20,6 +20,9 @@ struct Flow {
 // replace.
 bool mixes(const OpInfo& info, ArgRole role);
 
+// Of an op between ranks: does this rank give the others this input? In place, it gives what is then written over.
+bool is_share(const OpInView& op, std::size_t input);
+
 // An input that this call leaves unread, whatever else the op reads: memory that an op shapes or replaces whole, the
 // place for its result ("out"), and a summand that is multiplied by beta = 0 (addmm, baddbmm).
 bool leaves_unread(const OpInView& op, std::size_t input, const Names& names);

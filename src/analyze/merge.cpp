@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <tuple>
 
+#include "src/analyze/passages.h"
 #include "src/analyze/text.h"
 
 namespace nanhunt::analyze {
@@ -24,6 +26,63 @@ bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibrat
 // because of something else.
 bool is_silent_loss(const Finding& f) {
   return f.cls == FindingClass::kUpdateLoss || (f.cls == FindingClass::kUnderflow && f.sinks.empty());
+}
+
+// Ranks share one scale: its collapse is told by the rank that knows what was underneath.
+void drop_hollow_collapses(std::vector<Finding>& findings) {
+  const auto collapse = [](const Finding& f) { return f.cls == FindingClass::kScalerCollapse; };
+  const bool known =
+      std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return collapse(f) && f.place.op; });
+  if (known) std::erase_if(findings, [&](const Finding& f) { return collapse(f) && !f.place.op; });
+}
+
+// The same happened on several ranks, each by itself: one finding that names them all, with the numbers of the lowest.
+void fold_equal(std::vector<Finding>& findings) {
+  const auto key = [](const Finding& f) {
+    return std::tuple(f.cls, f.severity, f.benign, f.place.phase, f.place.step, f.first_step, f.place.op.value_or(""),
+                      f.place.module.value_or(""), f.call_site);
+  };
+  std::map<decltype(key(findings.front())), std::size_t> first;
+  std::map<std::size_t, std::size_t> titles;  // other words than the first rank's, by index in `kept`
+  std::vector<Finding> kept;
+  for (Finding& f : findings) {
+    const auto [it, added] = first.try_emplace(key(f), kept.size());
+    const bool same_rank = !added && std::find(kept[it->second].ranks.begin(), kept[it->second].ranks.end(), f.rank) !=
+                                         kept[it->second].ranks.end();
+    if (added || same_rank) {
+      kept.push_back(std::move(f));
+      continue;
+    }
+    Finding& lead = kept[it->second];
+    for (const std::uint32_t rank : f.ranks) {
+      if (std::find(lead.ranks.begin(), lead.ranks.end(), rank) == lead.ranks.end()) lead.ranks.push_back(rank);
+    }
+    std::sort(lead.ranks.begin(), lead.ranks.end());
+    lead.occurrence_count = std::max(lead.occurrence_count, f.occurrence_count);
+    lead.last_step = std::max(lead.last_step, f.last_step);
+    lead.confidence = std::max(lead.confidence, f.confidence);
+    constexpr std::size_t kMaxTitles = 8;
+    if (f.title != lead.title && ++titles[it->second] <= kMaxTitles)
+      lead.evidence.push_back(fmt::format("On rank {}: {}.", f.rank, f.title));
+    for (const Passage& passage : f.passages) {
+      if (std::find(lead.passages.begin(), lead.passages.end(), passage) == lead.passages.end())
+        lead.passages.push_back(passage);
+    }
+    for (std::string& sink : f.sinks) {
+      if (std::find(lead.sinks.begin(), lead.sinks.end(), sink) == lead.sinks.end() && lead.sinks.size() < 256)
+        lead.sinks.push_back(std::move(sink));
+    }
+    for (const std::int64_t sample : f.samples) {
+      if (std::find(lead.samples.begin(), lead.samples.end(), sample) == lead.samples.end() && lead.samples.size() < 65536)
+        lead.samples.push_back(sample);
+    }
+  }
+  for (Finding& f : kept) {
+    if (f.ranks.size() > 1 && f.cls != FindingClass::kComm)
+      f.evidence.push_back(fmt::format("The same on {}, each by itself; the numbers here are those of rank {}.",
+                                       ranks_text(f.ranks), f.rank));
+  }
+  findings = std::move(kept);
 }
 
 }  // namespace
@@ -70,8 +129,18 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   }
 }
 
+void doubt(std::vector<Analysis>& ranks) {
+  for (Analysis& one : ranks) {
+    for (Finding& f : one.findings) f.confidence = Confidence::kInferred;
+  }
+}
+
 Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options) {
-  if (ranks.size() == 1) return std::move(ranks.front());
+  if (ranks.size() == 1) {
+    Analysis one = std::move(ranks.front());
+    conclude(one, options);
+    return one;
+  }
   Analysis all;
   auto append = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
@@ -106,6 +175,8 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
       all.timeline_omitted = one.timeline_omitted;
     }
   }
+  drop_hollow_collapses(all.findings);
+  fold_equal(all.findings);
   conclude(all, options);
   return all;
 }

@@ -12,6 +12,10 @@ namespace nanhunt::analyze {
 // numbers them and states the verdict.
 void conclude(Analysis& analysis, const AnalyzeOptions& options);
 
+// Findings of a run of which a rank is missing are no more than inferred.
+void doubt(std::vector<Analysis>& ranks);
+
+// `ranks` ascending. The same fault on several ranks is one finding.
 Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options);
 
 }  // namespace nanhunt::analyze

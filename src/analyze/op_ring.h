@@ -51,6 +51,11 @@ class OpRing {
     return seq != kNoSeq && slot.seq == seq && whole ? &slot : nullptr;
   }
   const OpArg& input(const RecentOp& op, std::uint32_t i) const { return args_[(op.first_arg + i) & (kArgs - 1)]; }
+  void free() {  // for good
+    ops_ = {};
+    args_ = {};
+    scalars_ = {};
+  }
   const OpArg& output(const RecentOp& op, std::uint32_t i) const { return input(op, op.inputs + i); }
   const ScalarArg& scalar(const RecentOp& op, std::uint32_t i) const {
     return scalars_[(op.first_scalar + i) & (kScalars - 1)];

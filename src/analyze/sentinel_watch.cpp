@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/analyze/advice.h"
+#include "src/analyze/passages.h"
 #include "src/analyze/rules/exploding.h"
 #include "src/analyze/text.h"
 
@@ -16,6 +17,7 @@ namespace {
 constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
 constexpr std::uint32_t kGradientBit = bit(MarkKind::kDoorGradient);
 constexpr std::uint32_t kLastingBits = bit(MarkKind::kParameter) | bit(MarkKind::kState) | bit(MarkKind::kBuffer);
+constexpr std::uint32_t kWatchBits = kHealthAudit | kHealthChanged;
 constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | kGradientBit | kLastingBits;
 
 // "the loss and gradients (first: fc1.weight)".
@@ -57,6 +59,12 @@ void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
 }
 
 }  // namespace
+
+bool SentinelWatch::Riddle::tried() const {
+  return replay && (replay->result == ReplayResult::kClean || replay->result == ReplayResult::kDiffers);
+}
+
+bool SentinelWatch::Riddle::local() const { return (bad & ~(kGradientBit | kLastingBits) & ~kWatchBits) != 0; }
 
 void SentinelWatch::on_health(const HealthRecord& record) { pending_ = record; }
 
@@ -144,7 +152,9 @@ void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
   f.cls = FindingClass::kScalerCalibration;
   f.severity = Severity::kInfo;
   f.benign = riddle.ended && lowered;
-  f.explanation = riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
+  f.explanation = riddle.tried() ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
+                                   "ranks passed what the format holds. "
+                  : riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
                                 : "No such step was replayed, so the op is not known. ";
   f.explanation += "No parameter, state or buffer was touched.";
   if (!riddle.ended) {
@@ -189,7 +199,33 @@ void SentinelWatch::tell_unexplained(Finding& f, const Riddle& riddle) const {
   f.advice = {make_advice("record-ops")};
 }
 
-Finding SentinelWatch::tell(const Riddle& riddle) const {
+// Each rank's own gradients were finite, and what their reduction gave was not.
+void SentinelWatch::tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const {
+  const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
+  const bool all_known = story.unknown.empty() && story.untraced.empty();
+  f.cls = FindingClass::kComm;
+  f.severity = harmed ? Severity::kFault : Severity::kWarning;
+  f.confidence = all_known && riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
+  f.place.phase = Phase::kComm;
+  f.ranks = story.bad_on;
+  f.title = fmt::format("Step {} went bad between the ranks: {}", riddle.first, bad_parts(riddle.bad, riddle.first_path));
+  f.explanation = fmt::format(
+      "Replayed without the reduction, the gradients of {} were finite. The sum over the ranks passed what the format "
+      "holds, or the transfer itself failed.",
+      ranks_text(story.replayed));
+  if (!all_known) {
+    std::vector<std::uint32_t> ranks = story.unknown;
+    ranks.insert(ranks.end(), story.untraced.begin(), story.untraced.end());
+    std::sort(ranks.begin(), ranks.end());
+    f.explanation += fmt::format(" Or it came from {}, whose own gradients are not known{}.", ranks_text(ranks),
+                                 story.unknown.empty() ? ": there is no trace" : "");
+  }
+  f.evidence.push_back(riddle.replay->text);
+  f.advice = {make_advice("reduce-wider")};
+  if (!all_known) f.advice.insert(f.advice.begin(), make_advice("look-at-other-ranks"));
+}
+
+Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const {
   Finding f;
   f.severity = Severity::kFault;
   f.place.step = f.first_step = riddle.first;
@@ -198,9 +234,12 @@ Finding SentinelWatch::tell(const Riddle& riddle) const {
   f.scale = riddle.scale;
   f.place.phase = phase_of(riddle.bad);
   f.bad_elements = 0;
-  const bool tried = riddle.replay && (riddle.replay->result == ReplayResult::kClean ||
-                                       riddle.replay->result == ReplayResult::kDiffers);
-  if (tried) {
+  if (story != nullptr && story->between) {
+    tell_between(f, riddle, *story);
+    // A sum of scaled gradients that fits at a lower scale is what the scaler looks for.
+    const bool scaled = riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit;
+    if (scaled && (!riddle.ended || riddle.good_scale < riddle.scale)) tell_calibration(f, riddle);
+  } else if (riddle.tried()) {
     tell_not_reproducible(f, riddle);
   } else {
     tell_unexplained(f, riddle);
@@ -212,7 +251,8 @@ Finding SentinelWatch::tell(const Riddle& riddle) const {
   return f;
 }
 
-void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths) const {
+void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths,
+                             const RankVerdict& others) const {
   for (Finding& f : findings) {
     if (!f.place.op && f.cls != FindingClass::kExploding) continue;
     const auto replay = replays_.find(f.place.step);
@@ -239,7 +279,8 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
         break;
     }
   }
-  for (const Riddle& riddle : riddles_) {
+  for (std::size_t i = 0; i < riddles_.size(); ++i) {
+    const Riddle& riddle = riddles_[i];
     // What was bad at the start of later steps is what this left behind.
     std::uint64_t more = 0;
     std::uint32_t last = riddle.last;
@@ -252,7 +293,10 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
       }
       return follows;
     });
-    Finding f = tell(riddle);
+    const auto story = others.steps.find(i);
+    if (story != others.steps.end() && story->second.carried) continue;
+    Finding f = tell(riddle, story == others.steps.end() ? nullptr : &story->second);
+    if (story != others.steps.end()) tell_passages(f, story->second.arrivals, others.rank);
     f.occurrence_count += more;
     f.last_step = last;
     const auto growth = std::find_if(growths.begin(), growths.end(),

@@ -12,6 +12,7 @@
 #include "nanhunt/analyzer.h"
 #include "src/analyze/names.h"
 #include "src/analyze/norm_watch.h"
+#include "src/analyze/rank_verdict.h"
 #include "src/analyze/value_graph.h"
 
 namespace nanhunt::analyze {
@@ -32,13 +33,6 @@ class SentinelWatch {
   // A mark of this step is part of a refusal: what was bad by then, not where it came from.
   bool was_refused(std::uint32_t step) const;
 
-  // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
-  void conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths) const;
-  void fill_coverage(Coverage& coverage, const std::string& level) const;
-
- private:
-  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64;
-
   struct Replay {
     ReplayTrigger trigger = ReplayTrigger::kLoss;
     ReplayResult result = ReplayResult::kBegin;
@@ -57,13 +51,26 @@ class SentinelWatch {
     bool ended = false;     // a good step came after it
     double good_scale = 0;  // scale of that step
     std::optional<Replay> replay;
+
+    bool tried() const;  // replayed, and nothing bad was seen
+    bool local() const;  // more than gradients was bad, and what an optimizer makes of them: no reduction does that
   };
+  const std::vector<Riddle>& riddles() const { return riddles_; }
+
+  // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
+  void conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths, const RankVerdict& others) const;
+  void fill_coverage(Coverage& coverage, const std::string& level) const;
+
+ private:
+  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64;
+
   bool is_another(const Riddle& open, const Replay* clean) const;
   bool is_calibration(const Riddle& riddle) const;
   void tell_calibration(Finding& f, const Riddle& riddle) const;
-  Finding tell(const Riddle& riddle) const;
+  Finding tell(const Riddle& riddle, const StepStory* story) const;
   void tell_not_reproducible(Finding& f, const Riddle& riddle) const;
   void tell_unexplained(Finding& f, const Riddle& riddle) const;
+  void tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
 
   const Names& names_;
   std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;

@@ -9,6 +9,12 @@ namespace {
 
 constexpr std::size_t kMaxArgs = 64;  // of one op, in a snapshot
 
+bool is_pole_slot(const OpInfo& info, const std::string& slot) {
+  return !slot.empty() && std::find(info.pole_slots.begin(), info.pole_slots.end(), slot) != info.pole_slots.end();
+}
+
+}  // namespace
+
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
   OpSnapshot out;
   out.seq = op.seq;
@@ -27,12 +33,6 @@ OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) 
     out.outputs.push_back(take(ring.output(op, i)));
   return out;
 }
-
-bool is_pole_slot(const OpInfo& info, const std::string& slot) {
-  return !slot.empty() && std::find(info.pole_slots.begin(), info.pole_slots.end(), slot) != info.pole_slots.end();
-}
-
-}  // namespace
 
 ArgSnapshot snapshot(const Value* value, const OpArg& arg) {
   ArgSnapshot out;

@@ -10,6 +10,7 @@
 namespace nanhunt::analyze {
 
 ArgSnapshot snapshot(const Value* value, const OpArg& arg);
+OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring);
 
 // Walks back from the arguments that can make the op fail (all of them where the op table names none), nearest first,
 // at most kMaxSlice ops.

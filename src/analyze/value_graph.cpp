@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "src/analyze/call.h"
 #include "src/analyze/lifecycle.h"
 #include "src/analyze/slice.h"
 
@@ -57,6 +58,24 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
   });
 }
 
+// What is about to be overwritten may come through a view that was never read: it is as bad as what else shows the same
+// contents.
+void taint_unread(ValueTable& values, Value& value) {
+  constexpr int kMaxViews = 64;
+  const auto take = [&value](const Value& other) {
+    if (other.bad == 0 || !other.resolved || other.version != value.version) return false;
+    value.labels = other.labels;
+    value.deliberate = other.deliberate;
+    value.node = other.node;
+    return true;
+  };
+  if (const Value* base = values.find(value.base); base != nullptr && take(*base)) return;
+  int looked = 0;
+  for (std::int32_t slot = value.older; slot >= 0 && looked < kMaxViews; slot = values.at(slot).older, ++looked) {
+    if (take(values.at(slot))) return;
+  }
+}
+
 }  // namespace
 
 void ValueGraph::add_value(const ValueRecord& record) {
@@ -67,7 +86,7 @@ void ValueGraph::add_value(const ValueRecord& record) {
   if (base != nullptr && base->version == value->version) value->suspect = base->suspect;
 }
 
-const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) {
+const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, const CollectiveRecord* call) {
   collect_garbage_if_needed();
   enter_step(op.step);
   ++counts_.ops;
@@ -82,6 +101,11 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
   view_.inputs = slice_of(batch.inputs, op.first_input, op.input_count);
   view_.outputs = slice_of(batch.outputs, op.first_output, op.output_count);
   view_.scalars = slice_of(batch.scalars, op.first_scalar, op.scalar_count);
+  view_.call = call;
+  view_.gives = call == nullptr || gives_share(*call, rank_);
+  view_.gets = call == nullptr || gets_result(*call, rank_);
+  born_ = 0;
+  given_.clear();
   in_.clear();
   out_.clear();
   const OpRef at{op.seq, op.step, op.micro_batch, op.phase, op.module, op.op};
@@ -94,6 +118,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
     suspects = suspects || (value != nullptr && value->suspect != 0);
     if (value == nullptr || !value->has_stats) {
       if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
+      if (value != nullptr && !value->tainted()) taint_unread(values_, *value);
       bad_in = bad_in || (value != nullptr && value->tainted());
       continue;
     }
@@ -103,8 +128,10 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
       OpRef use = at;
       use.seq = kNoSeq;
       use.module = 0;
-      use.op = kUnwatchedOp;
-      resolve(*value, BirthKind::kUnwatched, MarkKind::kBatch, use);
+      // What ops of phase data read first came from the program: samples that a loader puts together.
+      const bool sample = op.phase == Phase::kData && value->producer == kNoSeq && value->roles == 0;
+      use.op = sample ? kBatchOp : kUnwatchedOp;
+      resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, MarkKind::kBatch, use);
     }
   }
   for (const OpArg& arg : view_.outputs) {
@@ -140,6 +167,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op) 
       if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
     }
   }
+  if (bad_in && op.phase == Phase::kComm) note_given(view_, at);
   watch_swallowers(view_);
   finish_outputs(view_);
   return view_;
@@ -169,8 +197,16 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     made.watched = flow.watched;
     made.deliberate = deliberate = on_purpose;
     made.context = capture(op, names_, values_, ring_);
-    birth = made.id;
+    birth = born_ = made.id;
     labels = labels_.of(birth);
+  };
+  const auto late_call = [&](const OpInView& view) -> const RecentOp* {
+    for (std::size_t i = 0; i < view.in.size(); ++i) {
+      const Value* value = view.in[i];
+      if (value == nullptr || value->has_stats || !mixes(*view.info, view.inputs[i].role) || leaves_unread(view, i, names_)) continue;
+      if (const RecentOp* call = call_behind(*value)) return call;
+    }
+    return nullptr;
   };
   const bool kept = std::any_of(flow.bad.begin(), flow.bad.end(),
                                 [&](const Value* value) { return reads_kept_gradient(*value, at); });
@@ -207,9 +243,17 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
   } else if (const bool meant = !nan_out && writes_infinity_on_purpose(op); meant) {
     give_birth(Deliberate::kYes);
+  } else if (op.call != nullptr && !nan_out && op.call->reduction == Reduction::kNone) {
+    give_birth(Deliberate::kLikely);  // handed on by another rank as infinities alone: may be a mask
   } else if (const BirthId blamed = suspect_of(op, /*to_blame=*/true); blamed != 0) {
     labels = labels_.of(blamed);
     suspect_node = find_birth(blamed)->node;
+  } else if (const RecentOp* call = late_call(op)) {
+    const auto out = std::find_if(op.out.begin(), op.out.end(), [](const Value* v) { return v != nullptr && v->bad != 0; });
+    Birth& made = late_birth(*call, **out);
+    labels = labels_.of(made.id);
+    made.node = suspect_node = add_node(**out, made.at, made.lifecycle, made.id, {});
+    deliberate = made.deliberate;
   } else {
     give_birth(Deliberate::kNo);
   }
@@ -298,6 +342,8 @@ bool ValueGraph::inherit(Value& value, int depth) {
     if (base->bad != 0 && base->resolved) {
       take(base->bad, base->labels, base->deliberate, base->node);
       if (value.name == 0) value.name = base->name;
+    } else if (base->tainted() && base->version == value.version) {
+      take(kBadAny, base->labels, Deliberate::kNo, base->node);  // not read when it was made
     }
   }
   StorageInfo* info = values_.storage(value.storage);
@@ -318,6 +364,13 @@ bool ValueGraph::inherit(Value& value, int depth) {
 void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at) {
   if (inherit(value, 0)) {
     note_first(value.labels, value.bad, at);
+    return;
+  }
+  if (const RecentOp* call = unread_call_of(value)) {
+    Birth& made = late_birth(*call, value);
+    made.node = add_node(value, made.at, made.lifecycle, made.id, {});
+    carry(value, labels_.of(made.id), made.deliberate, made.node);
+    note_first(value.labels, value.bad, made.at);
     return;
   }
   Birth& birth = new_birth(kind, at);

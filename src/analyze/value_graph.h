@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "src/analyze/birth.h"
@@ -34,6 +35,8 @@ struct OpInView {
   std::span<const OpArg> inputs, outputs;
   std::span<const ScalarArg> scalars;
   std::span<Value*const> in, out;
+  const CollectiveRecord* call = nullptr;  // what ranks exchange by it; nullptr: nothing, or not known
+  bool gives = true, gets = true;          // this rank, in that call
 };
 
 struct GraphCounts {
@@ -50,7 +53,18 @@ class ValueGraph {
 
   void add_value(const ValueRecord& record);
   // Returns the view, valid until the next call, so that the audits need no look-ups of their own.
-  const OpInView& on_op(const RecordBatch& batch, const OpRecord& op);
+  const OpInView& on_op(const RecordBatch& batch, const OpRecord& op, const CollectiveRecord* call = nullptr);
+  void set_rank(std::uint32_t rank) { rank_ = rank; }
+  // Of the op handled last: the births of what it gave to other ranks, and the one that it was itself (0: none).
+  const std::vector<BirthId>& given() const { return given_; }
+  BirthId born() const { return born_; }
+  // Results of calls between ranks that were not read at once, and turned out bad at the op or mark handled last.
+  struct LateResult {
+    std::uint64_t seq = kNoSeq;  // of the call's op
+    BirthId born = 0;            // 0: what this rank gave explains it
+    std::uint8_t bad = 0;
+  };
+  std::vector<LateResult> take_late_results() { return std::exchange(late_results_, {}); }
   void on_mark(const MarkRecord& mark);
   void on_changed(const ChangedRecord& record);
   void on_replay(const ReplayRecord& record) { in_replay_ = record.result == ReplayResult::kBegin; }
@@ -72,7 +86,7 @@ class ValueGraph {
   // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
   // `bad_unseen`: it was bad, though no record of it is.
   std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen = false);
-  void finish();
+  void finish();  // no more records: only births stay
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
   std::uint32_t step() const { return step_; }
@@ -87,6 +101,11 @@ class ValueGraph {
   Footprint footprint() const { return {values_.size(), births_.size(), labels_.size(), graph_.size()}; }
   // Origins in order of birth.
   std::vector<const Birth*> origins() const;
+
+  // Once all records are in; nullptr: it was forgotten. The one that counts for it, where there is another.
+  const Birth* birth(BirthId id);
+  // Its badness did harm on another rank, as that rank's birth `there` knows; or here, once it had come back.
+  void add_harm_elsewhere(BirthId id, const Birth& there, bool came_back);
   // Contents that changed unseen, whether or not harm was seen to come of it.
   std::vector<const Birth*> changes() const;
   // Births that did no harm seen anywhere, but whose infinities an op absorbed.
@@ -98,6 +117,7 @@ class ValueGraph {
   static constexpr std::size_t kMaxChanges = 1024;  // of contents, kept; more are counted
   static constexpr std::size_t kMaxNorms = 1u << 14;
   static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
+  static constexpr std::size_t kMaxSent = 256;      // births that went to other ranks, kept whether or not they did harm here
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
   // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
   // away may not stand for what it cannot.
@@ -132,6 +152,11 @@ class ValueGraph {
   void note_swallowed(const OpInView& op, const OpRef& at);
   void note_dropped(const OpInView& op, const OpRef& at);
   void watch_swallowers(const OpInView& op);
+  void settle_sent();
+  const RecentOp* call_behind(const Value& value) const;  // the call between ranks whose unread result it is
+  const RecentOp* unread_call_of(const Value& value);     // ... or shows
+  Birth& late_birth(const RecentOp& call, const Value& result);
+  void note_given(const OpInView& op, const OpRef& at);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
   bool all_settled(LabelSetId labels);
@@ -161,6 +186,12 @@ class ValueGraph {
   std::vector<BirthId> scaled_;                 // of the last bad step that was held back
   std::uint32_t clean_step_ = 0, clean_kinds_ = 0;
   std::vector<BirthId> pending_;                // first event in the current step
+  std::optional<std::uint32_t> rank_;           // this one, where it is known
+  std::vector<BirthId> given_;                  // by the op at hand
+  BirthId born_ = 0;                            // at the op at hand
+  std::vector<LateResult> late_results_;
+  std::vector<BirthId> sent_in_step_;           // went to other ranks for the first time
+  std::size_t sent_ = 0;
   std::vector<BirthId> born_in_step_;           // need the step's scale
   std::vector<BirthId> hit_in_step_;            // reached a sink in the current step
   std::vector<BirthId> open_trials_;            // reached gradients of skipped steps, and no step was clean since

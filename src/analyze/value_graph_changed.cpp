@@ -46,6 +46,7 @@ void judge(Change& change, const Value& after) {
 // What memory held may lead out of the format further on: bad already, or so large that its square is. Not known: yes.
 bool may_overflow(const Value& value, const LayoutRecord* layout) {
   const ValueStats& now = value.stats;
+  if (layout != nullptr && !is_floating(layout->dtype)) return false;  // every whole number is in its format
   if (value.bad != 0 || !value.has_stats || !now.counted() || layout == nullptr) return true;
   return now.amax >= std::sqrt(format_limits(layout->dtype).max_finite);
 }

@@ -274,8 +274,10 @@ void ValueGraph::settle() {
       ++chains_;
     }
     birth->settled = true;
+    if (birth->sent != nullptr) birth->sent->node = kNoNode;
   }
   pending_.clear();
+  settle_sent();
 }
 
 void ValueGraph::finish() {
@@ -284,6 +286,10 @@ void ValueGraph::finish() {
   for (BirthId id : hit_in_step_) {
     if (Birth* birth = find_birth(id)) birth->trial.open = true;
   }
+  // The passes of all ranks wait for each other.
+  values_ = {};
+  graph_ = {};
+  ring_.free();
 }
 
 std::vector<const Birth*> ValueGraph::origins() const {
@@ -321,6 +327,12 @@ void ValueGraph::collect_garbage() {
     roots.push_back(birth->node);
     for (const SinkHit& sink : birth->sinks) roots.push_back(sink.node);
   }
+  for (BirthId id : sent_in_step_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    roots.push_back(birth->node);
+    roots.push_back(birth->sent->node);
+  }
 
   std::vector<BirthId> alive = pending_;
   alive.insert(alive.end(), suspects.begin(), suspects.end());
@@ -330,7 +342,8 @@ void ValueGraph::collect_garbage() {
   std::sort(alive.begin(), alive.end());
   std::erase_if(births_, [&](const auto& entry) {
     const Birth& birth = *entry.second;
-    const bool kept = birth.harmful || birth.swallow != nullptr || birth.kind == BirthKind::kUnseenWrite;
+    const bool kept = birth.harmful || birth.swallow != nullptr || birth.sent != nullptr ||
+                      birth.kind == BirthKind::kUnseenWrite;
     return !kept && !std::binary_search(alive.begin(), alive.end(), entry.first);
   });
 
@@ -347,6 +360,7 @@ void ValueGraph::collect_garbage() {
   });
   for (auto& [id, birth] : births_) {
     birth->node = node(birth->node);
+    if (birth->sent != nullptr) birth->sent->node = node(birth->sent->node);
     for (SinkHit& sink : birth->sinks) sink.node = node(sink.node);
   }
   std::erase_if(born_in_step_, [&](BirthId id) { return !births_.contains(id); });

@@ -30,35 +30,42 @@ void expect_list(const char* what, const T* list, std::size_t count) {
 
 }  // namespace
 
-ValueView Converter::value(const char* slot, const nanhunt_value& given) {
-  if (given.ndim < 0 || given.ndim > kMaxDims) {
-    misuse(slot, "expected 0 to 64 dimensions, got " + std::to_string(given.ndim));
-  }
-  const auto dims = static_cast<std::size_t>(given.ndim);
-  if (dims != 0 && given.sizes == nullptr) misuse(slot, "expected sizes, got NULL");
-  ValueView view;
-  view.tensor.data = given.data;
-  view.tensor.dtype = enum_of("dtype", given.dtype, DType::kBool);
-  view.tensor.sizes = {given.sizes, dims};
+bool check_sizes(const char* slot, std::int32_t ndim, const std::int64_t* sizes) {
+  if (ndim < 0 || ndim > kMaxDims) misuse(slot, "expected 0 to 64 dimensions, got " + std::to_string(ndim));
+  const auto dims = static_cast<std::size_t>(ndim);
+  if (dims != 0 && sizes == nullptr) misuse(slot, "expected sizes, got NULL");
   std::int64_t elements = 1;
   bool is_empty = false;
-  for (const std::int64_t size : view.tensor.sizes) {
+  for (const std::int64_t size : std::span(sizes, dims)) {
     if (size < 0) misuse(slot, "expected sizes of 0 and more, got " + std::to_string(size));
     is_empty |= size == 0;
     if (size > 0 && elements > kMaxElements / size) misuse(slot, "expected at most 2^48 elements, got more");
     if (size > 0) elements *= size;
   }
+  return !is_empty;
+}
+
+void fill_strides(std::span<const std::int64_t> sizes, std::vector<std::int64_t>& strides) {
+  strides.assign(sizes.size(), 0);
+  std::int64_t step = 1;
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= sizes[i] == 0 ? 1 : sizes[i];
+  }
+}
+
+ValueView Converter::value(const char* slot, const nanhunt_value& given) {
+  const bool has_elements = check_sizes(slot, given.ndim, given.sizes);
+  ValueView view;
+  view.tensor.data = given.data == nullptr && !has_elements ? &kNoElements : given.data;
+  view.tensor.dtype = enum_of("dtype", given.dtype, DType::kBool);
+  view.tensor.sizes = {given.sizes, static_cast<std::size_t>(given.ndim)};
   if (given.strides != nullptr) {
-    view.tensor.strides = {given.strides, dims};
+    view.tensor.strides = {given.strides, view.tensor.sizes.size()};
   } else {
     if (strides_used_ == strides_.size()) strides_.emplace_back();
     std::vector<std::int64_t>& strides = strides_[strides_used_++];
-    strides.assign(dims, 0);
-    std::int64_t step = 1;
-    for (std::size_t i = dims; i-- > 0;) {
-      strides[i] = step;
-      step *= is_empty ? 1 : given.sizes[i];
-    }
+    fill_strides(view.tensor.sizes, strides);
     view.tensor.strides = strides;
   }
   view.storage = given.storage;

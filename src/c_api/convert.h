@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +24,13 @@ class Misuse : public std::invalid_argument {
 
 inline std::string_view text_of(const char* text) { return text == nullptr ? std::string_view() : text; }
 
+// Sizes that a tensor can have; Misuse says what is wrong. False: it has no elements.
+bool check_sizes(const char* slot, std::int32_t ndim, const std::int64_t* sizes);
+// Strides of a row-major tensor without gaps.
+void fill_strides(std::span<const std::int64_t> sizes, std::vector<std::int64_t>& strides);
+// Elsewhere NULL means that contents are not available; those of a tensor without elements always are.
+inline constexpr std::int64_t kNoElements = 0;
+
 // A copy of a struct that may be older (shorter) or newer (longer) than ours; what the caller does not have stays as
 // `defaults` say.
 template <typename T>
@@ -32,6 +41,12 @@ T sized_copy(const char* function, const T* given, T defaults = {}) {
   }
   std::memcpy(&defaults, given, given->struct_size < sizeof(T) ? given->struct_size : sizeof(T));
   return defaults;
+}
+
+// As much of a result as the caller has room for.
+template <typename T>
+void give_back(const T& from, T* to) {
+  std::memcpy(to, &from, from.struct_size < sizeof(T) ? from.struct_size : sizeof(T));
 }
 
 // One of the enumeration's numbers 0 ... last.
@@ -50,6 +65,10 @@ class Converter {
   OpEvent op(const nanhunt_op& given);
   MarkEvent mark(const nanhunt_mark& given);
   ScalerEvent scaler(const nanhunt_scaler_event& given);
+  TensorView tensor(const nanhunt_value& given) {
+    strides_used_ = 0;
+    return value("", given).tensor;
+  }
 
  private:
   ValueView value(const char* slot, const nanhunt_value& given);

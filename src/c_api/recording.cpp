@@ -1,62 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recording through the C interface.
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <memory>
-#include <string>
+#include <utility>
 
 #include "nanhunt/recorder.h"
-#include "src/c_api/convert.h"
-#include "src/c_api/error.h"
-#include "src/core/version.h"
-
-// C sees only the name.
-struct nanhunt_recorder {
-  std::unique_ptr<nanhunt::Recorder> recorder;
-  nanhunt::c_api::Converter converter;
-};
+#include "src/c_api/handle.h"
+#include "src/c_api/options.h"
 
 namespace nanhunt::c_api {
 namespace {
 
-// An event that is wrong is refused whole; the run goes on.
-template <typename F>
-nanhunt_status recording(nanhunt_recorder* handle, F&& body) noexcept {
-  return guarded([&] {
-    if (handle == nullptr) return fail(NANHUNT_USAGE, "expected a recorder, got NULL: open one first");
-    try {
-      body(*handle->recorder, handle->converter);
-    } catch (const Misuse& error) {
-      return fail(NANHUNT_USAGE, error.what());
-    }
-    return static_cast<nanhunt_status>(NANHUNT_OK);
-  });
-}
-
 nanhunt_status open(const nanhunt_recorder_options* given, nanhunt_recorder** out) {
   if (out == nullptr) return fail(NANHUNT_USAGE, "nanhunt_recorder_open: expected a place for the recorder, got NULL");
   *out = nullptr;
-  nanhunt_recorder_options options;
-  try {
-    options = sized_copy("nanhunt_recorder_open", given);
-  } catch (const Misuse& error) {
-    return fail(NANHUNT_USAGE, error.what());
-  }
-  RecorderOptions to;
-  to.run_dir = text_of(options.run_dir);
-  if (options.drop_on_full != 0) to.on_full = OnFull::kDrop;
-  if (options.flush_ms < 0) return fail(NANHUNT_USAGE, "flush_ms: expected 0 or more");
-  if (options.flush_ms > 0) to.flush_ms = options.flush_ms;
-  if (options.queue_bytes > 0) to.queue_bytes = options.queue_bytes;
-  RunInfo info;
-  info.nanhunt_version = version();
-  info.framework = text_of(options.framework);
-  info.device = text_of(options.device);
-  info.level = "ops";
-  info.rank = options.rank;
-  info.world_size = options.world_size == 0 ? 1 : options.world_size;
+  OpenOptions options;
+  const nanhunt_status right =
+      checked([&] { options = open_options(sized_copy("nanhunt_recorder_open", given)); });
+  if (right != NANHUNT_OK) return right;
   auto handle = std::make_unique<nanhunt_recorder>();
-  auto recorder = Recorder::open(to, info);
+  auto recorder = record::open_numbering_recorder(options.recorder, std::move(options.info));
   if (!recorder) return result_of(recorder.status());
   handle->recorder = std::move(*recorder);
   *out = handle.release();
@@ -66,8 +31,6 @@ nanhunt_status open(const nanhunt_recorder_options* given, nanhunt_recorder** ou
 }  // namespace
 }  // namespace nanhunt::c_api
 
-using nanhunt::Recorder;
-using nanhunt::c_api::Converter;
 using nanhunt::c_api::fail;
 using nanhunt::c_api::guarded;
 using nanhunt::c_api::recording;
@@ -80,45 +43,45 @@ nanhunt_status nanhunt_recorder_open(const nanhunt_recorder_options* options, na
 }
 
 nanhunt_status nanhunt_record_op(nanhunt_recorder* recorder, const nanhunt_op* op) {
-  return recording(recorder, [&](Recorder& to, Converter& converter) {
-    to.on_op(converter.op(sized_copy("nanhunt_record_op", op)));
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    to.recorder->on_op(to.converter.op(sized_copy("nanhunt_record_op", op)));
   });
 }
 
 nanhunt_status nanhunt_record_mark(nanhunt_recorder* recorder, const nanhunt_mark* mark) {
-  return recording(recorder, [&](Recorder& to, Converter& converter) {
-    to.on_mark(converter.mark(sized_copy("nanhunt_record_mark", mark)));
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    to.recorder->on_mark(to.converter.mark(sized_copy("nanhunt_record_mark", mark)));
   });
 }
 
 nanhunt_status nanhunt_record_batch(nanhunt_recorder* recorder, uint32_t step, uint32_t micro_batch,
                                     const int64_t* sample_ids, size_t count) {
-  return recording(recorder, [&](Recorder& to, Converter&) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
     if (sample_ids == nullptr && count != 0) {
       throw nanhunt::c_api::Misuse("nanhunt_record_batch: expected sample ids, got NULL");
     }
-    to.on_batch({step, micro_batch, {sample_ids, count}});
+    to.recorder->on_batch({step, micro_batch, {sample_ids, count}});
   });
 }
 
 nanhunt_status nanhunt_record_scaler(nanhunt_recorder* recorder, const nanhunt_scaler_event* event) {
-  return recording(recorder, [&](Recorder& to, Converter& converter) {
-    to.on_scaler(converter.scaler(sized_copy("nanhunt_record_scaler", event)));
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    to.recorder->on_scaler(to.converter.scaler(sized_copy("nanhunt_record_scaler", event)));
   });
 }
 
 nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_step* step) {
-  return recording(recorder, [&](Recorder& to, Converter&) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
     nanhunt_step defaults{};
     defaults.loss = defaults.lr = std::numeric_limits<double>::quiet_NaN();
     defaults.scale = 1;
     const nanhunt_step given = sized_copy("nanhunt_record_step", step, defaults);
-    to.on_step_end({given.step, given.skipped != 0, given.loss, given.lr, given.scale});
+    to.recorder->on_step_end({given.step, given.skipped != 0, given.loss, given.lr, given.scale});
   });
 }
 
 nanhunt_status nanhunt_record_release(nanhunt_recorder* recorder, uint64_t storage) {
-  return recording(recorder, [&](Recorder& to, Converter&) { to.on_storage_released(storage); });
+  return recording(recorder, [&](nanhunt_recorder& to) { to.recorder->on_storage_released(storage); });
 }
 
 uint64_t nanhunt_new_storage(void) {

@@ -80,6 +80,35 @@ std::string_view probe_mode_name(ProbeMode mode) {
   return "unknown";
 }
 
+std::string_view collective_kind_name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce: return "allreduce";
+    case CollectiveKind::kBroadcast: return "broadcast";
+    case CollectiveKind::kAllGather: return "allgather";
+    case CollectiveKind::kReduceScatter: return "reduce_scatter";
+    case CollectiveKind::kAllToAll: return "alltoall";
+    case CollectiveKind::kReduce: return "reduce";
+    case CollectiveKind::kScatter: return "scatter";
+    case CollectiveKind::kGather: return "gather";
+    case CollectiveKind::kSend: return "send";
+    case CollectiveKind::kRecv: return "recv";
+    case CollectiveKind::kBarrier: return "barrier";
+  }
+  return "unknown";
+}
+
+std::string_view reduction_name(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kNone: return "none";
+    case Reduction::kSum: return "sum";
+    case Reduction::kAvg: return "avg";
+    case Reduction::kMin: return "min";
+    case Reduction::kMax: return "max";
+    case Reduction::kProduct: return "product";
+  }
+  return "unknown";
+}
+
 std::string_view mark_kind_name(MarkKind kind) {
   const auto i = static_cast<std::size_t>(kind);
   return i < kMarkKindNames.size() ? kMarkKindNames[i] : "unknown";

@@ -69,18 +69,18 @@ LayoutId LayoutInterner::intern(const TensorView& tensor, RecordBatch& batch) {
   const auto found = by_hash_.find(hash);
   const LayoutId head = found == by_hash_.end() ? 0 : found->second;
   for (LayoutId id = head; id != 0; id = layouts_[id - 1].next) {
-    const Layout& layout = layouts_[id - 1];
+    const KnownLayout& layout = layouts_[id - 1];
     if (layout.dtype == tensor.dtype && equal(tensor.sizes, layout.sizes) && equal(tensor.strides, layout.strides)) {
       return id;
     }
   }
-  const std::size_t bytes = sizeof(Layout) + (tensor.sizes.size() + tensor.strides.size()) * sizeof(std::int64_t);
+  const std::size_t bytes = sizeof(KnownLayout) + (tensor.sizes.size() + tensor.strides.size()) * sizeof(std::int64_t);
   if (layouts_.size() >= limit_ || bytes_ + bytes > kMaxInternedBytes) {
     ++refused_;
     return 0;
   }
   const auto id = static_cast<LayoutId>(layouts_.size() + 1);
-  Layout layout{tensor.dtype,
+  KnownLayout layout{tensor.dtype,
                 {tensor.sizes.begin(), tensor.sizes.end()},
                 {tensor.strides.begin(), tensor.strides.end()},
                 shows_one_block(tensor),

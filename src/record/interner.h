@@ -28,6 +28,9 @@ class StringInterner {
   // Adds a row to `batch` for a string not seen before. Strong exception guarantee.
   StringId intern(std::string_view text, RecordBatch& batch);
   std::uint64_t refused() const { return refused_; }
+  std::size_t size() const { return texts_.size(); }  // numbers 1 ... size() have been given out
+  // Stays where it is.
+  const std::string& text(StringId id) const { return texts_[id - 1]; }
 
  private:
   std::size_t limit_;
@@ -35,6 +38,13 @@ class StringInterner {
   std::uint64_t refused_ = 0;
   std::deque<std::string> texts_;  // owns what the map's keys view; a deque never moves its elements
   std::unordered_map<std::string_view, StringId> ids_;
+};
+
+struct KnownLayout {
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> sizes, strides;
+  bool dense = false;
+  LayoutId next = 0;  // of the same hash
 };
 
 class LayoutInterner {
@@ -45,18 +55,15 @@ class LayoutInterner {
   // The layout shows every element of one block of memory exactly once, in any order of dimensions: two dense layouts
   // with equal offset and numel show the same elements. False for number 0.
   bool is_dense(LayoutId id) const { return id != 0 && layouts_[id - 1].dense; }
+  std::size_t size() const { return layouts_.size(); }
+  // Stays where it is.
+  const KnownLayout& layout(LayoutId id) const { return layouts_[id - 1]; }
 
  private:
-  struct Layout {
-    DType dtype;
-    std::vector<std::int64_t> sizes, strides;
-    bool dense = false;
-    LayoutId next = 0;  // of the same hash
-  };
   std::size_t limit_;
   std::size_t bytes_ = 0;
   std::uint64_t refused_ = 0;
-  std::deque<Layout> layouts_;                           // number n is at n - 1
+  std::deque<KnownLayout> layouts_;                      // number n is at n - 1
   std::unordered_map<std::uint64_t, LayoutId> by_hash_;  // head of the list of that hash
 };
 

@@ -216,7 +216,7 @@ std::optional<LostUpdates> count_lost_updates(const OpEvent& event) {
   const Call call(event);
   const TensorView* self = call.self();
   if (self == nullptr) return std::nullopt;
-  const std::optional<Update> update = update_of(call, plain_op_name(event.op));
+  const std::optional<Update> update = update_of(call, element_op_name(event.op));
   if (!update) return std::nullopt;
 
   LostUpdates found;

@@ -144,7 +144,8 @@ Dropped rows_of(const RecordBatch& b) {
   return {b.ops.size(), b.values.size(),
           b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +
               b.experiments.size() + b.scaler.size() + b.histograms.size() + b.health.size() + b.norms.size() +
-              b.replays.size() + b.changed.size() + b.probes.size() + b.captures.size()};
+              b.replays.size() + b.changed.size() + b.probes.size() + b.captures.size() + b.notes.size() +
+              b.collectives.size()};
 }
 
 }  // namespace nanhunt::record

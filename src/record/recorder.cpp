@@ -39,7 +39,7 @@ std::uint64_t forks_so_far() {
 milliseconds tick_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 4)); }
 milliseconds queue_age_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 2)); }
 
-class RecorderImpl final : public Recorder {
+class RecorderImpl final : public NumberingRecorder {
  public:
   RecorderImpl(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer)
       : options_(options),
@@ -62,15 +62,20 @@ class RecorderImpl final : public Recorder {
   }
 
   void on_op(const OpEvent& event) noexcept override {
-    guarded(&Dropped::ops, [&] {
-      const bool anomalous = builder_.add_op(event);
-      ++ops_;
-      if (anomalous && anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
-    });
+    guarded(&Dropped::ops, [&] { count_op(builder_.add_op(event)); });
+  }
+  void on_op(const OpEvent& event, const OpNumbers& numbers) noexcept override {
+    guarded(&Dropped::ops, [&] { count_op(builder_.add_op(event, numbers)); });
   }
   void on_mark(const MarkEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
       builder_.add_mark(event);
+      ++marks_;
+    });
+  }
+  void on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept override {
+    guarded(&Dropped::other, [&] {
+      builder_.add_mark(event, path, layout);
       ++marks_;
     });
   }
@@ -110,15 +115,39 @@ class RecorderImpl final : public Recorder {
   void check_contents(std::uint32_t step, const ValueView& value) noexcept override {
     guarded(&Dropped::other, [&] { builder_.check(step, value); });
   }
+  void check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.check(step, value, layout); });
+  }
   void on_probe(const ProbeEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_probe(event); });
   }
   void on_capture(const CaptureEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_capture(event); });
   }
+  void on_note(const NoteEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_note(event); });
+  }
+  void on_collective(const CollectiveEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_collective(event); });
+  }
   void on_experiment(const ExperimentRecord& experiment) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }
+
+  StringId number_text(std::string_view text) noexcept override {
+    return numbered([&] { return builder_.number(text); });
+  }
+  LayoutId number_layout(const TensorView& tensor) noexcept override {
+    return numbered([&] { return builder_.number(tensor); });
+  }
+  // Only the run's own events change these, and they do not overlap.
+  std::size_t texts() const noexcept override { return builder_.strings().size(); }
+  std::size_t layouts() const noexcept override { return builder_.layouts().size(); }
+  std::string_view text(StringId id) const noexcept override {
+    return id == 0 ? std::string_view() : builder_.strings().text(id);
+  }
+  const KnownLayout& layout(LayoutId id) const noexcept override { return builder_.layouts().layout(id); }
+  std::uint64_t next_seq() const noexcept override { return builder_.next_seq(); }
 
   RecorderCounters counters() const override {
     if (in_forked_child()) return {};
@@ -186,6 +215,22 @@ class RecorderImpl final : public Recorder {
       }
     } catch (...) {  // the mutex itself failed
     }
+  }
+
+  template <typename Number>
+  std::uint32_t numbered(Number&& number) noexcept {
+    if (in_forked_child()) return 0;
+    try {
+      std::lock_guard lock(mutex_);
+      return closed_ ? 0 : number();
+    } catch (...) {  // no memory, or the mutex itself failed
+      return 0;
+    }
+  }
+
+  void count_op(bool anomalous) {
+    ++ops_;
+    if (anomalous && anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
   }
 
   void count_lost(std::uint64_t Dropped::*kind) {
@@ -322,15 +367,26 @@ class RecorderImpl final : public Recorder {
   std::unique_ptr<WriterThread> writer_;  // last: its thread uses everything above
 };
 
-}  // namespace
-
-Result<std::unique_ptr<Recorder>> make_recorder(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer) {
+template <typename Interface>
+Result<std::unique_ptr<Interface>> make(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer) {
   const std::string dir = writer->attempt_dir();
   try {
-    return std::unique_ptr<Recorder>(std::make_unique<RecorderImpl>(options, std::move(writer)));
+    return std::unique_ptr<Interface>(std::make_unique<RecorderImpl>(options, std::move(writer)));
   } catch (const std::exception& e) {
     return Status(StatusCode::kWriteFailed, fmt::format("cannot start recording to {}: {}", dir, e.what()));
   }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Recorder>> make_recorder(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer) {
+  return make<Recorder>(options, std::move(writer));
+}
+
+Result<std::unique_ptr<NumberingRecorder>> open_numbering_recorder(const RecorderOptions& options, RunInfo info) {
+  auto writer = TraceWriter::create(options.run_dir, std::move(info), options.writer);
+  if (!writer) return writer.status();
+  return make<NumberingRecorder>(options, std::move(*writer));
 }
 
 }  // namespace nanhunt::record

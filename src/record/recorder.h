@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder over any writer: Recorder::open() gives it a trace file, tests give it one that is slow, blocks or
-// fails.
+// fails. And the recorder for callers that number their names and layouts once.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "nanhunt/recorder.h"
 #include "nanhunt/trace.h"
+#include "src/record/interner.h"
+#include "src/record/row_builder.h"
 
 namespace nanhunt::record {
+
+// What is told by number costs no look-up of names and shapes. All numbers are those of this recorder.
+class NumberingRecorder : public Recorder {
+ public:
+  // 0: "", or refused: too many, no memory, or nothing is recorded any more.
+  virtual StringId number_text(std::string_view text) noexcept = 0;
+  virtual LayoutId number_layout(const TensorView& tensor) noexcept = 0;
+  // Numbers 1 ... texts() and 1 ... layouts() have been given out. What they name stays where it is.
+  virtual std::size_t texts() const noexcept = 0;
+  virtual std::size_t layouts() const noexcept = 0;
+  virtual std::string_view text(StringId id) const noexcept = 0;
+  virtual const KnownLayout& layout(LayoutId id) const noexcept = 0;
+  virtual std::uint64_t next_seq() const noexcept = 0;  // of the next op
+
+  using Recorder::check_contents;
+  using Recorder::on_mark;
+  using Recorder::on_op;
+  virtual void on_op(const OpEvent& event, const OpNumbers& numbers) noexcept = 0;
+  virtual void on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept = 0;
+  virtual void check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept = 0;
+};
+
+// As Recorder::open().
+Result<std::unique_ptr<NumberingRecorder>> open_numbering_recorder(const RecorderOptions& options, RunInfo info);
 
 // Takes the writer; only the recorder's own thread uses it from then on.
 Result<std::unique_ptr<Recorder>> make_recorder(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer);

@@ -6,7 +6,6 @@
 
 #include "src/record/evidence.h"
 #include "src/record/lost_updates.h"
-#include "src/record/op_table.h"
 
 namespace nanhunt::record {
 namespace {
@@ -23,7 +22,7 @@ void cut(std::vector<T>& rows, std::size_t size) {
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
   std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
-      changed, probes, captures;
+      changed, probes, captures, notes, collectives;
   explicit Checkpoint(const RecordBatch& b)
       : values(b.values.size()),
         ops(b.ops.size()),
@@ -41,7 +40,9 @@ struct RowBuilder::Checkpoint {
         replays(b.replays.size()),
         changed(b.changed.size()),
         probes(b.probes.size()),
-        captures(b.captures.size()) {}
+        captures(b.captures.size()),
+        notes(b.notes.size()),
+        collectives(b.collectives.size()) {}
 };
 
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
@@ -73,6 +74,8 @@ class RowBuilder::Rollback {
     cut(b.changed, before_.changed);
     cut(b.probes, before_.probes);
     cut(b.captures, before_.captures);
+    cut(b.notes, before_.notes);
+    cut(b.collectives, before_.collectives);
     rows.op_is_essential.resize(b.ops.size());
     rows.mark_is_essential.resize(b.marks.size());
     rows.end_first_batch.resize(b.ends_of_life.size());
@@ -151,8 +154,7 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   return info;
 }
 
-ValueInfo& RowBuilder::look_up(const ValueView& view, const Use& use) {
-  const LayoutId layout = layouts_.intern(view.tensor, rows_.batch);
+ValueInfo& RowBuilder::look_up(const ValueView& view, LayoutId layout, const Use& use) {
   ValueInfo* known = table_.find(view.storage, view.version, view.offset, layout);
   if (known == nullptr) {
     known = &add_value(view, layout, table_.find_base(view.storage, view.version), kNoSeq, use);
@@ -166,16 +168,16 @@ ValueInfo& RowBuilder::look_up(const ValueView& view, const Use& use) {
   return *known;
 }
 
-ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, const Use& use) {
+ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, LayoutId layout, FlushRule rule,
+                                   const Use& use) {
   const ValueView& view = output.value;
   ValueInfo* base = nullptr;  // the input this output is a view of
   for (std::size_t i = 0; i < event.inputs.size() && base == nullptr; ++i) {
     const ValueView& in = event.inputs[i].value;
     if (in.storage != 0 && in.storage == view.storage && in.version == view.version) base = inputs_[i];
   }
-  ValueInfo& info = add_value(view, layouts_.intern(view.tensor, rows_.batch), base, use.reader, use);
+  ValueInfo& info = add_value(view, layout, base, use.reader, use);
   table_.touch(view.storage, next_seq_);
-  const FlushRule rule = op_traits(event.op).flush;
   if (rule != FlushRule::kNotMeasured && info.record.has_stats) {
     flush_inputs_.clear();
     for (std::size_t i = 0; i < event.inputs.size(); ++i) {
@@ -188,8 +190,7 @@ ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output,
   return info;
 }
 
-RowBuilder::Birth RowBuilder::birth_of(const OpEvent& event, const ValueInfo& made) const {
-  const bool ignores_old = op_traits(event.op).ignores_old;
+RowBuilder::Birth RowBuilder::birth_of(const OpEvent& event, bool ignores_old, const ValueInfo& made) const {
   bool nan_in = false, inf_in = false;
   for (std::size_t i = 0; i < event.inputs.size(); ++i) {
     const ArgRole role = event.inputs[i].role;
@@ -201,9 +202,9 @@ RowBuilder::Birth RowBuilder::birth_of(const OpEvent& event, const ValueInfo& ma
   return {.inf = stats.inf() > 0 && !inf_in && !nan_in, .nan = stats.nan > 0 && !nan_in};
 }
 
-void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, Birth birth,
-                              std::uint64_t seq) {
-  const ElementMap map = op_traits(event.op).elements;
+void RowBuilder::add_evidence(const OpEvent& event, const OpNumbers& numbers, const OpOutput& output,
+                              const ValueInfo& made, Birth birth, std::uint64_t seq) {
+  const ElementMap map = numbers.traits.elements;
   const auto add = [&](std::int64_t at) {
     if (at < 0 || evidence_left_ == 0) return;
     EvidenceRecord row;
@@ -212,8 +213,8 @@ void RowBuilder::add_evidence(const OpEvent& event, const OpOutput& output, cons
     row.flat_index = at;
     row.number = element_at(output.value.tensor, at);
     for (const OperandNumber& operand : operands_at(map, event.inputs, output.value.tensor.sizes, at)) {
-      row.operands.push_back({strings_.intern(event.inputs[operand.input].slot, rows_.batch),
-                              inputs_[operand.input]->record.id, operand.flat_index, operand.number});
+      row.operands.push_back({numbers.input_slots[operand.input], inputs_[operand.input]->record.id,
+                              operand.flat_index, operand.number});
     }
     extra_bytes_ += sizeof(EvidenceRecord) + row.operands.size() * sizeof(Operand);
     rows_.batch.evidence.push_back(std::move(row));
@@ -246,9 +247,43 @@ void RowBuilder::add_histograms(const OpEvent& event, std::uint64_t seq) {
   }
 }
 
+// The spans are good until the next call.
+OpNumbers RowBuilder::numbers_of(const OpEvent& event) {
+  names_.clear();
+  op_layouts_.clear();
+  OpNumbers numbers;
+  numbers.module = number(event.module);
+  numbers.op = number(event.op);
+  numbers.call_site = number(event.call_site);
+  for (const OpInput& in : event.inputs) {
+    op_layouts_.push_back(number(in.value.tensor));
+    names_.push_back(number(in.slot));
+  }
+  for (const OpOutput& out : event.outputs) {
+    op_layouts_.push_back(number(out.value.tensor));
+    names_.push_back(number(out.slot));
+  }
+  for (const OpScalar& scalar : event.scalars) names_.push_back(number(scalar.name));
+  const std::size_t inputs = event.inputs.size(), outputs = event.outputs.size();
+  numbers.input_slots = std::span(names_).first(inputs);
+  numbers.output_slots = std::span(names_).subspan(inputs, outputs);
+  numbers.scalar_names = std::span(names_).subspan(inputs + outputs);
+  numbers.input_layouts = std::span(op_layouts_).first(inputs);
+  numbers.output_layouts = std::span(op_layouts_).subspan(inputs);
+  numbers.traits = op_traits(event.op);
+  return numbers;
+}
+
+// A seq is used up even if the op is lost, so that it never names another.
 bool RowBuilder::add_op(const OpEvent& event) {
+  const std::uint64_t seq = next_seq_++;
+  return add_op(event, numbers_of(event), seq);
+}
+
+bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers) { return add_op(event, numbers, next_seq_++); }
+
+bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uint64_t seq) {
   Rollback rollback(*this);
-  const std::uint64_t seq = next_seq_++;  // used up even if the op is lost, so that it never names another
   const Use use{seq, seq, event.step};
   RecordBatch& b = rows_.batch;
   OpRecord op;
@@ -256,40 +291,42 @@ bool RowBuilder::add_op(const OpEvent& event) {
   op.step = event.step;
   op.micro_batch = event.micro_batch;
   op.phase = event.phase;
-  op.module = strings_.intern(event.module, b);
-  op.op = strings_.intern(event.op, b);
-  op.call_site = strings_.intern(event.call_site, b);
+  op.module = numbers.module;
+  op.op = numbers.op;
+  op.call_site = numbers.call_site;
   op.compute_dtype = event.compute_dtype;
 
   bool bad_in = false, bad_out = false;
   op.first_input = static_cast<std::uint32_t>(b.inputs.size());
   op.input_count = static_cast<std::uint32_t>(event.inputs.size());
   inputs_.clear();
-  for (const OpInput& in : event.inputs) {
-    ValueInfo& info = look_up(in.value, {seq, seq, event.step, in.role == ArgRole::kOverwritten});
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    const OpInput& in = event.inputs[i];
+    ValueInfo& info = look_up(in.value, numbers.input_layouts[i], {seq, seq, event.step, in.role == ArgRole::kOverwritten});
     inputs_.push_back(&info);
     bad_in = bad_in || info.is_bad();
-    b.inputs.push_back({info.record.id, strings_.intern(in.slot, b), in.role});
+    b.inputs.push_back({info.record.id, numbers.input_slots[i], in.role});
   }
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
   op.output_count = static_cast<std::uint32_t>(event.outputs.size());
   outputs_.clear();
   bool born = false;
-  for (const OpOutput& out : event.outputs) {
-    ValueInfo& info = make_output(event, out, use);
+  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
+    const OpOutput& out = event.outputs[i];
+    ValueInfo& info = make_output(event, out, numbers.output_layouts[i], numbers.traits.flush, use);
     outputs_.push_back(&info);
-    b.outputs.push_back({info.record.id, strings_.intern(out.slot, b), ArgRole::kRead});
+    b.outputs.push_back({info.record.id, numbers.output_slots[i], ArgRole::kRead});
     if (!info.is_bad()) continue;
     bad_out = true;
-    const Birth birth = birth_of(event, info);
+    const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
-    if (birth.any() && evidence_left_ > 0) add_evidence(event, out, info, birth, seq);
+    if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, out, info, birth, seq);
   }
   if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
   op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());
-  for (const OpScalar& scalar : event.scalars) {
-    b.scalars.push_back({strings_.intern(scalar.name, b), scalar.value});
+  for (std::size_t i = 0; i < event.scalars.size(); ++i) {
+    b.scalars.push_back({numbers.scalar_names[i], event.scalars[i].value});
   }
   if (const auto updates = count_lost_updates(event)) {
     b.scalars.push_back({strings_.intern(kUpdatesScalar, b), static_cast<double>(updates->updates)});
@@ -305,14 +342,19 @@ bool RowBuilder::add_op(const OpEvent& event) {
 }
 
 void RowBuilder::add_mark(const MarkEvent& event) {
+  const LayoutId layout = number(event.value.tensor);
+  add_mark(event, number(event.path), layout);
+}
+
+void RowBuilder::add_mark(const MarkEvent& event, StringId path, LayoutId layout) {
   Rollback rollback(*this);
-  const ValueInfo& info = look_up(event.value, between_ops(event.step));
+  const ValueInfo& info = look_up(event.value, layout, between_ops(event.step));
   MarkRecord mark;
   mark.seq = next_seq_;
   mark.step = event.step;
   mark.micro_batch = event.micro_batch;
   mark.kind = event.kind;
-  mark.path = strings_.intern(event.path, rows_.batch);
+  mark.path = path;
   mark.value = info.record.id;
   const bool bad = info.is_bad();
   rows_.batch.marks.push_back(mark);
@@ -390,10 +432,13 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   finish_event();
 }
 
-void RowBuilder::check(std::uint32_t step, const ValueView& value) {
+void RowBuilder::check(std::uint32_t step, const ValueView& value) { check(step, value, number(value.tensor)); }
+
+void RowBuilder::check(std::uint32_t step, const ValueView& value, LayoutId layout) {
   Rollback rollback(*this);
-  const LayoutId layout = layouts_.intern(value.tensor, rows_.batch);
-  if (table_.find(value.storage, value.version, value.offset, layout) != nullptr) look_up(value, between_ops(step));
+  if (table_.find(value.storage, value.version, value.offset, layout) != nullptr) {
+    look_up(value, layout, between_ops(step));
+  }
   rollback.commit();
   finish_event();
 }
@@ -413,6 +458,32 @@ void RowBuilder::add_capture(const CaptureEvent& event) {
   rows_.batch.captures.push_back({event.seq, event.step, file, event.bytes});
   extra_bytes_ += sizeof(CaptureRecord);
   rollback.commit();
+}
+
+void RowBuilder::add_note(const NoteEvent& event) {
+  Rollback rollback(*this);
+  const StringId text = strings_.intern(event.text, rows_.batch);
+  rows_.batch.notes.push_back({next_seq_, event.step, text, event.count});
+  extra_bytes_ += sizeof(NoteRecord);
+  rollback.commit();
+}
+
+void RowBuilder::add_collective(const CollectiveEvent& event) {
+  Rollback rollback(*this);
+  for (const ValueView& share : event.shares) look_up(share, number(share.tensor), between_ops(event.step));
+  CollectiveRecord row;
+  row.seq = event.seq;
+  row.step = event.step;
+  row.group = strings_.intern(event.group, rows_.batch);
+  row.call = event.call;
+  row.kind = event.kind;
+  row.reduction = event.reduction;
+  row.peer = event.peer;
+  row.ranks.assign(event.ranks.begin(), event.ranks.end());
+  rows_.batch.collectives.push_back(std::move(row));
+  extra_bytes_ += sizeof(CollectiveRecord) + event.ranks.size_bytes();
+  rollback.commit();
+  finish_event();
 }
 
 void RowBuilder::add_step(const StepEvent& event, std::int64_t wall_ns) {

@@ -10,6 +10,7 @@
 #include "nanhunt/trace.h"
 #include "src/record/flush_count.h"
 #include "src/record/interner.h"
+#include "src/record/op_table.h"
 #include "src/record/pending_rows.h"
 #include "src/record/value_table.h"
 
@@ -29,13 +30,24 @@ struct RowBuilderOptions {
   ValueTableLimits table = {};
 };
 
+// What an op names and shows, by number: one for each of the event's inputs, outputs and scalars.
+struct OpNumbers {
+  StringId module = 0, op = 0, call_site = 0;
+  std::span<const StringId> input_slots, output_slots, scalar_names;
+  std::span<const LayoutId> input_layouts, output_layouts;
+  OpTraits traits;  // op_traits(event.op)
+};
+
 // Every add_ may throw std::bad_alloc; the rows are then as before the call, and the event is lost whole.
 class RowBuilder {
  public:
   explicit RowBuilder(const RowBuilderOptions& options);
 
   bool add_op(const OpEvent& event);  // true: a floating output is not finite
+  // The same without looking up the event's names and layouts, which must be those of the numbers.
+  bool add_op(const OpEvent& event, const OpNumbers& numbers);
   void add_mark(const MarkEvent& event);
+  void add_mark(const MarkEvent& event, StringId path, LayoutId layout);
   void add_batch(const BatchEvent& event);
   void add_scaler(const ScalerEvent& event);
   void add_step(const StepEvent& event, std::int64_t wall_ns);
@@ -45,13 +57,21 @@ class RowBuilder {
   void add_replay(const ReplayEvent& event);
   void add_changed(const ChangedEvent& event);
   void check(std::uint32_t step, const ValueView& value);
+  void check(std::uint32_t step, const ValueView& value, LayoutId layout);
   void add_probe(const ProbeEvent& event);
   void add_capture(const CaptureEvent& event);
+  void add_note(const NoteEvent& event);
+  void add_collective(const CollectiveEvent& event);
   void add_experiment(const ExperimentRecord& experiment);
   void add_drop(const Dropped& dropped);
 
   PendingRows& rows() { return rows_; }
   const PendingRows& rows() const { return rows_; }
+  // Numbers for names and layouts, good for as long as the builder lives; 0: "", or refused.
+  StringId number(std::string_view text) { return strings_.intern(text, rows_.batch); }
+  LayoutId number(const TensorView& tensor) { return layouts_.intern(tensor, rows_.batch); }
+  const StringInterner& strings() const { return strings_; }
+  const LayoutInterner& layouts() const { return layouts_; }
   bool empty() const { return rows_.batch.empty(); }
   std::size_t bytes() const;  // that the rows take, about; cheap
   std::uint64_t next_seq() const { return next_seq_; }
@@ -83,8 +103,10 @@ class RowBuilder {
   };
   Use between_ops(std::uint32_t step) const { return {next_seq_, next_seq_ == 0 ? kNoSeq : next_seq_ - 1, step}; }
   // The value `view` shows, made known if it was not, with a row that was not dropped.
-  ValueInfo& look_up(const ValueView& view, const Use& use);
-  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, const Use& use);
+  ValueInfo& look_up(const ValueView& view, LayoutId layout, const Use& use);
+  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, LayoutId layout, FlushRule rule, const Use& use);
+  OpNumbers numbers_of(const OpEvent& event);
+  bool add_op(const OpEvent& event, const OpNumbers& numbers, std::uint64_t seq);
   ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer, const Use& use);
   // row_builder_changed.cpp: contents that changed unseen.
   bool shows_same_elements(const ValueView& view, LayoutId layout, const ValueInfo& base) const;
@@ -98,8 +120,9 @@ class RowBuilder {
     bool inf = false, nan = false;
     bool any() const { return inf || nan; }
   };
-  Birth birth_of(const OpEvent& event, const ValueInfo& made) const;
-  void add_evidence(const OpEvent& event, const OpOutput& output, const ValueInfo& made, Birth birth, std::uint64_t seq);
+  Birth birth_of(const OpEvent& event, bool ignores_old, const ValueInfo& made) const;
+  void add_evidence(const OpEvent& event, const OpNumbers& numbers, const OpOutput& output, const ValueInfo& made,
+                    Birth birth, std::uint64_t seq);
   void add_histograms(const OpEvent& event, std::uint64_t seq);
   void add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq);
   void finish_event() noexcept;
@@ -117,6 +140,8 @@ class RowBuilder {
   PendingRows rows_;
   std::vector<ValueInfo*> inputs_, outputs_;  // of the op at hand
   std::vector<FlushInput> flush_inputs_;
+  std::vector<StringId> names_;      // of numbers_of()
+  std::vector<LayoutId> op_layouts_;
 };
 
 }  // namespace nanhunt::record

@@ -43,7 +43,7 @@ struct RecordKind {
 
 // All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
 std::span<const RecordKind> record_kinds();
-inline constexpr std::size_t kKindCount = 20;
+inline constexpr std::size_t kKindCount = 22;
 inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
                                kEvidenceType = 8, kHistogramsType = 13, kEndType = 255;
 
@@ -51,7 +51,8 @@ const RecordKind* find_record_kind(std::uint16_t type);  // nullptr: unknown
 std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unknown"
 
 extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
-    kExperiments, kDrops, kScaler, kHistograms, kRetired, kHealth, kNorms, kReplays, kChanged, kProbes, kCaptures;
+    kExperiments, kDrops, kScaler, kHistograms, kRetired, kHealth, kNorms, kReplays, kChanged, kProbes, kCaptures,
+    kNotes, kCollectives;
 
 // A kind whose rows are one list of RecordBatch: every kind but ops.
 template <auto kList>

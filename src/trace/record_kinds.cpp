@@ -9,7 +9,8 @@ std::span<const RecordKind> record_kinds() {
   static const std::array<RecordKind, kKindCount> kinds = {
       kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
       kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired,
-      kHealth,     kNorms,       kReplays, kChanged, kProbes,  kCaptures};
+      kHealth,     kNorms,       kReplays, kChanged, kProbes,  kCaptures, kNotes,
+      kCollectives};
   return kinds;
 }
 

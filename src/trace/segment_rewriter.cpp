@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -163,6 +164,7 @@ class Copy {
     keep_steps(b.health, batch_.health);
     keep_steps(b.norms, batch_.norms);
     keep_steps(b.changed, batch_.changed);
+    keep_steps(b.collectives, batch_.collectives);
     keep_about(b.evidence, batch_.evidence);
     keep_about(b.histograms, batch_.histograms);
     keep_all(b.experiments, batch_.experiments);
@@ -170,6 +172,9 @@ class Copy {
     keep_all(b.replays, batch_.replays);
     keep_all(b.probes, batch_.probes);
     keep_all(b.captures, batch_.captures);
+    for (const NoteRecord& note : b.notes) {
+      if (!notes_.insert_or_assign(note.text, note).second) ++gone_.other;
+    }
     for (const EndOfLifeRecord& end : b.ends_of_life) {
       // Of a storage that was not born here an earlier segment may have rows.
       if (kept_storages_.contains(end.storage) || !born_.contains(end.storage)) {
@@ -184,6 +189,9 @@ class Copy {
   }
 
   Status finish() {
+    for (const auto& [text, note] : notes_) batch_.notes.push_back(note);
+    std::stable_sort(batch_.notes.begin(), batch_.notes.end(),
+                     [](const NoteRecord& a, const NoteRecord& b) { return a.seq < b.seq; });
     tell(next_seq_);
     write();
     return std::move(status_);
@@ -274,6 +282,7 @@ class Copy {
   Status status_;
   RetiredRecord gone_;  // since the last kept op
   DropRecord drops_;
+  std::map<StringId, NoteRecord> notes_;  // the last one of each text
   std::uint64_t next_seq_ = 0;
   std::unordered_set<std::uint64_t> born_, kept_storages_;  // not ended
 };

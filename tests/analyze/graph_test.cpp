@@ -311,6 +311,33 @@ TEST(Graph, an_input_that_was_not_read_makes_the_conclusion_inferred) {
   EXPECT_GE(a.coverage.unwatched.size(), 2u);
 }
 
+TEST(Graph, what_is_overwritten_through_a_view_that_was_never_read_carries_the_origin_on) {
+  TraceBuilder t;
+  // given a bad gradient, divided in place through another view of it, by when its old contents are gone
+  const Handle x = t.value(finite().range(-1, 100));
+  const Handle g = t.in("fc", Phase::kBackward).op("exp", {{"self", x}}, finite().inf(2));
+  Handle flat = t.seen_as(g, finite().unread(), 0);
+  t.in("fc.weight", Phase::kUnscale).in_place("div_", flat, {}, finite().inf(2));
+  t.mark(MarkKind::kDoorGradient, "fc.weight", flat);
+  t.end_step();
+  // then
+  EXPECT_EQ(table(analysis_of(t)), "overflow | exp | fc | backward | step 0 | appear | observed\n");
+}
+
+TEST(Graph, what_is_overwritten_through_a_view_of_clean_contents_blames_the_op) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().range(-1, 10));
+  const Handle g = t.in("fc", Phase::kBackward).op("exp", {{"self", x}}, finite());
+  Handle flat = t.seen_as(g, finite().unread(), 0);
+  const Handle zero = t.value(finite(1).zeros(1).range(0, 0));
+  t.in("fc.weight", Phase::kUnscale).in_place("div_", flat, {{"other", zero}}, finite().inf(2));
+  t.mark(MarkKind::kDoorGradient, "fc.weight", flat);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].place.op, "div_");
+}
+
 TEST(Graph, an_unread_value_between_carries_the_origin_on) {
   TraceBuilder t;
   const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
@@ -365,6 +392,21 @@ TEST(Graph, a_bad_value_whose_op_was_lost_is_told_as_unwatched) {
   const Handle y = t.in("b").op("mul", {{"self", x}}, finite().nan(1), {{"other", 2}});
   t.mark(MarkKind::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n");
+}
+
+TEST(Graph, a_bad_sample_that_a_loader_puts_into_a_batch_is_bad_input) {
+  TraceBuilder t;
+  const Handle sample = t.value(finite().nan(1));
+  const Handle batch = t.in("", Phase::kData).op("stack", {{"tensors", sample}}, finite(16).nan(1));
+  t.mark(MarkKind::kBatch, "input 0", batch);
+  const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", batch}}, finite(1).nan(1));
+  t.mark(MarkKind::kLoss, "loss", l);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kBadInput);
+  EXPECT_EQ(a.findings[0].place.op, "<batch>");
+  EXPECT_EQ(a.findings[0].place.phase, Phase::kData);
 }
 
 TEST(Graph, rows_lost_after_the_origin_do_not_weaken_it) {

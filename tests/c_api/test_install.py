@@ -21,7 +21,7 @@ def run(*command, **options) -> str:
 @pytest.fixture(scope="module")
 def build() -> pathlib.Path:
     folder = os.environ.get("NANHUNT_BUILD_DIR")
-    if folder is None or not list(pathlib.Path(folder).glob("src/c_api/libnanhunt.so*")):
+    if folder is None or not list(pathlib.Path(folder).glob("lib/libnanhunt.so*")):
         pytest.skip("NANHUNT_BUILD_DIR does not name a build with libnanhunt.so (tools/test sets it)")
     if "NANHUNT_SANITIZE:STRING=\n" not in (pathlib.Path(folder) / "CMakeCache.txt").read_text():
         pytest.skip("a sanitizer's libraries cannot be linked by a consumer without it")
@@ -62,10 +62,10 @@ def test_the_shared_library_shows_nothing_but_its_interface(build):
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("nm is not installed")
-    library = next(build.glob("src/c_api/libnanhunt.so"))
+    library = next(build.glob("lib/libnanhunt.so"))
     symbols = [line.split()[-2:] for line in run(nm, "-D", "--defined-only", library).splitlines()]
     names = [name.split("@")[0] for kind, name in symbols if kind != "A"]  # A: the version itself
     assert "nanhunt_record_op" in names
     assert [name for name in names if not name.startswith("nanhunt_")] == []
-    header = (ROOT / "include/nanhunt/c_api.h").read_text()
-    assert [name for name in names if f"{name}(" not in header] == []
+    headers = "".join((ROOT / "include/nanhunt" / name).read_text() for name in ("c_api.h", "c_adapter.h"))
+    assert [name for name in names if f"{name}(" not in headers] == []

@@ -64,7 +64,9 @@ class ProbeCollector final : public Recorder {
   void on_replay(const ReplayEvent&) noexcept override {}
   void on_changed(const ChangedEvent&) noexcept override {}
   void on_probe(const ProbeEvent& e) noexcept override { texts.emplace_back(e.text); }
+  void on_note(const NoteEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
+  void on_collective(const CollectiveEvent&) noexcept override {}
   void check_contents(std::uint32_t, const ValueView&) noexcept override {}
   void on_experiment(const ExperimentRecord&) noexcept override {}
   RecorderCounters counters() const override { return {}; }

@@ -40,7 +40,9 @@ class ExperimentCollector final : public Recorder {
   void on_changed(const ChangedEvent&) noexcept override {}
   void check_contents(std::uint32_t, const ValueView&) noexcept override {}
   void on_probe(const ProbeEvent&) noexcept override {}
+  void on_note(const NoteEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
+  void on_collective(const CollectiveEvent&) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }
   RecorderCounters counters() const override { return {}; }
   std::uint64_t anomalies() const override { return 0; }

@@ -85,6 +85,9 @@ TEST_F(OperandsTest, MatrixProductsListNothing) {
   EXPECT_EQ(op_traits("sqrt_backward").elements, ElementMap::kElementwise);
   EXPECT_EQ(op_traits("aten::sqrt_backward").elements, ElementMap::kElementwise);
   EXPECT_EQ(op_traits("softmax").elements, ElementMap::kSameShape);
+  EXPECT_EQ(op_traits("aten::_softmax").elements, ElementMap::kSameShape);
+  EXPECT_EQ(op_traits("aten::_foreach_sqrt").elements, ElementMap::kElementwise);
+  EXPECT_EQ(op_traits("_foreach_addcmul_").flush, FlushRule::kSquareAdd);
   EXPECT_EQ(op_traits("no_such_op").elements, ElementMap::kNone);
 }
 

@@ -461,5 +461,32 @@ TEST_F(RowBuilderTest, AStorageWithRowsInAnEarlierBatchEndsInTheFileEvenWhenThin
   EXPECT_EQ(batch().ends_of_life.size(), 1u);
 }
 
+TEST_F(RowBuilderTest, WhatARankGivesIsReadBeforeTheCallWritesOverIt) {
+  // given a share in which something is not finite, told with its call
+  TestTensor g(DType::kF32, {2}, {1, kInf}, 10);
+  const std::vector<std::uint32_t> ranks = {0, 1, 2};
+  const std::vector<ValueView> shares = {g.value()};
+  CollectiveEvent call;
+  call.seq = builder.next_seq();
+  call.step = 3;
+  call.group = "dp";
+  call.call = 5;
+  call.reduction = Reduction::kSum;
+  call.ranks = ranks;
+  call.shares = shares;
+  builder.add_collective(call);
+  // when the op has run in place
+  g.write({kNan, kNan});
+  const TestTensor old = g.old_version();
+  add_op(builder, "allreduce_", {{"tensors", old, ArgRole::kOverwritten}}, {{"out", g}});
+  // then the op's input is the share as it was
+  ASSERT_EQ(batch().collectives.size(), 1u);
+  EXPECT_EQ(batch().collectives[0].seq, batch().ops[0].seq);
+  EXPECT_EQ(text(batch().collectives[0].group), "dp");
+  EXPECT_EQ(batch().collectives[0].ranks, ranks);
+  EXPECT_EQ(value(batch().inputs[0].value).stats.pos_inf, 1);
+  EXPECT_EQ(value(batch().outputs[0].value).stats.nan, 2);
+}
+
 }  // namespace
 }  // namespace nanhunt::record

@@ -147,6 +147,8 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.changed, from.changed);
   copy(to.probes, from.probes);
   copy(to.captures, from.captures);
+  copy(to.notes, from.notes);
+  copy(to.collectives, from.collectives);
 }
 
 // What a fake writer does, shared with the test after the recorder took the writer.

@@ -143,6 +143,20 @@ TEST(JsonReporter, edges_outside_the_chain_are_left_out) {
   EXPECT_EQ(chain["edges"].size(), 6u);
 }
 
+TEST(JsonReporter, ranks_and_the_ways_between_them_are_written) {
+  Analysis analysis = make_fault_analysis();
+  Finding& f = analysis.findings[0];
+  EXPECT_EQ(report_of(analysis)["findings"][0]["ranks"], json({0}));
+  f.ranks = {2, 5};
+  f.passages = {{{0, 1}, "recv", "", 12}};
+  f.chain.nodes[0].rank = 2;
+  const json finding = report_of(analysis)["findings"][0];
+  EXPECT_EQ(finding["ranks"], json({2, 5}));
+  EXPECT_EQ(finding["passages"], json::parse(R"([{"ranks": [0, 1], "through": "recv", "group": null, "step": 12}])"));
+  EXPECT_EQ(finding["chain"]["nodes"][0]["rank"], 2);
+  EXPECT_TRUE(finding["chain"]["nodes"][1]["rank"].is_null());
+}
+
 TEST(JsonReporter, what_varies_between_equal_runs_stands_under_volatile_alone) {
   Analysis other = make_fault_analysis();
   other.ranks[0].info.started = "2031-01-01T00:00:00Z";

@@ -243,6 +243,20 @@ class TraceBuilder {
     event.replays = {{seq_, step_, trigger, result, string(text)}};
     log_.push_back(std::move(event));
   }
+  // The next op is this call between ranks. Sequence number and step are those of now.
+  void collective(CollectiveRecord record, const std::string& group = "0") {
+    record.seq = seq_;
+    record.step = step_;
+    record.group = string(group);
+    RecordBatch event;
+    event.collectives = {record};
+    log_.push_back(std::move(event));
+  }
+  void collective_of_last_op(CollectiveRecord record, const std::string& group = "0") {
+    --seq_;
+    collective(record, group);
+    ++seq_;
+  }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;
     event.experiments = {record};
@@ -381,6 +395,7 @@ class TraceBuilder {
     add(to.norms, event.norms);
     add(to.replays, event.replays);
     add(to.changed, event.changed);
+    add(to.collectives, event.collectives);
   }
 
   std::vector<RecordBatch> log_;  // one event each, in order

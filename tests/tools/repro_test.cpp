@@ -48,11 +48,11 @@ struct Shown {
 };
 class Repro : public testing::TestWithParam<Shown> {};
 INSTANTIATE_TEST_SUITE_P(Scenarios, Repro,
-                         testing::Values(Shown{"adam-eps", "addcdiv", "NaN", "nan"}, Shown{"overflow-forward", "addmm", "Infinity", "126763"},
+                         testing::Values(Shown{"adam-eps", "addcdiv", "NaN", "nan"}, Shown{"overflow-forward", "addmm", "Infinity", "1267"},
                                          Shown{"sqrt-backward", "sqrt_backward", "Infinity", "inf"},
                                          Shown{"log-zero", "log", "-Infinity", "-inf"}, Shown{"log-negative", "log", "NaN", "nan"},
                                          Shown{"masked-softmax", "softmax", "NaN", "nan"},
-                                         Shown{"where-branch", "exp", "Infinity", "1.3189"},
+                                         Shown{"where-branch", "exp", "Infinity", "1.3"},
                                          Shown{"scale-collapse", "mm", "Infinity", ""}),
                          [](const auto& at) {
                            std::string name = at.param.scenario;

@@ -119,6 +119,8 @@ RecordBatch make_watching(std::uint32_t step) {
   batch.changed = {{seq, step, value, value + 1, seq - 1, step - 1, false}};
   batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};
   batch.captures = {{seq, step, kCapture, 4096}};
+  batch.notes = {{seq, step, kModule, 12}};
+  batch.collectives = {{seq, step, kModule, 7, CollectiveKind::kAllReduce, Reduction::kSum, -1, {0, 1}}};
   return batch;
 }
 

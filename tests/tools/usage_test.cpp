@@ -17,7 +17,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char* kVerbs[] = {"train", "report", "check", "advise", "repro", "info", "dump", "diff", "doctor"};
+constexpr const char* kVerbs[] = {"run",   "train", "report", "check", "advise", "repro",
+                                  "info", "dump",  "export", "diff",  "doctor"};
 
 TEST(Usage, help_lists_every_verb_on_stdout) {
   const Outcome run = run_nanhunt({"--help"});

@@ -144,6 +144,14 @@ std::string batch_text(const RecordBatch& batch) {
   for (const auto& row : batch.captures) {
     out.line("capture seq={} step={} file={} bytes={}", row.seq, row.step, row.file, row.bytes);
   }
+  for (const auto& row : batch.notes) {
+    out.line("note seq={} step={} text={} count={}", row.seq, row.step, row.text, row.count);
+  }
+  for (const auto& row : batch.collectives) {
+    out.line("collective seq={} step={} group={} call={} kind={} reduction={} peer={} ranks=[{}]", row.seq, row.step,
+             row.group, row.call, collective_kind_name(row.kind), reduction_name(row.reduction), row.peer,
+             fmt::join(row.ranks, " "));
+  }
   return out.take();
 }
 

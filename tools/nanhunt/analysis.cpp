@@ -2,7 +2,11 @@
 #include "tools/nanhunt/analysis.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "nanhunt/reporter.h"
+#include "reports/report_model.h"
+#include "src/core/text.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {
@@ -14,6 +18,22 @@ bool is_damaged(const Analysis& analysis) {
                      [](const RankSummary& r) { return r.health.damaged() || lost_before_salvage(r.info).damaged(); });
 }
 
+std::string verdict_line(const Analysis& analysis) {
+  std::string line(verdict_status_name(analysis.verdict.status));
+  if (is_damaged(analysis)) {
+    line += analysis.coverage.clean_end ? " (damaged trace)" : " (damaged trace, no clean end)";
+  } else if (!analysis.coverage.clean_end) {
+    line += " (no clean end: still running, or killed)";
+  }
+  line += ": ";
+  if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
+    line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
+    if (f->place.module) line += " in " + printable(*f->place.module);
+    line += ", phase " + std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) + ": ";
+  }
+  return line + printable(analysis.verdict.headline);
+}
+
 Result<Analysis> load_analysis(const std::string& run) {
   auto analysis = analyze_run(run);
   if (analysis && is_damaged(*analysis)) {
@@ -21,6 +41,16 @@ Result<Analysis> load_analysis(const std::string& run) {
         "` says what was lost.");
   }
   return analysis;
+}
+
+ReportFiles report_files(const std::string& folder) {
+  const std::filesystem::path path = folder;
+  return {(path / "report.json").string(), (path / "report.html").string()};
+}
+
+Status write_reports(const Analysis& analysis, const ReportFiles& files) {
+  if (Status written = replace_file(files.json, render_json(analysis)); !written) return written;
+  return replace_file(files.html, render_html(analysis));
 }
 
 }  // namespace nanhunt::cli

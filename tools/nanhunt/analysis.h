@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Analysing a run for a verb, with a word about damage.
+// Analysing a run for a verb, with a word about damage, and leaving the report behind.
 #pragma once
 
 #include <string>
@@ -9,7 +9,16 @@
 namespace nanhunt::cli {
 
 bool is_damaged(const Analysis& analysis);
+// "fault: overflow at mul in fc1, phase forward, step 3: ...", fit for a terminal, without an end of line.
+std::string verdict_line(const Analysis& analysis);
 // analyze_run; says on stderr when the trace is damaged.
 Result<Analysis> load_analysis(const std::string& run);
+
+struct ReportFiles {
+  std::string json, html;
+};
+// report.json and report.html in `folder`.
+ReportFiles report_files(const std::string& folder);
+Status write_reports(const Analysis& analysis, const ReportFiles& files);
 
 }  // namespace nanhunt::cli

@@ -11,7 +11,6 @@
 
 #include "reports/json_values.h"
 #include "reports/report_model.h"
-#include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
@@ -75,22 +74,6 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
   return reports::dump_json(answer) + "\n";
 }
 
-std::string as_line(const Analysis& analysis, const Outcome& out) {
-  std::string line(verdict_status_name(analysis.verdict.status));
-  if (out.damaged) {
-    line += analysis.coverage.clean_end ? " (damaged trace)" : " (damaged trace, no clean end)";
-  } else if (!analysis.coverage.clean_end) {
-    line += " (no clean end: still running, or killed)";
-  }
-  line += ": ";
-  if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
-    line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
-    if (f->place.module) line += " in " + printable(*f->place.module);
-    line += ", phase " + std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) + ": ";
-  }
-  return line + printable(analysis.verdict.headline) + "\n";
-}
-
 class CheckVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
@@ -107,7 +90,7 @@ class CheckVerb final : public Verb {
     const Outcome out = judge(*analysis, fail_on_ == "warning");
     const std::string text = json_ ? as_json(verdict_status_name(analysis->verdict.status), analysis->verdict.headline,
                                              reports::find_origin(*analysis), out)
-                                   : as_line(*analysis, out);
+                                   : verdict_line(*analysis) + "\n";
     return print_and_return(text, out.exit_status);
   }
 

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
-#include "tools/nanhunt/trace_names.h"
+#include "src/trace/trace_names.h"
 
 namespace nanhunt::cli {
+
+using trace::OpBrief;
+using trace::TraceNames;
+using trace::ValueBrief;
 
 // Where a row belongs, for --step and --module.
 struct RowPlace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, and
-// what was tried to prove a cause.
+// Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, what
+// was tried to prove a cause, and what passed between ranks.
 #include "tools/nanhunt/dump_kinds.h"
 
 namespace nanhunt::cli {
@@ -103,6 +103,31 @@ void capture_rows(const RecordBatch& batch, const TraceNames& names, const EmitR
   }
 }
 
+void note_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const NoteRecord& row : batch.notes) {
+    emit(place_of(row.seq, row.step, names), {{"seq", json_seq(row.seq)},
+                                              {"step", row.step},
+                                              {"text", name_json(names, row.text)},
+                                              {"count", json_count(row.count)}});
+  }
+}
+
+void collective_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const CollectiveRecord& row : batch.collectives) {
+    const OpBrief* op = names.op(row.seq);
+    emit(place_of(row.seq, row.step, names), {{"seq", json_seq(row.seq)},
+                                              {"step", row.step},
+                                              {"op", op == nullptr ? json() : name_json(names, op->op)},
+                                              {"module", op == nullptr ? json() : name_json(names, op->module)},
+                                              {"group", name_json(names, row.group)},
+                                              {"call", json_count(row.call)},
+                                              {"collective", collective_kind_name(row.kind)},
+                                              {"reduction", reduction_name(row.reduction)},
+                                              {"peer", row.peer < 0 ? json() : json(row.peer)},
+                                              {"ranks", row.ranks}});
+  }
+}
+
 }  // namespace
 
 std::vector<DumpKind> watch_kinds() {
@@ -121,6 +146,12 @@ std::vector<DumpKind> watch_kinds() {
        {"step", "seq", "op", "module", "mode", "dtype", "ops", "ran", "nan", "pos_inf", "neg_inf", "number", "text"},
        probe_rows},
       {"captures", true, true, {"step", "seq", "op", "module", "file", "bytes"}, capture_rows},
+      {"notes", true, false, {"step", "seq", "text", "count"}, note_rows},
+      {"collectives",
+       true,
+       true,
+       {"step", "seq", "op", "module", "group", "call", "collective", "reduction", "peer", "ranks"},
+       collective_rows},
   };
 }
 

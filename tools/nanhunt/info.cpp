@@ -17,9 +17,9 @@
 #include "reports/numbers.h"
 #include "reports/text_layout.h"
 #include "src/core/text.h"
+#include "src/trace/trace_names.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/terminal.h"
-#include "tools/nanhunt/trace_names.h"
 #include "tools/nanhunt/verb.h"
 
 namespace nanhunt::cli {
@@ -34,7 +34,8 @@ constexpr std::size_t kLabelWidth = 11;
 
 struct Contents {
   std::uint64_t ops = 0, values = 0, bad_values = 0, marks = 0, samples = 0, evidence = 0, experiments = 0, dropped = 0;
-  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0;
+  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0, notes = 0;
+  std::uint64_t collectives = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;
   std::map<std::string, std::uint64_t> by_op;
@@ -60,6 +61,8 @@ void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::
   c.changed += batch.changed.size();
   c.probes += batch.probes.size();
   c.captures += batch.captures.size();
+  c.notes += batch.notes.size();
+  c.collectives += batch.collectives.size();
   for (const ReplayRecord& replay : batch.replays) {
     if (replay.result == ReplayResult::kRefused) ++c.replays_refused;
     else if (replay.result != ReplayResult::kBegin) ++c.replayed;
@@ -79,7 +82,7 @@ void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::
 Summary summarise(AttemptTrace attempt) {
   Summary summary;
   std::map<StringId, std::uint64_t> ops;
-  TraceNames names;
+  trace::TraceNames names;
   summary.status = read_attempt(
       attempt,
       [&](const RecordBatch& batch) {
@@ -132,6 +135,8 @@ json to_json(const Summary& s) {
             {"changed_unseen", json_count(c.changed)},
             {"probes", json_count(c.probes)},
             {"captures", json_count(c.captures)},
+            {"notes", json_count(c.notes)},
+            {"collectives", json_count(c.collectives)},
             {"dropped", json_count(c.dropped)},
             {"retired_steps", json_count(s.health.steps_retired)},
             {"retired_rows", json_count(s.health.rows_retired)},
@@ -187,6 +192,7 @@ void write_text(TextLayout& out, const Summary& s) {
   }
   if (c.changed != 0) fact("Changed", plural(c.changed, "value", "values") + " that nothing watched wrote");
   if (c.probes != 0) fact("Probes", format_count(c.probes) + ": origins computed again");
+  if (c.collectives != 0) fact("Collectives", format_count(c.collectives) + ": calls in which ranks exchanged tensors");
   if (c.captures != 0) fact("Captures", plural(c.captures, "file", "files"));
   if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
   if (s.health.steps_retired != 0) {

@@ -3,11 +3,13 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,20 @@ struct Parsed {
   CLI::App* app = nullptr;
   std::unique_ptr<Verb> verb;
 };
+
+// Takes the words after `--` off the command line of a verb that wants them: nothing may parse them.
+std::vector<std::string> split_command(int& argc, char** argv) {
+  const auto entries = registered_verbs();
+  const bool takes_command = argc > 1 && std::any_of(entries.begin(), entries.end(), [&](const VerbEntry& entry) {
+                               return entry.info.takes_command && entry.info.name == argv[1];
+                             });
+  if (!takes_command) return {};
+  char** const mark = std::find(argv + 2, argv + argc, std::string_view("--"));
+  if (mark == argv + argc) return {};
+  std::vector<std::string> command(mark + 1, argv + argc);
+  argc = static_cast<int>(mark - argv);
+  return command;
+}
 
 std::string names_of(const std::vector<Parsed>& verbs) {
   std::string names;
@@ -54,6 +70,7 @@ int usage_error(const CLI::App& app, const std::vector<Parsed>& verbs, const CLI
 }
 
 int run(int argc, char** argv) {
+  const std::vector<std::string> command = split_command(argc, argv);
   CLI::App app(kAbout, "nanhunt");
   app.require_subcommand(1);
   app.set_version_flag("--version", "nanhunt " + std::string(nanhunt::version()));
@@ -77,7 +94,9 @@ int run(int argc, char** argv) {
     return usage_error(app, verbs, error, argc, argv);
   }
   for (const Parsed& one : verbs) {
-    if (one.app->parsed()) return one.verb->run();
+    if (!one.app->parsed()) continue;
+    one.verb->take_command(command);
+    return one.verb->run();
   }
   return kWrongUsage;
 }

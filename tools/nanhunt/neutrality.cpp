@@ -17,7 +17,7 @@
 #include "reports/json_values.h"
 #include "reports/numbers.h"
 #include "src/core/text.h"
-#include "tools/nanhunt/run_info.h"
+#include "src/trace/process_run_info.h"
 
 namespace nanhunt::cli {
 namespace {

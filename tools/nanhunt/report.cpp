@@ -81,11 +81,9 @@ class ReportVerb final : public Verb {
     fs::path folder = run_;
     const bool one_segment = !fs::is_directory(folder, ignored);
     if (one_segment) folder = folder.has_parent_path() ? folder.parent_path() : ".";
-    const std::string json_path = (folder / "report.json").string();
-    const std::string html_path = (folder / "report.html").string();
-    Status written = replace_file(json_path, render_json(analysis));
-    if (written) written = replace_file(html_path, render_html(analysis));
-    const std::string files = json_path + " and " + html_path;
+    const ReportFiles paths = report_files(folder.string());
+    const Status written = write_reports(analysis, paths);
+    const std::string files = paths.json + " and " + paths.html;
     TextOptions options = options_of_stdout();
     options.run = run_;
     if (written) options.written = files;

@@ -19,6 +19,7 @@
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/repro/program.h"
+#include "tools/nanhunt/repro/torch_program.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -113,6 +114,11 @@ class ReproVerb final : public Verb {
     auto attempts = choose_attempts(run_, finding.rank, std::nullopt);
     if (!attempts) return attempts.status();
     const OpFacts facts = read_facts(attempts->front(), finding.place.seq);
+    if (!facts.capture.empty()) {  // PyTorch runs keep the call itself
+      auto captured = read_capture(attempts->front().dir, facts.capture);
+      if (!captured) return captured.status();
+      if (has_torch_call(*captured)) return write_torch(finding, *captured);
+    }
     const auto op = repro_op(facts.op);
     if (!op) {
       return Status(StatusCode::kUsage, "repro: " + finding.id + " is about " + printable(finding.place.op.value_or("")) +
@@ -121,14 +127,13 @@ class ReproVerb final : public Verb {
     }
     if (facts.capture.empty()) {
       return Status(StatusCode::kNotFound,
-                    "repro: what the operation of " + finding.id + " read was not kept: captures are made when a bundled scenario "
-                    "fails (`nanhunt train`, without --no-captures).");
+                    "repro: what the operation of " + finding.id + " read was not kept: captures are made when a step is replayed "
+                    "or a bundled scenario fails (without --no-captures).");
     }
     auto captured = read_capture(attempts->front().dir, facts.capture);
     if (!captured) return captured.status();
     ReproCase what{.op = *op,
-                   .place = fmt::format("{}step {}, {}", finding.place.module ? "in " + *finding.place.module + ", " : "",
-                                        finding.place.step, phase_name(finding.place.phase)),
+                   .place = place_of(finding),
                    .inputs = {},
                    .scalars = facts.scalars,
                    .output_slot = finding.output->slot,
@@ -143,7 +148,7 @@ class ReproVerb final : public Verb {
     }
     trace::Safetensors inputs;
     if (Status taken = take_inputs(finding, *captured, what, inputs); !taken) return taken;
-    return write_files(finding, what, inputs);
+    return write_files(finding, std::string(*op), repro_program(what), inputs);
   }
 
   static Result<trace::Safetensors> read_capture(const std::string& attempt_dir, const std::string& file) {
@@ -177,7 +182,25 @@ class ReproVerb final : public Verb {
     return {};
   }
 
-  Result<std::string> write_files(const Finding& finding, const ReproCase& what, const trace::Safetensors& inputs) const {
+  Result<std::string> write_torch(const Finding& finding, const trace::Safetensors& captured) const {
+    std::optional<std::int64_t> element;
+    std::optional<double> recorded;
+    if (finding.element && finding.element->flat_index >= 0) {
+      element = finding.element->flat_index;
+      recorded = finding.element->value;
+    }
+    auto repro = torch_repro(captured, place_of(finding), element, recorded);
+    if (!repro) return repro.status();
+    return write_files(finding, repro->op, repro->program, repro->inputs);
+  }
+
+  static std::string place_of(const Finding& finding) {
+    return fmt::format("{}step {}, {}", finding.place.module ? "in " + *finding.place.module + ", " : "", finding.place.step,
+                       phase_name(finding.place.phase));
+  }
+
+  Result<std::string> write_files(const Finding& finding, const std::string& op, const std::string& text,
+                                  const trace::Safetensors& inputs) const {
     const std::filesystem::path folder = out_.empty() ? "nanhunt-repro-" + finding.id : out_;
     std::error_code error;
     if (!std::filesystem::create_directory(folder, error)) {
@@ -186,14 +209,14 @@ class ReproVerb final : public Verb {
                                                   ". Name a new folder with --out.");
     }
     if (Status written = trace::write_safetensors((folder / kInputs).string(), inputs); !written) return written;
-    if (Status written = replace_file((folder / kProgram).string(), repro_program(what)); !written) return written;
+    if (Status written = replace_file((folder / kProgram).string(), text); !written) return written;
     const std::string program = (folder / kProgram).string();
     if (!json_) {
-      return fmt::format("{} shows how {} of {} goes bad.\nNext: python3 {}\n", printable(program), what.op, finding.id,
+      return fmt::format("{} shows how {} of {} goes bad.\nNext: python3 {}\n", printable(program), op, finding.id,
                          printable(program));
     }
     return reports::dump_json({{"finding", finding.id},
-                               {"op", what.op},
+                               {"op", op},
                                {"program", reports::json_text(program)},
                                {"inputs", reports::json_text((folder / kInputs).string())}}) +
            "\n";

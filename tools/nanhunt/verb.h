@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,8 @@ class Verb {
   virtual ~Verb() = default;
   virtual void declare(CLI::App& app) = 0;  // options; `app` is the verb's own subcommand
   virtual int run() = 0;                    // exit status
+  // With VerbInfo::takes_command: the words after `--`, as they are. Before run().
+  virtual void take_command(std::vector<std::string> command) { static_cast<void>(command); }
 };
 
 struct VerbInfo {
@@ -27,6 +30,7 @@ struct VerbInfo {
   std::string_view name;
   std::string_view summary;        // one line
   std::string_view exit_statuses;  // lines "N  meaning", shown below the options
+  bool takes_command = false;      // what stands after `--` is somebody else's command line: never parsed
 };
 
 struct VerbEntry {

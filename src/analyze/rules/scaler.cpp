@@ -48,6 +48,7 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   if (!may_be_scaled || birth.kind != BirthKind::kOp) return Excuse::kNone;
   if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return Excuse::kNone;
   if (!may_be_magnitude(c)) return Excuse::kNone;
+  if (c.call != nullptr && c.call->unknown.empty() && !c.call->can_pass) return Excuse::kNone;  // no scale did that
   const ScaleTrial& trial = birth.trial;
   const bool scaled = trial.scaled && (trial.ended > 0 || scaler.seen());
   if (!scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;

@@ -10,7 +10,8 @@ int main(int argc, char** argv) {
   nanhunt_output out = {"out", {y, NANHUNT_F32, 1, sizes, NULL, 2, 0, 0}};
   nanhunt_op op = {sizeof op, 0, 0, NANHUNT_PHASE_LOSS, "<loss>", "log", "", NANHUNT_F32, &in, 1, &out, 1, NULL, 0};
   nanhunt_mark loss = {sizeof loss, 0, 0, NANHUNT_LOSS, "loss", {y, NANHUNT_F32, 1, sizes, NULL, 2, 0, 0}};
-  nanhunt_recorder_options options = {sizeof options, argc > 1 ? argv[1] : "run", "a C loop", "cpu", 0, 1, 0, 0, 0};
+  nanhunt_recorder_options options = {.struct_size = sizeof options, .run_dir = argc > 1 ? argv[1] : "run",
+                                      .framework = "a C loop", .device = "cpu", .world_size = 1};
   nanhunt_recorder* recorder = NULL;
   char* report = NULL;
   int ok = nanhunt_recorder_open(&options, &recorder) == NANHUNT_OK &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/nanhunt/trace_names.h"
+#include "src/trace/trace_names.h"
 
-namespace nanhunt::cli {
+namespace nanhunt::trace {
 namespace {
 
 constexpr std::size_t kMaxNames = 1u << 20;
@@ -51,4 +51,4 @@ const LayoutRecord* TraceNames::layout(LayoutId id) const { return find_in(layou
 const ValueBrief* TraceNames::value(ValueId id) const { return find_in(values_, id); }
 const OpBrief* TraceNames::op(std::uint64_t seq) const { return find_in(ops_, seq); }
 
-}  // namespace nanhunt::cli
+}  // namespace nanhunt::trace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/nanhunt/run_info.h"
+#include "src/trace/process_run_info.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 #include "src/core/version.h"
 
-namespace nanhunt::cli {
+namespace nanhunt {
 namespace {
 
 std::string now_utc() {
@@ -37,4 +37,4 @@ RunInfo make_run_info() {
   return info;
 }
 
-}  // namespace nanhunt::cli
+}  // namespace nanhunt

@@ -11,7 +11,7 @@
 
 #include "nanhunt/trace.h"
 
-namespace nanhunt::cli {
+namespace nanhunt::trace {
 
 // What is remembered of a value.
 struct ValueBrief {
@@ -45,4 +45,4 @@ class TraceNames {
   std::deque<std::uint64_t> op_order_;
 };
 
-}  // namespace nanhunt::cli
+}  // namespace nanhunt::trace

@@ -4,8 +4,8 @@
 
 #include "nanhunt/trace.h"
 
-namespace nanhunt::cli {
+namespace nanhunt {
 
 RunInfo make_run_info();
 
-}  // namespace nanhunt::cli
+}  // namespace nanhunt

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C interface for adapters: whatever watches a framework from another language (hooks/torch does, by ctypes).
+ * Names, layouts and calls are told once and get a number; after that an op is a row of integers and one call.
+ * It also lends out what adapters need of the library's own arithmetic: reading tensors, and foreseeing an update.
+ *
+ * As in c_api.h: nothing throws, prints or exits; calls on one recorder must not overlap; what a call is given is
+ * borrowed until it returns. Data is in host memory. */
+#pragma once
+
+#include "nanhunt/c_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Numbers for texts, layouts and calls: from 0, the same for the same content, good while the recorder is open.
+ * -1: refused, see nanhunt_last_error(). Text number 0 is "". */
+NANHUNT_API int64_t nanhunt_intern_text(nanhunt_recorder* recorder, const char* text);
+/* strides in elements; NULL: row-major without gaps. */
+NANHUNT_API int64_t nanhunt_intern_layout(nanhunt_recorder* recorder, int32_t dtype, int32_t ndim, const int64_t* sizes,
+                                          const int64_t* strides);
+typedef struct nanhunt_call {
+  uint32_t struct_size;
+  int32_t compute_dtype;          /* in which the kernel computes before it stores */
+  const char* op;                 /* dispatcher name without prefix: "addmm" */
+  const char* const* input_slots; /* input_count names; one may occur more than once */
+  const int32_t* input_roles;     /* NANHUNT_READ, ...; NULL: all are read */
+  size_t input_count;
+  const char* const* output_slots;
+  size_t output_count;
+  const char* const* scalar_names;
+  size_t scalar_count;
+} nanhunt_call;
+NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhunt_call* call);
+
+/* Rows of 64-bit words, one after the other. A value is four words:
+ *   data (address; 0: not available), identity, offset (in elements from the start of the storage), layout number
+ * where identity = storage << 24 | version; 0: unknown. A version that would pass 2^24 - 1 needs a new storage number.
+ *   op       NANHUNT_ROW_OP, call, step, micro_batch, phase, module text, call site text,
+ *            inputs, outputs (as many values as the call has), scalars (bits of a double each)
+ *   mark     NANHUNT_ROW_MARK, kind, step, micro_batch, path text, value
+ *   release  NANHUNT_ROW_RELEASE, storage
+ *   check    NANHUNT_ROW_CHECK, step, value: contents are compared with their record, where there is one
+ * Rows up to the first wrong one are recorded; that one and what follows are refused (NANHUNT_USAGE). */
+enum { NANHUNT_ROW_OP = 1, NANHUNT_ROW_MARK = 2, NANHUNT_ROW_RELEASE = 3, NANHUNT_ROW_CHECK = 4 };
+NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count);
+/* Ops whose outputs were not finite so far. */
+NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder);
+/* The attempt's folder; valid while the recorder is open. */
+NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
+
+/* What a sentinel found in one step: include/nanhunt/event.h has the meaning of each field, here and below. */
+typedef struct nanhunt_health {
+  uint32_t struct_size;
+  uint32_t step;
+  uint32_t bad; /* 1 << NANHUNT_LOSS, ...; 1 << 16: foreseen by the pre-audit; 1 << 17: changed unseen */
+  uint32_t bad_tensors;
+  const char* first_bad;
+  double gradient_norm, weight_norm; /* NaN: not known */
+} nanhunt_health;
+NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_health* health);
+
+/* Norm and largest magnitude of a gradient (NANHUNT_DOOR_GRADIENT) or parameter (NANHUNT_PARAMETER). */
+NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,
+                                               double norm, double amax);
+
+/* Trigger and result of a replay: ReplayTrigger, ReplayResult. Rows between a begin (0) and its result are the replay's. */
+NANHUNT_API nanhunt_status nanhunt_record_replay(nanhunt_recorder* recorder, uint32_t step, int32_t trigger,
+                                                 int32_t result, const char* text);
+
+/* Contents that nothing watched wrote. `value`: the four words. since_seq: all ones: unknown. */
+NANHUNT_API nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step, const int64_t* value,
+                                                  uint64_t since_seq, uint32_t since_step, int32_t opaque);
+
+/* How an op was computed again: ProbeEvent. `seq`: the op's, from nanhunt_recorder_next_seq(). */
+typedef struct nanhunt_probe {
+  uint32_t struct_size;
+  uint32_t step;
+  uint64_t seq;
+  int32_t mode, dtype;
+  uint32_t ops;
+  int32_t ran;
+  int64_t nan, pos_inf, neg_inf, flat_index;
+  double number;
+  const char* text;
+} nanhunt_probe;
+NANHUNT_API nanhunt_status nanhunt_record_probe(nanhunt_recorder* recorder, const nanhunt_probe* probe);
+NANHUNT_API nanhunt_status nanhunt_record_capture(nanhunt_recorder* recorder, uint64_t seq, uint32_t step,
+                                                  const char* file, uint64_t bytes);
+/* A call in which ranks exchange tensors: CollectiveEvent in event.h. Told before the call runs, while the shares can be
+ * read; its op row, phase NANHUNT_PHASE_COMM, follows when the result can be. */
+enum {
+  NANHUNT_ALLREDUCE = 0, NANHUNT_BROADCAST, NANHUNT_ALLGATHER, NANHUNT_REDUCE_SCATTER, NANHUNT_ALLTOALL, NANHUNT_REDUCE,
+  NANHUNT_SCATTER, NANHUNT_GATHER, NANHUNT_SEND, NANHUNT_RECV, NANHUNT_BARRIER
+};
+enum { NANHUNT_NO_REDUCTION = 0, NANHUNT_SUM, NANHUNT_AVG, NANHUNT_MIN, NANHUNT_MAX, NANHUNT_PRODUCT };
+typedef struct nanhunt_collective {
+  uint32_t struct_size;
+  uint32_t step;
+  uint64_t seq;         /* of its op row: nanhunt_recorder_next_seq() when that is the next one; all ones: not recorded */
+  const char* group;    /* name of the process group, the same on all its ranks */
+  uint64_t call;        /* from 0: all collectives of this rank in the group are counted together, the sends to one peer and
+                           the receives from one peer each for themselves */
+  int32_t kind;         /* NANHUNT_ALLREDUCE, ... */
+  int32_t reduction;    /* NANHUNT_SUM, ... */
+  int32_t peer;         /* global rank of the root, or of the other end of a send or receive; -1: none */
+  const uint32_t* ranks; /* of the group, as global ranks */
+  size_t rank_count;
+  const int64_t* shares; /* what this rank gives: four words each, as in rows; the op names them again as inputs */
+  size_t share_count;
+} nanhunt_collective;
+NANHUNT_API nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhunt_collective* collective);
+/* The number that the next op row will get. */
+NANHUNT_API uint64_t nanhunt_recorder_next_seq(const nanhunt_recorder* recorder);
+
+/* What was not watched, and how often so far: "sparse tensors", 12. The last count told of a text is the one that
+ * counts; the report lists them under coverage. */
+NANHUNT_API nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint32_t step, const char* text,
+                                               uint64_t count);
+
+/* Reading tensors. `values`: data address and layout number of each. */
+enum { NANHUNT_READ_NORM = 1, NANHUNT_READ_CHECKSUM = 2 };
+enum { NANHUNT_HAS_NAN = 1, NANHUNT_HAS_POS_INF = 2, NANHUNT_HAS_NEG_INF = 4 };
+typedef struct nanhunt_reading {
+  double norm, amax;   /* over the finite elements; norm is NaN or infinite where an element is */
+  uint64_t checksum;   /* 0 unless NANHUNT_READ_CHECKSUM was asked for */
+  uint32_t bad;        /* NANHUNT_HAS_NAN | ... */
+  uint32_t reserved;
+} nanhunt_reading;
+/* One pass over each. *bad gets the number of tensors that are not finite; integers never are. */
+NANHUNT_API nanhunt_status nanhunt_read(nanhunt_recorder* recorder, const int64_t* values, size_t count, int32_t what,
+                                        nanhunt_reading* readings, size_t* bad);
+
+/* TensorStats of one tensor, at level sums (include/nanhunt/tensor_stats.h). */
+typedef struct nanhunt_stats {
+  uint32_t struct_size;
+  int64_t numel, nan, pos_inf, neg_inf, zero, subnormal, first_bad; /* first_bad: row-major; -1: none */
+  double min, max, amax, amin_nonzero, sum, sum_sq;                 /* NaN: there are none */
+} nanhunt_stats;
+NANHUNT_API nanhunt_status nanhunt_tensor_stats(const nanhunt_value* value, nanhunt_stats* stats);
+
+/* What an optimizer is about to do to one parameter: src/hunt/pre_audit.h. */
+typedef struct nanhunt_audit_options {
+  uint32_t struct_size;
+  int32_t fused, nesterov;
+  const char* algorithm; /* "sgd", "adam", "adamw" */
+  double lr, momentum, beta1, beta2, eps, weight_decay;
+} nanhunt_audit_options;
+typedef struct nanhunt_audit_memory { /* zeroed with known = 0: nothing is known */
+  double first, param;
+  int32_t balanced, known;
+} nanhunt_audit_memory;
+typedef struct nanhunt_audit {
+  uint32_t struct_size;
+  int32_t read_elements, trips;
+  int64_t zero_over_zero, x_over_zero, bad_denominators, bad_updates, bad_state, first_index;
+} nanhunt_audit;
+/* `values`: data address and layout number of gradient, parameter, first and second moment; address 0: there is none.
+ * `step` counts the coming one. grad_amax: NaN: not known. `memory` is read and renewed. */
+NANHUNT_API nanhunt_status nanhunt_pre_audit(nanhunt_recorder* recorder, const nanhunt_audit_options* options,
+                                             const int64_t* values, int64_t step, double grad_amax,
+                                             nanhunt_audit_memory* memory, nanhunt_audit* result);
+
+/* Which bad steps are worth a replay: src/hunt/trip_policy.h. */
+typedef struct nanhunt_trip_policy nanhunt_trip_policy;
+enum { NANHUNT_TRIP_NONE = 0, NANHUNT_TRIP_REPLAY = 1, NANHUNT_TRIP_WAITS = 2, NANHUNT_TRIP_SPENT = 3 };
+NANHUNT_API nanhunt_trip_policy* nanhunt_trip_policy_new(uint32_t max_trips, uint32_t distance); /* 0: 10 and 100 */
+/* harm: 0 none, 1 gradients only and a dynamic scaler holds the optimizer back, 2 anything else. -1: wrong argument. */
+NANHUNT_API int32_t nanhunt_trip_policy_judge(nanhunt_trip_policy* policy, uint32_t step, int32_t harm);
+NANHUNT_API void nanhunt_trip_policy_free(nanhunt_trip_policy* policy);
+
+/* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read
+ * as the caller asks for more. `stream` is a struct ArrowArrayStream of the Arrow C stream interface, which is filled
+ * here and released by the caller. A damaged trace gives what can be read of it. */
+struct ArrowArrayStream;
+NANHUNT_API nanhunt_status nanhunt_records(const char* run, const char* kind, struct ArrowArrayStream* stream);
+/* The kinds there are, with spaces between: "ops values marks ...". */
+NANHUNT_API const char* nanhunt_record_kinds(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is behind a nanhunt_recorder, and the frame of every call that records.
+#pragma once
+
+#include <memory>
+
+#include "nanhunt/c_api.h"
+#include "src/c_api/calls.h"
+#include "src/c_api/convert.h"
+#include "src/c_api/error.h"
+#include "src/c_api/layouts.h"
+#include "src/record/recorder.h"
+
+// C sees only the name.
+struct nanhunt_recorder {
+  std::unique_ptr<nanhunt::record::NumberingRecorder> recorder;
+  nanhunt::c_api::Converter converter;
+  nanhunt::c_api::LayoutTable layouts;
+  nanhunt::c_api::CallTable calls;
+};
+
+namespace nanhunt::c_api {
+
+// Misuse that `body` throws becomes NANHUNT_USAGE.
+template <typename F>
+nanhunt_status checked(F&& body) noexcept {
+  return guarded([&]() -> nanhunt_status {
+    try {
+      body();
+    } catch (const Misuse& error) {
+      return fail(NANHUNT_USAGE, error.what());
+    }
+    return NANHUNT_OK;
+  });
+}
+
+// An event that is wrong is refused whole; the run goes on.
+template <typename F>
+nanhunt_status recording(nanhunt_recorder* handle, F&& body) noexcept {
+  return checked([&] {
+    if (handle == nullptr) throw Misuse("expected a recorder, got NULL: open one first");
+    body(*handle);
+  });
+}
+
+}  // namespace nanhunt::c_api

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sentinel and its replays have to say, beside ops.
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanhunt/c_adapter.h"
+#include "src/c_api/handle.h"
+
+namespace nanhunt::c_api {
+namespace {
+
+static_assert(NANHUNT_BARRIER == static_cast<int>(CollectiveKind::kBarrier));
+static_assert(NANHUNT_PRODUCT == static_cast<int>(Reduction::kProduct));
+
+constexpr std::uint32_t kHealthBits = ((1u << (NANHUNT_LABEL + 1)) - 1) | kHealthAudit | kHealthChanged;
+
+// It becomes a path below the attempt's folder when the run is looked at.
+void check_file_name(std::string_view name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos) {
+    throw Misuse("nanhunt_record_capture: expected the name of a file in the captures folder, got '" +
+                 std::string(name.substr(0, 200)) + "'");
+  }
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api
+
+using namespace nanhunt;
+using namespace nanhunt::c_api;
+
+extern "C" {
+
+nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_health* health) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    nanhunt_health defaults{};
+    defaults.gradient_norm = defaults.weight_norm = std::numeric_limits<double>::quiet_NaN();
+    const nanhunt_health given = sized_copy("nanhunt_record_health", health, defaults);
+    if ((given.bad & ~kHealthBits) != 0) {
+      throw Misuse("nanhunt_record_health: bad has bits that mean nothing: " + std::to_string(given.bad & ~kHealthBits));
+    }
+    to.recorder->on_health({given.step, given.bad, given.bad_tensors, text_of(given.first_bad), given.gradient_norm,
+                            given.weight_norm});
+  });
+}
+
+nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,
+                                   double norm, double amax) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    if (kind != NANHUNT_DOOR_GRADIENT && kind != NANHUNT_PARAMETER) {
+      throw Misuse("nanhunt_record_norm: expected NANHUNT_DOOR_GRADIENT or NANHUNT_PARAMETER, got " +
+                   std::to_string(kind));
+    }
+    to.recorder->on_norm({step, static_cast<MarkKind>(kind), text_of(path), norm, amax});
+  });
+}
+
+nanhunt_status nanhunt_record_replay(nanhunt_recorder* recorder, uint32_t step, int32_t trigger, int32_t result,
+                                     const char* text) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    to.recorder->on_replay({step, enum_of("trigger", trigger, ReplayTrigger::kUser),
+                            enum_of("result", result, ReplayResult::kRefused), text_of(text)});
+  });
+}
+
+nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step, const int64_t* value,
+                                      uint64_t since_seq, uint32_t since_step, int32_t opaque) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    if (value == nullptr) throw Misuse("nanhunt_record_changed: expected the four words of a value, got NULL");
+    to.recorder->on_changed({step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step,
+                             opaque != 0});
+  });
+}
+
+nanhunt_status nanhunt_record_probe(nanhunt_recorder* recorder, const nanhunt_probe* probe) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    nanhunt_probe defaults{};
+    defaults.ops = 1;
+    defaults.flat_index = -1;
+    const nanhunt_probe given = sized_copy("nanhunt_record_probe", probe, defaults);
+    ProbeEvent event;
+    event.seq = given.seq;
+    event.step = given.step;
+    event.mode = enum_of("mode", given.mode, ProbeMode::kWider);
+    event.dtype = enum_of("dtype", given.dtype, DType::kBool);
+    event.ops = given.ops;
+    event.ran = given.ran != 0;
+    event.nan = given.nan;
+    event.pos_inf = given.pos_inf;
+    event.neg_inf = given.neg_inf;
+    event.flat_index = given.flat_index;
+    event.number = given.number;
+    event.text = text_of(given.text);
+    if (event.ops == 0) throw Misuse("nanhunt_record_probe: ops: expected 1 or more, got 0");
+    if (event.nan < 0 || event.pos_inf < 0 || event.neg_inf < 0) {
+      throw Misuse("nanhunt_record_probe: expected counts of 0 and more");
+    }
+    to.recorder->on_probe(event);
+  });
+}
+
+nanhunt_status nanhunt_record_capture(nanhunt_recorder* recorder, uint64_t seq, uint32_t step, const char* file,
+                                      uint64_t bytes) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    check_file_name(text_of(file));
+    to.recorder->on_capture({seq, step, text_of(file), bytes});
+  });
+}
+
+nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint32_t step, const char* text, uint64_t count) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    if (text_of(text).empty()) throw Misuse("nanhunt_record_note: expected what was not watched, got no text");
+    to.recorder->on_note({step, text_of(text), count});
+  });
+}
+
+nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhunt_collective* collective) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    nanhunt_collective defaults{};
+    defaults.seq = kNoSeq;
+    defaults.peer = -1;
+    const nanhunt_collective given = sized_copy("nanhunt_record_collective", collective, defaults);
+    if (given.ranks == nullptr && given.rank_count != 0) throw Misuse("nanhunt_record_collective: expected ranks, got NULL");
+    if (given.shares == nullptr && given.share_count != 0) throw Misuse("nanhunt_record_collective: expected shares, got NULL");
+    if (given.peer < -1) throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
+    std::vector<ValueView> shares;
+    for (std::size_t i = 0; i < given.share_count; ++i)
+      shares.push_back(to.layouts.value("nanhunt_record_collective", given.shares + i * kValueWords));
+    CollectiveEvent event;
+    event.seq = given.seq;
+    event.step = given.step;
+    event.group = text_of(given.group);
+    event.call = given.call;
+    event.kind = enum_of("kind", given.kind, CollectiveKind::kBarrier);
+    event.reduction = enum_of("reduction", given.reduction, Reduction::kProduct);
+    event.peer = given.peer;
+    event.ranks = {given.ranks, given.rank_count};
+    event.shares = shares;
+    to.recorder->on_collective(event);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interface for adapters as a careless caller uses it.
+#include "tests/c_api/adapter_fixture.h"
+
+namespace nanhunt::c_api_tests {
+namespace {
+
+TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
+  nanhunt_health health{};
+  health.struct_size = sizeof health;
+  health.step = 3;
+  health.bad = 1u << NANHUNT_DOOR_GRADIENT | 1u << 16;
+  health.bad_tensors = 2;
+  health.first_bad = "fc1.weight";
+  health.gradient_norm = INFINITY;
+  ASSERT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(nanhunt_record_norm(recorder_, 3, NANHUNT_DOOR_GRADIENT, "fc1.weight", NAN, 2.5), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 0, ""), NANHUNT_OK);
+  ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 4, "the batch is gone"), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_changed(recorder_, 3, value(x_.data(), 1).data(), 0, 2, 1), NANHUNT_OK);
+  nanhunt_probe probe{};
+  probe.struct_size = sizeof probe;
+  probe.mode = 2;
+  probe.dtype = NANHUNT_F64;
+  probe.ops = 1;
+  probe.ran = 1;
+  probe.number = 7;
+  ASSERT_EQ(nanhunt_record_probe(recorder_, &probe), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_capture(recorder_, 0, 3, "op-0.safetensors", 128), NANHUNT_OK);
+
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.health, SizeIs(1));
+  EXPECT_EQ(all.health[0].bad, 1u << 1 | 1u << 16);
+  ASSERT_THAT(all.norms, SizeIs(1));
+  EXPECT_TRUE(std::isnan(all.norms[0].norm));
+  ASSERT_THAT(all.replays, SizeIs(2));
+  EXPECT_EQ(all.replays[1].result, nanhunt::ReplayResult::kRefused);
+  ASSERT_THAT(all.changed, SizeIs(1));
+  EXPECT_TRUE(all.changed[0].opaque);
+  EXPECT_NE(all.changed[0].before, 0u);
+  ASSERT_THAT(all.probes, SizeIs(1));
+  EXPECT_EQ(all.probes[0].mode, nanhunt::ProbeMode::kWider);
+  ASSERT_THAT(all.captures, SizeIs(1));
+  EXPECT_EQ(all.captures[0].bytes, 128u);
+}
+
+TEST_F(CAdapter, the_last_count_of_a_note_is_in_the_report) {
+  ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_note(recorder_, 0, "sparse tensors", 3), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_note(recorder_, 0, "quantized tensors", 1), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_note(recorder_, 4, "sparse tensors", 12), NANHUNT_OK);
+  EXPECT_EQ(nanhunt_record_note(recorder_, 4, "", 12), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_note(recorder_, 4, nullptr, 12), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_note(nullptr, 4, "x", 12), NANHUNT_USAGE);
+  EXPECT_THAT(close_and_read().notes, SizeIs(3));
+  char* text = nullptr;
+  ASSERT_EQ(nanhunt_report(folder_.c_str(), NANHUNT_JSON, &text, nullptr), NANHUNT_OK);
+  EXPECT_THAT(text, HasSubstr("\"sparse tensors (12)\""));
+  EXPECT_THAT(text, HasSubstr("\"quantized tensors (1)\""));
+  EXPECT_THAT(text, Not(HasSubstr("sparse tensors (3)")));
+  nanhunt_free(text);
+}
+
+TEST_F(CAdapter, what_a_rank_gives_to_others_is_read_before_the_call_writes_over_it) {
+  // given a share that is not finite
+  x_[1] = INFINITY;
+  const std::array<std::uint32_t, 2> ranks = {0, 3};
+  const Words share = value(x_.data(), 1);
+  nanhunt_collective collective{};
+  collective.struct_size = sizeof collective;
+  collective.step = 3;
+  collective.seq = nanhunt_recorder_next_seq(recorder_);
+  collective.group = "dp";
+  collective.call = 7;
+  collective.kind = NANHUNT_REDUCE;
+  collective.reduction = NANHUNT_SUM;
+  collective.peer = 3;
+  collective.ranks = ranks.data();
+  collective.rank_count = ranks.size();
+  collective.shares = share.data();
+  collective.share_count = 1;
+  // when
+  ASSERT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_OK) << nanhunt_last_error();
+  // then
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.collectives, SizeIs(1));
+  const nanhunt::CollectiveRecord& row = all.collectives[0];
+  EXPECT_EQ(row.seq, 0u);
+  EXPECT_EQ(row.call, 7u);
+  EXPECT_EQ(row.kind, nanhunt::CollectiveKind::kReduce);
+  EXPECT_EQ(row.reduction, nanhunt::Reduction::kSum);
+  EXPECT_EQ(row.peer, 3);
+  EXPECT_EQ(row.ranks, (std::vector<std::uint32_t>{0, 3}));
+  ASSERT_THAT(all.values, SizeIs(1));
+  EXPECT_EQ(all.values[0].stats.pos_inf, 1);
+}
+
+TEST_F(CAdapter, wrong_calls_between_ranks_are_refused) {
+  nanhunt_collective collective{};
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_collective(recorder_, nullptr), NANHUNT_USAGE);
+  collective.struct_size = sizeof collective;
+  collective.kind = 11;
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE);
+  collective.kind = 0;
+  collective.reduction = 6;
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE);
+  collective.reduction = 0;
+  collective.peer = -2;
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE);
+  collective.peer = -1;
+  collective.rank_count = 2;
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE) << "no ranks";
+  collective.rank_count = 0;
+  collective.share_count = 1;
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE) << "no shares";
+  const Words no_layout = {0, 0, 0, 77};
+  collective.shares = no_layout.data();
+  EXPECT_EQ(nanhunt_record_collective(recorder_, &collective), NANHUNT_USAGE) << "no such layout";
+  EXPECT_THAT(close_and_read().collectives, IsEmpty());
+}
+
+TEST_F(CAdapter, wrong_watching_is_refused) {
+  nanhunt_health health{};
+  EXPECT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_USAGE);
+  health.struct_size = sizeof health;
+  health.bad = 1u << 20;
+  EXPECT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_health(recorder_, nullptr), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_norm(recorder_, 0, NANHUNT_LOSS, "x", 0, 0), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_replay(recorder_, 0, 9, 0, ""), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_replay(recorder_, 0, 0, 5, ""), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_changed(recorder_, 0, nullptr, 0, 0, 0), NANHUNT_USAGE);
+  const Words no_layout = {0, 0, 0, 77};
+  EXPECT_EQ(nanhunt_record_changed(recorder_, 0, no_layout.data(), 0, 0, 0), NANHUNT_USAGE);
+  nanhunt_probe probe{};
+  probe.struct_size = sizeof probe;
+  EXPECT_EQ(nanhunt_record_probe(recorder_, &probe), NANHUNT_USAGE) << "no ops";
+  probe.ops = 1;
+  probe.mode = 3;
+  EXPECT_EQ(nanhunt_record_probe(recorder_, &probe), NANHUNT_USAGE);
+  for (const char* file : {"", "..", "../x", "/etc/passwd", static_cast<const char*>(nullptr)}) {
+    EXPECT_EQ(nanhunt_record_capture(recorder_, 0, 0, file, 1), NANHUNT_USAGE);
+  }
+  EXPECT_EQ(nanhunt_record_norm(nullptr, 0, NANHUNT_PARAMETER, "x", 0, 0), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_anomalies(nullptr), 0u);
+  EXPECT_STREQ(nanhunt_recorder_folder(nullptr), "");
+  EXPECT_EQ(nanhunt_recorder_next_seq(nullptr), 0u);
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.health, IsEmpty());
+  EXPECT_THAT(all.captures, IsEmpty());
+}
+
+TEST_F(CAdapter, tensors_are_read_for_norm_badness_and_checksum) {
+  const std::array<float, 2> good = {3, -4}, bad = {NAN, INFINITY}, down = {1, -INFINITY};
+  const std::array<std::int64_t, 2> whole = {1, 2};
+  const std::int64_t integers = nanhunt_intern_layout(recorder_, NANHUNT_I64, 1, sizes_.data(), nullptr);
+  const Words values = {address(good.data()), layout_, address(bad.data()),   layout_,
+                        address(down.data()), layout_, address(whole.data()), integers};
+  std::array<nanhunt_reading, 4> readings{};
+  std::size_t count = 9;
+  ASSERT_EQ(nanhunt_read(recorder_, values.data(), 4, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(), &count),
+            NANHUNT_OK)
+      << nanhunt_last_error();
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(readings[0].norm, 5);
+  EXPECT_EQ(readings[0].amax, 4);
+  EXPECT_EQ(readings[0].bad, 0u);
+  EXPECT_TRUE(std::isnan(readings[1].norm));
+  EXPECT_EQ(readings[1].bad, static_cast<std::uint32_t>(NANHUNT_HAS_NAN | NANHUNT_HAS_POS_INF));
+  EXPECT_TRUE(std::isinf(readings[2].norm));
+  EXPECT_EQ(readings[2].amax, 1);
+  EXPECT_EQ(readings[2].bad, static_cast<std::uint32_t>(NANHUNT_HAS_NEG_INF));
+  EXPECT_EQ(readings[3].bad, 0u);
+  EXPECT_NE(readings[0].checksum, readings[2].checksum);
+
+  ASSERT_EQ(nanhunt_read(recorder_, values.data(), 4, 0, readings.data(), &count), NANHUNT_OK);
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(readings[0].checksum, 0u);
+  EXPECT_EQ(readings[1].bad, static_cast<std::uint32_t>(NANHUNT_HAS_NAN | NANHUNT_HAS_POS_INF));
+  EXPECT_EQ(nanhunt_read(recorder_, nullptr, 0, 0, nullptr, nullptr), NANHUNT_OK);
+}
+
+TEST_F(CAdapter, wrong_readings_are_refused) {
+  nanhunt_reading reading{};
+  std::size_t bad = 7;
+  const Words no_data = {0, layout_}, no_layout = {address(x_.data()), 9};
+  EXPECT_EQ(nanhunt_read(recorder_, nullptr, 1, 0, &reading, &bad), NANHUNT_USAGE);
+  EXPECT_EQ(bad, 0u);
+  EXPECT_EQ(nanhunt_read(recorder_, no_data.data(), 1, 0, nullptr, &bad), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_read(recorder_, no_data.data(), 1, 0, &reading, &bad), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_read(recorder_, no_layout.data(), 1, 0, &reading, &bad), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_read(recorder_, no_layout.data(), 1, 4, &reading, &bad), NANHUNT_USAGE);
+}
+
+TEST_F(CAdapter, statistics_of_a_tensor_say_where_there_are_none) {
+  const std::array<float, 2> numbers = {-2, NAN};
+  nanhunt_value given{numbers.data(), NANHUNT_F32, 1, sizes_.data(), nullptr, 0, 0, 0};
+  nanhunt_stats stats{};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(nanhunt_tensor_stats(&given, &stats), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(stats.numel, 2);
+  EXPECT_EQ(stats.nan, 1);
+  EXPECT_EQ(stats.first_bad, 1);
+  EXPECT_EQ(stats.min, -2);
+  EXPECT_EQ(stats.amax, 2);
+  EXPECT_EQ(stats.sum_sq, 4);
+  const std::array<float, 2> nothing = {NAN, INFINITY};
+  given.data = nothing.data();
+  stats.sum_sq = 1;
+  stats.struct_size = offsetof(nanhunt_stats, sum_sq);
+  ASSERT_EQ(nanhunt_tensor_stats(&given, &stats), NANHUNT_OK);
+  EXPECT_TRUE(std::isnan(stats.max));
+  EXPECT_EQ(stats.sum_sq, 1) << "beyond what the caller has";
+  given.data = nullptr;
+  EXPECT_EQ(nanhunt_tensor_stats(&given, &stats), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_tensor_stats(nullptr, &stats), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_tensor_stats(&given, nullptr), NANHUNT_USAGE);
+}
+
+class CAudit : public CAdapter {
+ protected:
+  nanhunt_audit_options adam() const {
+    nanhunt_audit_options adam{};
+    adam.struct_size = sizeof adam;
+    adam.algorithm = "adam";
+    adam.lr = 1e-3;
+    adam.beta1 = 0.9;
+    adam.beta2 = 0.999;
+    adam.eps = 1e-8;
+    return adam;
+  }
+  Words values() const {
+    return {address(grad_.data()), layout_, address(param_.data()), layout_, address(first_.data()), layout_,
+            address(second_.data()), layout_};
+  }
+  std::array<float, 2> grad_ = {0, 0}, param_ = {1, 1}, first_ = {0, 0}, second_ = {0, 0};
+  nanhunt_audit_memory memory_{};
+  nanhunt_audit result_{sizeof result_, 0, 0, 0, 0, 0, 0, 0, 0};
+};
+
+TEST_F(CAudit, a_denominator_of_zero_is_foreseen_and_with_its_eps_it_is_not) {
+  nanhunt_audit_options options = adam();
+  options.eps = 0;
+  ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 1, 0, &memory_, &result_), NANHUNT_OK)
+      << nanhunt_last_error();
+  EXPECT_EQ(result_.trips, 1);
+  EXPECT_EQ(result_.zero_over_zero, 2);
+  EXPECT_EQ(result_.first_index, 0);
+
+  memory_ = {};
+  options.eps = 1e-8;
+  ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 1, 0, &memory_, &result_), NANHUNT_OK);
+  EXPECT_EQ(result_.trips, 0);
+  EXPECT_EQ(result_.read_elements, 1) << "nothing was known";
+  EXPECT_EQ(memory_.known, 1);
+  ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 2, 0, &memory_, &result_), NANHUNT_OK);
+  EXPECT_EQ(result_.read_elements, 0) << "the memory decides";
+  ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 2, 0, nullptr, &result_), NANHUNT_OK);
+}
+
+TEST_F(CAudit, wrong_questions_are_refused) {
+  nanhunt_audit_options options = adam();
+  const auto ask = [&](const std::int64_t* of, std::int64_t step) {
+    return nanhunt_pre_audit(recorder_, &options, of, step, 0, &memory_, &result_);
+  };
+  EXPECT_EQ(ask(nullptr, 1), NANHUNT_USAGE);
+  EXPECT_EQ(ask(values().data(), 0), NANHUNT_USAGE);
+  Words no_gradient = values();
+  no_gradient[0] = 0;
+  EXPECT_EQ(ask(no_gradient.data(), 1), NANHUNT_USAGE);
+  Words no_layout = values();
+  no_layout[7] = 40;
+  EXPECT_EQ(ask(no_layout.data(), 1), NANHUNT_USAGE);
+  options.algorithm = "lion";
+  EXPECT_EQ(ask(values().data(), 1), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("'lion'"));
+  options.algorithm = nullptr;
+  EXPECT_EQ(ask(values().data(), 1), NANHUNT_USAGE);
+  options = adam();
+  result_.struct_size = 0;
+  EXPECT_EQ(ask(values().data(), 1), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_pre_audit(recorder_, nullptr, values().data(), 1, 0, &memory_, &result_), NANHUNT_USAGE);
+}
+
+TEST(CTripPolicy, the_first_of_a_streak_is_replayed) {
+  nanhunt_trip_policy* policy = nanhunt_trip_policy_new(1, 0);
+  ASSERT_NE(policy, nullptr);
+  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 0, 0), NANHUNT_TRIP_NONE);
+  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 1, 2), NANHUNT_TRIP_REPLAY);
+  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 2, 2), NANHUNT_TRIP_WAITS);
+  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 500, 2), NANHUNT_TRIP_SPENT);
+  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 501, 3), -1);
+  EXPECT_EQ(nanhunt_trip_policy_judge(nullptr, 0, 0), -1);
+  nanhunt_trip_policy_free(policy);
+  nanhunt_trip_policy_free(nullptr);
+}
+
+TEST_F(CAdapter, run_json_says_what_ran_and_no_secrets) {
+  nanhunt_recorder_options how = options();
+  how.level = "sentinel";
+  how.max_trace_bytes = 4u << 20;
+  how.details =
+      R"({"command": ["python", "train.py", "--token", "abcdef", "x=\"y\""], "dtypes": ["fp16"],)"
+      R"( "options": {"lr": "0.1", "api_key": "abcdef", "a": "https://me:abcdef@host/"}, "newer": [1, {}]})";
+  open(how);
+  ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
+  close_and_read();
+  const nanhunt::RunInfo info = info_of(folder_);
+  EXPECT_EQ(info.level, "sentinel");
+  EXPECT_THAT(info.command, testing::ElementsAre("python", "train.py", "--token", "<redacted>", "x=\"y\""));
+  EXPECT_THAT(info.dtypes, testing::ElementsAre("fp16"));
+  ASSERT_THAT(info.options, SizeIs(3));
+  EXPECT_EQ(info.options[0].first, "lr");
+  EXPECT_EQ(info.options[1].second, "<redacted>");
+  EXPECT_THAT(info.options[2].second, Not(HasSubstr("abcdef")));
+  EXPECT_NE(info.pid, 0);
+  EXPECT_FALSE(info.started.empty());
+}
+
+TEST_F(CAdapter, hostile_options_are_refused_whole) {
+  const auto refused = [&](const std::string& details) {
+    nanhunt_recorder_options how = options();
+    how.details = details.c_str();
+    nanhunt_recorder* none = nullptr;
+    EXPECT_EQ(nanhunt_recorder_open(&how, &none), NANHUNT_USAGE) << details.substr(0, 60);
+    EXPECT_EQ(none, nullptr);
+  };
+  refused("");
+  refused("[]");
+  refused("{");
+  refused("{\"command\": \"python\"}");
+  refused("{\"command\": [1]}");
+  refused("{\"command\": [[\"x\"]]}");
+  refused("{\"dtypes\": {\"a\": \"b\"}}");
+  refused("{\"options\": [\"a\"]}");
+  refused("{\"options\": {\"a\": 1}}");
+  refused("{\"command\": [\"\xff\"]}");
+  refused(std::string(100'000, '['));
+  refused("{\"a\": " + std::string(50'000, '{') + "}");
+  refused("{\"command\": [\"" + std::string(200'000, 'x') + "\"]}");
+
+  const auto status_of = [&](const nanhunt_recorder_options& how) {
+    nanhunt_recorder* none = nullptr;
+    const nanhunt_status status = nanhunt_recorder_open(&how, &none);
+    EXPECT_EQ(none, nullptr);
+    return status;
+  };
+  nanhunt_recorder_options how = options();
+  how.level = "everything";
+  EXPECT_EQ(status_of(how), NANHUNT_USAGE);
+  how = options();
+  how.max_trace_bytes = 1000;
+  EXPECT_EQ(status_of(how), NANHUNT_USAGE);
+  how = options();
+  how.flush_ms = -1;
+  EXPECT_EQ(status_of(how), NANHUNT_USAGE);
+  how = options();
+  how.run_dir = nullptr;
+  EXPECT_EQ(status_of(how), NANHUNT_USAGE);
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api_tests
