@@ -31,6 +31,7 @@ PUBLIC_OWNER = {
     "include/nanhunt/analyzer.h": "analyze",
     "include/nanhunt/reporter.h": "reports",
     "include/nanhunt/c_api.h": "c_api",
+    "include/nanhunt/c_adapter.h": "c_api",
 }
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*?)[ \t]*$", re.MULTILINE)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level ops: what lasts from step to step, and changed although nothing that is watched wrote it."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._listener import Listener
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._values import Values
+
+_Tensor = torch.Tensor
+
+
+class LastingWatch(Listener):
+    """Level ops: parameters, state and buffers that became bad although no watched op wrote them and torch's own count
+    of writes stands still. Whoever writes by torch is heard, or at least counted, and did nothing in secret."""
+
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session, self.values = session, values
+        # id -> torch's count of writes, word, checksum, step: as they were last looked at
+        self._seen: dict[int, tuple[int, int, int, int]] = {}
+        self._bad: set[int] = set()  # of those that were read last
+
+    def on_root_enter(self, call: Any) -> None:
+        if call.index == 0:
+            self._look([*call.module.parameters(), *call.module.buffers()])
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._look(self._of(optimizer))
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._note(self._of(optimizer))
+
+    def on_root_exit(self, call: Any, output: Any) -> None:
+        self._note(list(call.module.buffers()))
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> list[_Tensor]:
+        tensors: list[_Tensor] = []
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                state = optimizer.state.get(p, {})
+                tensors += [p, *[t for t in state.values() if isinstance(t, _Tensor) and t.numel() > 1]]
+        return tensors
+
+    def _read(self, tensors: list[_Tensor]) -> list[tuple[_Tensor, tuple[int, int, int]]]:
+        """What can be read of them: torch's count of writes, word, checksum."""
+        recorder = self.session.recorder
+        kept: list[_Tensor] = []
+        pairs: list[int] = []
+        for t in tensors:
+            try:
+                if type(t) in (_Tensor, torch.nn.Parameter) and t.is_floating_point() and t.is_cpu and t.numel():
+                    pairs += (t.data_ptr(), self.values.layout(t))
+                    kept.append(t)
+            except Exception:
+                continue
+        if recorder is None or not kept:
+            return []
+        readings, _ = recorder.read(pairs, lib.READ_NORM | lib.READ_CHECKSUM)
+        self._bad = {id(t) for t, r in zip(kept, readings) if r.bad}
+        return [(t, (t._version, self.values.identity(t), r.checksum)) for t, r in zip(kept, readings)]
+
+    def _note(self, tensors: list[_Tensor]) -> None:
+        step = self.session.step
+        for t, now in self._read(tensors):
+            self._seen[id(t)] = (*now, step)
+
+    def _look(self, tensors: list[_Tensor]) -> None:
+        recorder, values, step = self.session.recorder, self.values, self.session.step
+        if recorder is None:
+            return
+        for t, now in self._read(tensors):
+            before = self._seen.get(id(t))
+            self._seen[id(t)] = (*now, step)
+            if before is None or before[1] != now[1]:
+                continue  # new, another storage (p.data = q), or written by what is watched
+            if before[0] != now[0]:
+                values.written(t)  # by torch, where nothing is watched: compiled code, another thread
+                self._seen[id(t)] = (now[0], values.identity(t), now[2], step)
+                self.session.note("writes to parameters, state or buffers that no watched operation made")
+            elif before[2] != now[2] and id(t) in self._bad:
+                value = values.describe(t.detach())
+                if value is not None:
+                    recorder.changed(step, value, before[3])
+            elif before[2] != now[2]:
+                # Through NumPy, or a memory error: PyTorch's users do the first on purpose, so it is no finding.
+                values.written(t)
+                self._seen[id(t)] = (now[0], values.identity(t), now[2], step)
+                self.session.note("writes to parameters, state or buffers past PyTorch, which left them finite")
+        values.release_hosts()

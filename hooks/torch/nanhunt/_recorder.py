@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C recorder in Python's words. Knows nothing of torch; raises only when it cannot be opened."""
+from __future__ import annotations
+
+import ctypes as c
+import json
+import math
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from nanhunt import _library as lib
+
+_WORDS = [Struct(f"={n}q").pack for n in range(64)]
+
+
+def pack(words: Sequence[int]) -> bytes:
+    """64-bit words as nanhunt_record_rows reads them."""
+    n = len(words)
+    return _WORDS[n](*words) if n < 64 else Struct(f"={n}q").pack(*words)
+
+
+def double_bits(number: float) -> int:
+    """A double as the word of a row's scalar."""
+    return int.from_bytes(_DOUBLE(number), "little", signed=True)
+
+
+_DOUBLE = Struct("<d").pack
+
+
+def _texts(items: Sequence[str]) -> object:
+    return (c.c_char_p * len(items))(*[item.encode() for item in items]) if items else None
+
+
+class RecorderError(RuntimeError):
+    """The recorder could not be opened: what, where, what to do."""
+
+
+class Recorder:
+    """One open trace. Numbers of texts, layouts and calls are kept here, so that each is told to the library once."""
+
+    def __init__(self, *, run_dir: str, level: str, framework: str, device: str, rank: int, world_size: int,
+                 drop: bool, trust_inputs: bool, max_trace_bytes: int, details: dict[str, object]) -> None:
+        self.library = lib.load_library()
+        self.fast, self.slow = self.library.fast, self.library.slow
+        options = lib.RecorderOptions(
+            run_dir=run_dir.encode(), framework=framework.encode(), device=device.encode(), rank=rank,
+            world_size=world_size, drop_on_full=int(drop), level=level.encode(), trust_inputs=int(trust_inputs),
+            max_trace_bytes=max_trace_bytes, details=json.dumps(details).encode())
+        handle = c.c_void_p()
+        if self.slow.nanhunt_recorder_open(c.byref(options), c.byref(handle)) != lib.OK:
+            raise RecorderError(self.library.last_error())
+        self.handle = handle
+        self._texts: dict[str, int] = {}
+        self._layouts: dict[object, int] = {}
+        self.refused = 0  # calls that the library refused
+        self._record_rows = self.fast.nanhunt_record_rows
+
+    # Numbers.
+    def text(self, text: str) -> int:
+        number = self._texts.get(text)
+        if number is None:
+            raw = text.encode("utf-8", "replace").replace(b"\0", b"?")
+            number = self._texts[text] = max(0, self.fast.nanhunt_intern_text(self.handle, raw))
+        return number
+
+    def layout(self, dtype: int, sizes: Sequence[int], strides: Sequence[int]) -> int:
+        key = (dtype, tuple(sizes), tuple(strides))
+        number = self._layouts.get(key)
+        if number is None:
+            n = len(key[1])
+            dims = c.c_int64 * max(n, 1)
+            number = self._layouts[key] = self.fast.nanhunt_intern_layout(
+                self.handle, dtype, n, dims(*key[1]), dims(*key[2]))
+        return number
+
+    def call(self, op: str, compute_dtype: int, inputs: Sequence[tuple[str, int]], outputs: Sequence[str],
+             scalars: Sequence[str]) -> int:
+        roles = (c.c_int32 * max(len(inputs), 1))(*[role for _, role in inputs])
+        call = lib.Call(compute_dtype=compute_dtype, op=op.encode(), input_slots=_texts([s for s, _ in inputs]),
+                        input_roles=roles, input_count=len(inputs), output_slots=_texts(outputs),
+                        output_count=len(outputs), scalar_names=_texts(scalars), scalar_count=len(scalars))
+        return int(self.fast.nanhunt_intern_call(self.handle, c.byref(call)))
+
+    # Rows.
+    def rows(self, words: Sequence[int]) -> None:
+        if self._record_rows(self.handle, pack(words), len(words)) != lib.OK:
+            self.refused += 1
+
+    def _did(self, status: int) -> None:
+        if status != lib.OK:
+            self.refused += 1
+
+    def scaler(self, **fields: object) -> None:
+        text = fields.pop("text", None)
+        event = lib.ScalerEvent(**fields)
+        if text is not None:
+            event.text = str(text).encode()
+        self._did(self.fast.nanhunt_record_scaler(self.handle, c.byref(event)))
+
+    def step(self, step: int, skipped: bool, loss: float, lr: float, scale: float) -> None:
+        row = lib.Step(step=step, skipped=int(skipped), loss=loss, lr=lr, scale=scale)
+        self._did(self.fast.nanhunt_record_step(self.handle, c.byref(row)))
+
+    def batch(self, step: int, micro_batch: int, samples: Iterable[int]) -> None:
+        ids = list(samples)
+        array = (c.c_int64 * max(len(ids), 1))(*ids)
+        self._did(self.fast.nanhunt_record_batch(self.handle, step, micro_batch, array, len(ids)))
+
+    def health(self, step: int, bad: int, bad_tensors: int, first_bad: str, gradient_norm: float,
+               weight_norm: float = math.nan) -> None:
+        row = lib.Health(step=step, bad=bad, bad_tensors=bad_tensors, first_bad=first_bad.encode(),
+                         gradient_norm=gradient_norm, weight_norm=weight_norm)
+        self._did(self.fast.nanhunt_record_health(self.handle, c.byref(row)))
+
+    def norm(self, step: int, kind: int, path: str, norm: float, amax: float) -> None:
+        self._did(self.fast.nanhunt_record_norm(self.handle, step, kind, path.encode(), norm, amax))
+
+    def replay(self, step: int, trigger: int, result: int, text: str = "") -> None:
+        self._did(self.fast.nanhunt_record_replay(self.handle, step, trigger, result, text.encode()))
+
+    def changed(self, step: int, value: Sequence[int], since_step: int, opaque: bool = False) -> None:
+        unknown = (1 << 64) - 1
+        self._did(self.fast.nanhunt_record_changed(self.handle, step, pack(value), unknown, since_step, int(opaque)))
+
+    def probe(self, **fields: object) -> None:
+        text = str(fields.pop("text", ""))
+        row = lib.Probe(**fields)
+        row.text = text.encode()
+        self._did(self.fast.nanhunt_record_probe(self.handle, c.byref(row)))
+
+    def capture(self, seq: int, step: int, file: str, size: int) -> None:
+        self._did(self.fast.nanhunt_record_capture(self.handle, seq, step, file.encode(), size))
+
+    def collective(self, step: int, seq: int, group: str, call: int, kind: int, reduction: int, peer: int,
+                   ranks: Sequence[int], shares: Sequence[int] = ()) -> None:
+        """`shares`: four words each. `seq`: of the op's row; NO_SEQ: it has none yet, but shares are read."""
+        members = (c.c_uint32 * max(len(ranks), 1))(*ranks)
+        row = lib.Collective(step=step, seq=seq, group=group.encode(), call=call, kind=kind, reduction=reduction,
+                             peer=peer, ranks=members, rank_count=len(ranks),
+                             shares=(c.c_int64 * max(len(shares), 1))(*shares), share_count=len(shares) // 4)
+        self._did(self.fast.nanhunt_record_collective(self.handle, c.byref(row)))
+
+    def note(self, step: int, text: str, count: int) -> None:
+        self._did(self.fast.nanhunt_record_note(self.handle, step, text.encode(), count))
+
+    # Reading.
+    def read(self, values: Sequence[int], what: int = lib.READ_NORM) -> tuple[c.Array[lib.Reading], int]:
+        """Reads tensors given as (address, layout number) pairs: their readings, and how many are not finite."""
+        n = len(values) // 2
+        readings = (lib.Reading * max(n, 1))()
+        bad = c.c_size_t()
+        self._did(self.slow.nanhunt_read(self.handle, pack(values), n, what, readings, c.byref(bad)))
+        return readings, bad.value
+
+    def next_seq(self) -> int:
+        return int(self.fast.nanhunt_recorder_next_seq(self.handle))
+
+    def anomalies(self) -> int:
+        return int(self.fast.nanhunt_recorder_anomalies(self.handle))
+
+    def folder(self) -> str:
+        return str(self.fast.nanhunt_recorder_folder(self.handle).decode())
+
+    def counters(self) -> lib.Counters:
+        counters = lib.Counters()
+        self._did(self.fast.nanhunt_recorder_counters(self.handle, c.byref(counters)))
+        return counters
+
+    def flush(self) -> None:
+        self._did(self.slow.nanhunt_recorder_flush(self.handle))
+
+    def close(self) -> None:
+        if self.handle:
+            handle, self.handle = self.handle, c.c_void_p()
+            self._did(self.slow.nanhunt_recorder_close(handle))

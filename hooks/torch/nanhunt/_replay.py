@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step again from its tape, op by op, and its comparison with the original.
+
+Nothing of the run is changed: gradients are set aside, buffers are copies, random states and attributes of modules are
+put back. What cannot be done again is refused, with the reason.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._comparison import OUTPUT, Facts, read_facts
+from nanhunt._listener import RootCall
+from nanhunt._marks import tensors_in
+from nanhunt._ops import OpMode, OpWriter
+from nanhunt._origin import CapturingMode, Kept
+from nanhunt._places import LOSS, Places
+from nanhunt._session import plain_module
+from nanhunt._tape import (
+    BackwardEntry,
+    Copied,
+    Held,
+    Key,
+    OpEntry,
+    Ref,
+    RootEntry,
+    Tape,
+    op_results,
+    set_rng_state,
+    tensors_of,
+    version_of,
+)
+from nanhunt._unchanged import (
+    Autocast,
+    attributes_of,
+    eagerly,
+    module_hooks,
+    modules_in,
+    no_accumulation_hooks,
+    no_mode,
+    quiet,
+    random_states,
+    set_python_rng,
+)
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._values import Values
+
+_Tensor = torch.Tensor
+
+
+class Refused(Exception):
+    """The step cannot be replayed: why, as a clause."""
+
+
+class Replay:
+    """Plays a tape once. `writer` None: nothing is recorded, `mode` sees the ops instead."""
+
+    def __init__(self, session: Session, values: Values, tape: Tape, buffers: dict[int, Any],
+                 parameters: Sequence[tuple[_Tensor, str]]) -> None:
+        self.session, self.values, self.tape = session, values, tape
+        self.buffers = buffers        # id(entry) -> {id(buffer): contents before the call}
+        self.parameters = parameters
+        self.hold: dict[Key, _Tensor] = {}  # gradients of root outputs, for the fallback
+        self.facts: Facts = {}
+        self.gradients: dict[int, _Tensor] = {}  # id(leaf) -> its gradient in the replay
+        self.env: dict[Key, _Tensor] = {}
+        self.notes: list[str] = []
+        self.writer: OpWriter | None = None
+        self.places: Places | None = None
+        self._marked: set[int] = set()
+        self._swapped: list[tuple[dict[str, Any], str, Any]] = []  # (dict, name, original buffer)
+        self._copies: dict[int, _Tensor] = {}                      # id(buffer) -> copy that the replay writes
+        self._begun_backward = False
+
+    # Before.
+    def check(self, needed: Sequence[Any]) -> None:
+        """Raises Refused where the tape cannot be played."""
+        if not self.tape.roots:
+            raise Refused("no call of a module with parameters was seen in this step, so its forward is not known")
+        if self.tape.refusal:
+            raise Refused(self.tape.refusal)
+        if not any(isinstance(e, BackwardEntry) and not e.is_grad for e in needed):
+            raise Refused("no backward was seen in this step")
+        if not any(isinstance(e, RootEntry) for e in needed):
+            raise Refused("no call of a module with parameters led to this backward")
+        for entry in needed:
+            if isinstance(entry, RootEntry):
+                if entry.module.training != entry.training:
+                    raise Refused("a module was switched between training and evaluation after its call")
+                for held in entry.inputs:
+                    if not held.is_unchanged():
+                        raise Refused("an input was written after the module was called with it")
+            elif isinstance(entry, OpEntry):
+                for value in _leaves(entry.args, entry.kwargs):
+                    if isinstance(value, Held) and not value.is_unchanged():
+                        raise Refused(f"an input of {entry.func} was written after the operation had read it")
+        for module in {id(e.module): e.module for e in needed if isinstance(e, RootEntry)}.values():
+            why = _sharded(module)
+            if why:
+                raise Refused(why)
+
+    def needed(self) -> list[Any]:
+        """Entries that the backward calls since the last door depend on, in order."""
+        entries, segment = self.tape.entries, self.tape.segment
+        wanted: set[int] = set()
+        chosen = []
+        for entry in reversed(entries):
+            if isinstance(entry, BackwardEntry):
+                take = entry.segment == segment and not entry.is_grad
+                take = take or any(key is not None and key[0] in wanted for key in entry.outputs)
+            elif isinstance(entry, RootEntry):
+                take = entry.segment == segment or any(key[0] in wanted for key in entry.outputs)
+            else:
+                take = any(key[0] in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
+            if take:
+                chosen.append(entry)
+                wanted.update(n for n in _numbers_in(entry))
+        chosen.reverse()
+        return chosen
+
+    # The play.
+    def run(self, needed: Sequence[Any], writer: OpWriter | None = None, mode: Any = None) -> None:
+        session = self.session
+        with ExitStack() as stack:
+            stack.enter_context(quiet(session))
+            stack.enter_context(random_states(needed))
+            stack.enter_context(attributes_of(needed))
+            stack.enter_context(no_accumulation_hooks([p for p, _ in self.parameters]))
+            stack.enter_context(eagerly())
+            stack.enter_context(self._own_buffers(needed))
+            stack.enter_context(self._gradients_aside(needed))
+            stack.enter_context(Autocast.saved())
+            if writer is not None:
+                self.writer, self.places = writer, writer.places
+                writer.step = session.step
+                self.places.begin_step()
+                stack.enter_context(writer.generators_kept())
+                stack.enter_context(module_hooks(self.places, lambda: writer.phase == lib.BACKWARD))
+                mode = OpMode(writer) if self.kept is None else CapturingMode(writer, self.kept)
+            if mode is not None:
+                stack.enter_context(mode)
+            self.env = {key: (t if t.requires_grad else t.detach().clone()) for key, t in self.tape.start.items()}
+            with torch.enable_grad():
+                for entry in needed:
+                    self._play(entry)
+            self._keep_gradients()
+            if writer is not None:
+                self._unscale()
+                self._mark_end()
+
+    def _play(self, entry: Any) -> None:
+        writer = self.writer
+        if writer is not None:
+            writer.micro_batch = entry.micro_batch
+        if isinstance(entry, RootEntry):
+            self._root(entry)
+        elif isinstance(entry, OpEntry):
+            self._op(entry)
+        else:
+            self._backward(entry)
+
+    def _root(self, entry: RootEntry) -> None:
+        self._fill_buffers(entry)
+        set_rng_state(entry.rng)
+        set_python_rng(entry.python_rng)
+        for generator, state in entry.generators:
+            generator.set_state(state)
+        Autocast.set(entry.autocast)
+        for attributes, name, value in entry.attributes:
+            if attributes.get(name, attributes) is not value:
+                attributes[name] = value
+        args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
+        writer, places = self.writer, self.places
+        if writer is not None and places is not None:
+            call = RootCall(entry.module, entry.name, args, kwargs, entry.index)
+            self._mark_start(entry, args, kwargs)
+            writer.phase, writer.site = lib.FORWARD, None
+            places.enter_root(call)
+        try:
+            output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
+        finally:
+            if places is not None:
+                places.exit_root()
+        tensors = list(tensors_of(output))
+        for key, t in zip(entry.outputs, tensors):
+            self._define(key, t)
+        if len(tensors) != len(entry.outputs):
+            raise Refused("a module returned another number of tensors when it was called again")
+        for i, (t, (ref, version)) in enumerate(zip(tensors, entry.seen)):
+            original = ref()
+            if original is not None and version_of(original) == version:
+                self._fact(OUTPUT, f"{i} of call {entry.index} of {entry.name or type(entry.module).__name__}", t)
+
+    def _op(self, entry: OpEntry) -> None:
+        if entry.rng is not None:
+            set_rng_state(entry.rng)
+            for generator, state in entry.generators:
+                generator.set_state(state)
+        Autocast.set(None)
+        args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
+        writer = self.writer
+        if writer is not None and self.places is not None:
+            writer.phase = entry.phase
+            self.places.path = LOSS
+            writer.site = entry.site
+        with torch.set_grad_enabled(entry.grad):
+            result = entry.func(*args, **kwargs)
+        if writer is not None:
+            writer.site = None
+        for key, t in zip(entry.outputs, op_results(result)):
+            self._define(key, t)
+
+    def _backward(self, entry: BackwardEntry) -> None:
+        tensors = self._unpack(entry.tensors)
+        gradients = self._unpack(entry.gradients)
+        inputs = self._unpack(entry.inputs)
+        writer = self.writer
+        if writer is not None:
+            self._losses(entry)
+            writer.phase = lib.BACKWARD
+            writer.site = entry.site
+        if not entry.autocast_on:
+            Autocast.end_region()
+        Autocast.set(None)
+        if entry.is_grad:
+            results = torch.autograd.grad(tensors, inputs, gradients, **entry.options)
+            for key, t in zip(entry.outputs, results):
+                if key is not None and t is not None:
+                    self._define(key, t)
+        else:
+            self._set_leaves_aside(tensors)
+            torch.autograd.backward(tensors, gradients, inputs=inputs, **entry.options)
+        if writer is not None:
+            writer.site = None
+
+    # Names.
+    def _define(self, key: Key, t: _Tensor) -> None:
+        self.env[(*key[:5], t.requires_grad)] = t
+
+    def _unpack(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Ref:
+            t = self.env.get(value.key)
+            if t is None:
+                raise Refused("a tensor of the step came out otherwise or was made where nothing is watched")
+            return t
+        if kind is Held:
+            return value.tensor
+        if kind is Copied:
+            return value.make({name: self._unpack(item) for name, item in value.parts.items()})
+        if kind is list or kind is tuple:
+            return kind([self._unpack(v) for v in value])
+        if kind is dict:
+            return {name: self._unpack(item) for name, item in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*[self._unpack(v) for v in value])
+        return value
+
+    # Facts and marks.
+    def _fact(self, kind: int, path: str, t: _Tensor) -> None:
+        read = read_facts(self.session, self.values, [(kind, path, t)])
+        self.facts.update(read)
+
+    def _mark(self, kind: int, path: str, t: _Tensor, micro_batch: int = 0) -> None:
+        recorder = self.session.recorder
+        value = self.values.describe(t.detach()) if recorder is not None else None
+        if recorder is None or value is None:
+            return
+        recorder.rows([lib.ROW_MARK, kind, self.session.step, micro_batch, recorder.text(path), *value])
+        self.values.release_hosts()
+
+    def _mark_start(self, entry: RootEntry, args: Any, kwargs: Any) -> None:
+        with no_mode():
+            if id(entry.module) not in self._marked:
+                self._marked.add(id(entry.module))
+                names = self.session.parameter_names
+                for name, p in plain_module(entry.module).named_parameters():
+                    _renew(self.values, p)
+                    self._mark(lib.MARK_PARAMETER, names.get(id(p), name), p)
+                for name, b in plain_module(entry.module).named_buffers():
+                    if b.is_floating_point():
+                        _renew(self.values, b)
+                        self._mark(lib.MARK_BUFFER, f"{entry.name}.{name}" if entry.name else name, b)
+            for path, t in tensors_in((args, kwargs)):
+                if t.grad_fn is not None:
+                    continue
+                place = path.split(".", 1)[1] if "." in path else path
+                _renew(self.values, t)
+                self._mark(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t,
+                           entry.micro_batch)
+
+    def _losses(self, entry: BackwardEntry) -> None:
+        for at, (path, named) in enumerate(entry.loss or ()):
+            t = self.env.get(named.key) if isinstance(named, Ref) else named.tensor
+            if t is None:
+                continue
+            with no_mode():
+                self._mark(lib.MARK_LOSS, "loss" if at == 0 else f"loss {at}", t, entry.micro_batch)
+                self._fact(lib.MARK_LOSS, path, t)
+
+    def _mark_end(self) -> None:
+        with no_mode():
+            for p, path in self.parameters:
+                g = self.gradients.get(id(p))
+                if g is not None:
+                    self._mark(lib.MARK_GRADIENT, path, g)
+            for holder, name, original in self._swapped:
+                copied = holder.get(name)
+                if isinstance(copied, _Tensor) and copied.is_floating_point() and copied is not original:
+                    self._mark(lib.MARK_BUFFER, self._buffer_names.get(id(original), name), copied)
+
+    # Gradients.
+    @contextmanager
+    def _gradients_aside(self, needed: Sequence[Any]) -> Iterator[None]:
+        self._aside: dict[int, tuple[_Tensor, _Tensor | None]] = {}
+        for p, _ in self.parameters:
+            self._set_aside(p)
+        for entry in needed:
+            for value in _leaves(entry):
+                if isinstance(value, Held) and value.tensor.requires_grad:
+                    self._set_aside(value.tensor)
+        try:
+            yield
+        finally:
+            for leaf, gradient in self._aside.values():
+                leaf.grad = gradient
+
+    def _set_aside(self, leaf: _Tensor) -> None:
+        if id(leaf) not in self._aside and leaf.is_leaf:
+            self._aside[id(leaf)] = (leaf, leaf.grad)
+            leaf.grad = None
+
+    def _set_leaves_aside(self, tensors: Sequence[_Tensor]) -> None:
+        """Whatever backward would add to: also what is no parameter."""
+        seen: set[Any] = set()
+        stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            variable = getattr(node, "variable", None)
+            if isinstance(variable, _Tensor):
+                self._set_aside(variable)
+            stack += [n for n, _ in node.next_functions]  # type: ignore[misc]
+
+    def _keep_gradients(self) -> None:
+        self.gradients = {id(leaf): leaf.grad for leaf, _ in self._aside.values() if leaf.grad is not None}
+        with no_mode():
+            items = [(lib.MARK_GRADIENT, path, self.gradients[id(p)]) for p, path in self.parameters
+                     if id(p) in self.gradients]
+            self.facts.update(read_facts(self.session, self.values, items))
+
+    scale: float = 1.0  # by which the gradients are still multiplied
+    kept: Kept | None = None  # where what bad ops read is kept
+
+    def _unscale(self) -> None:
+        """As the scaler would: what the optimizer would use is what is marked."""
+        writer = self.writer
+        if writer is None or self.scale == 1.0:
+            return
+        writer.phase = lib.UNSCALE
+        groups: dict[Any, list[_Tensor]] = {}
+        with torch.no_grad():
+            for p, _ in self.parameters:
+                g = self.gradients.get(id(p))
+                if g is not None and g.layout is torch.strided:
+                    writer.owners[self.values.identity(g) >> 24] = self.session.parameter_names.get(id(p), "")
+                    groups.setdefault((g.device, g.dtype), []).append(g)
+            for (device, _), gradients in groups.items():
+                with no_mode():
+                    found = torch.zeros((), device=device)
+                    inverse = torch.full((), 1.0 / self.scale, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        writer.owners.clear()
+
+    # Buffers.
+    @contextmanager
+    def _own_buffers(self, needed: Sequence[Any]) -> Iterator[None]:
+        """Modules get copies of their buffers, which the replay may write."""
+        self._buffer_names: dict[int, str] = {}
+        for entry in needed:
+            if not isinstance(entry, RootEntry):
+                continue
+            root = plain_module(entry.module)
+            paths = {id(module): path for path, module in root.named_modules()}
+            for module in modules_in(root):
+                path = paths.get(id(module), "")
+                for name, b in module._buffers.items():
+                    if b is None:
+                        continue
+                    full = ".".join(part for part in (entry.name, path, name) if part)
+                    self._buffer_names.setdefault(id(b), full)
+                    if id(b) not in self._copies:
+                        self._copies[id(b)] = b.detach().clone()
+                        self._originals[id(b)] = b
+                    if not any(holder is module._buffers and n == name for holder, n, _ in self._swapped):
+                        self._swapped.append((module._buffers, name, b))
+        for holder, name, b in self._swapped:
+            holder[name] = self._copies[id(b)]
+        try:
+            yield
+        finally:
+            for holder, name, b in self._swapped:
+                holder[name] = b
+
+    @property
+    def _originals(self) -> dict[int, _Tensor]:
+        return self.__dict__.setdefault("_originals_", {})
+
+    def _fill_buffers(self, entry: RootEntry) -> None:
+        with no_mode(), torch.no_grad():
+            for key, contents in self.buffers.get(id(entry), {}).items():
+                if key in self._copies:
+                    self._copies[key].copy_(contents)
+
+
+def _renew(values: Values, t: _Tensor) -> None:
+    """Contents that may have been written since they were last recorded: a new version."""
+    try:
+        if values.knows(t) and values.identity_of(t.untyped_storage()).as_of != t._version:
+            values.written(t)
+    except Exception:
+        return
+
+
+def _leaves(*values: Any) -> Iterator[Any]:
+    """Ref and Held in packed arguments and entries."""
+    for value in values:
+        kind = type(value)
+        if kind is Ref or kind is Held:
+            yield value
+        elif kind is RootEntry or kind is OpEntry:
+            yield from _leaves(value.args, value.kwargs)
+        elif kind is BackwardEntry:
+            yield from _leaves(value.tensors, value.gradients, value.inputs)
+        elif kind is Copied:
+            yield from _leaves(*value.parts.values())
+        elif isinstance(value, dict):
+            yield from _leaves(*value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _leaves(*value)
+
+
+def _numbers_in(entry: Any) -> Iterator[int]:
+    for value in _leaves(entry):
+        if isinstance(value, Ref):
+            yield value.key[0]
+
+
+def _sharded(module: torch.nn.Module) -> str:
+    for part in module.modules():
+        if any(kind.__name__ in ("FSDPModule", "FullyShardedDataParallel") for kind in type(part).__mro__):
+            return "its parameters are sharded (FSDP): a replay would need the other ranks"
+    for p in module.parameters():
+        if type(p.data).__name__ == "DTensor":
+            return "its parameters are distributed tensors: a replay would need the other ranks"
+    return ""

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch over this process: one at a time. Owns the options, the recorder and the listeners; counts steps.
+
+The recorder is opened at the first sign of training (a root module's call or an optimizer's step), so that data-loader
+workers, launchers and programs that only import torch leave no trace.
+"""
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import threading
+import traceback
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nanhunt import _library as lib
+
+if TYPE_CHECKING:
+    import torch
+
+    from nanhunt._listener import Listener
+    from nanhunt._places import Places
+    from nanhunt._recorder import Recorder
+
+LEVELS = ("sentinel", "sampled", "ops")
+MAX_ERRORS = 100  # of our own: past this the watch is off for good
+
+
+@dataclass
+class Options:
+    out: str = "nanhunt-run"
+    level: str = "sentinel"
+    every: int = 100            # sampled: one step in so many
+    keep: int = 16              # sampled: steps in the ring that a trip writes
+    door: str = "auto"          # "auto", "sync" or "late"
+    max_trace_mb: int = 1024
+    max_trips: int = 10
+    distance: int = 100
+    captures: bool = True
+    command: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def from_environment() -> Options:
+        get = os.environ.get
+        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
+                          door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0")
+        for name in ("every", "keep", "max_trace_mb"):
+            key = f"NANHUNT_{name.upper()}"
+            if get(key, "").isdigit():
+                setattr(options, name, int(get(key, "")))
+        options.command = [sys.executable, *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else list(sys.argv)
+        return options
+
+
+class Session:
+    """Everything nanhunt knows of this process's training. Calls of listeners come from the training thread."""
+
+    def __init__(self, options: Options) -> None:
+        if options.level not in LEVELS:
+            raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {options.level!r}")
+        self.options = options
+        self.recorder: Recorder | None = None
+        self.listeners: list[Listener] = []
+        self.pid = os.getpid()
+        self._closing = False
+        self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
+        self.thread: int | None = None  # of training: what other threads do is not ours
+        self.notes: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self.errors = 0
+        self.last_error = ""
+        # Counters of what is going on.
+        self.step = 0
+        self.micro_batch = 0
+        self.phase = lib.DATA
+        self._loss: float | None = None  # of the step, unscaled, where it could be read for free
+        self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
+        self.optimizers: dict[int, int] = {}  # id -> number in order of first use
+        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were made
+        self.parameter_names: dict[int, str] = {}  # id(parameter) -> path, of all roots
+        self._kept: list[weakref.ref[Any]] = []  # optimizers whose id is used above
+        self._made = 0
+        self.passed: set[int] = set()   # optimizers that have passed their door in this step
+        self.active: set[int] = set()   # those of the step before
+        self.late = False               # this step's only optimizer is one that the step before did not know
+        self.skipped = False
+        self.scaler: Any = None      # last one used in this step
+        # What the parts of a sentinel tell each other of this step.
+        self.largest_gradient: float | None = None  # at the door, unscaled; None: not read
+        self.gradients_are_bad = False
+        self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
+        self.replaying = False       # our own computing: taps are deaf
+        self.exact = False           # inside of Watch.step: only that ends the step
+        self.holders = 0             # watches that are open; the last one closes the session
+        self.by_command = False      # attached by `nanhunt run`, whose options hold
+        self.given: dict[int, tuple[weakref.ref[Any], str]] = {}  # modules with the paths that watch() gave them
+        self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
+
+    @property
+    def loss(self) -> float:
+        """Of the step so far; NaN also where it is not known."""
+        return math.nan if self._loss is None else self._loss
+
+    @loss.setter
+    def loss(self, number: float) -> None:
+        self._loss = number
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[tuple[torch.Tensor, str]]:
+        """Parameters of an optimizer with their paths; by place where no root has them."""
+        names = self.parameter_names
+        return [(p, names.get(id(p)) or f"param_groups.{g}.{i}") for g, group in enumerate(optimizer.param_groups)
+                for i, p in enumerate(group["params"])]
+
+    def give_name(self, module: torch.nn.Module, prefix: str | None) -> None:
+        """Names a module and what is in it before it runs. None: "" for the first one, then its class."""
+        module = plain_module(module)
+        known = self.given.get(id(module))
+        if known is not None and known[0]() is module:
+            return
+        if prefix is None:
+            taken = {path for _, path in self.given.values()}
+            prefix, n = ("", 1) if "" not in taken else (type(module).__name__, 1)
+            while prefix in taken:
+                n += 1
+                prefix = f"{type(module).__name__}{n}"
+        for name, inner in module.named_modules():
+            path = ".".join(part for part in (prefix, name) if part)
+            self.given.setdefault(id(inner), (weakref.ref(inner), path))
+        for name, parameter in module.named_parameters():
+            self.parameter_names.setdefault(id(parameter), f"{prefix}.{name}" if prefix else name)
+
+    def given_name(self, module: torch.nn.Module) -> str | None:
+        """The path that watch() gave; None: none."""
+        module = plain_module(module)
+        known = self.given.get(id(module))
+        return known[1] if known is not None and known[0]() is module else None
+
+    # The recorder.
+    def open(self) -> Recorder | None:
+        """The recorder, opened now if it was not. None: nothing can be recorded, which was said once on stderr."""
+        if self.recorder is None and not self.dead:
+            self._open()
+        return self.recorder
+
+    def _open(self) -> None:
+        import torch
+
+        from nanhunt._ranks import rank_and_world
+        from nanhunt._recorder import Recorder
+
+        rank, world = rank_and_world()
+        details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": {
+            "python": sys.version.split()[0], "every": str(self.options.every), "door": self.options.door}}
+        try:
+            self.recorder = Recorder(
+                run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
+                device="cuda" if torch.cuda.is_available() else "cpu", rank=rank, world_size=world,
+                drop=self.options.level != "ops", trust_inputs=self.options.level == "ops",
+                max_trace_bytes=max(self.options.max_trace_mb, 4) << 20, details=details)
+        except Exception as error:  # a full disk, no permission: the run goes on unwatched
+            self.dead = True
+            print(f"nanhunt: nothing is recorded: {error}", file=sys.stderr)
+            return
+        self.pid = os.getpid()
+        self.thread = threading.get_ident()
+        self.tell_notes()
+
+    # Guarding the run.
+    def note(self, text: str, count: int = 1) -> None:
+        """Counts something that is not watched; the report names it."""
+        self.notes[text] = self.notes.get(text, 0) + count
+
+    def tell_notes(self) -> None:
+        if self.recorder is None:
+            return
+        for text, count in self.notes.items():
+            if self._told.get(text) != count:
+                self._told[text] = count
+                self.recorder.note(self.step, text, count)
+
+    def failed(self, error: BaseException, where: str) -> None:
+        """A mistake of ours must not reach the run: it is counted; too many of them end the watch."""
+        self.errors += 1
+        self.last_error = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self.note(f"errors inside nanhunt, in {where}: {type(error).__name__}")
+        if os.environ.get("NANHUNT_DEBUG"):
+            print(self.last_error, file=sys.stderr)
+        if self.errors >= MAX_ERRORS:
+            self.note("nothing any more: too many errors inside nanhunt")
+            self.close()
+
+    def hears(self) -> bool:
+        """Whether the calling thread is the one that is watched."""
+        if self.dead or self.replaying:
+            return False
+        if self.thread is None or self.thread == threading.get_ident():
+            return True
+        self.note("calls in other threads than the one that trains")
+        return False
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Calls one method of each listener."""
+        for listener in self.listeners:
+            try:
+                getattr(listener, method)(*args)
+            except Exception as error:
+                self.failed(error, f"{type(listener).__name__}.{method}")
+
+    # Steps: one ends when every active optimizer has passed its door, or just before one passes it a second time. With
+    # a scaler it ends after the scaler's update.
+    def number_of(self, optimizer: Any) -> int:
+        key = id(optimizer)
+        if key not in self.optimizers:
+            self.optimizers[key] = self._made
+            self._made += 1
+            self._kept.append(weakref.ref(optimizer, lambda kept: self._gone(key, kept)))
+        return self.optimizers[key]
+
+    def _gone(self, key: int, kept: weakref.ref[Any]) -> None:
+        """An optimizer ended: its id is soon another's."""
+        self.optimizers.pop(key, None)
+        self.passed.discard(key)
+        self.active.discard(key)
+        if kept in self._kept:
+            self._kept.remove(kept)
+
+    @property
+    def _keep(self) -> list[Any]:
+        return [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
+
+    def at_door(self, optimizer: Any) -> None:
+        """Before an optimizer passes its door."""
+        if self.open() is None:
+            return
+        if id(optimizer) in self.passed:
+            self._ends_by_itself()
+        # The first steps end before all optimizers are known. A new one that comes first in its step belongs to the
+        # step before: this one ends with it, so that the next begins where the run's own loop does.
+        if not self.passed and self.active and id(optimizer) not in self.optimizers:
+            self.late = True
+        self.number_of(optimizer)
+
+    def passed_door(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
+        self.passed.add(id(optimizer))
+        self.skipped = self.skipped or skipped
+        if scaler is not None:
+            self.scaler = scaler
+        elif self._all_passed():
+            self._ends_by_itself()
+
+    def _all_passed(self) -> bool:
+        if self.late:
+            return self.scaler is None
+        expected = self.active or {id(o) for o in self.alive if any(
+            p.grad is not None for group in o.param_groups for p in group["params"])}
+        return self.scaler is None and expected <= self.passed
+
+    def after_update(self) -> None:
+        if self.passed:
+            self.scaler = None
+            if self._all_passed():
+                self._ends_by_itself()
+
+    def begins_work(self) -> None:
+        """A forward or backward begins: a step whose doors are all passed is over."""
+        if self.passed and (self.late or (self.active or self.passed) <= self.passed):
+            self._ends_by_itself()
+
+    def _ends_by_itself(self) -> None:
+        if not self.exact:
+            self.end_step()
+
+    def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Watch.step: what runs from now on is one step. False: not ours to mark (another thread, a step inside)."""
+        try:
+            if self.exact or not self.hears() or self.open() is None:
+                return False
+            if self.passed:
+                self.end_step()
+            self.exact = True
+            self.phase = lib.FORWARD
+            self.tell("on_step_begin", fn, args, kwargs)
+            return True
+        except Exception as error:
+            self.failed(error, "the beginning of a step")
+            return self.exact
+
+    def end_exact_step(self) -> None:
+        self.exact = False
+        self.end_step()
+
+    def end_step(self) -> None:
+        recorder = self.recorder
+        if recorder is None or self.dead:
+            return
+        self.phase = lib.UPDATE
+        self.tell("on_step_end", self.step, self.skipped)
+        try:
+            if self._loss is None:  # a NaN would be told as one
+                self.note("the loss of steps in which it could not be read without waiting")
+            recorder.step(self.step, self.skipped, 0.0 if self._loss is None else self._loss, self._lr(), self._scale())
+            self.tell_notes()
+        except Exception as error:
+            self.failed(error, "the end of a step")
+        if self.passed:
+            self.active = self.active | self.passed if self.late else self.passed
+        self.passed, self.late = set(), False
+        self.skipped, self.scaler, self._loss = False, None, None
+        self.step += 1
+        self.micro_batch = 0
+        self.phase = lib.DATA
+
+    def _lr(self) -> float:
+        for optimizer in self._keep[:1]:
+            for group in optimizer.param_groups[:1]:
+                lr = group.get("lr", math.nan)
+                return float(lr) if isinstance(lr, (int, float)) else math.nan
+        return math.nan
+
+    last_scale = 1.0
+
+    def _scale(self) -> float:
+        return self.last_scale
+
+    # The end.
+    def close(self) -> None:
+        """Ends the trace. Whatever happens later is not watched. Safe to call twice, and in a forked child."""
+        if self.dead or self._closing:
+            return
+        if os.getpid() != self.pid:
+            self.dead = True
+            return
+        self._closing = True  # what fails from here on does not come back
+        recorder = self.recorder
+        try:
+            if recorder is not None:
+                if self.passed:
+                    self.end_step()
+                self.tell("on_close")
+                self.tell_notes()
+        except Exception as error:
+            self.failed(error, "the end of the watch")
+        finally:
+            self.dead = True
+            if recorder is not None:
+                recorder.close()
+            atexit.unregister(self.close)
+            self.listeners = []  # they hold tensors of the last step
+
+
+def plain_module(module: torch.nn.Module) -> torch.nn.Module:
+    """The user's module inside of torch's wrappers: what his names are about."""
+    for _ in range(4):
+        name = type(module).__name__
+        inner = getattr(module, "_orig_mod", None) if name == "OptimizedModule" else (
+            getattr(module, "module", None) if name in ("DistributedDataParallel", "DataParallel") else None)
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+current: Session | None = None
+
+
+def attach(options: Options) -> Session:
+    """Starts watching this process, or gives the watch that is on. Needs torch to be imported."""
+    global current
+    if current is not None and not current.dead:
+        return current
+    session = Session(options)
+    from nanhunt import _levels, _taps
+
+    _levels.add_listeners(session)
+    _taps.install(session)
+    current = session
+    atexit.register(session.close)
+    return session
+
+
+def _after_fork() -> None:
+    """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
+    if current is not None:
+        current.recorder = None
+        current.dead = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def attach_from_environment() -> Session | None:
+    """For boot/sitecustomize: watches this process as `nanhunt run` asked."""
+    if not os.environ.get("NANHUNT_RUN_DIR"):
+        return None
+    session = attach(Options.from_environment())
+    session.by_command = True
+    session.holders += 1  # never let go: the process's end closes it
+    return session

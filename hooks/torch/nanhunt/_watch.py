@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nanhunt.watch: the watch over this process as an object, for people.
+
+A wrong argument raises at once and says what was expected and what was given. Whatever happens later stays inside: the
+run goes on as it would have without us.
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Callable, TypeVar
+
+import torch
+
+from nanhunt import _session
+from nanhunt._library import load_library
+from nanhunt._load import Finding, RunError, check_format, finding_of, render
+from nanhunt._session import LEVELS, Options, Session
+
+DOORS = ("auto", "sync", "late")
+T = TypeVar("T")
+
+
+def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
+          optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
+          level: str | None = None, every: int | None = None, keep: int | None = None, door: str | None = None,
+          captures: bool | None = None, max_trace_mb: int | None = None) -> Watch:
+    """Watches the training in this process until it is closed, or the process ends.
+
+    model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
+                None: whatever trains is found by itself; steps of bare functions are told by `Watch.step`.
+    optimizer   one, a list, or None: optimizers are found when they step.
+    scaler      a GradScaler; found by itself as well.
+    out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten.
+    level       "sentinel" (default): a check of every step, and a step that went bad computed again, op by op.
+                "sampled": statistics of modules every `every` (100) steps too, the last `keep` (16) written on a trip.
+                "ops": every operation of every step.
+    door        how gradients are read before an optimizer uses them: "auto", "sync" or "late".
+    captures    keep what the failing operation read in the run folder.
+    max_trace_mb  bounds the trace (1024).
+
+    A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
+    the command line are in force, whatever is given here.
+    """
+    models, prefixes = _models(model)
+    optimizers = _optimizers(optimizer)
+    _check_scaler(scaler)
+    given: dict[str, Any] = {
+        "out": None if out is None else os.fspath(out), "level": level, "every": every, "keep": keep, "door": door,
+        "captures": captures, "max_trace_mb": max_trace_mb}
+    given = {name: value for name, value in given.items() if value is not None}
+    _check_options(given)
+    session = _session.current
+    if session is None or session.dead:
+        options = Options(**given)
+        options.command = _command()
+        _check_folder(options.out)
+        load_library()
+        session = _session.attach(options)
+    elif not session.by_command:
+        _check_same(session.options, given)
+    for one, prefix in zip(models, prefixes):
+        session.give_name(one, prefix)
+        for text in _unwatchable(one):
+            session.note(text)
+    for its in optimizers:
+        session.alive.add(its)
+        session.number_of(its)
+        _check_held(session, models, its)
+    return Watch(session)
+
+
+class Watch:
+    """One holder of the watch over this process. The last one to close ends it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._open = True
+        session.holders += 1  # until close(): a watch that nobody keeps goes on
+
+    @property
+    def path(self) -> str:
+        """The run folder: `nanhunt report PATH` reads it."""
+        return self._session.options.out
+
+    @property
+    def level(self) -> str:
+        return self._session.options.level
+
+    @property
+    def step_number(self) -> int:
+        """The step that runs, from 0."""
+        return self._session.step
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """What is not watched, and how often that was met so far."""
+        return dict(self._session.notes)
+
+    def step(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Calls fn as one step of training, whatever it does inside, and returns what it returns."""
+        session = self._session
+        begun = session.begin_exact_step(fn, args, kwargs)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            if begun:
+                session.end_exact_step()
+
+    def flush(self) -> None:
+        """Puts what is recorded so far into the run folder."""
+        session = self._session
+        if session.recorder is None or session.dead:
+            return
+        for part in (session.tell_notes, session.recorder.flush):
+            try:
+                part()
+            except Exception as error:
+                session.failed(error, "flush")
+
+    def report(self, format: str = "text") -> str:
+        """The report of what is recorded so far, as "text", "json" or "html"."""
+        check_format(format)
+        self.flush()
+        why = "nothing is recorded yet: no step of training was seen"
+        if self._session.recorder is not None:
+            try:
+                return render(self.path, format)
+            except (RunError, OSError, ValueError) as error:
+                why = str(error)
+        return _empty_report(format, why)
+
+    @property
+    def verdict(self) -> str:
+        """ "clean", "calibrating", "warning", "fault" or "inconclusive", of what is recorded so far."""
+        return str(json.loads(self.report("json"))["verdict"]["status"])
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is recorded so far amounts to these; the verdict's finding first."""
+        return [finding_of(row) for row in json.loads(self.report("json"))["findings"]]
+
+    def close(self) -> None:
+        """Ends the watch, if nobody else holds it. Safe to call twice."""
+        if self._open:
+            self._open = False
+            self._session.holders -= 1
+            if self._session.holders <= 0:
+                self._session.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<nanhunt watch at level {self.level}, {'on' if self._open else 'closed'}, into {self.path!r}>"
+
+
+def _command() -> list[str]:
+    return [sys.executable, *getattr(sys, "orig_argv", sys.argv)[1:]]
+
+
+def _empty_report(format: str, why: str) -> str:
+    if format == "text":
+        return f"INCONCLUSIVE  {why}\n"
+    if format == "html":
+        return f"<!doctype html><title>nanhunt</title><p>Inconclusive: {_escaped(why)}</p>\n"
+    return json.dumps({"schema": "nanhunt.report", "schema_version": 1, "findings": [],
+                       "verdict": {"status": "inconclusive", "headline": why, "origin": None}})
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+# Checking arguments.
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _models(model: Any) -> tuple[list[torch.nn.Module], list[str | None]]:
+    """Modules, and what goes before their paths; None: a name is found when there is more than one."""
+    if model is None:
+        return [], []
+    if isinstance(model, torch.nn.Module):
+        return [model], [None]
+    if isinstance(model, Mapping):
+        modules, names = list(model.values()), [str(name) for name in model]
+    elif isinstance(model, (list, tuple)):
+        modules, names = list(model), [None] * len(model)  # type: ignore[list-item]
+    else:
+        raise TypeError(f"model: expected a torch.nn.Module, a dict or a list of them, got {_kind(model)}")
+    for one in modules:
+        if not isinstance(one, torch.nn.Module):
+            raise TypeError(f"model: expected a torch.nn.Module in the {_kind(model)}, got {_kind(one)}")
+    return modules, list(names)
+
+
+def _optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    found = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    for one in found:
+        if not isinstance(one, torch.optim.Optimizer):
+            raise TypeError(f"optimizer: expected a torch.optim.Optimizer or a list of them, got {_kind(one)}")
+    return found
+
+
+def _check_scaler(scaler: Any) -> None:
+    if scaler is not None and not all(hasattr(scaler, name) for name in ("scale", "unscale_", "step", "update")):
+        raise TypeError(f"scaler: expected a torch.amp.GradScaler, got {_kind(scaler)}")
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    for name, words in (("level", LEVELS), ("door", DOORS)):
+        if name in given and given[name] not in words:
+            raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
+    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 4)):
+        value = given.get(name, least)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    if not isinstance(given.get("captures", True), bool):
+        raise TypeError(f"captures: expected True or False, got {given['captures']!r}")
+    if given.get("out", "run") == "":
+        raise ValueError("out: expected a folder, got ''")
+
+
+def _check_folder(out: str) -> None:
+    """That a run can be recorded there, without making anything: a process that never trains leaves no trace."""
+    path = Path(out).absolute()
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise NotADirectoryError(f"out: expected a folder that can be written, got {out!r}: {path} is no folder")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(f"out: expected a folder that can be written, got {out!r}: no permission in {path}")
+
+
+def _check_same(options: Options, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        now = getattr(options, name)
+        same = Path(now).absolute() == Path(value).absolute() if name == "out" else now == value
+        if not same:
+            raise ValueError(f"{name}: expected {now!r}, with which this process is watched already, got {value!r}. "
+                             "Close that watch first, or leave the option out to join it.")
+
+
+def _check_held(session: Session, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:
+    if not models:
+        return
+    known = {id(p) for one in models for p in one.parameters()}
+    foreign = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
+    if foreign:
+        session.note("parameters of an optimizer that no watched model holds", foreign)
+
+
+def _unwatchable(model: torch.nn.Module) -> Iterator[str]:
+    """What of a model cannot be watched, one sentence each; empty is good."""
+    name = type(model).__name__
+    parameters = list(model.parameters())
+    if not any(p.requires_grad for p in parameters):
+        yield f"{name}: it has no parameter that is trained"
+    if isinstance(model, torch.jit.ScriptModule):
+        yield f"inside of {name}: it is a ScriptModule, whose parts call no hooks"
+    if any(p.is_meta for p in parameters):
+        yield f"{name}: it has parameters on the meta device, without numbers"
+    sharded = [p for p in parameters if type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor")]
+    if sharded:
+        yield f"{name}: it has parameters that are sharded over ranks; each rank sees its share"
+    if any(p.is_sparse or p.is_complex() for p in parameters):
+        yield f"{name}: it has sparse or complex parameters, which are read in part"

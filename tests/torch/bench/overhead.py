@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training step costs under nanhunt and under what people use instead, against the same step unwatched.
+
+Every instrument has a process of its own, with one thread, that trains the same model and waits for its turn. In each
+turn all of them do the same few steps, in random order; a second unwatched process is the control. A figure is the
+median over turns of the ratio to the unwatched process of the same turn.
+
+    NANHUNT_BIN_DIR=build/ci/bin python tests/torch/bench/overhead.py --turns 60 --json out.json
+
+Run it on an idle machine. On a busy one `--clock cpu` says something, the wall clock nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Step = Callable[[], None]
+UNWATCHED, CONTROL = "unwatched", "unwatched again"
+LEVELS = ("sentinel", "sampled", "ops")
+OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
+INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
+STEPS_PER_TURN = {"mlp": 20, "cnn": 10, "transformer": 2}
+SAMPLE_EVERY = 100  # what the figure of `sampled` is for; sampled oftener here and weighted
+MEASURED_EVERY = 10
+
+
+# The models.
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int = 12, width: int = 256, vocabulary: int = 512) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
+def make(name: str) -> tuple[nn.Module, Step]:
+    torch.manual_seed(0)
+    if name == "mlp":
+        layers = [part for _ in range(12) for part in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
+        model = nn.Sequential(*layers, nn.Linear(64, 10))
+        x, y = torch.randn(32, 64), torch.randint(10, (32,))
+    elif name == "cnn":
+        widths = (3, 16, 32, 64)
+        convolutions = [
+            part
+            for before, after in zip(widths, widths[1:], strict=False)
+            for part in (nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+        ]
+        model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 16, 10))
+        x, y = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+    else:
+        model = Transformer()
+        x, y = torch.randint(512, (8, 128)), torch.randint(512, (8 * 128,))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return model, step
+
+
+# The instruments that are not ours.
+def check_forward(module: nn.Module, args: Any, output: Any) -> None:
+    for tensor in output if isinstance(output, (tuple, list)) else (output,):
+        if isinstance(tensor, torch.Tensor) and not bool(torch.isfinite(tensor).all()):
+            raise FloatingPointError(f"{type(module).__name__} gave out something that is not finite")
+
+
+def put_on(instrument: str, model: nn.Module, kept: ExitStack) -> None:
+    if instrument in ("detect_anomaly", "anomaly and hooks"):
+        kept.enter_context(torch.autograd.detect_anomaly(check_nan=True))
+    if instrument in ("forward hooks", "anomaly and hooks"):
+        for module in model.modules():
+            module.register_forward_hook(check_forward)
+    if instrument == "hf debugger":
+        from transformers.debug_utils import DebugUnderflowOverflow
+
+        kept.callback(lambda debugger: None, DebugUnderflowOverflow(model))
+
+
+class Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops += 1
+        return func(*args, **(kwargs or {}))
+
+
+def work(instrument: str, name: str, talk: Any) -> None:
+    """The life of a worker: for each line with a number it does so many steps and says how long each took."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    model, step = make(name)
+    with ExitStack() as kept:
+        put_on(instrument, model, kept)
+        for _ in range(3):
+            step()
+        done = 3
+        print(json.dumps({"ready": True}), file=talk, flush=True)
+        for line in sys.stdin:
+            wanted = int(line)
+            if wanted == 0:
+                break
+            wall, cpu = [], []
+            for _ in range(wanted):
+                w, c = time.perf_counter(), time.thread_time()
+                step()
+                cpu.append(time.thread_time() - c)
+                wall.append(time.perf_counter() - w)
+            print(json.dumps({"first": done, "wall": wall, "cpu": cpu}), file=talk, flush=True)
+            done += wanted
+    ops = 0
+    if instrument == UNWATCHED:
+        with Count() as count:
+            step()
+        ops = count.ops
+    print(json.dumps({"ops": ops}), file=talk, flush=True)
+
+
+# The coordinator.
+@dataclass
+class Worker:
+    instrument: str
+    process: subprocess.Popen[str]
+    talk: Any
+
+    @staticmethod
+    def start(instrument: str, model: str, folder: Path) -> Worker:
+        # Findings and the talk of instruments go to stdout: figures come through a pipe of their own.
+        reading, writing = os.pipe()
+        command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--talk", str(writing)]
+        if instrument in LEVELS:
+            nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
+            out = folder / f"{model}-{instrument}"
+            options = ["--every", str(MEASURED_EVERY)] if instrument == "sampled" else []
+            command = [str(nanhunt), "run", "--level", instrument, "--out", str(out), *options, "--", *command]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=None if os.environ.get("NANHUNT_DEBUG") else subprocess.DEVNULL,
+            text=True,
+            pass_fds=(writing,),
+            env=dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
+        )
+        os.close(writing)
+        return Worker(instrument, process, os.fdopen(reading, encoding="utf-8"))
+
+    def ask(self, steps: int) -> dict[str, Any]:
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        line = self.talk.readline()
+        if not line:
+            raise RuntimeError(f"the worker of '{self.instrument}' ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def end(self) -> int:
+        told = self.ask(0)
+        self.process.stdin.close()
+        self.talk.close()
+        self.process.wait()
+        return told["ops"]
+
+
+def measure(model: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path) -> dict[str, Any]:
+    shuffle = random.Random(seed)
+    workers = {name: Worker.start(name, model, folder) for name in instruments}
+    for worker in workers.values():
+        worker.hear()  # ready
+    steps = STEPS_PER_TURN[model]
+    taken: dict[str, list[list[float]]] = {name: [] for name in instruments}
+    firsts: dict[str, list[int]] = {name: [] for name in instruments}
+    for _ in range(turns):
+        order = list(instruments)
+        shuffle.shuffle(order)
+        for name in order:
+            told = workers[name].ask(steps)
+            taken[name].append(told[clock])
+            firsts[name].append(told["first"])
+    ops = [worker.end() for worker in workers.values()][instruments.index(UNWATCHED)]
+    alone = [statistics.fmean(turn) for turn in taken[UNWATCHED]]
+    base = statistics.median(alone)
+    figures = {}
+    for name in instruments:
+        ratios, more = paired(taken[name], firsts[name], alone, name == "sampled")
+        figures[name] = {
+            "ratio": statistics.median(ratios),
+            "quartiles": statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2,
+            "more_ms_per_step": 1e3 * statistics.median(more),
+            "more_us_per_op": 1e6 * statistics.median(more) / ops,
+        }
+    return {"model": model, "ops_per_step": ops, "unwatched_ms": 1e3 * base, "turns": turns, "figures": figures}
+
+
+def paired(
+    turns: list[list[float]], firsts: list[int], alone: list[float], sampled: bool
+) -> tuple[list[float], list[float]]:
+    """Ratio and difference to the unwatched process in each turn. A sampled step counts as one in SAMPLE_EVERY."""
+    samples = [
+        time - base
+        for times, first, base in zip(turns, firsts, alone, strict=True)
+        for at, time in enumerate(times, first)
+        if sampled and at % MEASURED_EVERY == 0
+    ]
+    extra = statistics.median(samples) / SAMPLE_EVERY if samples else 0.0
+    ratios, more = [], []
+    for times, first, base in zip(turns, firsts, alone, strict=True):
+        plain = [time for at, time in enumerate(times, first) if not sampled or at % MEASURED_EVERY != 0]
+        if plain:
+            longer = (statistics.fmean(plain) - base) * (1 - 1 / SAMPLE_EVERY if sampled else 1) + extra
+            more.append(longer)
+            ratios.append(1 + longer / base)
+    return ratios, more
+
+
+def show(result: dict[str, Any]) -> None:
+    head = f"{result['unwatched_ms']:.2f} ms a step, {result['ops_per_step']} ops, {result['turns']} turns"
+    print(f"\n{result['model']}: {head}")
+    for name, row in result["figures"].items():
+        low, high = row["quartiles"]
+        print(
+            f"  {name:18} {row['ratio']:6.3f}  ({low:.3f} to {high:.3f})  {row['more_ms_per_step']:+9.3f} ms a step"
+            f"  {row['more_us_per_op']:+7.2f} us an op"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=list(STEPS_PER_TURN))
+    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=INSTRUMENTS)
+    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--talk", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        with os.fdopen(args.talk, "w", encoding="utf-8") as talk:
+            work(args.worker, args.models[0], talk)
+        return
+    instruments = [UNWATCHED, *(name for name in args.instruments if name != UNWATCHED)]
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in args.models:
+            results.append(measure(model, instruments, args.turns, args.clock, args.seed, Path(folder)))
+            show(results[-1])
+    if args.json:
+        machine = {"torch": torch.__version__, "clock": args.clock, "load": os.getloadavg()}
+        args.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package from the source tree and the library from the build tree; skipped where there is no PyTorch."""
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "hooks" / "torch"), str(Path(__file__).parent)]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if "NANHUNT_LIBRARY" not in os.environ:
+    build = Path(os.environ.get("NANHUNT_BUILD_DIR", ROOT / "build" / "dev"))
+    for library in build.rglob("libnanhunt.so"):
+        os.environ["NANHUNT_LIBRARY"] = str(library)
+        break
+
+collect_ignore_glob: list[str] = []
+try:
+    import torch  # noqa: F401
+except ImportError:
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str:
+    return "tests/torch: skipped, this Python has no PyTorch" if collect_ignore_glob else ""
+
+
+@pytest.fixture
+def library() -> str:
+    path = os.environ.get("NANHUNT_LIBRARY", "")
+    if not path:
+        pytest.skip("libnanhunt.so is not built")
+    return path
+
+
+@pytest.fixture
+def no_watch_left():
+    """Closes the watch that a test left on."""
+    yield
+    from nanhunt import _session
+
+    if _session.current is not None:
+        _session.current.close()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs scripts under `nanhunt run` as a user would, and reads the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CASES = Path(__file__).resolve().parent / "cases"
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Hunt:
+    status: int
+    printed: str
+    errors: str
+    report: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        return self.report["verdict"]["status"]
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        findings = {finding["id"]: finding for finding in self.report["findings"]}
+        origin = self.report["verdict"]["origin"]
+        return findings[origin] if origin is not None else self.report["findings"][0]
+
+    def findings(self, *severities: str) -> list[dict[str, Any]]:
+        return [finding for finding in self.report["findings"] if finding["severity"] in severities]
+
+    def told(self) -> str:
+        """What a failed assertion should show."""
+        keys = ("class", "severity", "step", "phase", "op", "module")
+        findings = [{key: finding[key] for key in keys} for finding in self.report["findings"][:8]]
+        parts = [self.verdict, *map(str, findings), str(self.report["coverage"]["unwatched"]), self.errors[-2000:]]
+        return "\n".join(parts)
+
+
+def cli() -> str:
+    folder = os.environ.get("NANHUNT_BIN_DIR")
+    if not folder:
+        pytest.skip("NANHUNT_BIN_DIR names no folder with the command line tool")
+    return str(Path(folder) / "nanhunt")
+
+
+def hunt(out: Path, level: str, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> Hunt:
+    """Runs the script in a process of its own. The report is what `run` left beside the trace."""
+    command = [cli(), "run", "--level", level, "--out", str(out), *options, "--"]
+    command += [sys.executable, str(script), *arguments]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT, env=environment, cwd=out.parent, check=False
+    )
+    path = out / "report.json"
+    assert path.is_file(), f"no report from {command}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
+    return Hunt(done.returncode, done.stdout, done.stderr, json.loads(path.read_text(encoding="utf-8")))
+
+
+class Ahead:
+    """Runs what will be asked for before it is asked for, as many at a time as there are processors."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+        self._runs: dict[Any, Future[Hunt]] = {}
+
+    def start(self, key: Any, out: Path, level: str, script: Path, *arguments: str) -> None:
+        if key not in self._runs:
+            self._runs[key] = self._pool.submit(hunt, out, level, script, *arguments)
+
+    def result(self, key: Any) -> Hunt:
+        return self._runs[key].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions at level ops for tests: one whose recorder keeps the rows in lists, one that writes a trace and reports."""
+from __future__ import annotations
+
+import ctypes as c
+import json
+import struct
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from nanhunt import _library as lib
+from nanhunt import _taps
+from nanhunt._marks import Marks
+from nanhunt._ops import OpsLevel, hide_from_dynamo
+from nanhunt._scaler import ScalerWatch
+from nanhunt._session import Options, Session
+from nanhunt._values import Values
+
+PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update"]
+ROLES = ["read", "saved", "overwritten", "mask", "index"]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One input or output of an op. `contents` names what it shows: (storage, version)."""
+
+    slot: str
+    role: str
+    data: int
+    contents: tuple[int, int]
+    offset: int
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Op:
+    op: str
+    phase: str
+    module: str
+    site: str
+    step: int
+    micro_batch: int
+    dtype: int
+    inputs: list[Use]
+    outputs: list[Use]
+    scalars: dict[str, float]
+
+    @property
+    def name(self):
+        return self.op.split("::")[-1]
+
+    def input(self, slot):
+        return next(use for use in self.inputs if use.slot == slot)
+
+    def reads(self, contents):
+        return any(use.contents == contents for use in self.inputs)
+
+
+@dataclass
+class KeptRows:
+    """Stands for a recorder: decodes rows as nanhunt_record_rows documents them."""
+
+    ops: list[Op] = field(default_factory=list)
+    marks: list[tuple[int, str, Use]] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    steps: list[dict] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)
+    collectives: list[tuple] = field(default_factory=list)
+    refused: int = 0
+    handle: int = 0
+
+    def __post_init__(self):
+        self._texts, self._names, self._layouts, self._calls = {"": 0}, [""], [], []
+
+    def collective(self, step, seq, group, call, kind, reduction, peer, ranks, shares=()):
+        self.collectives.append((seq, group, call, kind, reduction, ranks, tuple(shares)))
+
+    def next_seq(self):
+        return len(self.ops)
+
+    def text(self, text):
+        if text not in self._texts:
+            self._texts[text] = len(self._names)
+            self._names.append(text)
+        return self._texts[text]
+
+    def layout(self, dtype, sizes, strides):
+        self._layouts.append((dtype, tuple(sizes), tuple(strides)))
+        return len(self._layouts) - 1
+
+    def call(self, op, compute_dtype, inputs, outputs, scalars):
+        self._calls.append((op, compute_dtype, list(inputs), list(outputs), list(scalars)))
+        return len(self._calls) - 1
+
+    def rows(self, words):
+        self._record_rows(self.handle, struct.pack(f"={len(words)}q", *words), len(words))
+
+    def _record_rows(self, handle, packed, count):
+        assert len(packed) == 8 * count
+        words = list(struct.unpack(f"={count}q", packed))
+        while words:
+            kind = words.pop(0)
+            if kind == lib.ROW_RELEASE:
+                self.released.append(words.pop(0))
+            elif kind == lib.ROW_MARK:
+                mark, _, _, path = words[:4]
+                self.marks.append((mark, self._names[path], self._use("", 0, words[4:8])))
+                del words[:8]
+            else:
+                assert kind == lib.ROW_OP
+                number, step, micro_batch, phase, path, site = words[:6]
+                op, dtype, inputs, outputs, scalars = self._calls[number]
+                del words[:6]
+                uses = []
+                for slot, role in [*inputs, *((slot, 0) for slot in outputs)]:
+                    uses.append(self._use(slot, role, words[:4]))
+                    del words[:4]
+                numbers = {}
+                for name in scalars:
+                    numbers[name] = struct.unpack("=d", struct.pack("=q", words.pop(0)))[0]
+                self.ops.append(Op(op, PHASES[phase], self._names[path], self._names[site], step, micro_batch, dtype,
+                                   uses[:len(inputs)], uses[len(inputs):], numbers))
+        return 0
+
+    def _use(self, slot, role, words):
+        data, word, offset, layout = words
+        return Use(slot, ROLES[role], data, (word >> 24, word & 0xffffff), offset, self._layouts[layout])
+
+    def step(self, step, skipped, loss, lr, scale):
+        self.steps.append({"step": step, "skipped": skipped, "loss": loss})
+
+    def scaler(self, **fields):
+        pass
+
+    def note(self, step, text, count):
+        self.notes[text] = count
+
+    def close(self):
+        pass
+
+
+hide_from_dynamo([sys.modules[__name__]])  # as a recorder is that is no Python
+
+
+class Watched:
+    """A session with kept rows."""
+
+    def __init__(self, recorder):
+        self.session = Session(Options(level="ops"))
+        self.session.recorder = self.recorder = recorder
+        self.values = Values(self.session)
+        self.level = OpsLevel(self.session, self.values)
+        self.session.listeners += [ScalerWatch(self.session), self.level, Marks(self.session, self.values)]
+
+    @property
+    def ops(self):
+        return self.recorder.ops
+
+    def named(self, name, phase=None):
+        return [op for op in self.ops if op.name == name and phase in (None, op.phase)]
+
+    def contents(self, tensor):
+        word = self.values.identity(tensor)
+        return word >> 24, word & 0xffffff
+
+    def producer(self, tensor):
+        """The last op that made what the tensor shows now."""
+        wanted = self.contents(tensor)
+        return next(op for op in reversed(self.ops) if any(use.contents == wanted for use in op.outputs))
+
+    @contextmanager
+    def mode(self):
+        """The mode without a root: for single ops."""
+        self.level._on()
+        yield
+
+
+@contextmanager
+def watched_ops(recorder=None, errors=0):
+    """Everything in the block is watched. Mistakes of ours fail the test."""
+    watched = Watched(recorder or KeptRows())
+    _taps.install(watched.session)
+    try:
+        yield watched
+    finally:
+        watched.session.close()
+        _taps._session = None
+        left = 0
+        while torch._C._len_torch_dispatch_stack() > 0:
+            torch._C._pop_torch_dispatch_stack(None)
+            left += 1
+        assert watched.session.errors == errors, watched.session.last_error
+        assert left == 0, "a mode was left on"
+
+
+def report(run):
+    """report.json of a run folder."""
+    library = lib.load_library()
+    text, size = c.c_void_p(), c.c_size_t()
+    status = library.slow.nanhunt_report(str(run).encode(), 1, c.byref(text), c.byref(size))
+    assert status == lib.OK, library.last_error()
+    try:
+        return json.loads(c.string_at(text, size.value))
+    finally:
+        library.fast.nanhunt_free(text)
+
+
+@contextmanager
+def recorded_ops(run):
+    """Everything in the block is recorded below `run`; afterwards report(run) tells what came of it."""
+    session = Session(Options(out=str(run), level="ops"))
+    values = Values(session)
+    session.listeners += [ScalerWatch(session), OpsLevel(session, values), Marks(session, values)]
+    _taps.install(session)
+    try:
+        yield session
+    finally:
+        session.close()
+        _taps._session = None
+        assert session.errors == 0, session.last_error
+        assert session.recorder is None or session.recorder.refused == 0, session.recorder.library.last_error()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four ranks under torchrun: which one made the bad number, and how it came to the others."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hunting import cli
+
+torch = pytest.importorskip("torch")
+WORLD = 4
+BAD_STEP, BAD_RANK = 3, 2
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return x / x.pow(2).sum(-1, keepdim=True).sqrt()
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(1)
+layers = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
+model = nn.parallel.DistributedDataParallel(layers)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(100 + rank)
+bad = sys.argv[1]
+for step in range(6):
+    x, y = torch.randn(5, 6), torch.randn(5, 2)
+    if bad == "born" and step == 3 and rank == 2:
+        x[1] = 0  # an empty sample: its norm is 0
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    optimizer.step(); optimizer.zero_grad()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def hunted(tmp_path_factory):
+    """Runs the script under torchrun on loopback and gives its report."""
+    import json
+
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    reports = {}
+
+    def run(level, bad):
+        if (level, bad) not in reports:
+            folder = tmp_path_factory.mktemp(f"{level}-{bad}")
+            (folder / "main.py").write_text(SCRIPT)
+            command = [cli(), "run", "--level", level, "--out", str(folder / "run"), "--", sys.executable, "-m",
+                       "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}", "main.py", bad]
+            environment = dict(os.environ, OMP_NUM_THREADS="1")
+            environment.pop("PYTHONPATH", None)
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr[-3000:]
+            reports[level, bad] = json.loads((folder / "run" / "report.json").read_text())
+        return reports[level, bad]
+
+    return run
+
+
+def faults(report):
+    return [finding for finding in report["findings"] if finding["severity"] == "fault"]
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+def test_the_rank_on_which_it_was_born_is_named_and_the_others_got_it(hunted, level):
+    report = hunted(level, "born")
+    first = faults(report)[0]
+    assert (first["rank"], first["step"], first["phase"]) == (BAD_RANK, BAD_STEP, "forward")
+    assert first["op"] == "aten::div" and first["class"] == "divide_by_zero"
+    assert first["ranks"] == [BAD_RANK]
+    assert {rank for passage in first["passages"] for rank in passage["ranks"]} == {0, 1, 3}
+    assert all(finding["rank"] == BAD_RANK for finding in faults(report))
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+def test_healthy_ranks_are_silent(hunted, level):
+    report = hunted(level, "no")
+    assert report["verdict"]["status"] == "clean"
+    assert len(report["run"]["ranks"]) == WORLD

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level sentinel names the op of what went bad, from a replay, and leaves the run as it was."""
+from __future__ import annotations
+
+import torch
+from sentinel_runs import Root, batch, watched
+from torch import nn
+from torch.nn import functional as F
+
+
+class Roots(nn.Module):
+    """A root of what exceeds 10 is NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.inner, self.fc2 = nn.Linear(6, 8), Root(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.fc2(self.inner(self.fc1(x)))
+
+
+def amp_loop(bad=(3,)):
+    def build():
+        model = Roots()
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+        def step(i):
+            x, y = batch()
+            if i in bad:
+                x = x * 100
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+
+        return step, model, opt, lambda: scaler.state_dict()
+
+    return build
+
+
+def test_a_fault_in_forward_under_autocast_and_a_scaler_is_named(tmp_path, library):
+    run = watched(amp_loop(), tmp_path)
+    assert run.results == [(3, "reproduced")]
+    assert run.report["verdict"]["status"] == "fault"
+    found = run.headline
+    assert (found["op"], found["module"], found["phase"], found["step"]) == ("aten::sqrt", "inner", "forward", 3)
+
+
+def test_the_same_run_without_the_fault_is_clean(tmp_path, library):
+    run = watched(amp_loop(bad=()), tmp_path)
+    assert run.replays == []
+    assert run.report["verdict"]["status"] == "clean"
+    assert [row[1] for row in run.health] == [0] * 5
+
+
+def test_one_step_in_so_many_is_recorded_op_by_op_at_level_sampled(tmp_path, library):
+    run = watched(amp_loop(bad=()), tmp_path, level="sampled", every=2)
+    assert run.results == [(0, "reproduced"), (2, "reproduced"), (4, "reproduced")], run.texts
+    assert run.report["verdict"]["status"] == "clean"
+    assert run.report["coverage"]["ops"] > 30
+
+
+def test_norms_of_the_steps_before_are_written_on_a_trip(tmp_path, library):
+    run = watched(amp_loop(), tmp_path, keep=2)
+    gradients = [row for row in run.norms if row[1] == 1]
+    assert {row[0] for row in gradients} == {2, 3}
+    assert {row[0] for row in run.norms if row[1] == 2} == {1, 2}
+    assert {row[2] for row in gradients} == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}

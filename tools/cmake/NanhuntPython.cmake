@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package (hooks/torch/nanhunt): live in the build tree, in what `cmake --install` puts down, in a wheel.
+# Library and command line tool find it, and it them, by where they are to each other.
+set(_package "${PROJECT_SOURCE_DIR}/hooks/torch/nanhunt")
+
+if(SKBUILD)
+  # A wheel holds one file per library, no links; scikit-build-core adds the Python files.
+  if(NANHUNT_PREBUILT)
+    set(_program "${NANHUNT_PREBUILT}/bin/nanhunt")
+    set(_library "${NANHUNT_PREBUILT}/lib/libnanhunt.so")
+    foreach(_file IN ITEMS "${_program}" "${_library}")
+      if(NOT EXISTS "${_file}")
+        message(FATAL_ERROR "NANHUNT_PREBUILT: ${_file} is not there. Build nanhunt and nanhunt_c_api first.")
+      endif()
+      # What it links to says where the file itself is.
+      file(REAL_PATH "${_file}" _real)
+      if(_file STREQUAL _library)
+        set(_library "${_real}")
+      endif()
+    endforeach()
+  else()
+    set(_program "$<TARGET_FILE:nanhunt>")
+    set(_library "$<TARGET_FILE:nanhunt_c_api>")
+    target_link_options(nanhunt PRIVATE -s)
+    target_link_options(nanhunt_c_api PRIVATE -s)
+  endif()
+  install(PROGRAMS "${_program}" DESTINATION bin COMPONENT python)
+  install(PROGRAMS "${_library}" DESTINATION lib RENAME libnanhunt.so COMPONENT python)
+  return()
+endif()
+
+file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/python")
+file(CREATE_LINK "${_package}" "${CMAKE_BINARY_DIR}/python/nanhunt" SYMBOLIC)
+
+include(GNUInstallDirs)
+set(_installed "lib/nanhunt/python")  # not LIBDIR: the command line tool looks there
+install(DIRECTORY "${_package}" DESTINATION "${_installed}" COMPONENT python PATTERN "__pycache__" EXCLUDE)
+install(PROGRAMS "$<TARGET_FILE:nanhunt_c_api>" DESTINATION "${_installed}/nanhunt/lib"
+        RENAME libnanhunt.so COMPONENT python)
