@@ -78,7 +78,7 @@ def digest_of(*things):
                     h.update(str(t.grad._version).encode())
                     add(t.grad)
             for m in thing.modules():
-                h.update(str(sorted((k, v) for k, v in vars(m).items() if isinstance(v, (int, float)))).encode())
+                h.update(str(sorted((k, v) for k, v in vars(m).items() if isinstance(v, int | float))).encode())
                 h.update(str(sorted(vars(m))).encode())
         elif isinstance(thing, torch.optim.Optimizer):
             for state in thing.state.values():
@@ -88,7 +88,7 @@ def digest_of(*things):
             add(thing.get_state())
         elif callable(thing):
             add(thing())
-        elif isinstance(thing, (list, tuple)):
+        elif isinstance(thing, list | tuple):
             for item in thing:
                 add(item)
         else:

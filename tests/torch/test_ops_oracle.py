@@ -65,7 +65,7 @@ class Oracle(TorchDispatchMode):
 def tensors_of(value):
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [t for item in value for t in tensors_of(item)]
     return []
 

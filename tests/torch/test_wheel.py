@@ -59,7 +59,8 @@ def sources(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def wheel(build, sources, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "-C", f"cmake.define.NANHUNT_PREBUILT={build}"]
+    settings = f"--config-settings=cmake.define.NANHUNT_PREBUILT={build}"
+    options = ["--no-build-isolation", "--no-deps", "--no-index", settings]
     run(sys.executable, "-m", "pip", "wheel", *options, "-w", out, sources)
     (found,) = out.iterdir()
     return found

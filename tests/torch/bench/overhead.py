@@ -103,7 +103,7 @@ def make(name: str) -> tuple[nn.Module, Step]:
 
 # The instruments that are not ours.
 def check_forward(module: nn.Module, args: Any, output: Any) -> None:
-    for tensor in output if isinstance(output, (tuple, list)) else (output,):
+    for tensor in output if isinstance(output, tuple | list) else (output,):
         if isinstance(tensor, torch.Tensor) and not bool(torch.isfinite(tensor).all()):
             raise FloatingPointError(f"{type(module).__name__} gave out something that is not finite")
 

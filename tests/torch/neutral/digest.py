@@ -29,7 +29,7 @@ def _feed(running: Any, value: Any) -> None:
         for key in value:
             running.update(str(key).encode())
             _feed(running, value[key])
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, list | tuple):
         running.update(f"{type(value).__name__}{len(value)}".encode())
         for item in value:
             _feed(running, item)
