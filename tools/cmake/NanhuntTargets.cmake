@@ -8,6 +8,12 @@ target_compile_options(nanhunt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off>)
 # gcc 12 at -O3 takes members of moved-from aggregates for uninitialised.
 target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+# Device code keeps to the same rule; its host half is compiled like the rest.
+target_compile_options(nanhunt_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=-ffp-contract=off>)
+if(NANHUNT_WITH_CUDA)
+  target_compile_features(nanhunt_flags INTERFACE cuda_std_20)
+endif()
 if(NANHUNT_WERROR)
   target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
