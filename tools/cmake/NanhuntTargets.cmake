@@ -44,7 +44,13 @@ function(nanhunt_test name)
   target_precompile_headers(${name}_tests PRIVATE <gtest/gtest.h> <string> <vector>)
   target_compile_definitions(${name}_tests PRIVATE
     NANHUNT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NANHUNT_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  # ThreadSanitizer makes training some twenty times slower.
+  if(NANHUNT_SANITIZE)
+    set(limit 1200)
+  else()
+    set(limit 300)
+  endif()
+  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${limit})
 endfunction()
 
 # nanhunt_bench(NAME SOURCES ... DEPS ...): executable NAME_bench (Google Benchmark).
