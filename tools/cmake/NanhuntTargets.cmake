@@ -10,10 +10,7 @@ target_compile_options(nanhunt_flags INTERFACE
 target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 # Device code keeps to the same rule; its host half is compiled like the rest.
 target_compile_options(nanhunt_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=-ffp-contract=off>)
-if(NANHUNT_WITH_CUDA)
-  target_compile_features(nanhunt_flags INTERFACE cuda_std_20)
-endif()
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;-Xcompiler=-ffp-contract=off>)
 if(NANHUNT_WERROR)
   target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
