@@ -8,6 +8,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._listener import Listener
+from nanhunt._values import PLAIN
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -49,21 +50,22 @@ class LastingWatch(Listener):
 
     def _read(self, tensors: list[_Tensor]) -> list[tuple[_Tensor, tuple[int, int, int]]]:
         """What can be read of them: torch's count of writes, word, checksum."""
-        recorder = self.session.recorder
-        kept: list[_Tensor] = []
+        recorder, quad = self.session.recorder, self.values.quad
+        kept: list[tuple[_Tensor, int]] = []
         pairs: list[int] = []
         for t in tensors:
             try:
-                if type(t) in (_Tensor, torch.nn.Parameter) and t.is_floating_point() and t.is_cpu and t.numel():
-                    pairs += (t.data_ptr(), self.values.layout(t))
-                    kept.append(t)
+                if type(t) in PLAIN and t.is_floating_point() and t.is_cpu and t.numel():
+                    data, word, _, layout = quad(t)
+                    pairs += (data, layout)
+                    kept.append((t, word))
             except Exception:
                 continue
         if recorder is None or not kept:
             return []
-        readings, _ = recorder.read(pairs, lib.READ_NORM | lib.READ_CHECKSUM)
-        self._bad = {id(t) for t, r in zip(kept, readings) if r.bad}
-        return [(t, (t._version, self.values.identity(t), r.checksum)) for t, r in zip(kept, readings)]
+        readings, bad = recorder.read(pairs, lib.READ_NORM | lib.READ_CHECKSUM)
+        self._bad = {id(t) for (t, _), r in zip(kept, readings) if r.bad} if bad else set()
+        return [(t, (t._version, word, r.checksum)) for (t, word), r in zip(kept, readings)]
 
     def _note(self, tensors: list[_Tensor]) -> None:
         step = self.session.step

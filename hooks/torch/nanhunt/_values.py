@@ -29,6 +29,7 @@ for _name, _number in (("float8_e4m3fn", lib.E4M3FN), ("float8_e5m2", lib.E5M2))
     if hasattr(torch, _name):
         DTYPES[getattr(torch, _name)] = _number
 _COMPLEX = {torch.complex64: lib.F32, torch.complex128: lib.F64}
+_NONE: dict[Any, int] = {}
 _WIDE = (torch.float64, torch.complex128)
 # Under it a subclass of the user's is a plain tensor.
 no_torch_function: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
@@ -58,6 +59,7 @@ class Values:
         # Layout numbers: of row-major tensors by dtype and shape; of all by strides too; and which of them are fp64.
         self.dense: dict[torch.dtype, dict[Any, int]] = {dtype: {} for dtype in DTYPES}
         self._layouts: dict[Any, int] = {}
+        self._sizes: dict[int, int] = {}  # in bytes, of row-major layouts
         self.wide: set[int] = set()
         self.host_only = not torch.cuda.is_available()  # what has no data address has a null one
         self._hosts: list[torch.Tensor] = []  # copies of what is not in host memory, alive until the rows are written
@@ -108,6 +110,11 @@ class Values:
         """The four words of any tensor; None where t cannot be watched, which is noted."""
         try:
             if type(t) in PLAIN:
+                if with_data and self.host_only and t.is_contiguous() and not t.storage_offset():  # nearly all
+                    layout = self.dense.get(t.dtype, _NONE).get(t.shape)
+                    storage = t.untyped_storage()
+                    if layout is not None and self._sizes[layout] <= storage.nbytes():
+                        return t.data_ptr(), self.identity_of(storage).word, 0, layout  # type: ignore[return-value]
                 return self._describe(t, with_data)
             with no_torch_function():
                 return self._describe(t, with_data)
@@ -161,6 +168,7 @@ class Values:
             raise RuntimeError("the layout was refused")
         if t.is_contiguous() and t.dtype in self.dense:
             self.dense[t.dtype][t.shape] = number
+            self._sizes[number] = t.numel() * t.element_size()
         self._layouts[(t.dtype, t.shape, t.stride())] = number
         if t.dtype in _WIDE:
             self.wide.add(number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
@@ -15,6 +14,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._collectives import Collectives
+from nanhunt._lists import ListOps, as_float
 from nanhunt._places import IMPORTING, LOSS, Places, Sites, sequence_nr
 from nanhunt._plans import (
     AS_NUMBER,
@@ -23,7 +23,6 @@ from nanhunt._plans import (
     AS_TENSOR,
     AS_WRITTEN,
     NUMBER,
-    NUMBERS,
     OTHER,
     TENSOR,
     TENSORS,
@@ -31,8 +30,6 @@ from nanhunt._plans import (
     Arg,
     Plan,
 )
-from nanhunt._recorder import double_bits
-from nanhunt._scaler import peek
 from nanhunt._values import PLAIN, Identity, flat
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ def _packer(words: int, numbers: int) -> Any:
     return pack
 
 
-class OpWriter(Collectives):
+class OpWriter(Collectives, ListOps):
     """Rows of ops. Used by level ops for a whole run, and by a replay for one step."""
 
     def __init__(self, session: Session, values: Values, places: Places) -> None:
@@ -429,7 +426,7 @@ class OpWriter(Collectives):
         for arg, value in self._given(plan, args, kwargs):
             if isinstance(value, (float, int)):
                 if arg.kind in (NUMBER, TENSOR):
-                    self._number(arg, _float(value), words, key, numbers)
+                    self._number(arg, as_float(value), words, key, numbers)
                 continue
             if arg.kind not in (TENSOR, TENSORS):
                 continue
@@ -481,119 +478,6 @@ class OpWriter(Collectives):
         self._emit(plan, words + fresh + outputs, key, numbers, inputs)
         values.release_hosts()
 
-    def _per_element(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """One row for each element of the lists: otherwise all parameters would seem to be made from all. Single
-        tensors are among the inputs of each."""
-        session, values = self.session, self.values
-        recorder = session.recorder
-        if recorder is None:
-            return
-        happens = not plan.written_if or self._is_written(plan, args, kwargs)
-        given: list[tuple[Arg, Any, bool]] = []
-        n = 0
-        for arg, value in self._given(plan, args, kwargs):
-            if value is None or arg.kind == OTHER:
-                continue
-            writes = arg.written and (happens or arg.name != "grad")
-            if arg.kind == TENSORS:
-                if not value:
-                    continue
-                n = max(n, len(value))
-                given.append((arg, [values.describe(t) for t in value], writes))
-            elif arg.kind == NUMBERS or not isinstance(value, (float, int, _Tensor)):
-                given.append((arg, value, False))
-            elif isinstance(value, _Tensor):
-                given.append((arg, values.describe(value), writes))
-            else:
-                given.append((arg, _float(value), False))
-        steps = [number for number in map(peek, kwargs.get("state_steps", args[5] if len(args) > 5 else ()))
-                 if number is not None] if plan.op.startswith("aten::_fused_adam") else []
-        if len(steps) != n:
-            steps = []
-        results: list[Any] = []
-        if not plan.writes and isinstance(result, (tuple, list)):
-            results = [values.describe(t) if isinstance(t, _Tensor) else None for t in result]
-        identities: dict[int, Identity] = {}
-        for arg, value in self._given(plan, args, kwargs):
-            if arg.written:
-                for t in flat(value):
-                    try:
-                        identity = values.identity_of(t.untyped_storage())
-                        identities[identity.word >> 24] = identity
-                    except Exception:
-                        continue
-        phase = session.phase if self.phase is None else self.phase
-        site = self.sites.of(sys._getframe(2), recorder)
-        if site == IMPORTING:
-            return
-        step = session.step if self.step is None else self.step
-        micro_batch = session.micro_batch if self.micro_batch is None else self.micro_batch
-        rows = array("q")
-        for i in range(n):
-            words: list[int] = []
-            key: list[int] = []
-            numbers: list[int] = []
-            outputs: list[int] = []
-            output_key: list[int] = []
-            last = i == n - 1
-            for arg, value, writes in given:
-                if arg.kind == NUMBER or type(value) is float:
-                    numbers.append(double_bits(value))
-                    key.append(arg.as_number)
-                    continue
-                if arg.kind == NUMBERS:
-                    if i < len(value) and isinstance(value[i], (float, int)):
-                        numbers.append(double_bits(_float(value[i])))
-                        key.append(arg.as_number)
-                    continue
-                of_list = arg.kind == TENSORS
-                quad = (value[i] if i < len(value) else None) if of_list else value
-                if quad is None:
-                    continue
-                if not writes:
-                    key.append(8 * arg.index + AS_READ if arg.written else arg.as_tensor)
-                    words += quad
-                    if arg.name == "state_step" and steps:
-                        numbers.append(double_bits(steps[i]))
-                        key.append(arg.as_number)
-                    continue
-                key.append(arg.as_tensor)
-                words += (0, *quad[1:])
-                if of_list or last:
-                    identity = identities[quad[1] >> 24]
-                    if identity.word == quad[1]:
-                        values.bump(identity)
-                    outputs += (quad[0], identity.word, quad[2], quad[3])
-                    output_key.append(arg.as_written)
-            if not plan.writes and i < len(results) and results[i] is not None:
-                outputs += results[i]
-                output_key.append(AS_RESULT)
-            if not outputs:
-                continue
-            key += output_key
-            if values.wide and outputs[3] in values.wide:
-                key.append(WIDE)
-            known = tuple(key)
-            call = plan.calls.get(known)
-            if call is None:
-                call = self._new_call(plan, known)
-            inputs = len(words)
-            words += outputs
-            path = self._owner(words, inputs) if self.owners else (self.places.path if phase < lib.UNSCALE else "")
-            rows.extend((lib.ROW_OP, call, step, micro_batch, phase, recorder.text(path), site))
-            rows.extend(words)
-            rows.extend(numbers)
-        if rows and recorder._record_rows(recorder.handle, rows.tobytes(), len(rows)):
-            recorder.refused += 1
-        values.release_hosts()
-
 
 class _Unusual(Exception):
     """Not for the fast way."""
-
-
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
