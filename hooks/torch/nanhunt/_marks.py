@@ -12,6 +12,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._scaler import peek
+from nanhunt._session import plain_path
 from nanhunt._values import no_torch_function
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Marks(Listener):
         self._mark_all(marks)
 
     def _buffers(self, root: torch.nn.Module, prefix: str) -> list[tuple[int, str, torch.Tensor]]:
-        return [(lib.MARK_BUFFER, f"{prefix}.{name}" if prefix else name, b) for name, b in root.named_buffers()
+        return [(lib.MARK_BUFFER, plain_path(prefix, name), b) for name, b in root.named_buffers()
                 if b.is_floating_point()]
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:

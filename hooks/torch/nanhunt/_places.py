@@ -38,13 +38,13 @@ class Places:
         self._previous = 0                   # where the claims of this step begin
 
     def enter_root(self, call: RootCall) -> None:
-        from nanhunt._session import plain_module
+        from nanhunt._session import plain_module, plain_path
 
         if id(call.module) not in self._roots:
             self._roots.add(id(call.module))
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
-                path = ".".join(p for p in (call.name, name) if p) or type(inner).__name__
+                path = plain_path(call.name, name) or type(inner).__name__
                 self._names.setdefault(id(module), path)
             self._names.setdefault(id(call.module), self._names[id(inner)])
         self.claim(self.path, 0)

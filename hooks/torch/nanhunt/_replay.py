@@ -19,7 +19,7 @@ from nanhunt._marks import tensors_in
 from nanhunt._ops import OpMode, OpWriter
 from nanhunt._origin import CapturingMode, Kept
 from nanhunt._places import LOSS, Places
-from nanhunt._session import plain_module
+from nanhunt._session import plain_module, plain_path
 from nanhunt._tape import (
     BackwardEntry,
     Copied,
@@ -286,7 +286,7 @@ class Replay:
                 for name, b in plain_module(entry.module).named_buffers():
                     if b.is_floating_point():
                         _renew(self.values, b)
-                        self._mark(lib.MARK_BUFFER, f"{entry.name}.{name}" if entry.name else name, b)
+                        self._mark(lib.MARK_BUFFER, plain_path(entry.name, name), b)
             for path, t in tensors_in((args, kwargs)):
                 if t.grad_fn is not None:
                     continue
@@ -395,7 +395,7 @@ class Replay:
                 for name, b in module._buffers.items():
                     if b is None:
                         continue
-                    full = ".".join(part for part in (entry.name, path, name) if part)
+                    full = plain_path(entry.name, path, name)
                     self._buffer_names.setdefault(id(b), full)
                     if id(b) not in self._copies:
                         self._copies[id(b)] = b.detach().clone()

@@ -20,7 +20,7 @@ class RootInfo:
                  "python_rng", "draws", "calls", "attributes", "before")
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
-        from nanhunt._session import plain_module
+        from nanhunt._session import plain_module, plain_path
 
         self.module = weakref.ref(module)
         parameter = next(module.parameters(), None)
@@ -29,7 +29,7 @@ class RootInfo:
                            if isinstance(g, torch.Generator)]
         named = list(plain_module(module).named_buffers())
         self.buffers = [b for _, b in named]
-        self.buffer_paths = [f"{name}.{path}" if name else path for path, _ in named]
+        self.buffer_paths = [plain_path(name, path) for path, _ in named]
         # The first call copies all that fits; later ones what was seen to be written.
         size = sum(b.numel() * b.element_size() for b in self.buffers)
         self.hot: set[int] = set(range(len(named))) if size <= _MAX_BUFFER_COPY else set()

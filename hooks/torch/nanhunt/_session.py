@@ -128,10 +128,9 @@ class Session:
                 n += 1
                 prefix = f"{type(module).__name__}{n}"
         for name, inner in module.named_modules():
-            path = ".".join(part for part in (prefix, name) if part)
-            self.given.setdefault(id(inner), (weakref.ref(inner), path))
+            self.given.setdefault(id(inner), (weakref.ref(inner), plain_path(prefix, name)))
         for name, parameter in module.named_parameters():
-            self.parameter_names.setdefault(id(parameter), f"{prefix}.{name}" if prefix else name)
+            self.parameter_names.setdefault(id(parameter), plain_path(prefix, name))
 
     def given_name(self, module: torch.nn.Module) -> str | None:
         """The path that watch() gave; None: none."""
@@ -362,6 +361,15 @@ def plain_module(module: torch.nn.Module) -> torch.nn.Module:
             break
         module = inner
     return module
+
+
+_INNER = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+
+
+def plain_path(*parts: str) -> str:
+    """A path as the user wrote it, without what torch's wrappers of inner modules add to it."""
+    path = ".".join(part for part in parts if part)
+    return ".".join(p for p in path.split(".") if p not in _INNER) if "_" in path else path
 
 
 current: Session | None = None

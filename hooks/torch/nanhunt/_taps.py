@@ -210,7 +210,9 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
 
 
 def _joined(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
+    from nanhunt._session import plain_path
+
+    return plain_path(*parts)
 
 
 def _name_model(session: Session, top: torch.nn.Module) -> str:
