@@ -66,46 +66,22 @@ void finish_extrema(const FormatCodes& f, const Totals& totals, TensorStats& sta
 }
 
 // Bins without anything at either end are left out.
-void finish_histogram(const FormatCodes& f, const std::vector<std::int64_t>& binades, std::int64_t repeats,
-                      TensorStats& stats) {
+void finish_histogram(const FormatCodes& f, const std::int64_t* binades, std::int64_t repeats, TensorStats& stats) {
   std::size_t first = 0;
-  std::size_t last = binades.size();
+  auto last = static_cast<std::size_t>(f.binades());
   while (first < last && binades[first] == 0) ++first;
   while (last > first && binades[last - 1] == 0) --last;
   if (first == last) return;
   const int lowest = 1 - format_limits(f.dtype).exponent_bias - f.mantissa_bits;
   stats.histogram_min_exponent = lowest + static_cast<int>(first);
-  stats.histogram.assign(binades.begin() + static_cast<std::ptrdiff_t>(first),
-                         binades.begin() + static_cast<std::ptrdiff_t>(last));
+  stats.histogram.assign(binades + first, binades + last);
   for (std::int64_t& bin : stats.histogram) bin *= repeats;
 }
 
-TensorStats finish(const FormatCodes& f, const TensorWalk& walk, StatsLevel level, const Totals& totals) {
-  const std::int64_t repeats = walk.repeats();
-  TensorStats stats;
-  stats.numel = walk.count() * repeats;
-  stats.nan = totals.nan * repeats;
-  stats.pos_inf = totals.pos_inf * repeats;
-  stats.neg_inf = totals.neg_inf * repeats;
-  stats.zero = totals.zero * repeats;
-  stats.subnormal = totals.subnormal * repeats;
-  finish_extrema(f, totals, stats);
-  if (level >= StatsLevel::kSums) {
-    double sum = totals.sum + totals.sum_rest;
-    if (!std::isfinite(sum)) sum = sum_scaled(walk);
-    stats.sum = sum * static_cast<double>(repeats);
-    stats.sum_sq = (totals.sum_sq + totals.sum_sq_rest) * static_cast<double>(repeats);
-  }
-  if (level >= StatsLevel::kWhatIf) {
-    const std::int64_t finite = walk.count() - totals.nonfinite();
-    for (std::size_t i = 0; i < stats.what_if.size(); ++i) {
-      const std::int64_t* below = totals.below + 3 * i;
-      stats.what_if[i].flush_to_zero = (below[0] - totals.zero) * repeats;
-      stats.what_if[i].subnormal = (below[1] - below[0]) * repeats;
-      stats.what_if[i].overflow = (finite - below[2]) * repeats;
-    }
-  }
-  return stats;
+double sum_of(const TensorWalk& walk, StatsLevel level, const Totals& totals) {
+  if (level < StatsLevel::kSums) return 0;
+  const double sum = totals.sum + totals.sum_rest;
+  return (std::isfinite(sum) ? sum : sum_scaled(walk)) * static_cast<double>(walk.repeats());
 }
 
 TensorStats floating_stats(const StatsKernel& kernel, const TensorView& tensor, StatsLevel level) {
@@ -135,8 +111,7 @@ TensorStats floating_stats(const StatsKernel& kernel, const TensorView& tensor, 
         first = walk.logical_index(begin + first_nonfinite(tensor.dtype, block, 0));
       return true;
     });
-    stats = finish(f, walk, level, totals);
-    finish_histogram(f, binades, walk.repeats(), stats);
+    stats = finish_totals(f, walk.count(), walk.repeats(), level, totals, sum_of(walk, level, totals));
   }
   stats.level = level;
   stats.first_nonfinite = first;
@@ -149,6 +124,33 @@ TensorStats floating_stats(const StatsKernel& kernel, const TensorView& tensor, 
 void fold_lanes(Totals& totals) {
   add_compensated(totals.sum, totals.sum_rest, fold(totals.sum_lanes));
   add_compensated(totals.sum_sq, totals.sum_sq_rest, fold(totals.sum_sq_lanes));
+}
+
+TensorStats finish_totals(const FormatCodes& f, std::int64_t count, std::int64_t repeats, StatsLevel level,
+                          const Totals& totals, double sum) {
+  TensorStats stats;
+  stats.numel = count * repeats;
+  stats.nan = totals.nan * repeats;
+  stats.pos_inf = totals.pos_inf * repeats;
+  stats.neg_inf = totals.neg_inf * repeats;
+  stats.zero = totals.zero * repeats;
+  stats.subnormal = totals.subnormal * repeats;
+  finish_extrema(f, totals, stats);
+  if (level >= StatsLevel::kSums) {
+    stats.sum = sum;
+    stats.sum_sq = (totals.sum_sq + totals.sum_sq_rest) * static_cast<double>(repeats);
+  }
+  if (level >= StatsLevel::kWhatIf) {
+    const std::int64_t finite = count - totals.nonfinite();
+    for (std::size_t i = 0; i < stats.what_if.size(); ++i) {
+      const std::int64_t* below = totals.below + 3 * i;
+      stats.what_if[i].flush_to_zero = (below[0] - totals.zero) * repeats;
+      stats.what_if[i].subnormal = (below[1] - below[0]) * repeats;
+      stats.what_if[i].overflow = (finite - below[2]) * repeats;
+    }
+  }
+  if (totals.binades != nullptr) finish_histogram(f, totals.binades, repeats, stats);
+  return stats;
 }
 
 const StatsKernel& stats_kernel(DType dtype, Simd simd) {

@@ -85,6 +85,10 @@ const StatsKernel* stats_kernel_avx512(DType dtype);
 // Ends a block: folds the lanes in a fixed tree and adds the result to the compensated sums.
 void fold_lanes(Totals& totals);
 
+// Totals of `count` walked elements, each standing for `repeats`, as statistics; `sum` is that of all of them.
+TensorStats finish_totals(const FormatCodes& f, std::int64_t count, std::int64_t repeats, StatsLevel level,
+                          const Totals& totals, double sum);
+
 // Integer and bool dtypes have one path.
 TensorStats integer_stats(const TensorView& tensor, StatsLevel level);
 

@@ -6,17 +6,17 @@
 //   template <class Block>
 //   NANHUNT_HOST_DEVICE void operator()(Block& block) const;
 //
-// Its body is a row of phases. A phase is done by every thread of the block, in no order, and ends in a barrier; what a
-// thread has to remember from one phase to the next stands in Registers. Phases are reached by all threads of a block or
-// by none. What Block offers (on the device: device_block.h; on the CPU: tests/support/emulated_grid.h):
+// Its body is a row of phases. A phase is done by every thread of the block, in no order, and ends in a barrier; what
+// a thread has to remember from one phase to the next stands in Registers. Phases are reached by all threads of a
+// block or by none. What Block offers (device: device_block.h; CPU: tests/support/emulated_grid.h):
 //
-//   block.index(), block.count()                    // this block, of how many
-//   typename Block::template Registers<T> r;        // a T for each thread, not initialised
-//   block.phase([&](const Thread& thread) {...});            // shared memory only
+//   block.index(), block.count()              // this block, of how many
+//   typename Block::template Registers<T> r;  // a T for each thread, not initialised
+//   block.phase([&](const Thread& thread) {...});
 //   block.phase(r, [&](const Thread& thread, T& mine) {...});
-//   block.fold_warps(r, [](T& into, const T& from) {...});   // in each warp: lane i takes in lane i+16, then i+8, +4, +2,
-//                                                            // +1: lane 0 ends with the whole warp, in this order always
-//   block.shared()                                  // Kernel::Shared&
+//   block.fold_warps(r, [](T& into, const T& from) {...});  // in each warp: lane i takes in lane i+16, then i+8, +4,
+//                                                           // +2, +1: lane 0 ends with all, in this order always
+//   block.shared()                            // Kernel::Shared&
 //
 // Conditions around phases may depend on shared memory written in an earlier phase, and on the arguments.
 #pragma once

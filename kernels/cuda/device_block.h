@@ -70,7 +70,8 @@ class DeviceBlock {
 
 // The kernel's struct is its parameter, read from the constant bank where it lies: up to 32,764 bytes of it.
 template <class Kernel, int kThreads, int kBlocksPerMultiprocessor = 1>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
   DeviceBlock<typename Kernel::Shared> block(shared);
   kernel(block);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernel logic needs to be compiled twice: by nvcc for the device, and by any C++ compiler for the tests. Includes
-// nothing of CUDA. The only file with kernel logic's `#if`s in it.
+// What kernel logic needs to be compiled twice: by nvcc for the device, and by any C++ compiler for the tests.
+// Includes nothing of CUDA. The only file with kernel logic's `#if`s in it.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,16 @@
 #else
 #define NANHUNT_HOST_DEVICE
 #endif
+
+// Before a loop whose count is known: arrays that it indexes stay in registers.
+#if defined(__CUDACC__)
+#define NANHUNT_UNROLL _Pragma("unroll")
+#else
+#define NANHUNT_UNROLL
+#endif
+
+// For what is rarely reached: keeps its registers and its instructions out of the loop that calls it.
+#define NANHUNT_RARE __attribute__((noinline))
 
 // True where the device's own code is being compiled; the rest of the line is dropped elsewhere.
 #if defined(__CUDA_ARCH__)
@@ -62,8 +72,17 @@ NANHUNT_HOST_DEVICE inline int bits_set(std::uint32_t x) {
 #endif
 }
 
-// Words that several blocks, or a kernel and the host, share. On the host these are atomics of the same meaning, so that
-// protocols built from them can be run by threads under ThreadSanitizer.
+// a * b + c, rounded once.
+NANHUNT_HOST_DEVICE inline double multiply_add(double a, double b, double c) {
+#if NANHUNT_ON_DEVICE
+  return __fma_rn(a, b, c);
+#else
+  return __builtin_fma(a, b, c);
+#endif
+}
+
+// Words that several blocks, or a kernel and the host, share. On the host these are atomics of the same meaning, so
+// that protocols built from them can be run by threads under ThreadSanitizer.
 
 // Adds and gives the value before. Orders nothing.
 NANHUNT_HOST_DEVICE inline std::uint32_t atomic_add(std::uint32_t* at, std::uint32_t value) {
@@ -81,8 +100,20 @@ NANHUNT_HOST_DEVICE inline std::uint64_t atomic_add(std::uint64_t* at, std::uint
 #endif
 }
 
-// A ticket of `holders`, from 0: what this thread wrote before is seen by whoever draws a later one, on the whole device.
-// The last ticket puts the counter back to 0, so it serves the next launch without being cleared.
+// Puts in `desired` where `expected` stands; gives what stood there. Orders nothing.
+NANHUNT_HOST_DEVICE inline std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected,
+                                                          std::uint64_t desired) {
+#if NANHUNT_ON_DEVICE
+  return atomicCAS(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(expected),
+                   static_cast<unsigned long long>(desired));
+#else
+  __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+#endif
+}
+
+// A ticket of `holders`, from 0: what this thread wrote before is seen by whoever draws a later one, on the whole
+// device. The last ticket puts the counter back to 0, so it serves the next launch without being cleared.
 NANHUNT_HOST_DEVICE inline std::uint32_t draw_ticket(std::uint32_t* counter, std::uint32_t holders) {
 #if NANHUNT_ON_DEVICE
   __threadfence();
@@ -91,8 +122,8 @@ NANHUNT_HOST_DEVICE inline std::uint32_t draw_ticket(std::uint32_t* counter, std
   return ticket;
 #else
   std::uint32_t ticket = __atomic_load_n(counter, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(counter, &ticket, ticket >= holders - 1 ? 0 : ticket + 1, true, __ATOMIC_ACQ_REL,
-                                      __ATOMIC_RELAXED)) {
+  while (!__atomic_compare_exchange_n(counter, &ticket, ticket >= holders - 1 ? 0 : ticket + 1, true,
+                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
   }
   return ticket;
 #endif

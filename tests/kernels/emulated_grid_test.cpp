@@ -10,8 +10,8 @@ namespace {
 
 using kernels::cuda::Thread;
 
-// A sum in fp32 over the grid: partials by block, combined by the block that comes last. `in_order` is the planted bug's
-// repaired twin: the wrong kernel adds blocks as they arrive.
+// A sum in fp32 over the grid: partials by block, combined by the block that comes last. `in_order` is the planted
+// bug's repaired twin: the wrong kernel adds blocks as they arrive.
 struct SumKernel {
   struct Shared {
     float warps[32];
@@ -57,7 +57,9 @@ struct SumKernel {
 std::set<float> totals_over_all_orders(bool in_order) {
   std::vector<float> values(5000);
   std::mt19937 random(1);
-  for (float& value : values) value = std::ldexp(static_cast<float>(random() % 1000) - 500, static_cast<int>(random() % 20));
+  for (float& value : values) {
+    value = std::ldexp((static_cast<float>(random() % 1000) - 499.5f) / 3, static_cast<int>(random() % 20));
+  }
   std::vector<float> partials(7);
   float total = 0;
   std::uint32_t tickets = 0;

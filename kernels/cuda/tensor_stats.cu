@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that statistics kernels share, and their launches.
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/device_recorder_ring.h"
+#include "kernels/cuda/tensor_stats_launch.h"
+#include "kernels/device_recorder.h"
+#include "kernels/device_stats.h"
+
+namespace nanhunt::kernels {
+namespace cuda {
+namespace {
+
+template <class T>
+Status allocate(T*& memory, std::size_t count, bool clear) {
+  void* got = nullptr;
+  const std::size_t bytes = count * sizeof(T);
+  if (Status status = status_of(cudaMalloc(&got, bytes), "no memory for statistics on the device"); !status) {
+    return status;
+  }
+  memory = static_cast<T*>(got);
+  if (!clear) return Status::ok();
+  return status_of(cudaMemset(got, 0, bytes), "memory for statistics could not be cleared");
+}
+
+Status usage(std::string message) { return {StatusCode::kUsage, "[device statistics] " + std::move(message)}; }
+
+// Items of each tensor before it; false when they are more than a launch may have.
+class Counter {
+ public:
+  explicit Counter(std::uint64_t limit) : limit_(limit) {}
+  bool add(std::uint64_t bytes, std::uint32_t& first) {
+    first = static_cast<std::uint32_t>(items_);
+    items_ += stats_items(bytes);
+    return items_ <= limit_;
+  }
+  std::uint32_t items() const { return static_cast<std::uint32_t>(items_); }
+
+ private:
+  std::uint64_t limit_, items_ = 0;
+};
+
+class UploadedSet final : public DeviceStats::Set {
+ public:
+  UploadedSet(int device, TensorEntry* entries, std::uint32_t tensors, std::uint32_t items)
+      : device_(device), entries_(entries), tensors_(tensors), items_(items) {}
+  ~UploadedSet() override {
+    const DeviceGuard guard(device_);
+    static_cast<void>(cudaFree(entries_));
+  }
+  ViewOrRows table() const { return table_of(entries_, tensors_); }
+  std::uint32_t tensors() const { return tensors_; }
+  std::uint32_t items() const { return items_; }
+
+ private:
+  int device_;
+  TensorEntry* entries_;
+  std::uint32_t tensors_, items_;
+};
+
+class CudaStats final : public DeviceStats {
+ public:
+  explicit CudaStats(const DeviceStatsOptions& options) : options_(options) {}
+  ~CudaStats() override {
+    const DeviceGuard guard(options_.device);
+    static_cast<void>(cudaFree(memory_.partials));
+    static_cast<void>(cudaFree(memory_.tickets));
+    static_cast<void>(cudaFree(memory_.accumulators));
+  }
+
+  Status allocate_all() {
+    const DeviceGuard guard(options_.device);
+    if (Status s = allocate(memory_.partials, options_.max_items, false); !s) return s;
+    if (Status s = allocate(memory_.tickets, options_.max_tensors, true); !s) return s;
+    if (options_.details) {
+      if (Status s = allocate(memory_.accumulators, options_.max_tensors * kDetailWords, true); !s) return s;
+    }
+    // cudaMemset may go on after it returns, and streams need not wait for it.
+    return status_of(cudaDeviceSynchronize(), "the device did not answer");
+  }
+
+  Status enqueue(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, const DeviceStatsTarget& target,
+                 DeviceStream stream) override {
+    Counter counter(options_.max_items);
+    std::uint32_t first = 0;
+    if (!counter.add(view.count * element_bytes(view.dtype), first)) return too_many_items();
+    return launch(level, table_of(view, tag), 1, counter.items(), target, stream);
+  }
+
+  Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
+                 DeviceStream stream) override {
+    if (tensors.empty()) return Status::ok();
+    if (level > StatsLevel::kSums && tensors.size() > 1) {
+      return usage("levels from what-if on take one tensor, or a set that was uploaded");
+    }
+    if (tensors.size() == 1) return enqueue(view_of(tensors[0]), tensors[0].tag, level, target, stream);
+    if (tensors.size() > kTensorsInParameters) {
+      return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
+                   std::to_string(tensors.size()) + ": upload them as a set");
+    }
+    ParameterTable table;
+    std::uint32_t items = 0;
+    if (Status s = fill(tensors, table.entries, items); !s) return s;
+    table.tensors = static_cast<std::uint32_t>(tensors.size());
+    return launch(level, table, tensors.size(), items, target, stream);
+  }
+
+  Result<std::unique_ptr<Set>> upload(std::span<const DeviceTensor> tensors) override {
+    if (tensors.empty() || tensors.size() > options_.max_tensors) {
+      return usage("expected 1 to " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
+                   std::to_string(tensors.size()));
+    }
+    std::vector<TensorEntry> entries(tensors.size());
+    std::uint32_t items = 0;
+    if (Status s = fill(tensors, entries.data(), items); !s) return s;
+    const DeviceGuard guard(options_.device);
+    TensorEntry* memory = nullptr;
+    if (Status s = allocate(memory, entries.size(), false); !s) return s;
+    auto set = std::make_unique<UploadedSet>(options_.device, memory, static_cast<std::uint32_t>(entries.size()), items);
+    const std::size_t bytes = entries.size() * sizeof(TensorEntry);
+    if (Status s = status_of(cudaMemcpy(memory, entries.data(), bytes, cudaMemcpyHostToDevice), "the table of tensors");
+        !s) {
+      return s;
+    }
+    return std::unique_ptr<Set>(std::move(set));
+  }
+
+  Status enqueue(const Set& set, StatsLevel level, const DeviceStatsTarget& target, DeviceStream stream) override {
+    const auto* uploaded = dynamic_cast<const UploadedSet*>(&set);
+    if (uploaded == nullptr) return usage("expected a set that this backend uploaded");
+    return launch(level, uploaded->table(), uploaded->tensors(), uploaded->items(), target, stream);
+  }
+
+ private:
+  static DeviceStatsView view_of(const DeviceTensor& tensor) {
+    DeviceStatsView view;
+    view.data = reinterpret_cast<std::uint64_t>(tensor.data);
+    view.count = static_cast<std::uint64_t>(tensor.count);
+    view.dtype = tensor.dtype;
+    return view;
+  }
+
+  Status too_many_items() const {
+    return usage("the tensors have more than " + std::to_string(options_.max_items) +
+                 " work items: raise max_items, or launch fewer at a time");
+  }
+
+  Status fill(std::span<const DeviceTensor> tensors, TensorEntry* entries, std::uint32_t& items) const {
+    Counter counter(options_.max_items);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const DeviceTensor& tensor = tensors[i];
+      if (tensor.count < 0 || (tensor.count > 0 && tensor.data == nullptr)) {
+        return usage("tensor " + std::to_string(i) + " has no contents");
+      }
+      const auto count = static_cast<std::uint64_t>(tensor.count);
+      std::uint32_t first = 0;
+      if (!counter.add(count * element_bytes(tensor.dtype), first)) return too_many_items();
+      entries[i] = make_entry(reinterpret_cast<std::uint64_t>(tensor.data), count, tensor.dtype, first, tensor.tag);
+    }
+    items = counter.items();
+    return Status::ok();
+  }
+
+  template <class Table>
+  Status launch(StatsLevel level, const Table& table, std::size_t tensors, std::uint32_t items,
+                const DeviceStatsTarget& target, DeviceStream stream) {
+    if (tensors > options_.max_tensors) {
+      return usage("expected at most " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
+                   std::to_string(tensors));
+    }
+    const bool details = level >= StatsLevel::kWhatIf;
+    if (details && (memory_.accumulators == nullptr || target.details == nullptr)) {
+      return usage("levels from what-if on need DeviceStatsOptions::details and a place for details");
+    }
+    StatsMemory memory = memory_;
+    memory.records = target.records;
+    memory.details = target.details;
+    if (const auto* owner = dynamic_cast<const RingOwner*>(target.recorder)) memory.ring = owner->ring();
+    const DeviceGuard guard(options_.device);
+    auto* on = static_cast<cudaStream_t>(stream);
+    cudaError_t error = cudaErrorInvalidValue;
+    if (level == StatsLevel::kFinite) error = launch_stats<StatsLevel::kFinite>(memory, table, items, on);
+    if (level == StatsLevel::kCounts) error = launch_stats<StatsLevel::kCounts>(memory, table, items, on);
+    if (level == StatsLevel::kSums) error = launch_stats<StatsLevel::kSums>(memory, table, items, on);
+    if constexpr (std::is_same_v<Table, ViewOrRows>) {
+      if (level == StatsLevel::kWhatIf) error = launch_stats<StatsLevel::kWhatIf>(memory, table, items, on);
+      if (level == StatsLevel::kHistogram) error = launch_stats<StatsLevel::kHistogram>(memory, table, items, on);
+    }
+    return status_of(error, "statistics could not be launched");
+  }
+
+  DeviceStatsOptions options_;
+  StatsMemory memory_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+Result<std::unique_ptr<DeviceStats>> DeviceStats::create(const DeviceStatsOptions& options) {
+  constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+  if (options.max_items == 0 || options.max_items > kMostBlocks || options.max_tensors == 0) {
+    return cuda::usage("expected max_items from 1 to " + std::to_string(kMostBlocks) + " and max_tensors from 1");
+  }
+  auto stats = std::make_unique<cuda::CudaStats>(options);
+  if (Status status = stats->allocate_all(); !status) return status;
+  return std::unique_ptr<DeviceStats>(std::move(stats));
+}
+
+}  // namespace nanhunt::kernels

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one level. For .cu files.
+#pragma once
+
+#include "kernels/cuda/device_block.h"
+#include "kernels/cuda/tensor_stats_launch.h"
+
+namespace nanhunt::kernels::cuda {
+
+// Blocks that a multiprocessor shall hold: bounds the registers of a thread.
+constexpr int blocks_wanted(StatsLevel level) {
+  return level == StatsLevel::kFinite ? 6 : level <= StatsLevel::kSums ? 4 : 3;
+}
+
+template <StatsLevel kLevel, class Table>
+cudaError_t launch_table(const StatsMemory& memory, const Table& table, std::uint32_t blocks, cudaStream_t stream) {
+  using Kernel = TensorStatsKernel<kLevel, Table>;
+  Kernel kernel{memory, table};
+  void* arguments[] = {&kernel};
+  const auto* function = reinterpret_cast<const void*>(&run_kernel<Kernel, kStatsThreads, blocks_wanted(kLevel)>);
+  return cudaLaunchKernel(function, dim3(blocks), dim3(kStatsThreads), arguments, 0, stream);
+}
+
+#define NANHUNT_DEFINE_STATS(level, Table)                                                                    \
+  template <>                                                                                                 \
+  cudaError_t launch_stats<level, Table>(const StatsMemory& memory, const Table& table, std::uint32_t items,  \
+                                         cudaStream_t stream) {                                               \
+    return launch_table<level>(memory, table, items, stream);                                                 \
+  }
+
+}  // namespace nanhunt::kernels::cuda

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// One file of kernels for each level, so that they are compiled side by side.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/tensor_stats_kernel.h"
+
+namespace nanhunt::kernels::cuda {
+
+// A block for each item. Starts the launch and nothing else.
+template <StatsLevel kLevel, class Table>
+cudaError_t launch_stats(const StatsMemory& memory, const Table& table, std::uint32_t items, cudaStream_t stream);
+
+#define NANHUNT_DECLARE_STATS(level, Table) \
+  template <>                               \
+  cudaError_t launch_stats<level, Table>(const StatsMemory&, const Table&, std::uint32_t, cudaStream_t);
+
+NANHUNT_DECLARE_STATS(StatsLevel::kFinite, ViewOrRows)
+NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ViewOrRows)
+NANHUNT_DECLARE_STATS(StatsLevel::kSums, ViewOrRows)
+NANHUNT_DECLARE_STATS(StatsLevel::kWhatIf, ViewOrRows)
+NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, ViewOrRows)
+// By value only where it is done every step: what-if and histogram of many tensors go through a table in memory.
+NANHUNT_DECLARE_STATS(StatsLevel::kFinite, ParameterTable)
+NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ParameterTable)
+NANHUNT_DECLARE_STATS(StatsLevel::kSums, ParameterTable)
+
+}  // namespace nanhunt::kernels::cuda
