@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._scaler import peek
 from nanhunt._session import plain_path
@@ -42,7 +43,7 @@ def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str
 class Marks(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._known: set[int] = set()  # roots whose parameters and buffers were marked
+        self._known: Known[bool] = Known()  # roots whose parameters and buffers were marked
 
     def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
         self._mark_all([(kind, path, t)])
@@ -66,7 +67,7 @@ class Marks(Listener):
     def on_root_enter(self, call: RootCall) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []
         if id(call.module) not in self._known:
-            self._known.add(id(call.module))
+            self._known.tell(call.module, True)
             for name, p in call.module.named_parameters():
                 marks.append((lib.MARK_PARAMETER, self.session.parameter_names.get(id(p), name), p))
             marks += self._buffers(call.module, call.name)

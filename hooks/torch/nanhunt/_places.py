@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._known import Known
+
 if TYPE_CHECKING:
     from nanhunt._listener import RootCall
 
@@ -31,8 +33,8 @@ class Places:
         self.last = 0                 # the first number that nobody has claimed
         self.recomputing = 0          # depth of modules that a checkpoint runs again, inside backward
         self._stack: list[str] = []
-        self._names: dict[int, str] = {}     # id(module) -> path, of all roots
-        self._roots: set[int] = set()
+        self._names: Known[str] = Known()    # of modules of all roots: their paths
+        self._roots: Known[str] = Known()
         self._ends: list[int] = []           # of intervals of sequence numbers, ascending
         self._claims: list[tuple[str, int]] = []  # whose they are: path, number of the call site's text
         self._previous = 0                   # where the claims of this step begin
@@ -41,12 +43,12 @@ class Places:
         from nanhunt._session import plain_module, plain_path
 
         if id(call.module) not in self._roots:
-            self._roots.add(id(call.module))
+            self._roots.tell(call.module, call.name)
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
                 path = plain_path(call.name, name) or type(inner).__name__
-                self._names.setdefault(id(module), path)
-            self._names.setdefault(id(call.module), self._names[id(inner)])
+                self._names.tell_new(module, path)
+            self._names.tell_new(call.module, self._names[id(inner)])
         self.claim(self.path, 0)
         self._stack, self.recomputing = [self.path], 0
         self.path = self._names[id(call.module)]

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _library as lib
+from nanhunt._borders import Borders
+from nanhunt._known import Known
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("sentinel", "sampled", "ops")
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
+OTHER_THREADS = ("calls in other threads than the first that trained: one thread is watched. Train in one thread, or "
+                 "watch a process for each")
 
 
 @dataclass
@@ -80,13 +84,11 @@ class Session:
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
-        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were made
-        self.parameter_names: dict[int, str] = {}  # id(parameter) -> path, of all roots
+        self.parameter_names: Known[str] = Known()  # paths of the parameters of all roots
         self._kept: list[weakref.ref[Any]] = []  # optimizers whose id is used above
         self._made = 0
-        self.passed: set[int] = set()   # optimizers that have passed their door in this step
-        self.active: set[int] = set()   # those of the step before
-        self.late = False               # this step's only optimizer is one that the step before did not know
+        self.borders = Borders()
+        self.overran = False         # the step that ends did so at its last door: what came since belongs to the next
         self.skipped = False
         self.scaler: Any = None      # last one used in this step
         # What the parts of a sentinel tell each other of this step.
@@ -97,7 +99,7 @@ class Session:
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
-        self.given: dict[int, tuple[weakref.ref[Any], str]] = {}  # modules with the paths that watch() gave them
+        self.given: Known[str] = Known()  # paths of modules, as watch() gave them
         self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
 
     @property
@@ -118,25 +120,22 @@ class Session:
     def give_name(self, module: torch.nn.Module, prefix: str | None) -> None:
         """Names a module and what is in it before it runs. None: "" for the first one, then its class."""
         module = plain_module(module)
-        known = self.given.get(id(module))
-        if known is not None and known[0]() is module:
+        if id(module) in self.given:
             return
         if prefix is None:
-            taken = {path for _, path in self.given.values()}
+            taken = set(self.given.values())
             prefix, n = ("", 1) if "" not in taken else (type(module).__name__, 1)
             while prefix in taken:
                 n += 1
                 prefix = f"{type(module).__name__}{n}"
         for name, inner in module.named_modules():
-            self.given.setdefault(id(inner), (weakref.ref(inner), plain_path(prefix, name)))
+            self.given.tell_new(inner, plain_path(prefix, name))
         for name, parameter in module.named_parameters():
-            self.parameter_names.setdefault(id(parameter), plain_path(prefix, name))
+            self.parameter_names.tell_new(parameter, plain_path(prefix, name))
 
     def given_name(self, module: torch.nn.Module) -> str | None:
         """The path that watch() gave; None: none."""
-        module = plain_module(module)
-        known = self.given.get(id(module))
-        return known[1] if known is not None and known[0]() is module else None
+        return self.given.get(id(plain_module(module)))
 
     # The recorder.
     def open(self) -> Recorder | None:
@@ -187,7 +186,7 @@ class Session:
         self.last_error = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.note(f"errors inside nanhunt, in {where}: {type(error).__name__}")
         if os.environ.get("NANHUNT_DEBUG"):
-            print(self.last_error, file=sys.stderr)
+            print(self.last_error, file=sys.__stderr__ or sys.stderr)
         if self.errors >= MAX_ERRORS:
             self.note("nothing any more: too many errors inside nanhunt")
             self.close()
@@ -198,7 +197,7 @@ class Session:
             return False
         if self.thread is None or self.thread == threading.get_ident():
             return True
-        self.note("calls in other threads than the one that trains")
+        self.note(OTHER_THREADS)
         return False
 
     def tell(self, method: str, *args: Any) -> None:
@@ -217,13 +216,13 @@ class Session:
             self.optimizers[key] = self._made
             self._made += 1
             self._kept.append(weakref.ref(optimizer, lambda kept: self._gone(key, kept)))
+            self.borders.alive.add(optimizer)
         return self.optimizers[key]
 
     def _gone(self, key: int, kept: weakref.ref[Any]) -> None:
         """An optimizer ended: its id is soon another's."""
         self.optimizers.pop(key, None)
-        self.passed.discard(key)
-        self.active.discard(key)
+        self.borders.forget(key)
         if kept in self._kept:
             self._kept.remove(kept)
 
@@ -235,42 +234,26 @@ class Session:
         """Before an optimizer passes its door."""
         if self.open() is None:
             return
-        if id(optimizer) in self.passed:
-            self._ends_by_itself()
-        # The first steps end before all optimizers are known. A new one that comes first in its step belongs to the
-        # step before: this one ends with it, so that the next begins where the run's own loop does.
-        if not self.passed and self.active and id(optimizer) not in self.optimizers:
-            self.late = True
+        if id(optimizer) in self.borders.passed and not self.exact:
+            self.end_step(overran=True)
         self.number_of(optimizer)
 
     def passed_door(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
-        self.passed.add(id(optimizer))
+        self.borders.passed[id(optimizer)] = None
         self.skipped = self.skipped or skipped
         if scaler is not None:
             self.scaler = scaler
-        elif self._all_passed():
-            self._ends_by_itself()
-
-    def _all_passed(self) -> bool:
-        if self.late:
-            return self.scaler is None
-        expected = self.active or {id(o) for o in self.alive if any(
-            p.grad is not None for group in o.param_groups for p in group["params"])}
-        return self.scaler is None and expected <= self.passed
+        elif self.scaler is None:
+            self.begins_work()
 
     def after_update(self) -> None:
-        if self.passed:
+        if self.borders.passed:
             self.scaler = None
-            if self._all_passed():
-                self._ends_by_itself()
+            self.begins_work()
 
     def begins_work(self) -> None:
-        """A forward or backward begins: a step whose doors are all passed is over."""
-        if self.passed and (self.late or (self.active or self.passed) <= self.passed):
-            self._ends_by_itself()
-
-    def _ends_by_itself(self) -> None:
-        if not self.exact:
+        """A forward or backward begins, or a door was passed: a step whose doors are all passed is over."""
+        if self.borders.passed and not self.exact and self.borders.is_over():
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -278,7 +261,7 @@ class Session:
         try:
             if self.exact or not self.hears() or self.open() is None:
                 return False
-            if self.passed:
+            if self.borders.passed:
                 self.end_step()
             self.exact = True
             self.phase = lib.FORWARD
@@ -292,11 +275,11 @@ class Session:
         self.exact = False
         self.end_step()
 
-    def end_step(self) -> None:
+    def end_step(self, overran: bool = False) -> None:
         recorder = self.recorder
         if recorder is None or self.dead:
             return
-        self.phase = lib.UPDATE
+        self.phase, self.overran = lib.UPDATE, overran
         self.tell("on_step_end", self.step, self.skipped)
         try:
             if self._loss is None:  # a NaN would be told as one
@@ -305,9 +288,8 @@ class Session:
             self.tell_notes()
         except Exception as error:
             self.failed(error, "the end of a step")
-        if self.passed:
-            self.active = self.active | self.passed if self.late else self.passed
-        self.passed, self.late = set(), False
+        self.borders.end()
+        self.overran = False
         self.skipped, self.scaler, self._loss = False, None, None
         self.step += 1
         self.micro_batch = 0
@@ -337,7 +319,7 @@ class Session:
         recorder = self.recorder
         try:
             if recorder is not None:
-                if self.passed:
+                if self.borders.passed:
                     self.end_step()
                 self.tell("on_close")
                 self.tell_notes()
@@ -348,7 +330,21 @@ class Session:
             if recorder is not None:
                 recorder.close()
             atexit.unregister(self.close)
-            self.listeners = []  # they hold tensors of the last step
+            self._let_go()
+
+
+    def _let_go(self) -> None:
+        """Whoever keeps a closed watch, to ask for its report, keeps nothing of the run."""
+        global current
+        from nanhunt import _taps
+
+        try:
+            _taps.uninstall(self)
+        except Exception as error:
+            self.failed(error, "the end of the watch")
+        if current is self:
+            current = None
+        self.listeners, self.places, self.scaler = [], None, None  # they hold tensors of the last step
 
 
 def plain_module(module: torch.nn.Module) -> torch.nn.Module:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nanhunt import _library as lib
 from nanhunt._listener import RootCall
+from nanhunt._patches import Patches
 from nanhunt._scaler import held_back
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _session: Session | None = None
-_installed = False
+_patches = Patches()
+_scalers: weakref.WeakSet[type] = weakref.WeakSet()  # classes derived from GradScaler, with methods of their own
 _tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
 _is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 _graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
@@ -39,13 +41,9 @@ _is_root: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDict
 
 def install(session: Session) -> None:
     """Points the patches at this session; puts them in place the first time."""
-    global _session, _installed, _root, _inside, _step_of_calls, _had_backward, _in_backward
+    global _session
     _session = session
-    _root, _inside, _step_of_calls, _had_backward, _in_backward = None, False, -1, False, 0
-    _is_root.clear()
-    if _installed:
-        return
-    _installed = True
+    _forget()
     _patch_modules()
     _patch(torch.autograd, "backward", _backward)
     _patch(torch.autograd, "grad", _grad)
@@ -53,29 +51,48 @@ def install(session: Session) -> None:
     for name, wrapper in _SCALER_METHODS.items():
         _patch(scalers, name, wrapper)
     _patch(scalers, "__init__", _scaler_made)
+    for kind in _scalers:
+        _patch_scaler(kind)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrapped = _patch(torch.nn.utils.clip_grad, name, _clip)
-        setattr(torch.nn.utils, name, wrapped)
+        _patch(torch.nn.utils.clip_grad, name, _clip)
+        _patch(torch.nn.utils, name, _clip)
     _patch(torch.optim.Optimizer, "__init__", _optimizer_made)
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
+    _patches.hook_steps(_before_step, _after_step)
 
 
-def _patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    original = getattr(owner, name)
+def uninstall(session: Session) -> None:
+    """Torch is its own again, if it is this session that listens. Calls that are under way end as they began."""
+    global _session
+    if _session is not session:
+        return
+    _session = None
+    _forget()
+    _patches.take_off()
+    if not _patches.has(torch.nn.Module, "__call__"):
+        _tell_dynamo(_module_called, _call_module)
 
-    @functools.wraps(original)
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
-            return original(*args, **kwargs)
-        session = _session
-        if session is None or not session.hears():
-            return original(*args, **kwargs)
-        return wrapper(session, original, args, kwargs)
 
-    patched._nanhunt = True  # type: ignore[attr-defined]
-    setattr(owner, name, patched)
-    return patched
+def _forget() -> None:
+    global _root, _inside, _step_of_calls, _had_backward, _in_backward
+    _root, _inside, _step_of_calls, _had_backward, _in_backward = None, False, -1, False, 0
+    _is_root.clear()
+    _parents.clear()
+
+
+def _patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            if _is_compiling():
+                return original(*args, **kwargs)
+            session = _session
+            if session is None or not session.hears():
+                return original(*args, **kwargs)
+            return wrapper(session, original, args, kwargs)
+
+        return patched
+
+    _patches.put(owner, name, make)
 
 
 def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -121,19 +138,24 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _patch_modules() -> None:
-    global _call_module
-    _call_module = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = _module_called  # type: ignore[method-assign]
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        global _call_module
+        _call_module = original
+        return _module_called
+
+    _patches.put(torch.nn.Module, "__call__", make)
     # Compiled calls begin inside of it, and tracing goes past it as it does past the original.
     skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
     if skip is not None:
         skip(_module_called.__code__)  # type: ignore[attr-defined]
-    import sys
+    _tell_dynamo(_call_module, _module_called)
 
+
+def _tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         known = sys.modules.get(name)
-        if known is not None and getattr(known, "unpatched_nn_module_call", None) is _call_module:
-            known.unpatched_nn_module_call = _module_called  # type: ignore[attr-defined]
+        if known is not None and getattr(known, "unpatched_nn_module_call", None) is before:
+            known.unpatched_nn_module_call = now  # type: ignore[attr-defined]
 
 
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
@@ -141,6 +163,8 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
     """The call as one of a root; None where it is none."""
     global _root, _calls, _step_of_calls, _had_backward, _inside
     try:
+        if session.borders.unsure and not _in_backward:
+            session.borders.called.add(module)
         if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
             return None
         session.begins_work()
@@ -205,7 +229,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
         name = _joined(_name_model(session, top) if given is None else given, path)
     session.roots[id(module)] = (weakref.ref(module), name)
     for path, parameter in plain_module(module).named_parameters():
-        session.parameter_names.setdefault(id(parameter), _joined(name, path))
+        session.parameter_names.tell_new(parameter, _joined(name, path))
     return name
 
 
@@ -225,14 +249,14 @@ def _name_model(session: Session, top: torch.nn.Module) -> str:
     name = ""
     if session.models or session.given:
         base = type(plain_module(top)).__name__
-        names = {entry[1] for entry in (*session.models.values(), *session.given.values())}
+        names = {*[name for _, name in session.models.values()], *session.given.values()}
         name, n = base, 1
         while name in names:
             n += 1
             name = f"{base}{n}"
     session.models[id(top)] = (weakref.ref(top), name)
     for path, parameter in plain_module(top).named_parameters():
-        session.parameter_names[id(parameter)] = _joined(name, path)
+        session.parameter_names.tell(parameter, _joined(name, path))
     return name
 
 
@@ -335,11 +359,15 @@ def _scaler_made(session: Session, original: Callable[..., Any], args: tuple[Any
     for kind in type(args[0]).__mro__:
         if kind is torch.amp.grad_scaler.GradScaler:
             break
-        for name, wrapper in _SCALER_METHODS.items():
-            method = vars(kind).get(name)
-            if callable(method) and not hasattr(method, "_nanhunt"):
-                _patch(kind, name, wrapper)
+        _scalers.add(kind)
+        _patch_scaler(kind)
     return result
+
+
+def _patch_scaler(kind: type) -> None:
+    for name, wrapper in _SCALER_METHODS.items():
+        if callable(vars(kind).get(name)):
+            _patch(kind, name, wrapper)
 
 
 _in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
@@ -471,7 +499,7 @@ def _clip(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
 def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
                     kwargs: dict[str, Any]) -> Any:
     result = original(*args, **kwargs)
-    session.alive.add(args[0])
+    session.borders.meet(args[0])
     return result
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a step ends: which optimizers have passed their doors in it, and which are still to come.
+
+Nobody says what a loop is made of, so it is taken from the steps before. In the first one, and whenever an optimizer
+may step that did not before, one is waited for where the step has called or differentiated what it trains.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Borders:
+    def __init__(self) -> None:
+        self.alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # optimizers that were made
+        # By id, in the order of their doors: of this step, of the last one, and of the one before that.
+        self.passed: dict[int, None] = {}
+        self.last: list[int] = []
+        self.before: Collection[int] = ()
+        self.idle: set[int] = set()  # those that could have stepped in the last step, and did not
+        self.unsure = True           # there are some of which nothing is known
+        self.called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # in this step, as long as that is so
+
+    def meet(self, optimizer: torch.optim.Optimizer) -> None:
+        self.alive.add(optimizer)
+        self.unsure = True
+
+    def forget(self, key: int) -> None:
+        """An optimizer ended: its id is soon another's."""
+        self.passed.pop(key, None)
+        self.idle.discard(key)
+        self.last = [other for other in self.last if other != key]
+        self.before = [other for other in self.before if other != key]
+
+    def is_over(self) -> bool:
+        """Whether nobody is waited for any more. One has passed its door in this step.
+
+        Of the last step's: whoever came in the step before it as well, and whoever came after the one that has just
+        passed. An optimizer that comes now and then, first in its step, is over for the others' sake."""
+        passed = self.passed
+        if not passed:
+            return False
+        now = next(reversed(passed))
+        follows = False
+        for key in self.last:
+            if key == now:
+                follows = True
+            elif key not in passed and (follows or not self.before or key in self.before):
+                return False
+        return not (self.unsure and self._is_one_to_come())
+
+    def _is_one_to_come(self) -> bool:
+        unknown = [o for o in self.alive
+                   if id(o) not in self.passed and id(o) not in self.last and id(o) not in self.idle]
+        if not unknown:
+            return False
+        covered = {id(p) for o in self.alive if id(o) in self.passed for p in _parameters(o)}
+        called = {id(p) for module in self.called for p in module.parameters()}
+        return any(p.requires_grad and id(p) not in covered and (p.grad is not None or id(p) in called)
+                   for o in unknown for p in _parameters(o))
+
+    def end(self) -> None:
+        """The step is over."""
+        if self.unsure:
+            self.called.clear()
+        if self.passed:
+            self.before, self.last, self.passed = self.last, list(self.passed), {}
+            if len(self.alive) > len(self.last):
+                self.idle = {id(o) for o in self.alive if id(o) not in self.last and (
+                    id(o) in self.idle or id(o) in self.before or any(p.requires_grad for p in _parameters(o)))}
+            else:
+                self.idle = set()
+            self.unsure = len(self.alive) > len(self.last) + len(self.idle)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
