@@ -13,7 +13,8 @@ import torch
 from nanhunt import _library as lib
 from nanhunt import _taps
 from nanhunt._marks import Marks
-from nanhunt._ops import OpsLevel, hide_from_dynamo
+from nanhunt._modes import hide_from_dynamo
+from nanhunt._ops import OpsLevel
 from nanhunt._scaler import ScalerWatch
 from nanhunt._session import Options, Session
 from nanhunt._values import Values

@@ -135,10 +135,46 @@ class Counted(Body):
         return super().forward(x) * (1 + 0.01 * self.count)
 
 
+class EvaluatedFirst(WithBatchNorm):
+    """Its statistics are written from the third call on."""
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        self.norm.train(self.calls > 2)
+        return super().forward(x)
+
+
+class InList(Body):
+    """A normalisation that is not registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = [nn.BatchNorm1d(6)]
+
+    def forward(self, x):
+        self.hidden[0](x)
+        return super().forward(x - 0.01 * self.hidden[0].running_mean)
+
+
+class Replaced(Body):
+    """What it reads is put in the place of another buffer by each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().clamp(-3, 3).mean(0)
+        return super().forward(x - self.mean)
+
+
 MODELS = {
     "dropout": lambda: Body(nn.Dropout(0.5)),
     "other generators": WithDraws,
-    # "batch norm": WithBatchNorm,
+    "batch norm": WithBatchNorm,
+    "batch norm, evaluated first": EvaluatedFirst,
+    "batch norm in a list": InList,
+    "replaced buffers": Replaced,
     "checkpoint": lambda: Checkpointed(False),
     "reentrant checkpoint": lambda: Checkpointed(True),
     "state": Recurrent,
@@ -327,7 +363,7 @@ def test_an_optimizer_with_a_closure(tmp_path, library):
 def test_a_network_against_another(tmp_path, library):
     """Two roots and two optimizers: what the second depends on was called before the first stepped."""
     def build(bad=()):
-        maker, judge = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), Body()
+        maker, judge = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), Body(nn.BatchNorm1d(8))
         first, second = torch.optim.Adam(judge.parameters()), torch.optim.Adam(maker.parameters())
 
         def step(i):

@@ -2,14 +2,13 @@
 """Level ops: every op that the dispatcher runs, in forward, loss, backward, unscale, clip, optimizer and update."""
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanhunt._listener import Listener, RootCall
+from nanhunt._modes import InfraMode, hide_from_dynamo
 from nanhunt._places import Places
 from nanhunt._values import PLAIN
 from nanhunt._writer import OpWriter
@@ -24,28 +23,14 @@ _stack_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _stack_at = getattr(torch._C, "_get_dispatch_stack_at", lambda i: None)
 
 
-class OpMode(TorchDispatchMode):
-    """Hands each op and its result to `record`. An infra mode: torch.compile compiles as if it were not there."""
-
-    supports_higher_order_operators = True  # otherwise they would raise
+class OpMode(InfraMode):
+    """Hands each op and its result to `record`."""
 
     def __init__(self, writer: OpWriter) -> None:
         super().__init__()
         hide_from_dynamo()
         self._writer = writer
         self._plans = writer.plans
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch's wrapper for that costs as much as a row; `hide_from_dynamo` does the same once
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = self._plans.get(id(func))
@@ -65,27 +50,6 @@ class OpMode(TorchDispatchMode):
                 self._writer.record(plan, args, kwargs, result)
             return result
         return self._writer.record_special(plan, args, kwargs, result)
-
-
-def hide_from_dynamo(modules: Sequence[Any] = ()) -> None:
-    """torch.compile must not compile the mode: under a compiled function every frame of ours would be looked at."""
-    skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
-    if skip is None:
-        return
-    for module in modules or [module for name, module in sys.modules.items() if name.startswith("nanhunt.")]:
-        for owner in [module, *[k for k in vars(module).values() if isinstance(k, type)]]:
-            if getattr(owner, "__module__", module.__name__) != module.__name__:
-                continue
-            for function in list(vars(owner).values()):
-                _hide(getattr(getattr(function, "__func__", function), "__code__", None), skip)
-
-
-def _hide(code: Any, skip: Any) -> None:
-    if code is not None:
-        skip(code)
-        for constant in code.co_consts:  # functions and comprehensions inside of it
-            if hasattr(constant, "co_consts"):
-                _hide(constant, skip)
 
 
 class OpsLevel(Listener):

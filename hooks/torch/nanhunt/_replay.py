@@ -14,6 +14,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._comparison import OUTPUT, Facts, read_facts
+from nanhunt._contents import has_contents, modules_in, put
 from nanhunt._listener import RootCall
 from nanhunt._marks import tensors_in
 from nanhunt._ops import OpMode, OpWriter
@@ -36,10 +37,11 @@ from nanhunt._tape import (
 )
 from nanhunt._unchanged import (
     Autocast,
+    Hanging,
     attributes_of,
     eagerly,
+    hushed,
     module_hooks,
-    modules_in,
     no_accumulation_hooks,
     no_mode,
     quiet,
@@ -61,10 +63,9 @@ class Refused(Exception):
 class Replay:
     """Plays a tape once. `writer` None: nothing is recorded, `mode` sees the ops instead."""
 
-    def __init__(self, session: Session, values: Values, tape: Tape, buffers: dict[int, Any],
+    def __init__(self, session: Session, values: Values, tape: Tape,
                  parameters: Sequence[tuple[_Tensor, str]]) -> None:
         self.session, self.values, self.tape = session, values, tape
-        self.buffers = buffers        # id(entry) -> {id(buffer): contents before the call}
         self.parameters = parameters
         self.hold: dict[Key, _Tensor] = {}  # gradients of root outputs, for the fallback
         self.facts: Facts = {}
@@ -75,6 +76,7 @@ class Replay:
         self.places: Places | None = None
         self._marked: set[int] = set()
         self._swapped: list[tuple[dict[str, Any], str, Any]] = []  # (dict, name, original buffer)
+        self._of_buffers: set[int] = set()                         # ids of the dicts
         self._copies: dict[int, _Tensor] = {}                      # id(buffer) -> copy that the replay writes
         self._begun_backward = False
 
@@ -96,6 +98,11 @@ class Replay:
                 for held in entry.inputs:
                     if not held.is_unchanged():
                         raise Refused("an input was written after the module was called with it")
+                self._check_buffers(entry)
+                things = {id(thing) for thing, _ in entry.things}
+                for _, name, value in entry.attributes:
+                    if isinstance(value, Held) and not value.is_unchanged() and id(value.tensor) not in things:
+                        raise Refused(f"the tensor that was {name} of a module was written after the call")
             elif isinstance(entry, OpEntry):
                 for value in _leaves(entry.args, entry.kwargs):
                     if isinstance(value, Held) and not value.is_unchanged():
@@ -130,9 +137,16 @@ class Replay:
         with ExitStack() as stack:
             stack.enter_context(quiet(session))
             stack.enter_context(random_states(needed))
-            stack.enter_context(attributes_of(needed))
+            hanging = stack.enter_context(attributes_of(needed))
+            modules = {m for e in needed if isinstance(e, RootEntry) for m in e.module.modules()}
+            hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+            if hooks:
+                self.notes.append(f"{hooks} forward hook{'s' if hooks > 1 else ''} of the program ran again.")
+            if hanging.tensors.left_out:
+                raise Refused("tensors that hang on its modules are too large to be put back")
             stack.enter_context(no_accumulation_hooks([p for p, _ in self.parameters]))
             stack.enter_context(eagerly())
+            stack.enter_context(hushed())
             stack.enter_context(self._own_buffers(needed))
             stack.enter_context(self._gradients_aside(needed))
             stack.enter_context(Autocast.saved())
@@ -149,6 +163,7 @@ class Replay:
             with torch.enable_grad():
                 for entry in needed:
                     self._play(entry)
+            self._check_what_changed(needed, hanging)
             self._keep_gradients()
             if writer is not None:
                 self._unscale()
@@ -172,9 +187,16 @@ class Replay:
         for generator, state in entry.generators:
             generator.set_state(state)
         Autocast.set(entry.autocast)
-        for attributes, name, value in entry.attributes:
-            if attributes.get(name, attributes) is not value:
-                attributes[name] = value
+        with no_mode(), torch.no_grad():
+            for attributes, name, value in entry.attributes:
+                if isinstance(value, Held):
+                    value = value.tensor
+                    if id(attributes) in self._of_buffers:
+                        value = value.detach().clone()
+                if attributes.get(name, attributes) is not value:
+                    attributes[name] = value
+            for thing, before in entry.things:
+                put(thing, before)
         args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
         writer, places = self.writer, self.places
         if writer is not None and places is not None:
@@ -196,6 +218,17 @@ class Replay:
             original = ref()
             if original is not None and version_of(original) == version:
                 self._fact(OUTPUT, f"{i} of call {entry.index} of {entry.name or type(entry.module).__name__}", t)
+
+    def _check_what_changed(self, needed: Sequence[Any], hanging: Hanging) -> None:
+        """What the modules' calls changed here they changed in the step as well: it must have been put back first."""
+        with no_mode():
+            found = hanging.unforeseen(needed)
+        if found:
+            raise Refused(f"forward changed {found}, and what that was before the call is not known")
+
+    def learn_again(self, needed: Sequence[Any]) -> None:
+        for info in {id(e.info): e.info for e in needed if isinstance(e, RootEntry) and e.info is not None}.values():
+            info.learn_again()
 
     def _op(self, entry: OpEntry) -> None:
         if entry.rng is not None:
@@ -392,6 +425,7 @@ class Replay:
             paths = {id(module): path for path, module in root.named_modules()}
             for module in modules_in(root):
                 path = paths.get(id(module), "")
+                self._of_buffers.add(id(module._buffers))
                 for name, b in module._buffers.items():
                     if b is None:
                         continue
@@ -414,11 +448,29 @@ class Replay:
     def _originals(self) -> dict[int, _Tensor]:
         return self.__dict__.setdefault("_originals_", {})
 
+    def _check_buffers(self, entry: RootEntry) -> None:
+        """Those that came since the module was looked at were not copied."""
+        if entry.info is None:
+            return
+        replaced = {(id(held), name) for held, name, _ in entry.attributes}
+        for module in modules_in(plain_module(entry.module)):
+            for name, b in module._buffers.items():
+                if b is not None and id(b) not in entry.info.buffers.ids and (
+                        id(module._buffers), name) not in replaced and has_contents(b):
+                    entry.info.learn_again()
+                    raise Refused(f"the buffer {name} took another's place, and what it held before the call is not "
+                                  "known")
+
     def _fill_buffers(self, entry: RootEntry) -> None:
+        if entry.buffers is None:
+            return
         with no_mode(), torch.no_grad():
-            for key, contents in self.buffers.get(id(entry), {}).items():
-                if key in self._copies:
-                    self._copies[key].copy_(contents)
+            try:
+                for b, contents in entry.buffers.contents():
+                    if id(b) in self._copies:
+                        self._copies[id(b)].copy_(contents)
+            except (ValueError, RuntimeError) as error:
+                raise Refused("a buffer has another shape than when it was copied") from error
 
 
 def _renew(values: Values, t: _Tensor) -> None:

@@ -5,60 +5,111 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-_MAX_BUFFER_COPY = 64 << 20
-LEARNING = 3  # calls of a root in which is found out what forward changes
+from nanhunt._buffers import Buffers
+from nanhunt._contents import Picture, is_container, state_of
+from nanhunt._tape import Held, version_of
+
+if TYPE_CHECKING:
+    from nanhunt._tape import RootEntry
+
+LEARNING = 3             # calls of a root in which is found out what forward changes
+_MAX_TENSORS = 1 << 20   # bytes that are copied in each call of what forward writes and is no buffer
+_MAX_ITEMS = 10000       # of a container that is copied in each call
 
 
 class RootInfo:
     """What is known of one root module."""
 
-    __slots__ = ("module", "device", "generators", "buffers", "buffer_paths", "hot", "versions", "copied_in", "writes",
-                 "python_rng", "draws", "calls", "attributes", "before")
+    __slots__ = ("module", "device", "generators", "buffers", "writes", "python_rng", "draws", "calls", "attributes",
+                 "things", "_before", "_chances")
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
-        from nanhunt._session import plain_module, plain_path
+        from nanhunt._session import plain_module
 
         self.module = weakref.ref(module)
         parameter = next(module.parameters(), None)
         self.device = parameter.device if parameter is not None else torch.device("cpu")
         self.generators = [g for part in module.modules() for g in vars(part).values()
                            if isinstance(g, torch.Generator)]
-        named = list(plain_module(module).named_buffers())
-        self.buffers = [b for _, b in named]
-        self.buffer_paths = [plain_path(name, path) for path, _ in named]
-        # The first call copies all that fits; later ones what was seen to be written.
-        size = sum(b.numel() * b.element_size() for b in self.buffers)
-        self.hot: set[int] = set(range(len(named))) if size <= _MAX_BUFFER_COPY else set()
-        self.versions: list[int] = []        # of buffers when the last call ended
-        self.copied_in = (-1, -1)            # step and segment of the last copy
+        self.buffers = Buffers(plain_module(module), name)
         self.writes = False                  # forward writes its inputs
         self.python_rng = True               # random and numpy.random are saved
         self.draws = False                   # ... for forward draws from them
         self.calls = 0
-        self.attributes: list[tuple[dict[str, Any], str]] = []  # that forward sets: counters, hidden states
-        self.before: Any = None              # attributes before a call of the first few
+        # What forward changes: attributes, buffers and parameters that it replaces; containers, generators and tensors.
+        self.attributes: list[tuple[dict[str, Any], str]] = []
+        self.things: list[Any] = []
+        self._before: Picture | None = None  # a call of the first few
+        self._chances = 3
 
-    def save_attributes(self) -> list[tuple[dict[str, Any], str, Any]]:
-        """Those that forward is known to set, as they are before the call."""
-        if self.calls < LEARNING:
-            module = self.module()
-            self.before = [] if module is None else [(m.__dict__, dict(m.__dict__)) for m in module.modules()]
-            return [(held, name, value) for held, before in self.before for name, value in before.items()
-                    if not isinstance(value, dict)]
-        return [(held, name, held.get(name)) for held, name in self.attributes]
+    def learn_again(self) -> None:
+        """What was learnt was not enough: its next calls are looked at as its first ones were."""
+        from nanhunt._session import plain_module
 
-    def learn_attributes(self) -> None:
-        if self.before is None:
-            return
-        known = {(id(held), name) for held, name in self.attributes}
-        for held, before in self.before:
-            self.attributes += [(held, name) for name, value in before.items()
-                                if held.get(name) is not value and (id(held), name) not in known]
-        self.before = None
+        module = self.module()
+        if module is not None and self._chances:
+            self._chances -= 1
+            self.calls = 0
+            self.buffers.find(plain_module(module))
+
+    def before_call(self, entry: RootEntry) -> None:
+        """What forward is known to change, as it is before the call."""
+        module = self.module()
+        if self.calls < LEARNING and module is not None:
+            self._before = Picture(module)
+            self._save_things(entry)
+        elif self.attributes or self.things:
+            entry.attributes = [(held, name, _kept(held[name])) for held, name in self.attributes if name in held]
+            self._save_things(entry)
+
+    def _save_things(self, entry: RootEntry) -> None:
+        size = 0
+        with torch.no_grad():
+            for thing in self.things:
+                if isinstance(thing, torch.Tensor):
+                    size += thing.numel() * thing.element_size()
+                    if size > _MAX_TENSORS:
+                        continue
+                elif is_container(thing) and len(thing) > _MAX_ITEMS:
+                    continue
+                entry.things.append((thing, state_of(thing)))
+
+    def after_call(self, entry: RootEntry) -> str:
+        """Learns what forward changed. Why the call cannot be done again; "": it can."""
+        self.calls += 1
+        before, self._before = self._before, None
+        if before is None:
+            return ""
+        for held, name, _ in before.replaced():
+            self.add_attribute(held, name)
+        known = {id(held): was for held, was in before.attributes}
+        entry.attributes = [(held, name, _kept(known[id(held)][name])) for held, name in self.attributes
+                            if name in known.get(id(held), ())]
+        new = [(thing, was) for thing, was in before.contents.changed() if self.add_thing(thing)]
+        entry.things += new
+        written = [t for t in before.written() if self.add_thing(t)]
+        return "a tensor that is no buffer was written by forward; from now on it is copied before the call" if (
+            written) else ""
+
+    def add_attribute(self, held: dict[str, Any], name: str) -> None:
+        if not any(known is held and other == name for known, other in self.attributes):
+            self.attributes.append((held, name))
+
+    def add_thing(self, thing: Any) -> bool:
+        """Whether it was not known."""
+        if any(known is thing for known in (*self.things, *self.generators)):
+            return False
+        self.things.append(thing)
+        return True
+
+
+def _kept(value: Any) -> Any:
+    """A tensor with its version: it must not be written before it is needed."""
+    return Held(value, version_of(value)) if isinstance(value, torch.Tensor) else value
 
 
 def python_rng() -> Any:

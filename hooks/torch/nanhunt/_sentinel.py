@@ -18,14 +18,15 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, read_facts
 from nanhunt._listener import Listener, RootCall
-from nanhunt._ops import OpWriter, hide_from_dynamo
+from nanhunt._modes import hide_from_dynamo
+from nanhunt._ops import OpWriter
 from nanhunt._origin import Kept, prove
 from nanhunt._places import Places
 from nanhunt._reading import Reader
 from nanhunt._replay import Refused, Replay
 from nanhunt._roots import LEARNING, RootInfo, python_rng, same_rng
 from nanhunt._scaler import peek
-from nanhunt._tape import BackwardEntry, Copied, Held, RootEntry, Tape, geometry, rng_state, tensors_of, version_of
+from nanhunt._tape import BackwardEntry, Held, RootEntry, Tape, cloned, geometry, rng_state, tensors_of, version_of
 from nanhunt._unchanged import Autocast
 
 if TYPE_CHECKING:
@@ -67,14 +68,13 @@ class Sentinel(Listener):
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self._was_bad = False        # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
+        self._begin_work()
         self._begin()
 
-    def _begin(self) -> None:
-        """A step begins."""
+    def _begin_work(self) -> None:
         self.tape.clear()
         self._names = ()
         self._keeps_graph = False
-        self._buffers: dict[int, dict[int, _Tensor]] = {}  # id(entry) -> {id(buffer): contents}
         self._losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
         self._unread = False         # a backward has added to gradients since they were read
@@ -83,13 +83,30 @@ class Sentinel(Listener):
         self._kept = False           # ... and were bad
         self._scaled = False         # gradients are multiplied by the scale
         self._scaler: Any = None
-        self._failed = False
+
+    def _begin(self) -> None:
+        """Nothing is known of the step yet."""
         self._gradient_norm = math.nan
         self._weight_norm = math.nan
         self._bad = self._bad_tensors = 0
         self._first_bad = ""
         self._first_kind: int | None = None
         self._judged = False
+        self._before_door = (0, 0)   # losses and entries of the tape that came before the last one
+        self._told = (0, 0, "")      # what was bad at it
+
+    def _carry_over(self) -> None:
+        """The step ended at its last door: what was called and differentiated since belongs to the next."""
+        losses, entries = self._before_door
+        self._begin()
+        self._older = True  # whether there were gradients before is not known
+        del self.tape.entries[:entries]
+        base = min((entry.micro_batch for entry in self.tape.entries), default=0)
+        for entry in self.tape.entries:
+            entry.micro_batch -= base
+        for path, _, finite in self._losses[losses:]:
+            if not finite:
+                self._note(lib.MARK_LOSS, path)
 
     # Root calls.
     def _info(self, call: RootCall) -> RootInfo:
@@ -108,7 +125,7 @@ class Sentinel(Listener):
         tape.begin_root(entry, call)
         if info.writes:
             copies: list[Held] = []
-            entry.args, entry.kwargs = _cloned(entry.args, copies), _cloned(entry.kwargs, copies)
+            entry.args, entry.kwargs = cloned(entry.args, copies), cloned(entry.kwargs, copies)
             entry.inputs = copies
         entry.rng = rng_state(info.device)
         if info.generators:
@@ -116,20 +133,11 @@ class Sentinel(Listener):
         entry.autocast = Autocast.get(info.device.type)
         if info.python_rng:
             entry.python_rng = python_rng()
-        if info.buffers:
-            self._copy_buffers(info, entry)
-        if info.attributes or info.calls < LEARNING:
-            entry.attributes = info.save_attributes()
+        entry.info = info
+        if info.buffers.tensors:
+            entry.buffers = info.buffers.before_call((self.session.step, tape.segment))
+        info.before_call(entry)
         call.state = entry
-
-    def _copy_buffers(self, info: RootInfo, entry: RootEntry) -> None:
-        versions = [b._version for b in info.buffers]
-        key = self.session.step, self.tape.segment
-        if info.hot and (info.copied_in != key or versions != info.versions):
-            info.copied_in = key
-            with torch.no_grad():
-                self._buffers[id(entry)] = {id(info.buffers[i]): info.buffers[i].clone() for i in info.hot}
-        info.versions = versions
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         entry, tape = call.state, self.tape
@@ -140,10 +148,9 @@ class Sentinel(Listener):
         info = self._infos[id(call.module)]
         if output is None:
             return
-        if info.buffers:
-            self._find_hot(info)
-        info.learn_attributes()
-        info.calls += 1
+        why = (info.buffers.after_call(entry.buffers) if info.buffers.tensors else "") or info.after_call(entry)
+        if why:
+            tape.refuse(why)
         if info.python_rng and info.calls >= LEARNING:  # saving costs: only where it is drawn from
             info.python_rng = info.draws or not same_rng(entry.python_rng, python_rng())
         elif info.python_rng:
@@ -156,19 +163,6 @@ class Sentinel(Listener):
         tape.end_root(entry, output)
         entry.seen = [(weakref.ref(t), version_of(t)) for t in tensors_of(output)]
         tape.on()
-
-    def _find_hot(self, info: RootInfo) -> None:
-        before, info.versions = info.versions, [b._version for b in info.buffers]
-        if before == info.versions:
-            if info.calls == 0:
-                info.hot = set()
-            return
-        written = {i for i, (a, b) in enumerate(zip(before, info.versions)) if a != b}
-        if info.calls == 0:
-            info.hot = written
-        elif not written <= info.hot:
-            info.hot |= written
-            self.tape.refuse("a buffer was written for the first time; from now on it is copied before the call")
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
@@ -312,7 +306,7 @@ class Sentinel(Listener):
     def _parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
         session = self.session
-        key = (len(session.parameter_names), len(session.roots),
+        key = (session.parameter_names.changes, len(session.roots),
                tuple([(id(o), len(o.param_groups)) for o in session._keep]))
         if key != self._watched_key:
             self._watched_key = key
@@ -354,6 +348,8 @@ class Sentinel(Listener):
             self._trip()
         elif self.session.step in self.wanted or self._samples():
             self._replay()
+        self._before_door = len(self._losses), len(self.tape.entries)
+        self._told = self._bad, self._bad_tensors, self._first_bad
 
     def _read_weights(self) -> None:
         """In the first steps, now and then, and where gradients grow: whether the weights grow as well."""
@@ -373,14 +369,13 @@ class Sentinel(Listener):
         return options.level == "sampled" and self.session.step % max(options.every, 1) == 0
 
     def _read_buffers(self) -> None:
-        items: list[tuple[int, str, _Tensor]] = []
         for key in [key for key, info in self._infos.items() if info.module() is None]:
             del self._infos[key]
-        for info in self._infos.values():
-            items += [(lib.MARK_BUFFER, info.buffer_paths[i], info.buffers[i]) for i in info.hot
-                      if info.buffers[i].is_floating_point()]
-        for kind, path in self._reader.bad_among(items):
-            self._note(kind, path)
+        hot = [info.buffers for info in self._infos.values() if info.buffers.hot]
+        read = self._reader.bad_among([(lib.MARK_BUFFER, "", t) for buffers in hot for t in buffers.to_read()])
+        for buffers in hot if read else ():
+            for kind, path in self._reader.bad_among([(lib.MARK_BUFFER, *one) for one in buffers.bad_ones()]):
+                self._note(kind, path)
 
     def _note(self, kind: int, path: str) -> None:
         self._bad |= _bit(kind)
@@ -462,7 +457,7 @@ class Sentinel(Listener):
     def _replay(self) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        replay = Replay(session, self.values, self.tape, self._buffers, self._parameters())
+        replay = Replay(session, self.values, self.tape, self._parameters())
         replay.scale = session.last_scale if self._scaled else 1.0
         try:
             needed = replay.needed()
@@ -488,6 +483,8 @@ class Sentinel(Listener):
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
         result, text = compare(original, replay.facts, bits)
+        if result in (CLEAN, DIFFERS):
+            replay.learn_again(needed)
         text = " ".join([text, *self._remarks(result), *replay.notes])
         recorder.replay(session.step, self._trigger(), result, text)
         prove(session, replay.kept)
@@ -529,11 +526,15 @@ class Sentinel(Listener):
         self.tape.off()
         recorder = self.session.recorder
         if recorder is not None:
-            foreseen = self.session.foreseen
-            recorder.health(step, self._bad | (HEALTH_AUDIT if foreseen else 0), self._bad_tensors + len(foreseen),
-                            self._first_bad or (foreseen[0] if foreseen else ""), self._gradient_norm,
-                            self._weight_norm)
-        self._begin()
+            foreseen, overran = self.session.foreseen, self.session.overran
+            bad, tensors, first = self._told if overran else (self._bad, self._bad_tensors, self._first_bad)
+            recorder.health(step, bad | (HEALTH_AUDIT if foreseen else 0), tensors + len(foreseen),
+                            first or (foreseen[0] if foreseen else ""), self._gradient_norm, self._weight_norm)
+        if self.session.overran:
+            self._carry_over()
+        else:
+            self._begin_work()
+            self._begin()
 
     def on_close(self) -> None:
         self.tape.off()
@@ -547,23 +548,6 @@ def _listed(value: Any) -> list[Any] | None:
     if value is None:
         return None
     return [value] if isinstance(value, _Tensor) or not hasattr(value, "__iter__") else list(value)
-
-
-def _cloned(value: Any, into: list[Held]) -> Any:
-    """Held inputs copied: what is held stays as it was before the call."""
-    kind = type(value)
-    if kind is Held:
-        with torch.no_grad():
-            copied = value.tensor.detach().clone().requires_grad_(value.tensor.requires_grad)
-        into.append(Held(copied, version_of(copied)))
-        return into[-1]
-    if kind is list or kind is tuple:
-        return kind([_cloned(v, into) for v in value])
-    if kind is dict:
-        return {name: _cloned(item, into) for name, item in value.items()}
-    if kind is Copied:
-        return Copied(value.value, _cloned(value.parts, into))
-    return value
 
 
 def _site() -> str:

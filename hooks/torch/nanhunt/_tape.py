@@ -10,15 +10,18 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanhunt._modes import InfraMode
 from nanhunt._places import call_site
 
 if TYPE_CHECKING:
+    from nanhunt._buffers import Copy
     from nanhunt._listener import RootCall
+    from nanhunt._roots import RootInfo
     from nanhunt._session import Session
 
 _Tensor = torch.Tensor
@@ -82,8 +85,8 @@ class RootEntry:
     """A call of a root module."""
 
     __slots__ = ("module", "name", "index", "micro_batch", "segment", "args", "kwargs", "outputs", "rng", "generators",
-                 "autocast", "training", "inputs", "site", "python_rng", "seen",
-                 "attributes")
+                 "autocast", "training", "inputs", "site", "python_rng", "seen", "attributes", "things", "buffers",
+                 "info")
 
     def __init__(self, call: RootCall, micro_batch: int, segment: int) -> None:
         self.module, self.name, self.index = call.module, call.name, call.index
@@ -98,7 +101,11 @@ class RootEntry:
         self.training = call.module.training
         self.inputs: list[Held] = []
         self.site = ""
-        self.attributes: list[tuple[dict[str, Any], str, Any]] = []  # of modules, that forward sets
+        # Before the call. Tensors among the attributes are Held.
+        self.attributes: list[tuple[dict[str, Any], str, Any]] = []  # of modules, that forward replaces
+        self.things: list[tuple[Any, Any]] = []  # that hang on modules and forward changes, and their states
+        self.buffers: Copy | None = None         # those that forward writes
+        self.info: RootInfo | None = None
         self.seen: list[Any] = []  # weak references to outputs, with their versions
 
 
@@ -156,26 +163,12 @@ class _Info:
             r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-class TapeMode(TorchDispatchMode):
-    """On only outside of roots and of backward. An infra mode: torch.compile compiles as if it were not there."""
-
-    supports_higher_order_operators = True
+class TapeMode(InfraMode):
+    """On only outside of roots and of backward."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # hide_from_dynamo does the same once, and costs nothing for each op
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tape = self._tape
@@ -212,7 +205,8 @@ class Tape:
         self.segment = 0                 # grows at each door
         self.refusal = ""                # why this tape cannot be replayed
         self.ops = 0
-        self._held: list[int] = []
+        self._held: list[int] = [0]      # bytes that are held, since each call of a root
+        self._weighed: set[int] = set()  # ids of what is held
 
     def refuse(self, why: str) -> None:
         if not self.refusal:
@@ -263,6 +257,10 @@ class Tape:
                     self.refuse("a tensor that takes part in backward was made where nothing is watched")
         if n in self.made:
             return Ref(geometry(n, t, requires_grad))
+        if not requires_grad and id(t) not in self._weighed:  # parameters are there anyway
+            self._weighed.add(id(t))
+            with suppress(Exception):  # of a kind that has no size
+                self._held[-1] += t.numel() * t.element_size()
         return Held(t, version_of(t))
 
     def _meet(self, name: str, n: int) -> None:
@@ -360,20 +358,13 @@ class Tape:
     # Root calls.
     def begin_root(self, entry: RootEntry, call: RootCall) -> None:
         self.roots += 1
+        self._held.append(0)
         entry.args = self.pack_any(call.args, entry.inputs)
         entry.kwargs = self.pack_any(call.kwargs, entry.inputs)
-        size = 0
-        for held in entry.inputs:
-            t = held.tensor
-            try:
-                size += t.numel() * t.element_size()
-            except Exception:
-                continue
         if self.roots > MAX_OPS:
             self.overflow(f"more than {MAX_OPS} calls of modules came before an optimizer ran")
             return
-        self._held.append(size)
-        if len(self._held) > 2 and sum(self._held[:-2]) > MAX_HELD:
+        if len(self._held) > 3 and sum(self._held[:-2]) > MAX_HELD:
             self.overflow(f"the inputs of more calls than fit into {MAX_HELD >> 20} MiB came before the optimizer ran")
         if _functorch_depth() is not None and _functorch_depth() > 0:  # type: ignore[operator]
             self.refuse("a module was called inside a transform of torch.func")
@@ -412,7 +403,24 @@ class Tape:
         self.refuse(why)
         self.entries, self.start = [], {}
         self.made = set()
-        self._held = []
+        self._held, self._weighed = [0], set()
+
+
+def cloned(value: Any, into: list[Held]) -> Any:
+    """Held inputs copied: what is held stays as it was before the call."""
+    kind = type(value)
+    if kind is Held:
+        with torch.no_grad():
+            copied = value.tensor.detach().clone().requires_grad_(value.tensor.requires_grad)
+        into.append(Held(copied, version_of(copied)))
+        return into[-1]
+    if kind is list or kind is tuple:
+        return kind([cloned(v, into) for v in value])
+    if kind is dict:
+        return {name: cloned(item, into) for name, item in value.items()}
+    if kind is Copied:
+        return Copied(value.value, cloned(value.parts, into))
+    return value
 
 
 class Copied:

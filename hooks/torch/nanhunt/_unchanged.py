@@ -2,16 +2,16 @@
 """What a replay must leave as it was: random states, attributes of modules, hooks, modes, autocast."""
 from __future__ import annotations
 
-import copy
 import random
 import sys
-from collections import deque
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._contents import OWN, Contents, Tensors, modules_in
 from nanhunt._tape import BackwardEntry, RootEntry
 
 if TYPE_CHECKING:
@@ -37,6 +37,46 @@ def no_mode() -> Iterator[None]:
     """Our own computing is not recorded."""
     with torch.utils._python_dispatch._disable_current_modes():
         yield
+
+
+class _Hushed:
+    """A stream that is deaf to one thread."""
+
+    def __init__(self, stream: Any, thread: int) -> None:
+        self._stream, self._thread = stream, thread
+
+    def _is_deaf(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def write(self, text: Any) -> Any:
+        return len(text) if self._is_deaf() else self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        if not self._is_deaf():
+            self._stream.writelines(lines)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._stream)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """What Python code of this thread prints, the step has printed before. Streams that were taken earlier, as logging
+    and progress bars do, and what is printed past Python are not held off."""
+    thread = threading.get_ident()
+    before = sys.stdout, sys.stderr
+    ours = [_Hushed(stream, thread) if stream is not None else None for stream in before]
+    sys.stdout, sys.stderr = ours  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for one in ours:
+            if one is not None:
+                one._thread = 0  # whoever took it meanwhile is heard
+        sys.stdout, sys.stderr = before
 
 
 @contextmanager
@@ -71,125 +111,71 @@ def set_python_rng(state: Any) -> None:
         numpy.random.set_state(state[1])
 
 
-def modules_in(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """All modules of a root, those in plain lists and dicts of its modules included."""
-    seen: set[int] = set()
-    todo: list[Any] = [root]
-    while todo:
-        module = todo.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield module
-        for value in module.__dict__.values():
-            items = value.values() if isinstance(value, dict) else value
-            if not isinstance(value, (dict, list, tuple)):
-                items = (value,)
-            todo += [item for item in items if isinstance(item, torch.nn.Module)]
+class Hanging:
+    """What hangs on the modules of a replay, as the run left it."""
 
+    def __init__(self, needed: Sequence[Any]) -> None:
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], Any]] = []  # of a module: now, before; its root
+        self._contents, self._own, self.tensors = Contents(), Contents(), Tensors()
+        roots = {id(e.module): e for e in needed if isinstance(e, RootEntry)}
+        modules = {id(m): (m, e.info) for e in roots.values() for m in modules_in(e.module)}
+        for module, info in modules.values():
+            held = module.__dict__
+            self._attributes.append((held, dict(held), info))
+            for name, value in held.items():
+                (self._own if name in OWN else self._contents).save(value)
+        for t in self._contents.tensors.values():
+            self.tensors.save(t)
+        for module, _ in modules.values():
+            for p in module._parameters.values():
+                self.tensors.save(p)
 
-class _Contents:
-    """What forward may change in place: containers, three deep, and random generators of its own."""
-
-    def __init__(self) -> None:
-        self._saved: dict[int, tuple[Any, Any]] = {}
-
-    def save(self, value: Any, depth: int = 0) -> None:
-        if id(value) in self._saved or depth > 3:
-            return
-        kind = type(value)
-        if kind in (list, dict, set, deque) or isinstance(value, dict):
-            self._saved[id(value)] = value, copy.copy(value) if kind is not dict else dict(value)
-            for item in list(value.values() if isinstance(value, dict) else value)[:10000]:
-                self.save(item, depth + 1)
-        elif isinstance(value, random.Random):
-            self._saved[id(value)] = value, value.getstate()
-        elif kind.__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
-            self._saved[id(value)] = value, copy.deepcopy(value.bit_generator.state)
-        elif isinstance(value, torch.Generator):
-            self._saved[id(value)] = value, value.get_state()
-
-    def restore(self) -> None:
-        for value, before in self._saved.values():
-            if isinstance(value, random.Random):
-                value.setstate(before)
-            elif isinstance(value, torch.Generator):
-                value.set_state(before)
-            elif hasattr(value, "bit_generator"):
-                value.bit_generator.state = before
-            elif isinstance(value, dict):
-                if len(value) != len(before) or any(value.get(k, value) is not v for k, v in before.items()):
-                    value.clear()
-                    value.update(before)
-            elif isinstance(value, set):
-                if value != before:
-                    value.clear()
-                    value.update(before)
-            elif len(value) != len(before) or any(a is not b for a, b in zip(value, before)):
-                value.clear()
-                value.extend(before)
-
-
-_MAX_COPIES = 4 << 30  # bytes of parameters
-
-
-class _Weights:
-    """Parameters that forward may write: averages of other weights, codebooks."""
-
-    def __init__(self) -> None:
-        self._saved: dict[int, tuple[Any, _Tensor, _Tensor, int]] = {}
-        self._bytes = 0
-
-    def save(self, p: Any) -> None:
-        if not isinstance(p, _Tensor) or id(p) in self._saved or p.layout is not torch.strided:
-            return
-        size = p.numel() * p.element_size()
-        if p.requires_grad and self._bytes + size > _MAX_COPIES:
-            return
-        self._bytes += size
-        data = p.data
-        self._saved[id(p)] = p, data, data.clone(), p._version
+    def unforeseen(self, needed: Sequence[Any]) -> str:
+        """What the replay has changed although what it was before the call is not known: the name of one; "": nothing.
+        From the next step on it is known."""
+        entries = [entry for entry in needed if isinstance(entry, RootEntry)]
+        attributes = {(id(held), name) for entry in entries for held, name, _ in entry.attributes}
+        things = {id(thing) for entry in entries for thing, _ in entry.things}
+        found = ""
+        for held, before, info in self._attributes:
+            parameters = held["_parameters"]
+            for now, was in ((held, before), (parameters, self._own.before(parameters))):
+                for name, value in was.items():
+                    if now.get(name, now) is not value and (id(now), name) not in attributes:
+                        found = found or f"the attribute {name}"
+                        if info is not None:
+                            info.add_attribute(now, name)
+        changed = [thing for thing, _ in self._contents.changed()]
+        changed += list(self.tensors.changed())
+        for thing in changed:
+            if id(thing) not in things:
+                found = found or f"a {type(thing).__name__}"
+                for info in {id(entry.info): entry.info for entry in entries if entry.info is not None}.values():
+                    info.add_thing(thing)
+        return found
 
     def restore(self) -> None:
-        for p, data, before, version in self._saved.values():
-            if p.data_ptr() != data.data_ptr() or p.shape != data.shape:
-                p.data = data
-            if not torch.equal(data.contiguous().view(-1).view(torch.uint8) if data.numel() else data,
-                               before.contiguous().view(-1).view(torch.uint8) if data.numel() else before):
-                data.copy_(before)
-            if p._version != version:
-                torch._C._autograd._unsafe_set_version_counter((p,), (version,))
-
-
-@contextmanager
-def attributes_of(needed: Sequence[Any]) -> Iterator[None]:
-    """Attributes of the modules (counters, caches, generators) and parameters that forward itself writes."""
-    saved: list[tuple[Any, dict[str, Any]]] = []
-    contents, weights = _Contents(), _Weights()
-    seen: set[int] = set()
-    with no_mode(), torch.no_grad():
-        for entry in needed:
-            if isinstance(entry, RootEntry):
-                for module in modules_in(entry.module):
-                    if id(module) not in seen:
-                        seen.add(id(module))
-                        saved.append((module.__dict__, dict(module.__dict__)))
-                        for value in module.__dict__.values():
-                            contents.save(value)
-                        for p in module._parameters.values():
-                            weights.save(p)
-    try:
-        yield
-    finally:
-        contents.restore()
+        self._contents.restore()
+        self._own.restore()
         with no_mode(), torch.no_grad():
-            weights.restore()
-        for attributes, before in saved:
+            self.tensors.restore()
+        for attributes, before, _ in self._attributes:
             for name in [n for n in attributes if n not in before]:
                 del attributes[name]
             for name, value in before.items():
                 if attributes.get(name, attributes) is not value:
                     attributes[name] = value
+
+
+@contextmanager
+def attributes_of(needed: Sequence[Any]) -> Iterator[Hanging]:
+    """Attributes of the modules (counters, caches, generators) and tensors that forward itself writes."""
+    with no_mode(), torch.no_grad():
+        hanging = Hanging(needed)
+    try:
+        yield hanging
+    finally:
+        hanging.restore()
 
 
 @contextmanager
