@@ -197,3 +197,7 @@ def test_parquet_without_pyarrow_says_what_to_install(run, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"nanhunt\[parquet\]"):
         run.to_parquet(tmp_path)
+
+
+def test_a_kind_that_is_empty_says_why(run):
+    assert "PyTorch does not tell" in repr(run.records("samples")) and "tell" not in repr(run.records("ops"))

@@ -336,6 +336,8 @@ def test_steps_of_another_thread_run_unwatched(tmp_path):
         thread.start()
         thread.join()
     assert results == [7]
+    (line,) = (line for line in nanhunt.load(tmp_path / "run").unwatched if "other threads" in line)
+    assert "Train in one thread" in line
 
 
 def test_importing_nanhunt_imports_no_torch():
