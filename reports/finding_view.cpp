@@ -90,6 +90,12 @@ ElementView view_element(const ElementEvidence& element) {
   ElementView view;
   view.where = "element " + format_signed_count(element.flat_index);
   if (!element.coords.empty()) view.where += ", at " + format_dims(element.coords);
+  if (element.row_is_sample) {
+    view.where += ", sample " + format_signed_count(element.row) + " of the batch";
+    if (element.sample_id) view.where += " (id " + std::to_string(*element.sample_id) + " in the data set)";
+  } else if (element.row >= 0) {
+    view.where += ", row " + format_signed_count(element.row);
+  }
   view.value = format_short(element.value);
   view.bad = !std::isfinite(element.value);
   for (const auto& operand : element.operands) {
@@ -178,10 +184,34 @@ std::string ranks_sentence(const Finding& f) {
   return clip(text, kSentenceLimit);
 }
 
+std::string steps_text(std::uint32_t first, std::uint32_t last) {
+  return first == last ? "in step " + format_count(first)
+                       : "from step " + format_count(first) + " to step " + format_count(last);
+}
+
+// "seen to happen once, in step 3; 58 steps were bad because of it from step 3 to step 60: 57 of them only as its aftermath".
+std::string how_often(const Finding& f) {
+  const BadSteps& bad = f.bad_steps;
+  if (f.occurrence_count <= 1 && bad.count <= 1) return "";
+  std::string text = f.occurrence_count <= 1
+                         ? "seen to happen once, " + steps_text(f.first_step, f.first_step)
+                         : "seen to happen in " + plural(f.occurrence_count, "step", "steps") + ", " +
+                               steps_text(f.first_step, f.last_step);
+  const std::uint64_t aftermath = bad.count - std::min(bad.count, bad.anew + bad.unwatched);
+  if (aftermath == 0 && bad.unwatched == 0) return text;
+  text += "; " + plural(bad.count, "step was", "steps were") + " bad because of it, " + steps_text(bad.first, bad.last);
+  std::vector<std::string> parts;
+  if (aftermath != 0) parts.push_back(format_count(aftermath) + " of them only as its aftermath");
+  if (bad.unwatched != 0) {
+    parts.push_back("the operations of " + format_count(bad.unwatched) +
+                    " were not watched, and they count because no good step came between");
+  }
+  return text + ": " + join(parts, "; ");
+}
+
 // The fact list below the answers: everything that says exactly where.
 std::vector<Fact> place_facts(const Finding& f) {
   std::vector<Fact> facts;
-  if (!f.call_site.empty()) facts.push_back({"Called from", clip(f.call_site, kNameLimit)});
   if (f.place.seq != kNoSeq) facts.push_back({"Operation number", format_count(f.place.seq)});
   facts.push_back({"Micro-batch", format_count(f.place.micro_batch)});
   facts.push_back({"Rank", format_count(f.rank)});
@@ -189,12 +219,6 @@ std::vector<Fact> place_facts(const Finding& f) {
   if (f.lifecycle != Lifecycle::kUnknown) {
     facts.push_back(
         {"Lifecycle", std::string(lifecycle_name(f.lifecycle)) + ": " + std::string(lifecycle_phrase(f.lifecycle))});
-  }
-  if (f.occurrence_count > 1 || f.first_step != f.last_step) {
-    facts.push_back({"Harm seen", plural(f.occurrence_count, "time", "times") +
-                                 (f.first_step == f.last_step ? ", in step " + format_count(f.first_step)
-                                                              : ", from step " + format_count(f.first_step) +
-                                                                    " to step " + format_count(f.last_step))});
   }
   if (f.bad_elements > 0 && f.tensor && f.tensor->has_stats) {
     facts.push_back({"Bad elements", format_share(f.bad_elements, f.tensor->stats.numel)});
@@ -225,6 +249,9 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.matter = matter_sentence(f);
   view.confidence = confidence_phrase(f.confidence);
   if (many_ranks || f.ranks.size() > 1 || !f.passages.empty()) view.ranks = ranks_sentence(f);
+  view.how_often = how_often(f);
+  if (!f.same_line_as.empty())
+    view.shared_line = "the same line of code as " + clip(f.same_line_as, kNameLimit) + ": the cause may be one";
   view.facts = place_facts(f);
   for (std::size_t i = 0; i < f.evidence.size() && i < kMaxEvidence; ++i) {
     view.evidence.shown.push_back(clip(f.evidence[i], kSentenceLimit));

@@ -205,12 +205,7 @@ void write_loss_chart(HtmlWriter& out, const TimelineView& view) {
   const Scale scale{view};
   out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"loss-title loss-about\" viewBox=\"0 0 ");
   out.number(kWidth).markup(" ").number(axis + 10).markup("\"><title id=\"loss-title\">Loss by step</title>");
-  std::string about =
-      "Finite losses from step " + format_count(view.first_step) + " to step " + format_count(view.last_step);
-  if (view.has_losses) about += ", between " + format_short(view.lowest) + " and " + format_short(view.highest);
-  if (view.logarithmic) about += ", on a logarithmic scale";
-  about += ". Steps with anything bad are listed in the table below.";
-  out.markup("<desc id=\"loss-about\">").text(about).markup("</desc>");
+  out.markup("<desc id=\"loss-about\">").text(chart_caption(view)).markup("</desc>");
   write_axes(out, scale, axis);
   write_losses(out, scale);
   double y = kRailTop + kRailStep / 2;

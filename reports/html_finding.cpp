@@ -272,8 +272,10 @@ void write_facts(HtmlWriter& out, const std::vector<Fact>& facts) {
 void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scaler_answer) {
   out.markup("<dl class=\"answers\">");
   answer(out, "Which operation", f.operation, "", true);
+  if (!f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
   answer(out, "Which layer", f.layer, "", true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
+  if (!f.how_often.empty()) answer(out, "How often", f.how_often, "", false);
   if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
   answer(out, "Why", f.class_phrase, f.class_name, false);
   answer(out, "Does it matter?", f.matter, "", false);

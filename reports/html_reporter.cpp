@@ -64,6 +64,7 @@ void write_verdict(HtmlWriter& out, const ReportModel& model) {
     write_answers(out, *model.origin, model.scaler_answer);
   } else {
     write_facts(out, model.watched);
+    if (!model.watched_how.empty()) out.element("p", "more", model.watched_how);
   }
   out.markup("</section>\n");
 }
@@ -155,7 +156,10 @@ void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineVie
 
 void write_coverage(HtmlWriter& out, const ReportModel& model) {
   begin_part(out, "coverage", "What was watched");
-  if (model.origin) write_facts(out, model.watched);  // else the verdict holds them
+  if (model.origin) {  // else the verdict holds them
+    write_facts(out, model.watched);
+    if (!model.watched_how.empty()) out.element("p", "more", model.watched_how);
+  }
   if (!model.losses.empty()) {
     out.markup("<h3>Lost</h3>");
     write_list(out, model.losses);

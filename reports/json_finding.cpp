@@ -113,6 +113,9 @@ json element_to_json(const ElementEvidence& element) {
   }
   return {{"flat_index", element.flat_index < 0 ? json() : json_integer(element.flat_index)},
           {"coords", json_integers(element.coords, kJsonDims)},
+          {"row", element.row < 0 ? json() : json_integer(element.row)},
+          {"row_is_sample", element.row_is_sample},
+          {"sample_id", element.sample_id ? json_integer(*element.sample_id) : json()},
           {"value", json_number(element.value)},
           {"operands", std::move(operands)}};
 }
@@ -167,6 +170,15 @@ json ranks_to_json(const std::vector<std::uint32_t>& ranks) {
   return out;
 }
 
+json bad_steps_to_json(const BadSteps& steps) {
+  if (steps.count == 0) return nullptr;
+  return {{"count", json_count(steps.count)},
+          {"anew", json_count(steps.anew)},
+          {"unwatched", json_count(steps.unwatched)},
+          {"first_step", steps.first},
+          {"last_step", steps.last}};
+}
+
 }  // namespace
 
 json finding_to_json(const Finding& f) {
@@ -188,9 +200,11 @@ json finding_to_json(const Finding& f) {
   }
   out["kernel"] = nullptr;  // filled where kernels are watched
   out["call_site"] = json_text_or_null(f.call_site);
+  out["same_line_as"] = json_text_or_null(f.same_line_as);
   out["scale"] = json_number_or_null(f.scale);
   out["occurrences"] = {
       {"count", json_count(f.occurrence_count)}, {"first_step", f.first_step}, {"last_step", f.last_step}};
+  out["bad_steps"] = bad_steps_to_json(f.bad_steps);
   out["title"] = json_text(f.title);
   out["explanation"] = json_text(f.explanation);
   out["tensor"] = f.tensor ? tensor_to_json(*f.tensor) : json();

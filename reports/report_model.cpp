@@ -75,8 +75,17 @@ RunView view_run(const RankSummary& rank) {
 
 void view_coverage(const Analysis& analysis, ReportModel& model) {
   const Coverage& c = analysis.coverage;
-  model.watched = {
-      {"Steps", format_count(c.steps)}, {"Operations", format_count(c.ops)}, {"Tensor values", format_count(c.values)}};
+  const std::string level = analysis.ranks.empty() ? "" : analysis.ranks.front().info.level;
+  const bool from_outside = level == "sentinel" || level == "sampled";
+  model.watched = {{"Steps", format_count(c.steps)}};
+  if (!from_outside || c.ops != 0) {
+    model.watched.push_back({from_outside ? "Operations of steps computed again" : "Operations", format_count(c.ops)});
+    model.watched.push_back({"Tensor values", format_count(c.values)});
+  }
+  if (from_outside) {
+    model.watched_how = "Level " + level + ": the loss, the gradients and the loss scaler of every step, from outside.";
+    if (c.ops == 0) model.watched_how += " No step was computed again operation by operation.";
+  }
   model.unwatched = sentences(c.unwatched, kMaxCoverageLines);
   model.not_modelled = sentences(c.not_modelled, kMaxCoverageLines);
   Lines& losses = model.losses;

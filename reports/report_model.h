@@ -87,10 +87,12 @@ struct FindingView {
   // One value each, "—" where there is none.
   std::string operation, layer, phase, step, matter, confidence, cure;
   std::string called_from;  // "train.py:30"; empty: not known
+  std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none
+  std::string how_often;    // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
   std::string ranks;  // "rank 2; it came to ranks 0 and 1 through allreduce, step 12"; empty where there is one rank
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
   Tried cure_tried = Tried::kNotTried;
-  std::vector<Fact> facts;  // where exactly: call site, micro-batch, rank, scale, seq, occurrences ...
+  std::vector<Fact> facts;  // where exactly: micro-batch, rank, scale, seq ...
   Lines evidence, sinks, also;
   Lines samples;              // of the data set
   std::string samples_label;  // "Bad samples", "The batch of that step"
@@ -131,6 +133,7 @@ struct ReportModel {
   std::vector<ExperimentView> experiments;
   std::uint64_t experiments_omitted = 0;
   std::vector<Fact> watched;              // steps, operations ...
+  std::string watched_how;                // a sentence: what a level that does not record every operation looks at; may be empty
   Lines unwatched, not_modelled, losses;  // losses: what the trace itself lost
   std::string scaler_answer;              // is it the loss scaler?
   std::optional<ScalerView> scaler;

@@ -58,9 +58,11 @@ std::string listed(const Lines& lines) {
 
 void write_answers(TextLayout& out, const FindingView& f, const std::string& scaler_answer) {
   out.fact("Operation", f.operation, kLabelWidth, Ink::kBold);
-  if (!f.called_from.empty()) out.fact("Code line", f.called_from, kLabelWidth, Ink::kBold);
+  const std::string shared = f.shared_line.empty() ? "" : ", " + f.shared_line;
+  if (!f.called_from.empty()) out.fact("Code line", f.called_from + shared, kLabelWidth, Ink::kBold);
   out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
   out.fact("When", "step " + f.step + ", phase " + f.phase, kLabelWidth, Ink::kBold);
+  if (!f.how_often.empty()) out.fact("How often", f.how_often, kLabelWidth);
   if (!f.ranks.empty()) out.fact("Rank", f.ranks, kLabelWidth, Ink::kBold);
   out.fact("Cause", f.class_name + ": " + f.class_phrase, kLabelWidth, Ink::kBold);
   out.fact("Matters?", f.matter, kLabelWidth);
@@ -190,8 +192,11 @@ void write_others(TextLayout& out, const ReportModel& model) {
   for (const FindingView& f : model.others) {
     if (shown == kOthersShown) break;
     ++shown;
-    out.paragraph(f.severity_word + ", " + f.class_name + ": " + f.title + (f.ranks.empty() ? "" : " (" + f.ranks + ")"), 2,
-                  f.id + "  ");
+    std::string text = f.severity_word + ", " + f.class_name + ": " + f.title;
+    for (const std::string* more : {&f.ranks, &f.called_from, &f.shared_line}) {
+      if (!more->empty()) text += " (" + *more + ")";
+    }
+    out.paragraph(text, 2, f.id + "  ");
   }
   const std::uint64_t rest = model.findings_omitted + (model.others.size() - shown);
   if (rest != 0) out.paragraph(and_more(rest), 2);
@@ -232,6 +237,7 @@ void write_coverage(TextLayout& out, const ReportModel& model, const TimelineVie
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   out.paragraph(text, 2);
+  if (!model.watched_how.empty()) out.paragraph(model.watched_how, 2);
   if (!timeline.lines.empty()) {
     const LossPoint& first = timeline.lines.front().front();
     const LossPoint& last = timeline.lines.back().back();

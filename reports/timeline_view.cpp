@@ -66,13 +66,18 @@ TimelineView make_timeline_view(const Analysis& analysis) {
   }
   const double span = static_cast<double>(view.last_step) - view.first_step + 1;
   std::vector<Column> columns(kTimelineColumns);
+  bool any_finite = false;
   for (const TimelineStep& step : steps) {
     const double at = (static_cast<double>(step.step) - view.first_step) / span * static_cast<double>(columns.size());
     Column& column = columns[std::min(columns.size() - 1, static_cast<std::size_t>(at))];
     if (const auto mark = loss_mark(step.loss)) {
       column.mark(*mark, step.step);
       column.broken = true;
+      ++view.not_finite;
     } else {
+      if (!any_finite) view.first_finite = step.step;
+      any_finite = true;
+      view.last_finite = step.step;
       const LossPoint point{step.step, step.loss};
       if (!column.low || point.loss < column.low->loss) column.low = point;
       if (!column.high || point.loss > column.high->loss) column.high = point;
@@ -110,6 +115,25 @@ TimelineView make_timeline_view(const Analysis& analysis) {
   }
   view.logarithmic = view.has_losses && view.lowest > 0 && view.highest / view.lowest > kLogarithmicFrom;
   return view;
+}
+
+std::string chart_caption(const TimelineView& view) {
+  const auto span = [](std::uint32_t first, std::uint32_t last) {
+    return first == last ? "step " + format_count(first) : "step " + format_count(first) + " to step " + format_count(last);
+  };
+  std::string text = view.first_step == view.last_step ? "The loss, of " : "The loss, from ";
+  text += span(view.first_step, view.last_step) + ". ";
+  if (!view.has_losses) {
+    text += "No loss was finite";
+  } else if (view.not_finite == 0) {
+    text += "All losses that were recorded are finite";
+  } else {
+    text += plural(view.not_finite, "step", "steps") + " had a loss that was not finite; finite ones: " +
+            span(view.first_finite, view.last_finite);
+  }
+  if (view.has_losses) text += ", between " + format_short(view.lowest) + " and " + format_short(view.highest);
+  if (view.logarithmic) text += ", on a logarithmic scale";
+  return text + ". Steps with anything bad are listed in the table below.";
 }
 
 }  // namespace nanhunt::reports

@@ -33,6 +33,8 @@ struct TimelineRow {
 struct TimelineView {
   std::uint32_t first_step = 0, last_step = 0;
   double lowest = 0, highest = 0;  // of the finite losses
+  std::uint32_t first_finite = 0, last_finite = 0;  // steps with a finite loss, when has_losses
+  std::uint64_t not_finite = 0;                     // steps whose loss was not
   bool has_losses = false;
   bool has_scale = false;  // a loss scaler was seen, or a scale other than 1
   bool logarithmic = false;                   // the losses span more than a factor of 50 and are positive
@@ -46,5 +48,7 @@ struct TimelineView {
 };
 
 TimelineView make_timeline_view(const Analysis& analysis);
+// What the still picture shows: the span of the chart, which steps had a finite loss, and how many had none.
+std::string chart_caption(const TimelineView& view);
 
 }  // namespace nanhunt::reports

@@ -114,7 +114,7 @@ std::string_view class_explanation(FindingClass c) {
 std::string_view confidence_phrase(Confidence c) {
   switch (c) {
     case Confidence::kProved:
-      return "proved: computing it again in another way agreed";
+      return "proved: operation and cause, by computing it again from the numbers that it read";
     case Confidence::kObserved:
       return "observed: every input was watched";
     case Confidence::kInferred:

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,9 @@ struct TensorSummary {
 struct ElementEvidence {
   std::int64_t flat_index = -1;
   std::vector<std::int64_t> coords;
+  std::int64_t row = -1;       // along dimension 0; negative: not known, or there is no other dimension
+  bool row_is_sample = false;  // the trace shows that dimension 0 is the batch's
+  std::optional<std::int64_t> sample_id;  // of that row, in the data set
   double value = 0;
   struct OperandValue {
     std::string slot, name;
@@ -118,6 +122,15 @@ struct Passage {
   bool operator==(const Passage&) const = default;
 };
 
+// Steps in which something that is trained was not finite because of a finding: count = anew + unwatched + those in
+// which nothing but what was bad already went on.
+struct BadSteps {
+  std::uint64_t count = 0;      // 0: nothing stopped being finite
+  std::uint64_t anew = 0;       // it happened in them
+  std::uint64_t unwatched = 0;  // their operations are not in the trace: they count because no good step came between
+  std::uint32_t first = 0, last = 0;
+};
+
 struct Finding {
   std::string id;  // "F1", "F2": stable for equal traces
   FindingClass cls = FindingClass::kUnexplained;
@@ -129,9 +142,11 @@ struct Finding {
   std::vector<std::uint32_t> ranks;  // on which it was born: several for the same fault on each, or for one born between them
   std::vector<Passage> passages;     // to ranks on which it was not born, in order of steps
   std::string call_site;
+  std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   double scale = 1;
-  std::uint64_t occurrence_count = 1;
-  std::uint32_t first_step = 0, last_step = 0;
+  std::uint64_t occurrence_count = 1;  // steps in which it was seen to happen; what is only their aftermath does not count
+  std::uint32_t first_step = 0, last_step = 0;  // of these
+  BadSteps bad_steps;
   std::string title;        // one sentence: what happened where
   std::string explanation;  // a few sentences: why
   std::optional<TensorSummary> tensor;  // the bad output (or the batch tensor, the parameter ...)
@@ -245,6 +260,7 @@ struct Coverage {
   std::uint64_t chunks_lost = 0;
   bool clean_end = true;
   std::vector<std::string> unwatched;     // what was not watched, as sentences
+  std::map<std::string, std::uint64_t> notes;  // of these, what the run itself noted and how often, over all ranks
   std::vector<std::string> not_modelled;  // what the engine does not model
 };
 

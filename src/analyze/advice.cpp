@@ -31,7 +31,9 @@ constexpr Row kRows[] = {
      "One bad sample makes the whole update bad."},
     {"eps-1e-4", "Raise eps to 1e-4, the first power of ten that is a normal fp16 number.",
      "It stops the division by 0, but a second moment that is stored as 0 still gives steps of the wrong size."},
-    {"eps-in-sqrt", "Add a small constant inside the root: sqrt(x + eps), with an eps that the format keeps.",
+    {"eps-in-sqrt",
+     "Add a small constant inside the root: sqrt(x + eps), with an eps that does not round to 0 in the number format "
+     "(fp16: 1e-4).",
      "The root then stays away from 0, where its derivative is infinite."},
     {"find-stray-write", "Run with an address sanitizer or a memory checker if native code of your own takes part.",
      "A write past the end of a tensor changes the contents of its neighbour."},
@@ -43,7 +45,9 @@ constexpr Row kRows[] = {
      "In fp32 eps, small second moments and small updates are all representable."},
     {"fused-optimizer", "Use a fused optimizer, which computes the update in fp32 and rounds only the results.",
      "eps is then added in fp32; state stored in fp16 still loses small second moments."},
-    {"guard-denominator", "Add a constant to the denominator that the format keeps, or skip elements where it is 0.",
+    {"guard-denominator",
+     "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4), or skip "
+     "elements where it is 0.",
      "Nothing keeps the denominator from being 0."},
     {"guard-value", "Check the constant before it is written.", "The op did what it was told."},
     {"init-scale", "Start the scaler with a lower init_scale.",
@@ -63,7 +67,7 @@ constexpr Row kRows[] = {
     {"lower-magnitude",
      "Find out why the numbers are so large: the learning rate, the initialisation or the scale of the inputs.",
      "No wider common format helps."},
-    {"raise-eps", "Raise the constant so that the format keeps it (fp16: 1e-4), or add it in fp32.",
+    {"raise-eps", "Raise the constant until it does not round to 0 in the number format (fp16: 1e-4), or add it in fp32.",
      "A constant that rounds to 0 guards nothing."},
     {"raise-loss-scale", "Raise the loss scale, or let it grow.",
      "The gradients are still too small for the format at this scale."},
@@ -137,6 +141,11 @@ std::string outcome(const ExperimentRecord& e) {
 void apply(Advice& advice, const ExperimentRecord& experiment) {
   advice.verified = experiment.verified;
   advice.evidence = outcome(experiment);
+  // Of advice with a choice only what was tried is known to work.
+  const bool choice = advice.text.find(" or ") != std::string::npos;
+  const bool told = advice.text == experiment.description || advice.text.find(" Tried here: ") != std::string::npos;
+  if (choice && !told && !experiment.description.empty())
+    advice.text += fmt::format(" Tried here: {}.", experiment.description);
 }
 
 int rank(const Advice& advice) { return !advice.verified.has_value() ? 1 : *advice.verified ? 0 : 2; }

@@ -237,7 +237,9 @@ class AnalyzerImpl final : public RankPass {
     step.gradient_norm = norms.gradient;
     step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
     timeline_.add(step);
-    if (!std::isfinite(record.loss) && !bad_loss_) bad_loss_ = step;
+    if (std::isfinite(record.loss)) return;
+    if (!bad_loss_) bad_loss_ = step;
+    bad_losses_.add(record.step);
   }
 
   Finding bad_loss_finding() const;
@@ -268,6 +270,7 @@ class AnalyzerImpl final : public RankPass {
   std::map<StringId, std::uint64_t> notes_;  // what was not watched, and how often
   std::uint64_t dropped_ = 0, retired_ops_ = 0;
   std::optional<TimelineStep> bad_loss_;
+  StepSet bad_losses_;
 };
 
 // The loss went bad and no record shows how: said, not hidden.
@@ -276,6 +279,7 @@ Finding AnalyzerImpl::bad_loss_finding() const {
   f.cls = FindingClass::kUnexplained;
   f.confidence = Confidence::kInferred;
   f.place.step = f.first_step = f.last_step = bad_loss_->step;
+  f.bad_steps = {bad_losses_.count(), 1, bad_losses_.count() - 1, bad_losses_.first(), bad_losses_.last()};
   f.place.phase = Phase::kLoss;
   f.scale = bad_loss_->scale;
   f.title = fmt::format("The loss of step {} was {} and nothing that was recorded shows why", bad_loss_->step,
@@ -327,9 +331,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (counts.births_forgotten > 0) {
     coverage.unwatched.push_back(fmt::format("{} further origins beyond the first ones.", counts.births_forgotten));
   }
-  std::map<std::string, std::uint64_t> notes;  // two ids may have one text in a trace that was tampered with
-  for (const auto& [text, count] : notes_) notes[names_.text(text)] = count;
-  for (const auto& [text, count] : notes) coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
+  // Two ids may have one text in a trace that was tampered with.
+  for (const auto& [text, count] : notes_) coverage.notes[names_.text(text)] = count;
   sentinel_.fill_coverage(coverage, info.level);
   if (info.framework.starts_with("nanhunt-engine")) {
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
@@ -355,7 +358,8 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
-  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others});
+  analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
+                                                   graph_.other_sizes()});
   sentinel_.conclude(analysis.findings, norms_.growths(), others);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;

@@ -32,4 +32,14 @@ void StepSet::merge(Run run) {
   }
 }
 
+std::uint64_t StepSet::count_in(const StepSet& other) const {
+  std::uint64_t n = 0;
+  for (auto a = runs_.begin(), b = other.runs_.begin(); a != runs_.end() && b != other.runs_.end();) {
+    const std::uint32_t first = std::max(a->first, b->first), last = std::min(a->last, b->last);
+    if (first <= last) n += std::uint64_t{last} - first + 1;
+    ++(a->last < b->last ? a : b);
+  }
+  return n;
+}
+
 }  // namespace nanhunt::analyze

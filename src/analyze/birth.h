@@ -92,6 +92,7 @@ class StepSet {
     for (const Run& run : runs_) n += std::uint64_t{run.last} - run.first + 1;
     return n;
   }
+  std::uint64_t count_in(const StepSet& other) const;  // of the steps that both hold
   bool empty() const { return runs_.empty(); }
   bool contains(std::uint32_t step) const {
     for (const Run& run : runs_) {
@@ -169,6 +170,9 @@ struct Birth {
   bool harmful = false;               // reached a sink
   bool settled = false;               // its first event is over and `chain` is final
   StepSet events;                     // steps in which a sink was bad because of it
+  StepSet unwatched;                  // of these: counted for it although their ops are not in the trace
+  StepSet born;                       // steps in which it was born, with births that it leads, as far as they did harm
+  bool counted = false;               // `born` of it or of its lead holds its step
   BirthId lead = 0;                   // not 0: an earlier birth at the same place counts for this one
   std::uint64_t repeats_in_step = 0;  // births at the same place and step that count as this one
   std::vector<SinkHit> sinks;         // of the first event, at most kMaxSinks

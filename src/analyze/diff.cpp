@@ -100,6 +100,7 @@ class Comparison {
       : a_(a), b_(b), options_(options) {
     result_.a.info = a.info;
     result_.b.info = b.info;
+    result_.levels_differ = a.info.level != b.info.level;
   }
 
   DiffResult run() {
@@ -144,6 +145,9 @@ class Comparison {
   void compare(const DiffStep& a, const DiffStep& b) {
     result_.steps_compared += a.part == 0;
     step_ = a.step;
+    phases_a_ = phases_of(a);
+    phases_b_ = phases_of(b);
+    result_.steps_with_ops += a.part == 0 && (phases_a_ & phases_b_) != 0;
     const std::vector<std::int32_t> b_of_a = align_rows(a, b);
     std::vector<std::int32_t> a_of_b(b.rows.size(), kUnmatched);
     for (std::size_t i = 0; i < b_of_a.size(); ++i) {
@@ -197,8 +201,24 @@ class Comparison {
     return b_of_a;
   }
 
+  static std::uint32_t phases_of(const DiffStep& step) {
+    std::uint32_t phases = 0;
+    for (const DiffRow& row : step.rows) phases |= 1u << static_cast<unsigned>(row.phase);
+    return phases;
+  }
+  // With levels that differ a trace has all ops of a step, some phases of it, or none (replays do not count); and what
+  // comes from outside is told anew in each replay.
+  bool could_be_in_both(const DiffRow& row, const Names& names) const {
+    const bool outside = names.text(row.op).starts_with('<');
+    return !outside && ((phases_a_ & phases_b_) >> static_cast<unsigned>(row.phase) & 1u) != 0;
+  }
+
   void only_in(DiffKind kind, const DiffStep& step, const DiffRow& row, Side& side) {
     const bool in_a = kind == DiffKind::kOnlyInA;
+    if (result_.levels_differ && !could_be_in_both(row, side.names)) {
+      ++(in_a ? result_.ops_unshared_a : result_.ops_unshared_b);
+      return;
+    }
     Draft d = at_row(kind, row, side.names);
     (in_a ? d.seq_a : d.seq_b) = row.seq;
     add(d);
@@ -368,6 +388,7 @@ class Comparison {
   Shared shared_;
   DiffResult result_;
   std::uint32_t step_ = 0;
+  std::uint32_t phases_a_ = 0, phases_b_ = 0;  // of which the step at hand has ops, 1 << Phase
   std::uint64_t found_ = 0;  // kinds so far
   double parted_ = 0;
   double coarsest_ = unit_roundoff(DType::kF32);  // of the formats met so far

@@ -63,6 +63,10 @@ struct DiffResult {
   std::array<std::uint64_t, kDiffKinds> counts{};
   std::uint64_t steps_compared = 0, ops_compared = 0;
   std::uint64_t steps_only_a = 0, steps_only_b = 0;  // the other trace lacks them
+  // The runs were watched at different levels: an op counts as one run's only where both hold ops of its phase in the step.
+  bool levels_differ = false;
+  std::uint64_t steps_with_ops = 0;                  // of steps_compared: both hold ops of them
+  std::uint64_t ops_unshared_a = 0, ops_unshared_b = 0;  // left out for that
   std::uint64_t loosely_aligned = 0;                 // modules and phases of a step that differ too much to be sure
 
   const Difference* first_health() const;  // the earliest of those that are_health, nullptr: none

@@ -28,6 +28,7 @@ struct Diagnosed {
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
   bool proved = false;  // by counterfactuals
+  const std::set<std::int64_t>* other_sizes = nullptr;
   const RankVerdict* others = nullptr;
 };
 
@@ -54,6 +55,7 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
   if (const auto it = context.others.calls.find(birth.id); it != context.others.calls.end()) c.call = &it->second;
   Diagnosed found = diagnose(std::move(c), context.evidence);
   found.others = &context.others;
+  found.other_sizes = &context.other_sizes;
   if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
     found.histograms = &it->second;
   if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end())
@@ -80,7 +82,32 @@ bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
          backward.c.singular == forward.c.singular;
 }
 
-std::optional<ElementEvidence> element_of(const Case& c) {
+bool about_the_batch(Phase phase) {
+  return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
+         phase == Phase::kBackward;
+}
+
+// Is dimension 0 the batch's? Only where the run said how many samples there are, and nothing else that lasts, and no
+// other dimension, is as long.
+bool rows_are_samples(const Diagnosed& d, const std::vector<std::int64_t>& shape) {
+  const Birth& birth = d.c.birth;
+  if (birth.samples == nullptr || shape.empty() || d.other_sizes == nullptr) return false;
+  const auto samples = static_cast<std::int64_t>(birth.samples->size());
+  if (shape[0] != samples) return false;
+  if (birth.kind == BirthKind::kBatch) return true;
+  return birth.kind == BirthKind::kOp && about_the_batch(birth.at.phase) && !d.other_sizes->contains(samples) &&
+         std::count(shape.begin(), shape.end(), samples) == 1;
+}
+
+void tell_row(ElementEvidence& element, const Diagnosed& d, const std::vector<std::int64_t>& shape) {
+  if (element.coords.empty()) return;
+  element.row_is_sample = rows_are_samples(d, shape);
+  if (element.row_is_sample || shape.size() > 1) element.row = element.coords[0];
+  if (element.row_is_sample) element.sample_id = (*d.c.birth.samples)[static_cast<std::size_t>(element.row)];
+}
+
+std::optional<ElementEvidence> element_of(const Diagnosed& d) {
+  const Case& c = d.c;
   const ArgSnapshot* bad = c.is_op() ? c.output : &c.birth.source;
   if (bad == nullptr) return std::nullopt;
   const LayoutRecord* layout = c.names.layout(bad->layout);
@@ -90,6 +117,7 @@ std::optional<ElementEvidence> element_of(const Case& c) {
     const EvidenceRecord& record = *c.elements.front();
     out.flat_index = record.flat_index;
     out.coords = coords_of(record.flat_index, shape);
+    tell_row(out, d, shape);
     out.value = record.number;
     for (const Operand& operand : record.operands) {
       ElementEvidence::OperandValue value{c.text(operand.slot), "", operand.number};
@@ -104,6 +132,7 @@ std::optional<ElementEvidence> element_of(const Case& c) {
   if (bad->stats.first_nonfinite < 0) return std::nullopt;
   out.flat_index = bad->stats.first_nonfinite;
   out.coords = coords_of(out.flat_index, shape);
+  tell_row(out, d, shape);
   switch (bad->bad) {
     case kBadNaN:
       out.value = std::numeric_limits<double>::quiet_NaN();
@@ -119,11 +148,6 @@ std::optional<ElementEvidence> element_of(const Case& c) {
   }
 }
 
-bool about_the_batch(Phase phase) {
-  return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
-         phase == Phase::kBackward;
-}
-
 void add_histogram(TensorSummary& to, ValueId value, const std::vector<HistogramRecord>& histograms) {
   for (const HistogramRecord& record : histograms) {
     if (record.value != value || !to.has_stats) continue;
@@ -132,6 +156,35 @@ void add_histogram(TensorSummary& to, ValueId value, const std::vector<Histogram
     to.stats.histogram = record.bins;
   }
 }
+
+// When the births of one finding were, and which steps were bad because of them.
+class Steps {
+ public:
+  Steps() = default;
+  explicit Steps(const Birth& birth) { add(birth); }
+  void add(const Birth& birth) {
+    born_.add(birth.born.empty() ? step_of(birth) : birth.born);
+    events_.add(birth.events);
+    unwatched_.add(birth.unwatched);
+  }
+  void tell(Finding& f) const {
+    f.occurrence_count = born_.count();
+    f.first_step = born_.first();
+    f.last_step = born_.last();
+    f.bad_steps = {};
+    if (events_.empty()) return;
+    const std::uint64_t anew = born_.count_in(events_), unwatched = unwatched_.count_in(events_);
+    f.bad_steps = {events_.count(), anew, std::min(unwatched, events_.count() - anew), events_.first(), events_.last()};
+  }
+
+ private:
+  static StepSet step_of(const Birth& birth) {
+    StepSet one;
+    one.add(birth.at.step);
+    return one;
+  }
+  StepSet born_, events_, unwatched_;
+};
 
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
@@ -147,12 +200,12 @@ Finding make_finding(const Diagnosed& d) {
   f.call_site = c.text(birth.call_site);
   f.scale = birth.scale;
   const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
-  f.first_step = events.first();
+  Steps(birth).tell(f);
   f.title = d.diagnosis.title;
   f.explanation = d.diagnosis.explanation;
   f.evidence = d.diagnosis.evidence;
   f.lifecycle = birth.lifecycle;
-  f.element = element_of(c);
+  f.element = element_of(d);
   if (c.is_op()) {
     const OpSnapshot& op = c.context->op;
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
@@ -276,8 +329,7 @@ class Group {
   }
 
   Finding finish() {
-    finding_.occurrence_count = events_.count();
-    finding_.last_step = events_.last();
+    steps_.tell(finding_);
     for (const auto& [module, count] : same_module_) {
       finding_.evidence.push_back(fmt::format("{} more such {}{} in this step.", count, count == 1 ? "op" : "ops",
                                               module.empty() ? "" : " in " + module));
@@ -294,7 +346,7 @@ class Group {
 
  private:
   void add_events(const Birth& birth) {
-    events_.add(birth.events);
+    steps_.add(birth);
     if (birth.repeats_in_step > 0) same_module_[lead_.c.text(birth.at.module)] += birth.repeats_in_step;
   }
   void add_sinks(const Diagnosed& other) {
@@ -308,7 +360,7 @@ class Group {
 
   Diagnosed lead_;
   Finding finding_;
-  StepSet events_;
+  Steps steps_;
   Travels travels_;
   std::set<StringId> modules_;
   std::map<std::string, std::uint64_t> same_module_;
@@ -327,14 +379,14 @@ class ScaledOverflows {
   }
   Finding fold() const {
     Finding f = make_finding(all_.front());
-    StepSet events;
+    Steps steps;
     Travels travels;
     std::vector<std::string> places;
     for (const Diagnosed& found : all_) {
       const Birth& birth = found.c.birth;
-      events.add(birth.events);
+      steps.add(birth);
       travels.add(found);
-      if (birth.events.first() == f.first_step && &found != &all_.front()) {
+      if (birth.events.first() == f.bad_steps.first && &found != &all_.front()) {
         for (const SinkHit& sink : birth.sinks) {
           std::string text = sink_text(sink.kind, found.c.text(sink.path));
           const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
@@ -346,8 +398,7 @@ class ScaledOverflows {
         places.push_back(std::move(place));
     }
     std::erase(places, place_text(all_.front().c.birth.at, all_.front().c.names));
-    f.occurrence_count = events.count();
-    f.last_step = events.last();
+    steps.tell(f);
     if (!places.empty()) f.evidence.push_back("Also overflowed: " + join(places, 6) + ".");
     travels.tell(f);
     return f;
@@ -359,7 +410,7 @@ class ScaledOverflows {
 
 // Overflows of a step before which training as a whole had grown are one finding about that growth.
 void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
-  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && f.first_step == growth.step; };
+  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && began(f) == growth.step; };
   const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
   if (first == findings.end()) return;
   tell_exploding(*first, growth);
@@ -396,8 +447,8 @@ void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Name
 Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::CollapseState& state) {
   Finding f = origin ? std::move(*origin) : Finding{};
   if (!origin) f.place.step = state.step;
-  f.first_step = state.step;
-  f.last_step = std::max(f.last_step, state.step);
+  f.occurrence_count = 1;
+  f.first_step = f.last_step = state.step;
   tell_collapse(f, state);
   return f;
 }
@@ -405,7 +456,7 @@ Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::Colla
 // A fault that no scale can cure keeps the scaler skipping: one story, which begins where the fault does.
 Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseState& state) {
   Finding f = collapse_finding(fault, state);
-  f.first_step = fault.first_step;
+  f.first_step = f.last_step = began(fault);
   if (f.title.starts_with("The ")) f.title[0] = 't';
   f.title = fault.title + "; " + f.title;
   f.explanation += " " + fault.explanation;
@@ -446,8 +497,7 @@ TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, con
 BadSamples bad_samples(const Case& c) {
   BadSamples out;
   const ArgSnapshot& source = c.birth.source;
-  if (c.birth.samples == nullptr) return out;
-  out.ids = *c.birth.samples;
+  if (c.birth.samples != nullptr) out.ids = *c.birth.samples;
   const LayoutRecord* layout = c.names.layout(source.layout);
   if (layout == nullptr || layout->sizes.empty()) return out;
   out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
@@ -506,11 +556,11 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
     for (const ScaledOverflows* candidates : {&open, &calibrated}) {
       if (!origin && skips && !candidates->empty()) {
         Finding f = candidates->fold();
-        if (f.last_step >= collapse->streak_from) origin = std::move(f);
+        if (ended(f) >= collapse->streak_from) origin = std::move(f);
       }
     }
     const auto fault = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
-      return skips && f.severity == Severity::kFault && f.last_step >= collapse->streak_from;
+      return skips && f.severity == Severity::kFault && ended(f) >= collapse->streak_from;
     });
     if (!origin && collapse->fault && fault != findings.end()) {
       Finding told = collapse_under_fault(*fault, *collapse);

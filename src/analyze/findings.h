@@ -2,7 +2,9 @@
 // From origins to findings: classify each, fold equal ones together, put the earliest first.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "nanhunt/analyzer.h"
@@ -25,6 +27,7 @@ struct FaultContext {
   const std::vector<Growth>& growths;
   const ProbeMap& probes;
   const RankVerdict& others;
+  const std::set<std::int64_t>& other_sizes;  // ValueGraph::other_sizes
 };
 // Faults, in the order in which their badness first did harm.
 // What the loss scaler calibrated away is one finding that is no fault.
@@ -39,6 +42,10 @@ struct BadSamples {
   bool may_be_more = false;  // rows beyond the first were not recorded
 };
 BadSamples bad_samples(const Case& c);
+
+// The first and the last step that count for a finding: those with harm, where there were any.
+inline std::uint32_t began(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.first : f.first_step; }
+inline std::uint32_t ended(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.last : f.last_step; }
 
 OpPlace place_of(const OpRef& at, const Names& names);
 TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names);

@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "src/analyze/findings.h"
 #include "src/analyze/passages.h"
 #include "src/analyze/text.h"
 
@@ -18,6 +19,11 @@ std::string watched_text(const Coverage& coverage) {
   if (coverage.ops == 0) return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
   return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
                      count_of(static_cast<std::int64_t>(coverage.ops), "op"));
+}
+
+// Where a finding stands among those of equal weight. A collapse has its own moment, whatever lies underneath.
+std::uint32_t order_step(const Finding& f) {
+  return f.cls == FindingClass::kScalerCollapse ? f.first_step : began(f);
 }
 
 bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibration; }
@@ -39,7 +45,7 @@ void drop_hollow_collapses(std::vector<Finding>& findings) {
 // The same happened on several ranks, each by itself: one finding that names them all, with the numbers of the lowest.
 void fold_equal(std::vector<Finding>& findings) {
   const auto key = [](const Finding& f) {
-    return std::tuple(f.cls, f.severity, f.benign, f.place.phase, f.place.step, f.first_step, f.place.op.value_or(""),
+    return std::tuple(f.cls, f.severity, f.benign, f.place.phase, f.place.step, order_step(f), f.place.op.value_or(""),
                       f.place.module.value_or(""), f.call_site);
   };
   std::map<decltype(key(findings.front())), std::size_t> first;
@@ -60,6 +66,7 @@ void fold_equal(std::vector<Finding>& findings) {
     std::sort(lead.ranks.begin(), lead.ranks.end());
     lead.occurrence_count = std::max(lead.occurrence_count, f.occurrence_count);
     lead.last_step = std::max(lead.last_step, f.last_step);
+    if (f.bad_steps.count > lead.bad_steps.count) lead.bad_steps = f.bad_steps;  // of the rank that bore it longest
     lead.confidence = std::max(lead.confidence, f.confidence);
     constexpr std::size_t kMaxTitles = 8;
     if (f.title != lead.title && ++titles[it->second] <= kMaxTitles)
@@ -85,13 +92,23 @@ void fold_equal(std::vector<Finding>& findings) {
   findings = std::move(kept);
 }
 
+// Findings that one line of the program called: their cause may be one.
+void tell_shared_lines(std::vector<Finding>& findings) {
+  std::map<std::string, std::string> lines;  // id of the first finding
+  for (Finding& f : findings) {
+    if (f.call_site.empty() || f.severity == Severity::kInfo) continue;
+    const auto [first, added] = lines.try_emplace(f.call_site, f.id);
+    if (!added) f.same_line_as = first->second;
+  }
+}
+
 }  // namespace
 
 void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   std::vector<Finding>& findings = analysis.findings;
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
-    return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), a.first_step, a.rank) <
-           std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), b.first_step, b.rank);
+    return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), order_step(a), a.rank) <
+           std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), order_step(b), b.rank);
   });
   const std::size_t limit = std::max<std::size_t>(1, options.max_findings);
   if (findings.size() > limit) {
@@ -100,6 +117,9 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     findings.resize(limit);
   }
   for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
+  tell_shared_lines(findings);
+  for (const auto& [text, count] : analysis.coverage.notes)
+    analysis.coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
 
   Verdict& verdict = analysis.verdict;
   verdict = Verdict{};
@@ -158,6 +178,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     all.coverage.chunks_lost += one.coverage.chunks_lost;
     all.coverage.clean_end = all.coverage.clean_end && one.coverage.clean_end;
     append_new(all.coverage.unwatched, one.coverage.unwatched);
+    for (const auto& [text, count] : one.coverage.notes) all.coverage.notes[text] += count;
     append_new(all.coverage.not_modelled, one.coverage.not_modelled);
     append(all.ranks, one.ranks);
     append(all.findings, one.findings);

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/findings.h"
 #include "src/analyze/text.h"
 
 namespace nanhunt::analyze {
@@ -23,7 +24,7 @@ bool asks_for_a_change(const Finding& f) { return f.severity != Severity::kInfo;
 bool seen_finite(const Analysis& analysis, const std::string& id, const Finding& f) {
   return std::any_of(analysis.experiments.begin(), analysis.experiments.end(), [&](const ExperimentRecord& e) {
     return e.fix == id && e.verified && f.severity == Severity::kFault && f.bad_elements > 0 &&
-           f.first_step <= std::uint64_t{e.step} + e.further_steps;
+           began(f) <= std::uint64_t{e.step} + e.further_steps;
   });
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/analyze/advice.h"
+#include "src/analyze/findings.h"
 #include "src/analyze/passages.h"
 #include "src/analyze/rules/exploding.h"
 #include "src/analyze/text.h"
@@ -93,6 +94,8 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   ++steps_;
   graph.on_clean_parts(step.step, kLastingBits & ~health.bad);
   const bool bad = (health.bad & kSinkBits) != 0;
+  if ((health.bad & kLastingBits) != 0 && harms_.size() < kMaxHarms)
+    harms_.try_emplace(step.step, Harm{health.bad, health.bad_tensors, names_.text(health.first_bad)});
   if (!bad) {
     if (open_ && !outcome.held_back) {
       for (Riddle& riddle : riddles_) {
@@ -127,6 +130,7 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   Riddle& riddle = riddles_.back();
   riddle.last = step.step;
   ++riddle.count;
+  if (clean_replay) ++riddle.replayed;
   riddle.all_bad |= health.bad;
   riddle.held_back = riddle.held_back && outcome.held_back;
   riddle.scaled = riddle.scaled && outcome.scaled;
@@ -228,9 +232,10 @@ void SentinelWatch::tell_between(Finding& f, const Riddle& riddle, const StepSto
 Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const {
   Finding f;
   f.severity = Severity::kFault;
-  f.place.step = f.first_step = riddle.first;
-  f.last_step = riddle.last;
-  f.occurrence_count = riddle.count;
+  f.place.step = f.first_step = f.last_step = riddle.first;
+  // Which of the steps after the first went bad anew is not known.
+  const std::uint64_t others = riddle.count - 1;
+  f.bad_steps = {riddle.count, 1, std::min(others, riddle.count - riddle.replayed), riddle.first, riddle.last};
   f.scale = riddle.scale;
   f.place.phase = phase_of(riddle.bad);
   f.bad_elements = 0;
@@ -251,9 +256,33 @@ Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const 
   return f;
 }
 
+// What of a finding's harm the sentinel alone has seen.
+void SentinelWatch::add_harm(Finding& f) const {
+  if (f.severity != Severity::kFault || f.bad_steps.count == 0) return;
+  const auto harm = harms_.lower_bound(f.bad_steps.first);
+  if (harm == harms_.end() || harm->first > f.bad_steps.last) return;
+  bool added = false;
+  const auto add = [&](MarkKind kind, const std::string& words, std::string_view one) {
+    if ((harm->second.bad & bit(kind)) == 0) return;
+    const bool known = std::any_of(f.sinks.begin(), f.sinks.end(),
+                                   [&](const std::string& sink) { return sink.starts_with(one); });
+    if (known) return;
+    f.sinks.push_back(words);
+    added = true;
+  };
+  add(MarkKind::kParameter, "parameters", "parameter");
+  add(MarkKind::kState, "optimizer state", "optimizer state");
+  add(MarkKind::kBuffer, "buffers", "buffer");
+  if (!added) return;
+  f.evidence.push_back(fmt::format("In step {} the sentinel found what is not finite in {}: {}.", harm->first,
+                                   count_of(harm->second.tensors, "tensor"),
+                                   bad_parts(harm->second.bad, harm->second.first_path)));
+}
+
 void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths,
                              const RankVerdict& others) const {
   for (Finding& f : findings) {
+    add_harm(f);
     if (!f.place.op && f.cls != FindingClass::kExploding) continue;
     const auto replay = replays_.find(f.place.step);
     if (replay == replays_.end()) continue;
@@ -282,14 +311,15 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
   for (std::size_t i = 0; i < riddles_.size(); ++i) {
     const Riddle& riddle = riddles_[i];
     // What was bad at the start of later steps is what this left behind.
-    std::uint64_t more = 0;
+    std::uint64_t more = 0, unwatched = 0;
     std::uint32_t last = riddle.last;
     std::erase_if(findings, [&](const Finding& f) {
-      const bool follows = f.cls == FindingClass::kBadState && f.first_step > riddle.first &&
-                           (!riddle.ended || f.first_step <= riddle.last + 1);
+      const bool follows = f.cls == FindingClass::kBadState && began(f) > riddle.first &&
+                           (!riddle.ended || began(f) <= riddle.last + 1);
       if (follows) {
-        more += f.occurrence_count;
-        last = std::max(last, f.last_step);
+        more += f.bad_steps.count;
+        unwatched += f.bad_steps.unwatched;
+        last = std::max(last, ended(f));
       }
       return follows;
     });
@@ -297,8 +327,9 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
     if (story != others.steps.end() && story->second.carried) continue;
     Finding f = tell(riddle, story == others.steps.end() ? nullptr : &story->second);
     if (story != others.steps.end()) tell_passages(f, story->second.arrivals, others.rank);
-    f.occurrence_count += more;
-    f.last_step = last;
+    f.bad_steps.count += more;
+    f.bad_steps.unwatched += unwatched;
+    f.bad_steps.last = last;
     const auto growth = std::find_if(growths.begin(), growths.end(),
                                      [&](const Growth& g) { return g.step == riddle.first; });
     if (growth != growths.end() && f.cls == FindingClass::kUnexplained) tell_exploding(f, *growth);

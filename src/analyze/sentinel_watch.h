@@ -42,6 +42,7 @@ class SentinelWatch {
   struct Riddle {
     std::uint32_t first = 0, last = 0, first_bad_loss = 0;
     std::uint64_t count = 0;
+    std::uint64_t replayed = 0;  // of them: steps whose ops are known by a replay
     std::uint32_t bad = 0, bad_tensors = 0;  // of the first; of all
     std::uint32_t all_bad = 0;
     std::string first_path;
@@ -62,12 +63,13 @@ class SentinelWatch {
   void fill_coverage(Coverage& coverage, const std::string& level) const;
 
  private:
-  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64;
+  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
 
   bool is_another(const Riddle& open, const Replay* clean) const;
   bool is_calibration(const Riddle& riddle) const;
   void tell_calibration(Finding& f, const Riddle& riddle) const;
   Finding tell(const Riddle& riddle, const StepStory* story) const;
+  void add_harm(Finding& f) const;
   void tell_not_reproducible(Finding& f, const Riddle& riddle) const;
   void tell_unexplained(Finding& f, const Riddle& riddle) const;
   void tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
@@ -76,6 +78,12 @@ class SentinelWatch {
   std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
   std::optional<HealthRecord> pending_, now_;
   std::map<std::uint32_t, Replay> replays_;  // by step
+  // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says so.
+  struct Harm {
+    std::uint32_t bad = 0, tensors = 0;
+    std::string first_path;
+  };
+  std::map<std::uint32_t, Harm> harms_;
   std::vector<Riddle> riddles_;
   std::uint64_t riddles_left_out_ = 0;
   bool open_ = false;  // the last riddle may go on

@@ -108,6 +108,8 @@ class ValueGraph {
   void add_harm_elsewhere(BirthId id, const Birth& there, bool came_back);
   // Contents that changed unseen, whether or not harm was seen to come of it.
   std::vector<const Birth*> changes() const;
+  // Of dimensions that are known not to be the batch's: of parameters and buffers, and of the batch but its first.
+  const std::set<std::int64_t>& other_sizes() const { return other_sizes_; }
   // Births that did no harm seen anywhere, but whose infinities an op absorbed.
   std::vector<const Birth*> swallowed() const;
 
@@ -147,6 +149,7 @@ class ValueGraph {
   BirthId suspect_of(const OpInView& op, bool to_blame);
   void note_reader(const OpInView& op, const OpRef& at);
   void make_garbage(const OpInView& op, const OpRef& at);
+  void note_sizes(MarkKind kind, LayoutId layout);
   void mark_unscaled();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
@@ -198,6 +201,8 @@ class ValueGraph {
   std::vector<ValueId> unscaled_bad_;           // gradients that an unscale of this step found bad
   bool changed_while_bad_ = false;              // the optimizer wrote a parameter whose gradient was bad
   std::vector<StringId> bad_gradients_;         // of this step, by name
+  std::set<std::int64_t> other_sizes_;
+  std::set<std::pair<LayoutId, bool>> sized_;  // layouts that other_sizes_ has; true: as of the batch
   bool in_replay_ = false;
   std::optional<std::uint32_t> last_skip_;      // the last skipped step
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step

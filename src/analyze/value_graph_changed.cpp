@@ -268,6 +268,7 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     Birth* birth = find_birth(id);
     if (birth == nullptr || birth->hit_in_step) continue;
     birth->events.add(step);
+    birth->unwatched.add(step);
     birth->trial.only_gradients = birth->trial.only_gradients && gradients_alone;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
@@ -283,6 +284,8 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     if (!birth->change->gross && !unknown) continue;
     if (!birth->harmful && !becomes_origin(*birth, step)) continue;
     birth->events.add(step);
+    birth->unwatched.add(step);
+    if (!std::exchange(birth->counted, true)) birth->born.add(birth->at.step);
     birth->trial.only_gradients = false;
     birth->watched = false;
     birth->hit_in_step = true;

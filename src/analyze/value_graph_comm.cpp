@@ -118,6 +118,8 @@ void ValueGraph::add_harm_elsewhere(BirthId id, const Birth& there, bool came_ba
     trial.lowered = trial.lowered && there.trial.lowered;
   }
   birth->events.add(there.events);
+  birth->unwatched.add(there.unwatched);
+  birth->born.add(there.born);
   if (came_back && &there != birth) {
     for (const SinkHit& sink : there.sinks) {
       if (birth->sinks.size() < kMaxSinks) birth->sinks.push_back(sink);

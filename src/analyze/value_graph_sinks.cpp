@@ -9,6 +9,16 @@
 
 namespace nanhunt::analyze {
 
+void ValueGraph::note_sizes(MarkKind kind, LayoutId id) {
+  constexpr std::size_t kMaxLayouts = 1u << 16;
+  const bool batch = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
+  if (!batch && kind != MarkKind::kParameter && kind != MarkKind::kBuffer) return;
+  if (sized_.size() >= kMaxLayouts || !sized_.emplace(id, batch).second) return;
+  const LayoutRecord* layout = names_.layout(id);
+  if (layout == nullptr) return;
+  for (std::size_t i = batch ? 1 : 0; i < layout->sizes.size(); ++i) other_sizes_.insert(layout->sizes[i]);
+}
+
 void ValueGraph::on_mark(const MarkRecord& mark) {
   collect_garbage_if_needed();
   enter_step(mark.step);
@@ -16,6 +26,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
+  note_sizes(mark.kind, value->layout);
   if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState)) suspect_unseen(*value);
   if (value->suspect != 0) {
     Birth* birth = find_birth(value->suspect);
@@ -80,6 +91,8 @@ bool is_calibrated(const Birth& birth) {
 // Another birth at the same place, whose trial is over as well, counts for this one.
 void take_trial(Birth& into, const Birth& from) {
   into.events.add(from.events);
+  into.unwatched.add(from.unwatched);
+  into.born.add(from.born);
   ScaleTrial& trial = into.trial;
   trial.largest = std::max(trial.largest, from.trial.largest);
   trial.least = std::min(trial.least, from.trial.least);
@@ -151,12 +164,14 @@ void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std:
     if (birth == nullptr || (others && blameless(*birth))) continue;
     // A buffer of infinities is a mask that was registered, not harm.
     if (kind == MarkKind::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
+    Birth& itself = *birth;
     if (birth->lead != 0) birth = find_birth(birth->lead);
     if (!birth->harmful && !becomes_origin(*birth, step)) {
       if (birth->lead == 0) continue;  // forgotten
       birth = find_birth(birth->lead);
     }
     birth->events.add(step);
+    if (!std::exchange(itself.counted, true)) birth->born.add(itself.at.step);
     birth->trial.only_gradients = birth->trial.only_gradients && kind == MarkKind::kDoorGradient;
     if (!birth->hit_in_step) {
       birth->hit_in_step = true;

@@ -180,6 +180,17 @@ TEST(Uninitialised, memory_of_ordinary_contents_takes_no_blame_for_what_overflow
   EXPECT_NE(a.findings.at(0).cls, FindingClass::kUninitialised) << table(a);
 }
 
+TEST(Uninitialised, memory_of_whole_numbers_has_no_format_to_overflow) {
+  for (const DType dtype : {DType::kU8, DType::kI64, DType::kBool}) {
+    TraceBuilder t;
+    const Handle b = t.in("attn").op("empty", {}, finite().as(dtype).range(0, 255));
+    const Handle y = t.op("embedding", {{"weight", t.value(finite())}, {"indices", b}}, finite().inf(1));
+    t.mark(MarkKind::kLoss, "loss", y);
+    t.end_step();
+    EXPECT_EQ(analysis_of(t).findings.size(), 1u);
+  }
+}
+
 Analysis reduced(const Numbers& mine, const Numbers& all) {
   TraceBuilder t;
   Handle g = t.in("fc1", Phase::kBackward).op("mm_backward", {{"grad_output", t.value(finite())}}, mine);
@@ -193,6 +204,18 @@ TEST(Comm, bad_numbers_that_come_in_from_other_ranks_are_named_and_own_ones_are_
   EXPECT_EQ(table(reduced(finite(), finite().nan(2))), "comm | all_reduce | fc1 | comm | step 0 | appear | inferred\n");
   EXPECT_EQ(table(reduced(finite().nan(2), finite().nan(2))).substr(0, 22), "overflow | mm_backward");
   EXPECT_EQ(table(reduced(finite(), finite())), "clean\n");
+}
+
+TEST(Comm, what_a_call_was_given_bad_without_a_record_of_its_making_is_not_laid_on_it) {
+  TraceBuilder t;
+  // nobody knows who made it: the birth is at the call, and is no op
+  const Handle sum = t.in("fc1", Phase::kComm).op("all_reduce", {{"self", t.value(finite().nan(2))}}, finite().nan(2));
+  t.mark(MarkKind::kDoorGradient, "fc1.weight", sum);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_NE(a.findings[0].cls, FindingClass::kComm) << table(a);
+  EXPECT_EQ(a.findings[0].place.phase, Phase::kComm) << table(a);
 }
 
 }  // namespace

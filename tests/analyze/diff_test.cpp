@@ -19,9 +19,11 @@ using namespace testing_support;
 class Diff : public ::testing::Test {
  protected:
   std::string new_run() { return dir_.path() + "/" + std::to_string(count_++); }
-  std::string write(const TraceBuilder& trace, std::size_t events = 0) {
+  std::string write(const TraceBuilder& trace, std::size_t events = 0, const std::string& level = "") {
     const std::string run = new_run();
-    auto writer = TraceWriter::create(run, RunInfo{});
+    RunInfo info;
+    info.level = level;
+    auto writer = TraceWriter::create(run, info);
     EXPECT_TRUE(writer) << writer.status().message();
     for (const RecordBatch& batch : trace.batches(events)) EXPECT_TRUE((*writer)->write(batch));
     EXPECT_TRUE((*writer)->close());
@@ -289,6 +291,56 @@ TEST_F(Diff, holds_no_more_of_a_step_than_a_block_however_many_results_its_ops_h
   EXPECT_TRUE(stream.status()) << stream.status().message();
   EXPECT_EQ(rows, kOps);
   EXPECT_LE(most, (1u << 19) + kResults);
+}
+
+// As level sentinel leaves it: a summary a step, and the ops of a replay.
+TraceBuilder summaries(std::uint32_t steps, std::uint32_t bad_from) {
+  TraceBuilder t;
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    t.step(step);
+    const bool bad = step >= bad_from;
+    if (step == bad_from) {
+      t.replay(ReplayResult::kBegin);
+      const auto w = t.value(finite(64).shape({8, 8}));
+      t.mark(MarkKind::kParameter, "fc1.weight", w);
+      const auto y = t.in("fc1").op("mm", {{"self", w}}, finite(64).shape({8, 8}).inf(1).first_at(3));
+      t.mark(MarkKind::kLoss, "loss", y);
+      t.replay(ReplayResult::kReproduced);
+    }
+    t.health(bad ? 1u << static_cast<unsigned>(MarkKind::kLoss) : 0, bad ? "loss" : "");
+    t.end_step(bad ? std::numeric_limits<double>::quiet_NaN() : 1.0);
+  }
+  return t;
+}
+
+TEST_F(Diff, of_two_levels_compares_what_both_have_and_says_so) {
+  TraceBuilder full;
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    full.step(step);
+    const bool bad = step >= 3;
+    const auto w = full.value(finite(64).shape({8, 8}));
+    full.mark(MarkKind::kParameter, "fc1.weight", w);
+    const Numbers out = finite(64).shape({8, 8});
+    full.in("fc1").op("mm", {{"self", w}}, bad ? out.inf(1).first_at(3) : out);
+    full.in("fc1.weight", Phase::kOptimizer).op("add_", {{"self", w}}, bad ? out.nan(1) : out);
+    full.end_step(bad ? std::numeric_limits<double>::quiet_NaN() : 1.0);
+  }
+  const auto compare = [&](std::uint32_t bad_from, const std::string& level) {
+    return diff_folders(write(summaries(6, bad_from), 0, level), write(full, 0, "ops"));
+  };
+  const DiffResult same = compare(3, "sentinel");
+  EXPECT_EQ(told(same), "-");
+  EXPECT_TRUE(same.levels_differ);
+  EXPECT_EQ(same.steps_compared, 6u);
+  EXPECT_EQ(same.steps_with_ops, 0u);  // a replay is not the step
+  EXPECT_EQ(same.ops_compared, 0u);
+  EXPECT_GT(same.ops_unshared_b, 0u);
+  // a run that is bad elsewhere is still told apart
+  EXPECT_EQ(told(compare(1, "sentinel")), "loss |  |  | loss | step 1 | loss");
+  EXPECT_EQ(told(compare(99, "sentinel")), "loss |  |  | loss | step 3 | loss");
+  // at one level, what only one trace has is a difference
+  EXPECT_FALSE(compare(3, "ops").levels_differ);
+  EXPECT_NE(told(compare(3, "ops")), "-");
 }
 
 TEST(Align, matches_occurrences_where_sequences_differ_too_much) {

@@ -291,9 +291,15 @@ TEST(Graph, nan_that_recurs_is_counted_not_repeated) {
   }
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "divide_by_zero | addcdiv_ | fc1.weight | optimizer | step 1 | appear | observed\n");
-  EXPECT_EQ(a.findings[0].occurrence_count, 4u);
-  EXPECT_EQ(a.findings[0].first_step, 1u);
-  EXPECT_EQ(a.findings[0].last_step, 4u);
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.occurrence_count, 1u);  // the rest is aftermath
+  EXPECT_EQ(f.first_step, 1u);
+  EXPECT_EQ(f.last_step, 1u);
+  EXPECT_EQ(f.bad_steps.count, 4u);
+  EXPECT_EQ(f.bad_steps.anew, 1u);
+  EXPECT_EQ(f.bad_steps.unwatched, 0u);
+  EXPECT_EQ(f.bad_steps.first, 1u);
+  EXPECT_EQ(f.bad_steps.last, 4u);
   EXPECT_EQ(a.findings[0].sinks, std::vector<std::string>{"parameter fc1.weight"});
   EXPECT_EQ(a.timeline.size(), 5u);
   EXPECT_EQ(a.timeline[0].bad_ops, 0u);
@@ -472,6 +478,8 @@ TEST(Graph, a_fault_that_arises_anew_in_later_steps_is_one_finding_however_often
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | exp | fc1 | forward | step 3 | appear | observed\n");
   EXPECT_EQ(a.findings[0].occurrence_count, 9u);
+  EXPECT_EQ(a.findings[0].bad_steps.count, 9u);
+  EXPECT_EQ(a.findings[0].bad_steps.anew, 9u);
   EXPECT_EQ(a.findings[0].first_step, 3u);
   EXPECT_EQ(a.findings[0].last_step, 19u);
 }

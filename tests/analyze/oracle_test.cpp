@@ -130,9 +130,12 @@ TEST_P(RandomGraphs, give_the_origins_that_a_brute_force_walk_finds) {
       for (const Finding& f : analysis.findings) {
         ASSERT_TRUE(run.origins.contains(*f.place.op)) << "seed " << seed << ": " << *f.place.op << " is no origin";
         const std::set<std::uint32_t>& steps = run.origins.at(*f.place.op).events;
-        EXPECT_EQ(f.first_step, *steps.begin()) << "seed " << seed;
-        EXPECT_EQ(f.last_step, *steps.rbegin()) << "seed " << seed;
-        EXPECT_EQ(f.occurrence_count, steps.size()) << "seed " << seed;
+        EXPECT_EQ(f.bad_steps.first, *steps.begin()) << "seed " << seed;
+        EXPECT_EQ(f.bad_steps.last, *steps.rbegin()) << "seed " << seed;
+        EXPECT_EQ(f.bad_steps.count, steps.size()) << "seed " << seed;
+        EXPECT_EQ(f.bad_steps.anew, steps.contains(f.place.step)) << "seed " << seed;
+        EXPECT_EQ(f.occurrence_count, 1u) << "seed " << seed;  // each op is there once
+        EXPECT_EQ(f.first_step, f.place.step) << "seed " << seed;
         EXPECT_EQ(f.confidence, Confidence::kInferred);  // unknown ops: the place is sure, the reason is not
         ASSERT_FALSE(f.chain.nodes.empty());
         EXPECT_EQ(f.chain.nodes.front().op, *f.place.op);

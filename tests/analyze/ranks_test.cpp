@@ -264,6 +264,21 @@ TEST(Ranks, an_overflow_that_the_scaler_calibrated_away_is_no_fault_on_any_of_th
             "info scaler_calibration | mul | fc1 | backward | step 0 | appear | observed @ 1 > 0 2 3 by allreduce\n");
 }
 
+TEST(Ranks, sum_up_what_each_noted_as_not_watched) {
+  World w(in_order(2));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    w[rank].note("Compiled modules", 3 + rank);
+    w[rank].end_step();
+  }
+  w[1].note("Sparse tensors", 2);
+  const Analysis a = w.analysis();
+  EXPECT_THAT(a.coverage.unwatched, Contains("Compiled modules (7)"));
+  EXPECT_THAT(a.coverage.unwatched, Contains("Sparse tensors (2)"));
+  EXPECT_EQ(std::count_if(a.coverage.unwatched.begin(), a.coverage.unwatched.end(),
+                          [](const std::string& line) { return line.starts_with("Compiled modules"); }),
+            1);
+}
+
 TEST(Ranks, whose_later_steps_stay_bad_count_them_once) {
   World w(in_order(2));
   std::vector<Handle> weights = {w[0].value(kGood), w[1].value(kGood)};
@@ -284,8 +299,9 @@ TEST(Ranks, whose_later_steps_stay_bad_count_them_once) {
   }
   const Analysis a = w.analysis();
   ASSERT_EQ(a.findings.size(), 1u) << w.lines(a);
-  EXPECT_EQ(a.findings[0].occurrence_count, 5u);
-  EXPECT_EQ(a.findings[0].last_step, 4u);
+  EXPECT_EQ(a.findings[0].occurrence_count, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.count, 5u);
+  EXPECT_EQ(a.findings[0].bad_steps.last, 4u);
   EXPECT_EQ(w.lines(a), "overflow | mul | fc1 | backward | step 0 | appear | observed @ 0 > 1 by allreduce\n");
 }
 

@@ -409,6 +409,49 @@ TEST(BadInput, says_when_only_the_first_bad_row_is_known_and_when_none_is) {
   unknown.mark(MarkKind::kBatch, "x", x);
   unknown.mark(MarkKind::kLoss, "loss", unknown.op("sum", {{"self", x}}, finite(1).nan(1)));
   EXPECT_TRUE(analysis_of(unknown).findings[0].samples.empty());
+
+  // without ids a row is a row
+  TraceBuilder rows;
+  x = rows.value(finite().shape({4, 8}).nan(1).first_at(2 * 8 + 1));
+  rows.mark(MarkKind::kBatch, "x", x);
+  rows.mark(MarkKind::kLoss, "loss", rows.op("sum", {{"self", x}}, finite(1).nan(1)));
+  const Analysis b = analysis_of(rows);
+  EXPECT_EQ(b.findings[0].title, "The batch tensor x of step 0 holds 1 NaN of 32, in row 2");
+  EXPECT_EQ(b.findings[0].element->row, 2);
+  EXPECT_FALSE(b.findings[0].element->row_is_sample);
+  EXPECT_FALSE(b.findings[0].element->sample_id);
+}
+
+// exp overflows at [2, 1] of four samples by eight features.
+ElementEvidence overflow_in_row(bool with_ids, std::vector<std::int64_t> weight, std::vector<std::int64_t> result = {4, 8},
+                                Phase phase = Phase::kForward) {
+  TraceBuilder t;
+  t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().shape(weight)));
+  if (with_ids) t.samples({40, 41, 42, 43});
+  const Handle x = t.value(finite().shape(result).range(0, 100));
+  t.mark(MarkKind::kBatch, "x", t.value(finite().shape({4, 8})));
+  const Handle y = t.in("fc1", phase).op("exp", {{"self", x}}, finite().shape(result).inf(1).first_at(2 * result[1] + 1));
+  t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1).inf(1)));
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kOverflow);
+  return a.findings.at(0).element.value_or(ElementEvidence{});
+}
+
+TEST(Samples, a_row_of_a_result_is_a_sample_only_where_nothing_else_is_as_long) {
+  const ElementEvidence known = overflow_in_row(true, {16, 8});
+  EXPECT_EQ(known.coords, (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(known.row, 2);
+  EXPECT_TRUE(known.row_is_sample);
+  EXPECT_EQ(known.sample_id, 42);
+  for (const ElementEvidence& unknown :
+       {overflow_in_row(false, {16, 8}), overflow_in_row(true, {4, 8}), overflow_in_row(true, {16, 8}, {4, 4}),
+        overflow_in_row(true, {16, 8}, {5, 8}), overflow_in_row(true, {16, 8}, {4, 8}, Phase::kOptimizer)}) {
+    EXPECT_EQ(unknown.row, 2);
+    EXPECT_FALSE(unknown.row_is_sample);
+    EXPECT_FALSE(unknown.sample_id);
+  }
 }
 
 TEST(BadInput, is_recognised_even_if_the_batch_is_named_after_its_first_use) {

@@ -67,8 +67,33 @@ TEST(Sentinel, later_bad_steps_without_a_replay_count_for_the_origin) {
   }
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 1 | appear | observed\n");
-  EXPECT_EQ(a.findings[0].occurrence_count, 5u);
-  EXPECT_EQ(a.findings[0].last_step, 5u);
+  EXPECT_EQ(a.findings[0].occurrence_count, 1u);  // seen to happen
+  EXPECT_EQ(a.findings[0].last_step, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.count, 5u);
+  EXPECT_EQ(a.findings[0].bad_steps.anew, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.unwatched, 4u);
+  EXPECT_EQ(a.findings[0].bad_steps.last, 5u);
+}
+
+TEST(Sentinel, what_its_summaries_alone_show_to_be_harmed_is_listed) {
+  TraceBuilder t;
+  clean_steps(t, 1);
+  replayed(t, ReplayResult::kReproduced, true, "");  // a replay ends before the optimizer
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  t.health(kLossBad | bit(MarkKind::kParameter) | bit(MarkKind::kState), "fc1.weight");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.findings[0].sinks, (std::vector<std::string>{"loss", "parameters", "optimizer state"}));
+  EXPECT_THAT(a.findings[0].evidence,
+              Contains("In step 2 the sentinel found what is not finite in 1 tensor: the loss, gradients, parameters and optimizer "
+                       "state (first: fc1.weight)."));
+  // and nothing where nothing lasting was bad
+  TraceBuilder clean;
+  replayed(clean, ReplayResult::kReproduced, true, "");
+  clean.health(kLossBad, "loss");
+  clean.end_step(kNaN);
+  EXPECT_EQ(analysis_of(clean).findings[0].sinks, std::vector<std::string>{"loss"});
 }
 
 TEST(Sentinel, a_replay_that_differs_is_believed_less) {
@@ -100,7 +125,10 @@ TEST(NotReproducible, a_step_that_stays_finite_when_replayed_is_named_with_what_
   EXPECT_EQ(table(a), "not_reproducible | - | - | loss | step 2 | unknown | observed\n");
   EXPECT_THAT(a.findings[0].title,
               HasSubstr("Step 2 went bad once and cannot be made to again: the loss and gradients"));
-  EXPECT_EQ(a.findings[0].occurrence_count, 2u);
+  EXPECT_EQ(a.findings[0].occurrence_count, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.count, 2u);
+  EXPECT_EQ(a.findings[0].bad_steps.anew, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.unwatched, 0u);
 }
 
 TEST(NotReproducible, without_harm_is_a_warning_and_a_replay_that_goes_bad_again_is_no_such_thing) {
@@ -124,7 +152,9 @@ TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do)
   EXPECT_EQ(table(a), "unexplained | - | - | loss | step 1 | unknown | inferred\n");
   EXPECT_THAT(a.findings[0].explanation, HasSubstr("Replays are switched off."));
   EXPECT_EQ(a.findings[0].advice.at(0).id, "record-ops");
-  EXPECT_EQ(a.findings[0].occurrence_count, 2u);
+  EXPECT_EQ(a.findings[0].occurrence_count, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.count, 2u);
+  EXPECT_EQ(a.findings[0].bad_steps.unwatched, 1u);
   EXPECT_THAT(a.coverage.unwatched,
               Contains(HasSubstr("1 bad step that could not be replayed. Step 1: Replays are switched off.")));
 }
@@ -180,7 +210,8 @@ TEST(Sentinel, skips_of_a_scaler_that_settles_are_calibration) {
   }
   const Analysis a = analysis_of(t);
   EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating) << table(a);
-  EXPECT_EQ(a.findings.at(0).occurrence_count, 3u);
+  EXPECT_EQ(a.findings.at(0).bad_steps.count, 3u);
+  EXPECT_THAT(a.findings.at(0).title, HasSubstr("3 steps were held back"));
 }
 
 // A scaler skips one step that was not replayed, and the next goes through at `then`.
@@ -304,7 +335,9 @@ TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_change
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "corruption | <state> | fc1.weight | data | step 3 | unknown | inferred\n");
-  EXPECT_EQ(a.findings[0].first_step, 4u);
+  EXPECT_EQ(a.findings[0].first_step, 3u);
+  EXPECT_EQ(a.findings[0].bad_steps.first, 4u);
+  EXPECT_EQ(a.findings[0].bad_steps.unwatched, 1u);
   EXPECT_THAT(a.findings[0].evidence, Contains("Before: largest magnitude 0.5."));
 }
 

@@ -97,7 +97,9 @@ TEST(Verdict, the_earliest_harm_is_the_headline_whatever_was_born_first) {
   EXPECT_EQ(table(a),
             "divide_by_zero | log | new | forward | step 0 | appear | observed\n"
             "overflow | exp | old | forward | step 0 | appear | observed\n");
-  EXPECT_EQ(a.findings[1].first_step, 1u);
+  EXPECT_EQ(a.findings[1].first_step, 0u);
+  EXPECT_EQ(a.findings[1].bad_steps.first, 1u);
+  EXPECT_EQ(a.findings[1].bad_steps.anew, 0u);
 }
 
 // An overflow in step 3; the loss of step 1 is what is given, and no record shows what became of it.
@@ -198,6 +200,43 @@ std::optional<bool> verified(const Finding& finding, const std::string& id) {
   }
   ADD_FAILURE() << "no advice " << id << " for " << finding.title;
   return std::nullopt;
+}
+
+TEST(Advice, with_a_choice_names_the_half_that_was_tried) {
+  TraceBuilder t;
+  const Handle e =
+      t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 12))}}, finite().as(DType::kF16).inf(1));
+  t.mark(MarkKind::kLoss, "loss", e);
+  t.end_step();
+  t.experiment(tried("fp32-compute", true, 1.02, true));
+  t.experiment(tried("clamp-input", true, 54, false));
+  const Analysis a = analysis_of(t);
+  for (const Advice& advice : a.findings.at(0).advice) {
+    // fp32-compute has a choice in it, clamp-input has none, bf16 was not tried
+    const std::string tail = advice.id == "fp32-compute" ? " Tried here: description of fp32-compute." : "";
+    EXPECT_EQ(advice.text.ends_with(" Tried here: description of fp32-compute."), !tail.empty()) << advice.text;
+    EXPECT_EQ(advice.text.find("Tried here") != std::string::npos, !tail.empty()) << advice.text;
+  }
+}
+
+TEST(Verdict, findings_of_one_line_of_code_say_so) {
+  TraceBuilder t;
+  const auto at = [&](const char* module, const char* site) {
+    const Handle x = t.value(finite().as(DType::kF16).range(0, 12));
+    const Handle y = t.in(module).called_from(site).op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1));
+    t.mark(MarkKind::kLoss, module, y);
+    t.end_step();
+  };
+  at("a", "train.py:30");
+  t.end_step();
+  at("b", "train.py:30");
+  t.end_step();
+  at("c", "train.py:31");
+  const std::vector<Finding> findings = analysis_of(t).findings;
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_EQ(findings[0].same_line_as, "");
+  EXPECT_EQ(findings[1].same_line_as, "F1");
+  EXPECT_EQ(findings[2].same_line_as, "");
 }
 
 TEST(Advice, that_was_tried_at_one_step_is_not_credited_to_a_failure_at_another) {

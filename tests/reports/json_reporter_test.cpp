@@ -57,6 +57,8 @@ TEST(JsonReporter, integers_stay_exact_in_a_double) {
   const json& finding = report["findings"][0];
   EXPECT_TRUE(finding["op_seq"].is_null());
   EXPECT_EQ(finding["occurrences"]["count"], 9007199254740991);
+  EXPECT_EQ(finding["bad_steps"]["count"], 40);
+  EXPECT_EQ(report["findings"][1]["bad_steps"], nullptr);  // nothing stopped being finite
   EXPECT_EQ(finding["samples"], json({"-9223372036854775808", "9223372036854775807"}));
   EXPECT_EQ(reports::json_integer(9007199254740991), 9007199254740991);
   EXPECT_EQ(reports::json_integer(9007199254740992), "9007199254740992");

@@ -52,6 +52,54 @@ TEST(ReportModel, the_cure_is_what_was_seen_to_work) {
   EXPECT_EQ(view.cure_badge, "seen to work on this run");
 }
 
+TEST(ReportModel, a_row_is_called_a_sample_only_where_that_is_known) {
+  Analysis analysis = make_fault_analysis();
+  ElementEvidence& element = *analysis.findings[0].element;
+  element.flat_index = 2081;
+  element.coords = {32, 1};
+  element.row = 32;
+  EXPECT_EQ(make_report_model(analysis).origin->element->where, "element 2,081, at [32, 1], row 32");
+  element.row_is_sample = true;
+  EXPECT_EQ(make_report_model(analysis).origin->element->where, "element 2,081, at [32, 1], sample 32 of the batch");
+  element.sample_id = 1032;
+  EXPECT_EQ(make_report_model(analysis).origin->element->where,
+            "element 2,081, at [32, 1], sample 32 of the batch (id 1032 in the data set)");
+}
+
+TEST(ReportModel, a_clean_sentinel_says_what_it_watched_and_not_that_it_saw_no_operation) {
+  Analysis analysis = make_clean_analysis();
+  EXPECT_EQ(make_report_model(analysis).watched.size(), 3u);
+  EXPECT_EQ(make_report_model(analysis).watched_how, "");
+  analysis.ranks.at(0).info.level = "sentinel";
+  EXPECT_EQ(make_report_model(analysis).watched.at(1).label, "Operations of steps computed again");
+  analysis.coverage.ops = analysis.coverage.values = 0;
+  const ReportModel model = make_report_model(analysis);
+  ASSERT_EQ(model.watched.size(), 1u);
+  EXPECT_EQ(model.watched[0].label, "Steps");
+  EXPECT_THAT(model.watched_how, StartsWith("Level sentinel: the loss, the gradients and the loss scaler of every step"));
+}
+
+TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
+  Analysis analysis = make_fault_analysis();
+  Finding& f = analysis.findings[0];
+  f.occurrence_count = 1;
+  f.first_step = f.last_step = 3;
+  f.bad_steps = {.count = 1, .anew = 1, .unwatched = 0, .first = 3, .last = 3};
+  EXPECT_EQ(make_report_model(analysis).origin->how_often, "");
+  f.bad_steps = {.count = 58, .anew = 1, .unwatched = 0, .first = 3, .last = 60};
+  EXPECT_EQ(make_report_model(analysis).origin->how_often,
+            "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 57 of them only as its "
+            "aftermath");
+  f.bad_steps.unwatched = 40;
+  EXPECT_EQ(make_report_model(analysis).origin->how_often,
+            "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 17 of them only as its "
+            "aftermath; the operations of 40 were not watched, and they count because no good step came between");
+  f.occurrence_count = 58;
+  f.last_step = 60;
+  f.bad_steps = {.count = 58, .anew = 58, .unwatched = 0, .first = 3, .last = 60};
+  EXPECT_EQ(make_report_model(analysis).origin->how_often, "seen to happen in 58 steps, from step 3 to step 60");
+}
+
 TEST(ReportModel, an_untried_cure_is_called_untried) {
   Analysis analysis = make_fault_analysis();
   analysis.findings[0].advice.pop_back();

@@ -54,6 +54,8 @@ Finding make_eps_finding() {
   f.place = {0, 0, Phase::kOptimizer, "fc1.weight", "addcdiv_", 214};
   f.call_site = "adam.cpp:88";
   f.occurrence_count = 6;
+  f.last_step = 5;
+  f.bad_steps = {.count = 40, .anew = 6, .unwatched = 0, .first = 0, .last = 39};
   f.title = "addcdiv_ divided 0 by 0 in fc1.weight: eps 1e-8 is 0 in fp16";
   f.explanation =
       "Adam adds eps = 1e-8 to the square root of v, but the smallest fp16 number is 5.96e-8, so eps rounds to 0. "
@@ -146,6 +148,7 @@ Analysis make_fault_analysis() {
                 0,
                 true,
                 {"Kernels inside BLAS calls were watched only by their inputs and outputs."},
+                {},
                 {"split-K reduction in fp16", "TF32 input rounding"}};
   a.verdict = {VerdictStatus::kFault,
                "In step 0 the optimizer's addcdiv_ turned fc1.weight into NaN, because eps 1e-8 is 0 in fp16.", "F1"};

@@ -112,6 +112,10 @@ class TraceBuilder {
     phase_ = phase;
     return *this;
   }
+  TraceBuilder& called_from(std::string site) {  // of the ops from here on
+    site_ = std::move(site);
+    return *this;
+  }
   TraceBuilder& step(std::uint32_t number) {
     step_ = number;
     return *this;
@@ -257,6 +261,11 @@ class TraceBuilder {
     collective(record, group);
     ++seq_;
   }
+  void note(const std::string& text, std::uint64_t count) {
+    RecordBatch event;
+    event.notes = {{seq_, step_, string(text), count}};
+    log_.push_back(std::move(event));
+  }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;
     event.experiments = {record};
@@ -357,6 +366,7 @@ class TraceBuilder {
     record.phase = phase_;
     record.module = string(module_);
     record.op = string(name);
+    record.call_site = string(site_);
     record.compute_dtype = compute_;
     for (const In& in_ : inputs) event.inputs.push_back({in_.value.id, string(in_.slot), in_.role});
     for (const Handle& out : outputs) event.outputs.push_back({out.id, string(out_slot), ArgRole::kRead});
@@ -396,12 +406,14 @@ class TraceBuilder {
     add(to.replays, event.replays);
     add(to.changed, event.changed);
     add(to.collectives, event.collectives);
+    add(to.notes, event.notes);
   }
 
   std::vector<RecordBatch> log_;  // one event each, in order
   std::map<std::string, StringId> strings_;
   std::map<std::pair<DType, std::vector<std::int64_t>>, LayoutId> layouts_;
   std::string module_;
+  std::string site_;
   Phase phase_ = Phase::kForward;
   DType compute_ = DType::kF32;
   std::uint32_t step_ = 0;

@@ -64,6 +64,15 @@ class Occurrences:
 
 
 @dataclass(frozen=True)
+class BadSteps:
+    count: int
+    anew: int  # of these: it happened in them
+    unwatched: int  # of these: their operations are not in the trace; the rest is aftermath
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True)
 class Tensor:
     role: str
     slot: str
@@ -78,6 +87,9 @@ class Element:
     flat_index: int
     coords: list[int]
     value: float
+    row: int | None  # along dimension 0
+    row_is_sample: bool  # the trace shows that dimension 0 is the batch's
+    sample_id: int | None
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,8 @@ class Finding:
     op_seq: int | None
     call_site: str | None
     lifecycle: str
-    occurrences: Occurrences
+    occurrences: Occurrences  # steps in which it was seen to happen
+    bad_steps: BadSteps | None  # steps in which something was not finite because of it; None: none
     tensor: Tensor | None
     element: Element | None
     bad_elements: int
@@ -125,18 +138,22 @@ def _number(value: Any) -> float:
 
 
 def finding_of(row: Mapping[str, Any]) -> Finding:
-    tensor, element, seen = row.get("tensor"), row.get("element"), row["occurrences"]
+    tensor, element, seen, bad = row.get("tensor"), row.get("element"), row["occurrences"], row["bad_steps"]
     return Finding(
         id=row["id"], class_=row["class"], severity=row["severity"], benign=row["benign"],
         confidence=row["confidence"], title=row["title"], explanation=row["explanation"], step=row["step"],
         micro_batch=row["micro_batch"], rank=row["rank"], phase=row["phase"], module=row["module"], op=row["op"],
         op_seq=row["op_seq"], call_site=row["call_site"], lifecycle=row["lifecycle"],
         occurrences=Occurrences(seen["count"], seen["first_step"], seen["last_step"]),
+        bad_steps=None if bad is None else BadSteps(
+            bad["count"], bad["anew"], bad["unwatched"], bad["first_step"], bad["last_step"]),
         tensor=None if tensor is None else Tensor(
             tensor["role"], tensor["slot"], tensor["index"], tensor["name"], tensor["dtype"],
             [int(n) for n in tensor["shape"]]),
         element=None if element is None else Element(
-            int(element["flat_index"]), [int(n) for n in element["coords"]], _number(element["value"])),
+            int(element["flat_index"]), [int(n) for n in element["coords"]], _number(element["value"]),
+            None if element["row"] is None else int(element["row"]), element["row_is_sample"],
+            None if element["sample_id"] is None else int(element["sample_id"])),
         bad_elements=int(row["bad_elements"]), evidence=list(row["evidence"]), sinks=list(row["sinks"]),
         also=list(row["also"]), samples=[int(n) for n in row["samples"]],
         advice=[Advice(a["text"], a["why"], a["verified"], a["evidence"]) for a in row["advice"]], raw=row)
@@ -170,10 +187,6 @@ def _capsule_ends(capsule: int) -> None:
         _release(stream)
 
 
-# What is empty in most runs, and why.
-_HINTS = {"samples": "which items of the data set a batch holds; PyTorch does not tell, so its runs have none"}
-
-
 class Records:
     """The records of one kind, for whatever reads Arrow streams. Each reading begins anew."""
 
@@ -196,8 +209,7 @@ class Records:
         return _capsule_new(address, _CAPSULE, c.cast(_capsule_ends, c.c_void_p))
 
     def __repr__(self) -> str:
-        hint = f": {_HINTS[self.kind]}" if self.kind in _HINTS else ""
-        return f"<nanhunt records {self.kind!r} of {self.path!r}{hint}>"
+        return f"<nanhunt records {self.kind!r} of {self.path!r}>"
 
 
 class Run:
@@ -246,8 +258,7 @@ class Run:
         return tuple(lib.load_library().fast.nanhunt_record_kinds().decode().split())
 
     def records(self, kind: str = "ops") -> Records:
-        """The records of one kind: an object with `__arrow_c_stream__`. Kind `samples` is empty for PyTorch, which does
-        not tell which items of the data set a batch holds."""
+        """The records of one kind: an object with `__arrow_c_stream__`."""
         return Records(self.path, kind)
 
     def to_parquet(self, folder: StrPath, kinds: tuple[str, ...] | list[str] | None = None) -> list[str]:

@@ -68,12 +68,12 @@ void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, 
   if (!lowered) f.confidence = Confidence::kInferred;
   const std::string range = scale_range(trials);
   f.title = fmt::format("The loss scaler calibrated itself: gradients overflowed at {}, {} held back, {} fits", range,
-                        f.occurrence_count == 1 ? "1 step was" : fmt::format("{} steps were", f.occurrence_count),
+                        f.bad_steps.count == 1 ? "1 step was" : fmt::format("{} steps were", f.bad_steps.count),
                         scale_text(fits));
   f.explanation = fmt::format(
       "Forward was finite. Multiplied by the scale, gradients passed what the format holds, first in {}. The scaler "
       "skipped {}, no parameter, state or buffer was touched, and {}. This is how a dynamic scale finds its size.",
-      place_words(f), f.occurrence_count == 1 ? "that step" : "those steps",
+      place_words(f), f.bad_steps.count == 1 ? "that step" : "those steps",
       lowered ? "at a lower scale the same op stayed finite"
               : "the next steps stayed finite, though not always at a lower scale");
   f.advice.clear();

@@ -16,6 +16,7 @@ void tell_swallowed(Finding& f, const Swallow& swallow, const Names& names) {
   f.first_step = swallow.steps.first();
   f.last_step = swallow.steps.last();
   f.occurrence_count = swallow.steps.count();
+  f.bad_steps = {};
   f.title += fmt::format("; {} hides it", by);
   f.explanation += fmt::format(
       " {} took the infinite numbers in and gave finite ones out, so nothing downstream is bad, but whatever the true "
