@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel written for kernels/cuda/block.h on the CPU: blocks in any order or at the same time in threads of their own,
-// the threads of a block in lock step by phases, in either order. What must not matter on a GPU can be varied here.
+// Runs a kernel written for kernels/cuda/block.h on the CPU: blocks in any order or at the same time in threads of their
+// own, the threads of a block in lock step by phases, in either order. What must not matter on a GPU can be varied here.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,9 @@ void run_grid_at_once(const Kernel& kernel, std::uint32_t blocks, std::uint32_t 
   std::vector<std::thread> pool;
   for (unsigned i = 0; i < workers; ++i) {
     pool.emplace_back([&] {
-      for (std::uint32_t index = next++; index < blocks; index = next++) run_block(kernel, index, blocks, threads, false);
+      for (std::uint32_t index = next++; index < blocks; index = next++) {
+        run_block(kernel, index, blocks, threads, false);
+      }
     });
   }
   for (std::thread& worker : pool) worker.join();

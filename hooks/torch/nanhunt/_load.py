@@ -187,6 +187,10 @@ def _capsule_ends(capsule: int) -> None:
         _release(stream)
 
 
+# What is empty in most runs, and why.
+_HINTS = {"samples": "which items of the data set a batch holds; PyTorch does not tell, so its runs have none"}
+
+
 class Records:
     """The records of one kind, for whatever reads Arrow streams. Each reading begins anew."""
 
@@ -209,7 +213,8 @@ class Records:
         return _capsule_new(address, _CAPSULE, c.cast(_capsule_ends, c.c_void_p))
 
     def __repr__(self) -> str:
-        return f"<nanhunt records {self.kind!r} of {self.path!r}>"
+        hint = f": {_HINTS[self.kind]}" if self.kind in _HINTS else ""
+        return f"<nanhunt records {self.kind!r} of {self.path!r}{hint}>"
 
 
 class Run:
@@ -258,7 +263,8 @@ class Run:
         return tuple(lib.load_library().fast.nanhunt_record_kinds().decode().split())
 
     def records(self, kind: str = "ops") -> Records:
-        """The records of one kind: an object with `__arrow_c_stream__`."""
+        """The records of one kind: an object with `__arrow_c_stream__`. Kind `samples` is empty for PyTorch, which does
+        not tell which items of the data set a batch holds."""
         return Records(self.path, kind)
 
     def to_parquet(self, folder: StrPath, kinds: tuple[str, ...] | list[str] | None = None) -> list[str]:
