@@ -79,6 +79,13 @@ struct BinadeCounter {
   std::uint32_t base = 0;  // binade of window bin 0
   std::uint32_t thread = 0;
 
+  // Of a normal number: `exponent` is its exponent field, `lowest` the binade of field 1. False: not in the window.
+  NANHUNT_HOST_DEVICE bool add_normal(std::uint32_t exponent, std::uint32_t lowest) const {
+    const std::uint32_t bin = exponent - (base + 1 - lowest);
+    if (exponent == 0 || bin >= kWindowBins) return false;
+    ++tables->window[bin * kStatsThreads + thread];
+    return true;
+  }
   NANHUNT_HOST_DEVICE void add(std::uint32_t binade) const {
     const std::uint32_t bin = binade - base;
     if (bin < kWindowBins) {
@@ -88,6 +95,16 @@ struct BinadeCounter {
     }
   }
 };
+
+// Off the loop: subnormals, and numbers outside the window. `lowest_bit`: which bit of a magnitude is binade 0.
+template <class Code>
+NANHUNT_HOST_DEVICE NANHUNT_RARE inline void add_rare(const BinadeCounter& binades, Code magnitude, int mantissa,
+                                                      int lowest_bit, std::uint32_t lowest) {
+  const auto exponent = static_cast<std::uint32_t>(magnitude >> mantissa);
+  constexpr int kTop = static_cast<int>(8 * sizeof(Code)) - 1;
+  binades.add(exponent != 0 ? exponent - 1 + lowest
+                            : static_cast<std::uint32_t>(kTop - leading_zeros(magnitude) - lowest_bit));
+}
 
 // Off the loop: elements that are not finite. Kept in memory, not in registers.
 struct Odd {
@@ -216,6 +233,12 @@ NANHUNT_HOST_DEVICE inline bool any_odd(const Vector& v) {
   }
 }
 
+// Limits below which a scan counts at every level: nothing but zeros, zeros and subnormals, all that is finite.
+template <DType kDType>
+NANHUNT_HOST_DEVICE constexpr bool is_counted_anyway(std::uint64_t limit) {
+  return limit == 1 || limit == min_normal<kDType>() || limit == StatsFormat<kDType>::kFirstNonfinite;
+}
+
 template <DType kDType, StatsLevel kLevel>
 class LaneScan {
  public:
@@ -241,7 +264,10 @@ class LaneScan {
     zero_ += count_flags(zero);
     small_ += count_flags(small);
     if constexpr (kLevel >= StatsLevel::kSums) add_sums(words);
-    if constexpr (kLevel >= StatsLevel::kWhatIf) count_below<0>(high);
+    if constexpr (kLevel >= StatsLevel::kWhatIf) {
+      taken_ += 8;
+      count_below<0>(high);
+    }
     if constexpr (kLevel >= StatsLevel::kHistogram) {
       NANHUNT_UNROLL
       for (int w = 0; w < 4; ++w) {
@@ -265,7 +291,18 @@ class LaneScan {
     out.sum = sum_;
     out.sum_sq = sum_sq_;
     if constexpr (kLevel >= StatsLevel::kWhatIf) {
-      for (int i = 0; i < kThresholds; ++i) below.below[i] = below_.below[i] - odd.zeros_put;
+      for (int i = 0; i < kThresholds; ++i) {
+        const std::uint64_t limit = StatsFormat<kDType>::threshold(i);
+        std::uint32_t count = below_.below[i];
+        if (limit == 1) {
+          count = zero_;
+        } else if (limit == min_normal<kDType>()) {
+          count = small_;
+        } else if (limit == StatsFormat<kDType>::kFirstNonfinite) {
+          count = taken_;
+        }
+        below.below[i] = count - odd.zeros_put;
+      }
     }
   }
 
@@ -287,29 +324,28 @@ class LaneScan {
   template <int kIndex>
   NANHUNT_HOST_DEVICE void count_below(const std::uint32_t (&high)[4]) {
     if constexpr (kIndex < kThresholds) {
-      constexpr auto kLimit =
-          static_cast<std::uint32_t>(StatsFormat<kDType>::threshold(kIndex)) << Lane::kShift;
-      std::uint32_t flags[4];
-      NANHUNT_UNROLL
-      for (int w = 0; w < 4; ++w) flags[w] = lanes_below(high[w], kLimit);
-      below_.below[kIndex] += count_flags(flags);
+      constexpr std::uint64_t kLimit = StatsFormat<kDType>::threshold(kIndex);
+      if constexpr (!is_counted_anyway<kDType>(kLimit)) {
+        std::uint32_t flags[4];
+        NANHUNT_UNROLL
+        for (int w = 0; w < 4; ++w) flags[w] = lanes_below(high[w], static_cast<std::uint32_t>(kLimit) << Lane::kShift);
+        below_.below[kIndex] += count_flags(flags);
+      }
       count_below<kIndex + 1>(high);
     }
   }
 
   NANHUNT_HOST_DEVICE void count_binade(std::uint32_t magnitude, const BinadeCounter& binades) const {
-    const std::uint32_t exponent = magnitude >> Lane::kMantissa;
-    if (exponent != 0) {
-      binades.add(exponent - 1 + StatsFormat<kDType>::kMantissa);
-    } else if (magnitude != 0) {
-      binades.add(static_cast<std::uint32_t>(31 - leading_zeros(magnitude) - Lane::kLowestBit));
-    }
+    constexpr std::uint32_t kLowest = StatsFormat<kDType>::kMantissa;
+    if (binades.add_normal(magnitude >> Lane::kMantissa, kLowest) || magnitude == 0) return;
+    add_rare(binades, magnitude, Lane::kMantissa, Lane::kLowestBit, kLowest);
   }
 
   std::uint32_t largest_ = kHighBits;   // signed lanes: those with the sign bit clear win
   std::uint32_t largest_unsigned_ = 0;  // those with the sign bit set win, by magnitude
   std::uint32_t least_ = 0x7fff7fffu;   // signed lanes of magnitude - 1 - 2^15
   std::uint32_t zero_ = 0, small_ = 0;  // small: zeros and subnormals
+  std::uint32_t taken_ = 0;
   double sum_ = 0, sum_sq_ = 0;
   BelowCounts below_;
 };
@@ -392,13 +428,9 @@ class WordScan {
     }
   }
   NANHUNT_HOST_DEVICE void count_binade(Code magnitude, const BinadeCounter& binades) const {
-    const auto exponent = static_cast<std::uint32_t>(magnitude >> Format::kMantissa);
-    if (exponent != 0) {
-      binades.add(exponent - 1 + Format::kMantissa);
-    } else if (magnitude != 0) {
-      constexpr int kTop = static_cast<int>(8 * sizeof(Code)) - 1;
-      binades.add(static_cast<std::uint32_t>(kTop - leading_zeros(magnitude)));
-    }
+    constexpr std::uint32_t kLowest = Format::kMantissa;
+    if (binades.add_normal(static_cast<std::uint32_t>(magnitude >> Format::kMantissa), kLowest) || magnitude == 0) return;
+    add_rare(binades, magnitude, Format::kMantissa, 0, kLowest);
   }
 
   Signed largest_ = -1;  // any negative one: none
