@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reports/json_values.h"
+#include "src/trace/health_norms.h"
 
 namespace nanhunt::c_api {
 namespace {
@@ -216,8 +217,8 @@ void cells(Row& row, const RowContext& c, const HealthRecord& h) {
   row.cell("bad", h.bad);
   row.cell("bad_tensors", h.bad_tensors);
   row.cell("first_bad", std::string_view(c.names.text(h.first_bad)));
-  row.cell("gradient_norm", h.gradient_norm);
-  row.cell("weight_norm", h.weight_norm);
+  row.cell("gradient_norm", trace::measured_gradient_norm(h));
+  row.cell("weight_norm", trace::measured_weight_norm(h));
 }
 
 void cells(Row& row, const RowContext& c, const NormRecord& n) {

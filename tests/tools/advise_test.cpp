@@ -51,6 +51,17 @@ TEST(Advise, gives_a_recipe_with_which_training_is_clean) {
   EXPECT_EQ(check.status, 0) << check.out;
 }
 
+TEST(Advise, names_the_line_of_code_where_it_is_known) {
+  const std::string run = make_folder(), evil = make_folder();
+  write_sample_trace(run);
+  write_sample_trace(evil, {.site = "\x1b[31mloss.py:1"});
+  const std::string told = run_nanhunt({"advise", run}).out;
+  EXPECT_THAT(told.substr(0, told.find('\n')), HasSubstr("(loss.py:12)"));
+  EXPECT_THAT(told, HasSubstr("for F1 (loss.py:12)"));
+  EXPECT_EQ(json::parse(run_nanhunt({"advise", run, "--json"}).out)["call_site"], "loss.py:12");
+  EXPECT_THAT(run_nanhunt({"advise", evil}).out, testing::Not(HasSubstr("\x1b")));
+}
+
 TEST(Advise, says_the_same_as_json) {
   const std::string run = trained("adam-eps");
   const Outcome outcome = run_nanhunt({"advise", run, "--json"});

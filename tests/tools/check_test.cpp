@@ -31,7 +31,19 @@ TEST(Check, a_fault_names_class_op_module_phase_and_step) {
   write_sample_trace(run);
   const Outcome check = run_nanhunt({"check", run});
   EXPECT_EQ(check.status, 1) << check.err;
-  EXPECT_THAT(check.out, StartsWith("fault: invalid at sqrt in fc1, phase loss, step 2: "));
+  EXPECT_THAT(check.out, StartsWith("fault: invalid at sqrt in fc1 (loss.py:12), phase loss, step 2: "));
+}
+
+TEST(Check, a_line_of_code_cannot_steer_the_terminal_and_may_be_unknown) {
+  const std::string evil = make_folder(), unknown = make_folder();
+  write_sample_trace(evil, {.site = "\x1b[31mloss\n.py:1"});
+  write_sample_trace(unknown, {.site = ""});
+  const std::string told = run_nanhunt({"check", evil}).out;
+  EXPECT_THAT(told, HasSubstr("loss"));
+  EXPECT_THAT(told, Not(HasSubstr("\x1b")));
+  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1);
+  EXPECT_THAT(run_nanhunt({"check", unknown}).out, StartsWith("fault: invalid at sqrt in fc1, phase loss, step 2: "));
+  EXPECT_EQ(json::parse(run_nanhunt({"check", unknown, "--json"}).out)["finding"]["call_site"], nullptr);
 }
 
 TEST(Check, json_holds_the_same) {
@@ -47,6 +59,7 @@ TEST(Check, json_holds_the_same) {
   EXPECT_EQ(answer["finding"]["class"], "invalid");
   EXPECT_EQ(answer["finding"]["op"], "sqrt");
   EXPECT_EQ(answer["finding"]["module"], "fc1");
+  EXPECT_EQ(answer["finding"]["call_site"], "loss.py:12");
   EXPECT_EQ(answer["finding"]["phase"], "loss");
   EXPECT_EQ(answer["finding"]["step"], 2);
 }

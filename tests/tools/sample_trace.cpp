@@ -50,9 +50,9 @@ TensorStats make_stats(std::int64_t numel, double low, double high, std::int64_t
   return s;
 }
 
-void add_names(RecordBatch& batch, const std::string& module) {
+void add_names(RecordBatch& batch, const std::string& module, const std::string& site) {
   batch.strings = {{kModule, module}, {kLossRegion, "<loss>"}, {kSqrt, "sqrt"}, {kMean, "mean"},      {kSelf, "self"},
-                   {kOut, "out"},     {kInputs, "inputs"},     {kLoss, "loss"}, {kSite, "loss.py:12"}};
+                   {kOut, "out"},     {kInputs, "inputs"},     {kLoss, "loss"}, {kSite, site}};
   batch.layouts = {{1, DType::kF32, {4}, {1}}, {2, DType::kF32, {}, {}}};
 }
 
@@ -130,7 +130,7 @@ std::string write_sample_trace(const std::string& run, const TraceOptions& optio
   auto writer = TraceWriter::create(run, make_info(options.rank, options.framework));
   EXPECT_TRUE(writer) << writer.status().message();
   RecordBatch names;
-  add_names(names, options.module);
+  add_names(names, options.module, options.site);
   EXPECT_TRUE((*writer)->write(names));
   for (std::uint32_t step = 0; step < options.steps; ++step) {
     EXPECT_TRUE((*writer)->write(make_step(step, options.bad && step == 2)));

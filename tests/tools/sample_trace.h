@@ -9,6 +9,7 @@ namespace nanhunt::testing_tools {
 
 struct TraceOptions {
   std::string module = "fc1";  // of the op that may go bad
+  std::string site = "loss.py:12";  // line of code that calls every op
   std::uint32_t steps = 8;
   bool bad = true;  // sqrt of a negative number in the loss of step 2
   bool clean_end = true;

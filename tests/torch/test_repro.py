@@ -83,3 +83,22 @@ def test_a_hostile_capture_is_refused(tmp_path, nanhunt, change):
     rewrite_call(path, change)
     done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
     assert done.returncode in (2, 3) and not (tmp_path / "repro" / "repro.py").exists()
+
+
+def test_a_run_at_level_ops_is_told_to_use_the_default_level(tmp_path, nanhunt):
+    from nanhunt import _levels, _taps
+    from nanhunt._session import Options, Session
+
+    session = Session(Options(out=str(tmp_path / "run"), level="ops"))
+    _levels.add_listeners(session)
+    _taps.install(session)
+    try:
+        model = torch.nn.Linear(4, 4)
+        (torch.log(model(torch.ones(3, 4)) * 0)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    finally:
+        session.close()
+    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    assert done.returncode == 3, done.stdout
+    assert "aten::log of F1 read was not kept: level ops keeps no inputs" in done.stderr
+    assert "default level" in done.stderr and not (tmp_path / "repro").exists()

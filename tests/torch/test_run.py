@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,9 @@ def test_output_is_that_of_the_run_without_us(run, tmp_path):
 def test_a_module_run_by_its_name_is_watched(run, tmp_path):
     with (tmp_path / "training.py").open("a") as file:
         file.write("\nif __name__ == '__main__':\n    main()\n")
-    assert "fault: invalid at aten::sqrt" in run("-m", "training").stderr
+    told = run("-m", "training").stderr
+    assert "fault: invalid at aten::sqrt" in told
+    assert re.search(r"fault: invalid at aten::sqrt.* \(training\.py:\d+\), phase", told), told
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

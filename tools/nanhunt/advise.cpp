@@ -3,11 +3,13 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "reports/json_values.h"
 #include "reports/numbers.h"
+#include "reports/report_model.h"
 #include "src/analyze/recommend.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
@@ -33,6 +35,11 @@ json to_json(const std::vector<Recommendation>& list) {
                    {"answers", reports::json_texts(r.findings)}});
   }
   return out;
+}
+
+std::string call_site_of_headline(const Analysis& analysis) {
+  const Finding* f = reports::find_origin(analysis);
+  return f == nullptr ? "" : f->call_site;
 }
 
 const char* standing(const Advice& advice) {
@@ -67,6 +74,7 @@ class AdviseVerb final : public Verb {
                                {"schema_version", 1},
                                {"status", verdict_status_name(analysis.verdict.status)},
                                {"headline", reports::json_text(analysis.verdict.headline)},
+                               {"call_site", reports::json_text_or_null(call_site_of_headline(analysis))},
                                {"changes", to_json(advice.changes)},
                                {"optional", to_json(advice.optional)},
                                {"rejected", to_json(advice.rejected)},
@@ -76,12 +84,23 @@ class AdviseVerb final : public Verb {
   }
 
   std::string as_text(const Analysis& analysis, const Recommendations& advice) const {
-    std::string text = printable(analysis.verdict.headline) + "\n";
+    std::string text = printable(analysis.verdict.headline);
+    if (const Finding* f = reports::find_origin(analysis); f != nullptr) text += call_site_text(*f);
+    text += "\n";
+    // "F1 (train.py:30), F2"
+    const auto places = [&](const std::vector<std::string>& ids) {
+      std::vector<std::string> out;
+      for (const std::string& id : ids) {
+        const auto f = std::find_if(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& one) { return one.id == id; });
+        out.push_back(printable(id) + (f == analysis.findings.end() ? "" : call_site_text(*f)));
+      }
+      return reports::join(out, ", ");
+    };
     const auto section = [&](const char* title, const std::vector<Recommendation>& list) {
       if (!list.empty()) text.append("\n").append(title).append("\n");
       for (const Recommendation& r : list) {
         text += "  " + printable(r.advice.text) + "\n    " + printable(r.advice.id) + ": " + standing(r.advice);
-        if (!r.findings.empty()) text += ", for " + reports::join(r.findings, ", ");
+        if (!r.findings.empty()) text += ", for " + places(r.findings);
         text += "\n";
         if (!r.advice.evidence.empty()) text += "    " + printable(r.advice.evidence) + "\n";
         if (!r.advice.why.empty() && r.advice.verified != false) text += "    why: " + printable(r.advice.why) + "\n";
@@ -93,7 +112,7 @@ class AdviseVerb final : public Verb {
     section(advice.changes.size() == 1 ? "Change this" : "Change these, all of them", advice.changes);
     section("May be changed, though it does no harm", advice.optional);
     section("Not these", advice.rejected);
-    if (!advice.unanswered.empty()) text += "\nNo advice for " + reports::join(advice.unanswered, ", ") + ".\n";
+    if (!advice.unanswered.empty()) text += "\nNo advice for " + places(advice.unanswered) + ".\n";
     if (!advice.notes.empty()) text += "\nKeep an eye on\n";
     for (const std::string& note : advice.notes) text += "  " + printable(note) + "\n";
     if (recipe_.empty() && !advice.changes.empty() && !analysis.ranks.empty() && !analysis.ranks.front().info.scenario.empty()) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "nanhunt/reporter.h"
+#include "reports/numbers.h"
 #include "reports/report_model.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/terminal.h"
@@ -18,6 +19,10 @@ bool is_damaged(const Analysis& analysis) {
                      [](const RankSummary& r) { return r.health.damaged() || lost_before_salvage(r.info).damaged(); });
 }
 
+std::string call_site_text(const Finding& finding) {
+  return finding.call_site.empty() ? "" : " (" + reports::clip(finding.call_site, reports::kNameLimit) + ")";
+}
+
 std::string verdict_line(const Analysis& analysis) {
   std::string line(verdict_status_name(analysis.verdict.status));
   if (is_damaged(analysis)) {
@@ -29,7 +34,7 @@ std::string verdict_line(const Analysis& analysis) {
   if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
     line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
     if (f->place.module) line += " in " + printable(*f->place.module);
-    line += ", phase " + std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) + ": ";
+    line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) + ": ";
   }
   return line + printable(analysis.verdict.headline);
 }

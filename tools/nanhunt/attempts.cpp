@@ -2,6 +2,7 @@
 #include "tools/nanhunt/attempts.h"
 
 #include "reports/numbers.h"
+#include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {
 
@@ -22,6 +23,21 @@ Result<std::vector<AttemptTrace>> choose_attempts(const std::string& run, std::o
                   "'" + run + "' has no such rank or attempt. `nanhunt info " + run + "` lists what there is.");
   }
   return chosen;
+}
+
+int read_each(const std::vector<AttemptTrace>& attempts, const std::function<Status(const AttemptTrace&)>& read) {
+  int unreadable = kDone;
+  bool any_read = false;
+  for (const AttemptTrace& attempt : attempts) {
+    const Status status = read(attempt);
+    if (status || status.code() == StatusCode::kDamaged) {
+      any_read = true;
+      if (!status) say(status.message());
+    } else {
+      unreadable = fail(status);
+    }
+  }
+  return any_read ? kDone : unreadable;
 }
 
 std::string describe_damage(const TraceHealth& health) {

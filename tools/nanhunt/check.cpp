@@ -58,6 +58,7 @@ json finding_to_json(const Finding* finding) {
           {"op", name(finding->place.op)},
           {"module", name(finding->place.module)},
           {"phase", phase_name(finding->place.phase)},
+          {"call_site", reports::json_text_or_null(finding->call_site)},
           {"step", finding->place.step},
           {"rank", finding->rank}};
 }

@@ -64,6 +64,7 @@ json side_to_json(const std::string& run, const DiffSide& side) {
   return {{"run", reports::json_text(run)},
           {"rank", side.info.rank},
           {"attempt", side.info.attempt},
+          {"level", reports::json_text_or_null(side.info.level)},
           {"steps", reports::json_count(side.steps)},
           {"ops", reports::json_count(side.ops)},
           {"last_step", side.last_step ? json(*side.last_step) : json()},
@@ -118,6 +119,10 @@ std::string difference_text(const Difference& d) {
   return text + "\n";
 }
 
+std::string level_text(const DiffSide& side) {
+  return side.info.level.empty() ? "a level that is not known" : "level " + printable(side.info.level);
+}
+
 std::string as_text(const std::string& run_a, const std::string& run_b, const DiffResult& r) {
   std::string text;
   if (const Difference* first = r.first_health(); first != nullptr) {
@@ -144,6 +149,19 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
   const auto only = [&](const char* name, std::uint64_t steps) {
     if (steps > 0) text += fmt::format("  {} that only {} has\n", reports::plural(steps, "step", "steps"), name);
   };
+  if (r.levels_differ) {
+    text += fmt::format("  The runs were watched at different levels: A at {}, B at {}. Of each step the loss, skips, loss scale and\n"
+                        "  learning rate were compared; {}.\n",
+                        level_text(r.a), level_text(r.b),
+                        r.steps_with_ops == 0 ? "operations were not, for only one of the traces has them (replays do not count)"
+                                              : "operations in " + reports::plural(r.steps_with_ops, "step", "steps") +
+                                                    ", where both traces have those of a phase");
+    const auto left = [&](const char* name, std::uint64_t ops) {
+      if (ops > 0) text += fmt::format("  {} of {} had nothing to be compared with\n", reports::plural(ops, "op", "ops"), name);
+    };
+    left("A", r.ops_unshared_a);
+    left("B", r.ops_unshared_b);
+  }
   only("A", r.steps_only_a);
   only("B", r.steps_only_b);
   if (r.loosely_aligned > 0) {
@@ -174,6 +192,10 @@ std::string as_json(const std::string& run_a, const std::string& run_b, const Di
                        {"ops_compared", reports::json_count(r.ops_compared)},
                        {"steps_only_a", reports::json_count(r.steps_only_a)},
                        {"steps_only_b", reports::json_count(r.steps_only_b)},
+                       {"levels_differ", r.levels_differ},
+                       {"steps_with_ops", reports::json_count(r.steps_with_ops)},
+                       {"ops_unshared_a", reports::json_count(r.ops_unshared_a)},
+                       {"ops_unshared_b", reports::json_count(r.ops_unshared_b)},
                        {"loosely_aligned", reports::json_count(r.loosely_aligned)},
                        {"a", side_to_json(run_a, r.a)},
                        {"b", side_to_json(run_b, r.b)}};

@@ -74,24 +74,16 @@ class DumpVerb final : public Verb {
     DataOut out;
     std::uint64_t shown = 0;
     RowsSeen seen;
-    int unreadable = kDone;
-    bool any_read = false;
-    for (const AttemptTrace& attempt : *attempts) {
-      TraceHealth health;
-      Status status;
-      try {
-        status = dump_attempt(*kind, attempt, out, shown, seen, health);
-      } catch (const EnoughRows&) {
-        return out.finish();
-      }
-      if (status || status.code() == StatusCode::kDamaged) any_read = true;
-      if (!status && status.code() != StatusCode::kDamaged) unreadable = fail(status);
-      if (!status && status.code() == StatusCode::kDamaged) say(status.message());
+    int read = kDone;
+    try {
+      read = read_each(*attempts, [&](const AttemptTrace& attempt) { return dump_attempt(*kind, attempt, out, shown, seen); });
+    } catch (const EnoughRows&) {
+      return out.finish();
     }
     const ExitStatus written = out.finish();
     if (written != kDone) return written;
-    if (any_read && shown == 0) say(why_nothing(seen));
-    return any_read ? kDone : unreadable;
+    if (read == kDone && shown == 0) say(why_nothing(seen));
+    return read;
   }
 
  private:
@@ -121,7 +113,8 @@ class DumpVerb final : public Verb {
   }
 
   Status dump_attempt(const DumpKind& kind, const AttemptTrace& attempt, DataOut& out, std::uint64_t& shown,
-                      RowsSeen& seen, TraceHealth& health) const {
+                      RowsSeen& seen) const {
+    TraceHealth health;
     TraceNames names;
     const auto emit = [&](const RowPlace& place, const json& row) {
       seen.add(place);
@@ -164,8 +157,7 @@ class DumpVerb final : public Verb {
 const RegisterVerb<DumpVerb> kDump{{.order = 50,
                                     .name = "dump",
                                     .summary = "The records of a run, row by row",
-                                    .exit_statuses = "  0  done (damage is told on stderr)\n  2  wrong usage\n"
-                                                     "  3  the run cannot be read\n  6  stdout could not be written"}};
+                                    .exit_statuses = kRowsExitStatuses}};
 
 }  // namespace
 }  // namespace nanhunt::cli

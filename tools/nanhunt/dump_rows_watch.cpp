@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, what
 // was tried to prove a cause, and what passed between ranks.
+#include <optional>
+
+#include "src/trace/health_norms.h"
 #include "tools/nanhunt/dump_kinds.h"
 
 namespace nanhunt::cli {
@@ -20,6 +23,8 @@ json bad_json(std::uint32_t bad) {
   return out;
 }
 
+json norm_json(const std::optional<double>& norm) { return norm ? json_number(*norm) : json(); }  // null: not measured
+
 void health_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
   for (const HealthRecord& row : batch.health) {
     emit({row.step, {}}, {{"seq", json_seq(row.seq)},
@@ -27,8 +32,8 @@ void health_rows(const RecordBatch& batch, const TraceNames& names, const EmitRo
                           {"bad", bad_json(row.bad)},
                           {"bad_tensors", row.bad_tensors},
                           {"first_bad", name_json(names, row.first_bad)},
-                          {"gradient_norm", json_number(row.gradient_norm)},
-                          {"weight_norm", json_number(row.weight_norm)}});
+                          {"gradient_norm", norm_json(trace::measured_gradient_norm(row))},
+                          {"weight_norm", norm_json(trace::measured_weight_norm(row))}});
   }
 }
 

@@ -196,20 +196,11 @@ class ExportVerb final : public Verb {
     std::string header = "rank,attempt";
     for (const std::string& column : columns) header += "," + csv_text(column);
     out->write(header + "\r\n");
-    int unreadable = kDone;
-    bool any_read = false;
-    for (const AttemptTrace& attempt : *attempts) {
-      Status status;
-      try {
-        status = write_attempt(*kind, columns, attempt, *out);
-      } catch (const ReaderLeft&) {
-        return out->finish();
-      }
-      if (status || status.code() == StatusCode::kDamaged) any_read = true;
-      if (!status && status.code() == StatusCode::kDamaged) say(status.message());
-      if (!status && status.code() != StatusCode::kDamaged) unreadable = fail(status);
+    try {
+      const int read = read_each(*attempts, [&](const AttemptTrace& attempt) { return write_attempt(*kind, columns, attempt, *out); });
+      if (read != kDone) return read;  // and no file is made
+    } catch (const ReaderLeft&) {
     }
-    if (!any_read) return unreadable;  // and no file is made
     return out->finish();
   }
 
@@ -239,8 +230,7 @@ class ExportVerb final : public Verb {
 const RegisterVerb<ExportVerb> kExport{{.order = 55,
                                         .name = "export",
                                         .summary = "The records of a run as CSV",
-                                        .exit_statuses = "  0  done (damage is told on stderr)\n  2  wrong usage\n"
-                                                         "  3  the run cannot be read\n  6  the file could not be written"}};
+                                        .exit_statuses = kRowsExitStatuses}};
 
 }  // namespace
 }  // namespace nanhunt::cli

@@ -119,6 +119,14 @@ class ReproVerb final : public Verb {
       if (!captured) return captured.status();
       if (has_torch_call(*captured)) return write_torch(finding, *captured);
     }
+    const RunInfo& info = attempts->front().info;
+    if (facts.capture.empty() && facts.op.find("::") != std::string::npos) {  // of PyTorch, which is shown by its capture
+      return Status(StatusCode::kNotFound,
+                    "repro: what " + printable(facts.op) + " of " + finding.id + " read was not kept: " +
+                        (info.level == "ops" ? "level ops keeps no inputs. Record the run at the default level (`nanhunt run` without "
+                                               "--level ops), which replays the failing step and keeps them."
+                                             : "inputs are kept when the failing step is replayed (without --no-captures)."));
+    }
     const auto op = repro_op(facts.op);
     if (!op) {
       return Status(StatusCode::kUsage, "repro: " + finding.id + " is about " + printable(finding.place.op.value_or("")) +

@@ -265,7 +265,7 @@ class RunVerb final : public Verb {
     for (const Finding& finding : findings) {
       if (finding.severity == Severity::kInfo || finding.id == analysis->verdict.origin) continue;
       if (++others > kMostOtherFindings) continue;
-      say("also, " + std::string(severity_name(finding.severity)) + ": " + finding.title);
+      say("also, " + std::string(severity_name(finding.severity)) + ": " + finding.title + call_site_text(finding));
     }
     if (others > kMostOtherFindings) say("and " + std::to_string(others - kMostOtherFindings) + " more");
     if (const Finding* origin = origin_of(*analysis)) {
