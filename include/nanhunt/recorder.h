@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "nanhunt/event.h"
 #include "nanhunt/status.h"
@@ -42,6 +43,17 @@ struct RecorderCounters {
   std::string first_write_error = {};  // empty: none
 };
 
+// Kernels of one name that a GPU ran for one op, added up. It may be told steps after the op: times come late.
+struct KernelEvent {
+  std::uint64_t seq = kNoSeq;    // of the op; kNoSeq: of no single op
+  std::uint32_t step = 0;        // in which they were launched
+  std::string_view name;         // empty: the driver did not say
+  bool own = false;              // nanhunt launched them, to watch the op or for itself
+  std::uint64_t count = 0;
+  std::uint64_t timed = 0;       // of `count`, those whose times are known
+  std::int64_t duration_ns = 0;  // of the timed ones together, on the device
+};
+
 class Recorder {
  public:
   static Result<std::unique_ptr<Recorder>> open(const RecorderOptions& options, RunInfo info);
@@ -61,6 +73,7 @@ class Recorder {
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;
   virtual void on_note(const NoteEvent& event) noexcept = 0;
   virtual void on_collective(const CollectiveEvent& event) noexcept = 0;
+  virtual void on_kernel(const KernelEvent& event) noexcept = 0;
   // Compares contents with their record, where there is one (check_inputs): for what an op will write over, whose old
   // contents no OpEvent can show any more. Writes nothing where they are the same.
   virtual void check_contents(std::uint32_t step, const ValueView& value) noexcept = 0;

@@ -274,6 +274,17 @@ struct CollectiveRecord {
   bool operator==(const CollectiveRecord&) const = default;
 };
 
+// Kernels of one name that a GPU ran for one op (KernelEvent). Rows may come late, and several of one op and name add up.
+struct KernelRecord {
+  std::uint64_t seq = kNoSeq;  // of the op; kNoSeq: of no single op
+  std::uint32_t step = 0;
+  StringId name = 0;           // 0: not told
+  bool own = false;            // nanhunt's own
+  std::uint64_t count = 0, timed = 0;
+  std::int64_t duration_ns = 0;  // volatile: differs between equal runs
+  bool operator==(const KernelRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -299,6 +310,7 @@ struct RecordBatch {
   std::vector<CaptureRecord> captures;
   std::vector<NoteRecord> notes;
   std::vector<CollectiveRecord> collectives;
+  std::vector<KernelRecord> kernels;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;

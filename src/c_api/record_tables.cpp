@@ -279,6 +279,29 @@ void cells(Row& row, const RowContext& c, const NoteRecord& n) {
   row.cell("count", n.count);
 }
 
+void cells(Row& row, const RowContext& c, const CollectiveRecord& r) {
+  row.cell("seq", seq_of(r.seq));
+  row.cell("step", r.step);
+  op_cells(row, c, r.seq, false);
+  row.cell("group", std::string_view(c.names.text(r.group)));
+  row.cell("call", r.call);
+  row.cell("collective", collective_kind_name(r.kind));
+  row.cell("reduction", reduction_name(r.reduction));
+  row.cell("peer", known(r.peer >= 0, r.peer));
+  row.cell("ranks", std::vector<std::int64_t>(r.ranks.begin(), r.ranks.end()));
+}
+
+void cells(Row& row, const RowContext& c, const KernelRecord& r) {
+  row.cell("seq", seq_of(r.seq));
+  row.cell("step", r.step);
+  op_cells(row, c, r.seq, false);
+  row.cell("name", std::string_view(c.names.text(r.name)));
+  row.cell("own", r.own);
+  row.cell("count", r.count);
+  row.cell("timed", r.timed);
+  row.cell("duration_ns", r.duration_ns);
+}
+
 template <typename Record>
 void whole_row(Row& row, const RowContext& context, const Record& record) {
   row.cell("rank", context.run.rank);
@@ -325,6 +348,8 @@ constexpr std::array kKinds = {
     Kind<&RecordBatch::probes>::named("probes"),
     Kind<&RecordBatch::captures>::named("captures"),
     Kind<&RecordBatch::notes>::named("notes"),
+    Kind<&RecordBatch::collectives>::named("collectives"),
+    Kind<&RecordBatch::kernels>::named("kernels"),
 };
 
 }  // namespace

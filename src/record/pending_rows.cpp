@@ -145,7 +145,7 @@ Dropped rows_of(const RecordBatch& b) {
           b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +
               b.experiments.size() + b.scaler.size() + b.histograms.size() + b.health.size() + b.norms.size() +
               b.replays.size() + b.changed.size() + b.probes.size() + b.captures.size() + b.notes.size() +
-              b.collectives.size()};
+              b.collectives.size() + b.kernels.size()};
 }
 
 }  // namespace nanhunt::record

@@ -130,6 +130,9 @@ class RecorderImpl final : public NumberingRecorder {
   void on_collective(const CollectiveEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_collective(event); });
   }
+  void on_kernel(const KernelEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_kernel(event); });
+  }
   void on_experiment(const ExperimentRecord& experiment) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nanhunt/recorder.h"
 #include "src/record/evidence.h"
 #include "src/record/lost_updates.h"
 
@@ -22,7 +23,7 @@ void cut(std::vector<T>& rows, std::size_t size) {
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
   std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
-      changed, probes, captures, notes, collectives;
+      changed, probes, captures, notes, collectives, kernels;
   explicit Checkpoint(const RecordBatch& b)
       : values(b.values.size()),
         ops(b.ops.size()),
@@ -42,7 +43,8 @@ struct RowBuilder::Checkpoint {
         probes(b.probes.size()),
         captures(b.captures.size()),
         notes(b.notes.size()),
-        collectives(b.collectives.size()) {}
+        collectives(b.collectives.size()),
+        kernels(b.kernels.size()) {}
 };
 
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
@@ -76,6 +78,7 @@ class RowBuilder::Rollback {
     cut(b.captures, before_.captures);
     cut(b.notes, before_.notes);
     cut(b.collectives, before_.collectives);
+    cut(b.kernels, before_.kernels);
     rows.op_is_essential.resize(b.ops.size());
     rows.mark_is_essential.resize(b.marks.size());
     rows.end_first_batch.resize(b.ends_of_life.size());
@@ -484,6 +487,14 @@ void RowBuilder::add_collective(const CollectiveEvent& event) {
   extra_bytes_ += sizeof(CollectiveRecord) + event.ranks.size_bytes();
   rollback.commit();
   finish_event();
+}
+
+void RowBuilder::add_kernel(const KernelEvent& event) {
+  Rollback rollback(*this);
+  const StringId name = strings_.intern(event.name, rows_.batch);
+  rows_.batch.kernels.push_back({event.seq, event.step, name, event.own, event.count, event.timed, event.duration_ns});
+  extra_bytes_ += sizeof(KernelRecord);
+  rollback.commit();
 }
 
 void RowBuilder::add_step(const StepEvent& event, std::int64_t wall_ns) {

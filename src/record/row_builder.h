@@ -14,6 +14,10 @@
 #include "src/record/pending_rows.h"
 #include "src/record/value_table.h"
 
+namespace nanhunt {
+struct KernelEvent;
+}
+
 namespace nanhunt::record {
 
 inline bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
@@ -62,6 +66,7 @@ class RowBuilder {
   void add_capture(const CaptureEvent& event);
   void add_note(const NoteEvent& event);
   void add_collective(const CollectiveEvent& event);
+  void add_kernel(const KernelEvent& event);
   void add_experiment(const ExperimentRecord& experiment);
   void add_drop(const Dropped& dropped);
 

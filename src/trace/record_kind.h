@@ -43,7 +43,7 @@ struct RecordKind {
 
 // All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
 std::span<const RecordKind> record_kinds();
-inline constexpr std::size_t kKindCount = 22;
+inline constexpr std::size_t kKindCount = 23;
 inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
                                kEvidenceType = 8, kHistogramsType = 13, kEndType = 255;
 
@@ -52,7 +52,7 @@ std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unkno
 
 extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
     kExperiments, kDrops, kScaler, kHistograms, kRetired, kHealth, kNorms, kReplays, kChanged, kProbes, kCaptures,
-    kNotes, kCollectives;
+    kNotes, kCollectives, kKernels;
 
 // A kind whose rows are one list of RecordBatch: every kind but ops.
 template <auto kList>

@@ -10,7 +10,7 @@ std::span<const RecordKind> record_kinds() {
       kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
       kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired,
       kHealth,     kNorms,       kReplays, kChanged, kProbes,  kCaptures, kNotes,
-      kCollectives};
+      kCollectives, kKernels};
   return kinds;
 }
 

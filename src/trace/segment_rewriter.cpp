@@ -165,6 +165,7 @@ class Copy {
     keep_steps(b.norms, batch_.norms);
     keep_steps(b.changed, batch_.changed);
     keep_steps(b.collectives, batch_.collectives);
+    keep_steps(b.kernels, batch_.kernels);
     keep_about(b.evidence, batch_.evidence);
     keep_about(b.histograms, batch_.histograms);
     keep_all(b.experiments, batch_.experiments);

@@ -132,6 +132,7 @@ class CAdapter : public testing::Test {
           add(all.captures, batch.captures);
           add(all.notes, batch.notes);
           add(all.collectives, batch.collectives);
+          add(all.kernels, batch.kernels);
           add(all.drops, batch.drops);
         },
         health);

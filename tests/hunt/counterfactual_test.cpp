@@ -67,6 +67,7 @@ class ProbeCollector final : public Recorder {
   void on_note(const NoteEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
   void on_collective(const CollectiveEvent&) noexcept override {}
+  void on_kernel(const KernelEvent&) noexcept override {}
   void check_contents(std::uint32_t, const ValueView&) noexcept override {}
   void on_experiment(const ExperimentRecord&) noexcept override {}
   RecorderCounters counters() const override { return {}; }

@@ -43,6 +43,7 @@ class ExperimentCollector final : public Recorder {
   void on_note(const NoteEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
   void on_collective(const CollectiveEvent&) noexcept override {}
+  void on_kernel(const KernelEvent&) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }
   RecorderCounters counters() const override { return {}; }
   std::uint64_t anomalies() const override { return 0; }

@@ -488,5 +488,23 @@ TEST_F(RowBuilderTest, WhatARankGivesIsReadBeforeTheCallWritesOverIt) {
   EXPECT_EQ(value(batch().outputs[0].value).stats.nan, 2);
 }
 
+TEST_F(RowBuilderTest, KernelsAreRowsOfTheOpThatLaunchedThemHoweverLateTheyCome) {
+  // given two ops
+  const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11), c(DType::kF32, {1}, {1}, 12);
+  add_op(builder, "relu", {{"self", a}}, {{"out", b}});
+  add_op(builder, "relu", {{"self", b}}, {{"out", c}});
+  // when the kernels of the first are told, and one that belongs to no op and has no name
+  builder.add_kernel({batch().ops[0].seq, 3, "relu_kernel", false, 2, 1, 1500});
+  builder.add_kernel({kNoSeq, 3, "", true, 1, 0, 0});
+  // then
+  ASSERT_EQ(batch().kernels.size(), 2u);
+  EXPECT_EQ(batch().kernels[0].seq, batch().ops[0].seq);
+  EXPECT_EQ(text(batch().kernels[0].name), "relu_kernel");
+  EXPECT_EQ(batch().kernels[0].timed, 1u);
+  EXPECT_EQ(batch().kernels[0].duration_ns, 1500);
+  EXPECT_EQ(batch().kernels[1].name, 0u);
+  EXPECT_TRUE(batch().kernels[1].own);
+}
+
 }  // namespace
 }  // namespace nanhunt::record

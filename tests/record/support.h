@@ -149,6 +149,7 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.captures, from.captures);
   copy(to.notes, from.notes);
   copy(to.collectives, from.collectives);
+  copy(to.kernels, from.kernels);
 }
 
 // What a fake writer does, shared with the test after the recorder took the writer.

@@ -261,6 +261,17 @@ class TraceBuilder {
     collective(record, group);
     ++seq_;
   }
+  // Kernels of one name that a GPU ran, of the op that was added last or of `seq`.
+  void kernels(const std::string& name, std::int64_t duration_ns, std::uint64_t count = 1, bool own = false) {
+    kernels_of(seq_ - 1, name, duration_ns, count, count, own);
+  }
+  void kernels_of(std::uint64_t seq, const std::string& name, std::int64_t duration_ns, std::uint64_t count = 1,
+                  std::uint64_t timed = 1, bool own = false) {
+    const StringId id = string(name);
+    RecordBatch event;
+    event.kernels = {{seq, step_, id, own, count, timed, duration_ns}};
+    log_.push_back(std::move(event));
+  }
   void note(const std::string& text, std::uint64_t count) {
     RecordBatch event;
     event.notes = {{seq_, step_, string(text), count}};
@@ -406,6 +417,7 @@ class TraceBuilder {
     add(to.replays, event.replays);
     add(to.changed, event.changed);
     add(to.collectives, event.collectives);
+    add(to.kernels, event.kernels);
     add(to.notes, event.notes);
   }
 

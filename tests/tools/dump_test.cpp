@@ -63,7 +63,7 @@ TEST(Dump, every_kind_can_be_shown) {
   write_sample_trace(run);
   for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
                            "scaler", "histograms", "retired", "health", "norms", "replays", "changed", "probes",
-                           "captures", "notes", "collectives"}) {
+                           "captures", "notes", "collectives", "kernels"}) {
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind}).status, 0) << kind;
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind, "--json"}).status, 0) << kind;
   }
@@ -93,6 +93,10 @@ TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
   EXPECT_EQ(row("captures")["file"], "2-sqrt.safetensors");
   EXPECT_EQ(row("collectives")["collective"], "allreduce");
   EXPECT_EQ(row("collectives")["ranks"], json({0, 1}));
+  EXPECT_EQ(row("kernels")["op"], "sqrt");
+  EXPECT_EQ(row("kernels")["name"], "2-sqrt.safetensors");
+  EXPECT_EQ(row("kernels")["count"], 3);
+  EXPECT_EQ(row("kernels")["duration_ns"], 1500);
   // ... to people too
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "health"}).out, HasSubstr("bad=[loss, audit]"));
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "probes", "--module", "fc1"}).out, HasSubstr("dtype=fp64"));

@@ -120,6 +120,7 @@ RecordBatch make_watching(std::uint32_t step) {
   batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};
   batch.captures = {{seq, step, kCapture, 4096}};
   batch.notes = {{seq, step, kModule, 12}};
+  batch.kernels = {{seq, step, kCapture, false, 3, 2, 1500}};
   batch.collectives = {{seq, step, kModule, 7, CollectiveKind::kAllReduce, Reduction::kSum, -1, {0, 1}}};
   return batch;
 }

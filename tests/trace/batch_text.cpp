@@ -152,6 +152,10 @@ std::string batch_text(const RecordBatch& batch) {
              row.group, row.call, collective_kind_name(row.kind), reduction_name(row.reduction), row.peer,
              fmt::join(row.ranks, " "));
   }
+  for (const auto& row : batch.kernels) {
+    out.line("kernel seq={} step={} name={} own={} count={} timed={} ns={}", row.seq, row.step, row.name, row.own,
+             row.count, row.timed, row.duration_ns);
+  }
   return out.take();
 }
 

@@ -211,6 +211,10 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     for (std::uint64_t ranks = below(9); ranks > 0; --ranks) row.ranks.push_back(any_u32());
     batch.collectives.push_back(std::move(row));
   }
+  for (const auto seq : sorted_seqs()) {
+    batch.kernels.push_back(
+        {chance(20) ? kNoSeq : seq, any_u32(), any_name(), chance(30), any_u64(), any_u64(), any_i64()});
+  }
   return batch;
 }
 

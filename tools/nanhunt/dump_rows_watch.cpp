@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds of `nanhunt dump` that tell what the sentinel saw of each step, what was replayed, what changed unseen, what
-// was tried to prove a cause, and what passed between ranks.
+// was tried to prove a cause, what passed between ranks, and what a GPU ran.
 #include <optional>
 
 #include "src/trace/health_norms.h"
@@ -133,6 +133,21 @@ void collective_rows(const RecordBatch& batch, const TraceNames& names, const Em
   }
 }
 
+void kernel_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
+  for (const KernelRecord& row : batch.kernels) {
+    const OpBrief* op = names.op(row.seq);
+    emit(place_of(row.seq, row.step, names), {{"seq", json_seq(row.seq)},
+                                              {"step", row.step},
+                                              {"op", op == nullptr ? json() : name_json(names, op->op)},
+                                              {"module", op == nullptr ? json() : name_json(names, op->module)},
+                                              {"name", name_json(names, row.name)},
+                                              {"own", row.own},
+                                              {"count", json_count(row.count)},
+                                              {"timed", json_count(row.timed)},
+                                              {"duration_ns", json_integer(row.duration_ns)}});
+  }
+}
+
 }  // namespace
 
 std::vector<DumpKind> watch_kinds() {
@@ -157,6 +172,11 @@ std::vector<DumpKind> watch_kinds() {
        true,
        {"step", "seq", "op", "module", "group", "call", "collective", "reduction", "peer", "ranks"},
        collective_rows},
+      {"kernels",
+       true,
+       true,
+       {"step", "seq", "op", "module", "name", "own", "count", "timed", "duration_ns"},
+       kernel_rows},
   };
 }
 

@@ -58,6 +58,8 @@ RecordBatch one_of_each() {
   batch.probes.resize(1);
   batch.captures.resize(1);
   batch.notes.resize(1);
+  batch.collectives.resize(1);
+  batch.kernels.resize(1);
   return batch;
 }
 

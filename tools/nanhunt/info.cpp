@@ -35,7 +35,7 @@ constexpr std::size_t kLabelWidth = 11;
 struct Contents {
   std::uint64_t ops = 0, values = 0, bad_values = 0, marks = 0, samples = 0, evidence = 0, experiments = 0, dropped = 0;
   std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0, notes = 0;
-  std::uint64_t collectives = 0;
+  std::uint64_t collectives = 0, kernels = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;
   std::map<std::string, std::uint64_t> by_op;
@@ -63,6 +63,7 @@ void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::
   c.captures += batch.captures.size();
   c.notes += batch.notes.size();
   c.collectives += batch.collectives.size();
+  c.kernels += batch.kernels.size();
   for (const ReplayRecord& replay : batch.replays) {
     if (replay.result == ReplayResult::kRefused) ++c.replays_refused;
     else if (replay.result != ReplayResult::kBegin) ++c.replayed;
@@ -136,6 +137,7 @@ json to_json(const Summary& s) {
             {"probes", json_count(c.probes)},
             {"captures", json_count(c.captures)},
             {"notes", json_count(c.notes)},
+            {"kernel_rows", json_count(c.kernels)},
             {"collectives", json_count(c.collectives)},
             {"dropped", json_count(c.dropped)},
             {"retired_steps", json_count(s.health.steps_retired)},
@@ -193,6 +195,7 @@ void write_text(TextLayout& out, const Summary& s) {
   if (c.changed != 0) fact("Changed", plural(c.changed, "value", "values") + " that nothing watched wrote");
   if (c.probes != 0) fact("Probes", format_count(c.probes) + ": origins computed again");
   if (c.collectives != 0) fact("Collectives", format_count(c.collectives) + ": calls in which ranks exchanged tensors");
+  if (c.kernels != 0) fact("Kernels", plural(c.kernels, "row", "rows") + " of what the GPU ran for ops");
   if (c.captures != 0) fact("Captures", plural(c.captures, "file", "files"));
   if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
   if (s.health.steps_retired != 0) {
