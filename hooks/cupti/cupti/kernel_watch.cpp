@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/cupti/kernel_watch.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "hooks/cupti/cupti/buffers.h"
+#include "hooks/cupti/cupti/library.h"
+#include "hooks/cupti/cupti/session.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 4096;
+constexpr std::size_t kMaxNames = 4096;
+constexpr std::chrono::seconds kLastFlush{5};     // a driver that hangs may not take the end of the run with it
+constexpr std::uint32_t kMayRefuseBuffers = 27;   // 12.9; before, CUPTI crashes when it is given none
+constexpr auto kOpKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
+constexpr auto kPlaceKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
+
+std::atomic<bool> watching{false};
+std::atomic<std::uint32_t> sessions{0};
+
+// The place that this thread has pushed, and in which session.
+struct ThreadPlace {
+  std::uint32_t session = 0;
+  std::uint64_t place = 0;
+};
+thread_local ThreadPlace thread_place;
+
+class KernelWatchImpl final : public KernelWatch {
+ public:
+  KernelWatchImpl(const KernelOptions& options, const CuptiLibrary& library)
+      : options_(options), library_(library), session_(library), pid_(getpid()), join_(options.join) {}
+
+  ~KernelWatchImpl() override { detach(); }
+
+  Status start() {
+    late_ = has_context(options_.driver);
+    Status status = session_.subscribe();
+    if (!status) return status;
+    ActivityBuffers::instance().open(library_.calls, options_.buffer_bytes, options_.max_buffers,
+                                     library_.version >= kMayRefuseBuffers);
+    status = session_.start();
+    if (!status) {
+      ActivityBuffers::instance().close(session_.end(options_.driver));
+      return status;
+    }
+    per_call_ = session_.per_call();
+    session_number_ = ++sessions;
+    attached_ = true;
+    active_.store(true);
+    try {
+      flusher_->thread = std::thread([this] { run(); });
+    } catch (const std::exception& e) {
+      detach();
+      return {StatusCode::kUnsupported, std::string("no thread could be started for it: ") + e.what()};
+    }
+    return {};
+  }
+
+  std::uint64_t push_op() noexcept override {
+    if (!active_.load(std::memory_order_relaxed)) return 0;
+    const std::uint64_t ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
+    return push(kOpKind, ticket) ? ticket : 0;
+  }
+
+  void pop_op(std::uint64_t ticket, std::uint64_t seq, std::uint32_t step) noexcept override {
+    if (ticket == 0 || !active_.load(std::memory_order_relaxed)) return;
+    pop(kOpKind);
+    step_.store(step, std::memory_order_relaxed);
+    try {
+      std::lock_guard lock(bind_mutex_);
+      if (binds_.size() < options_.join.max_pending) {
+        binds_.push_back({ticket, seq, step});
+      } else {
+        ++binds_lost_;
+      }
+    } catch (...) {  // no memory: the kernels go without their op
+    }
+  }
+
+  void push_own() noexcept override {
+    if (active_.load(std::memory_order_relaxed)) push(kOpKind, kOwnTicket);
+  }
+  void pop_own() noexcept override {
+    if (active_.load(std::memory_order_relaxed)) pop(kOpKind);
+  }
+
+  void set_place(std::uint32_t step, Phase phase) noexcept override {
+    if (!active_.load(std::memory_order_relaxed)) return;
+    step_.store(step, std::memory_order_relaxed);
+    const std::uint64_t place = place_id(step, phase);
+    const bool pushed = thread_place.session == session_number_;
+    if (pushed && thread_place.place == place) return;
+    if (pushed) pop(kPlaceKind);
+    thread_place = {push(kPlaceKind, place) ? session_number_ : 0, place};
+  }
+
+  void drain(Recorder& recorder) noexcept override {
+    try {
+      const std::uint64_t flushes = flushes_.load();
+      if (flushes == collected_) return;
+      std::unique_lock lock(join_mutex_, std::try_to_lock);
+      if (!lock) return;  // records are being read: the next step asks again
+      collected_ = flushes;
+      tell(recorder, std::move(lock), false);
+    } catch (...) {  // no memory: nothing is told
+    }
+  }
+
+  void finish(Recorder& recorder) noexcept override {
+    try {
+      if (active_.load()) flush_and_wait();
+      tell(recorder, std::unique_lock(join_mutex_), true);
+      for (const KernelNote& note : kernel_notes(stats())) recorder.on_note({step_.load(), note.text, note.count});
+    } catch (...) {
+    }
+  }
+
+  void detach() noexcept override {
+    if (!attached_) return;
+    attached_ = false;
+    active_.store(false);
+    if (pid_ != getpid()) {  // a forked child: the thread, and all that CUPTI is, stayed behind
+      static_cast<void>(flusher_.release());
+      session_.abandon();
+      return;
+    }
+    try {
+      {
+        std::lock_guard lock(flusher_->mutex);
+        flusher_->stopping = true;
+      }
+      flusher_->wake.notify_all();
+      if (flusher_->thread.joinable()) flusher_->thread.join();
+      finalized_ = session_.end(options_.driver);
+      const ActivityBuffers::Counts counts = ActivityBuffers::instance().counts();
+      ActivityBuffers::instance().close(finalized_);
+      std::lock_guard lock(join_mutex_);
+      last_counts_ = counts;
+    } catch (...) {  // a lock failed: nothing can be done about it
+    }
+    watching.store(false);
+  }
+
+  KernelStats stats() const override {
+    std::lock_guard lock(join_mutex_);
+    const ActivityBuffers::Counts counts = attached_ ? ActivityBuffers::instance().counts() : last_counts_;
+    KernelStats stats;
+    stats.join = join_.stats();
+    {
+      std::lock_guard bind_lock(bind_mutex_);
+      stats.join.given_up += binds_lost_;
+    }
+    stats.dropped = counts.dropped;
+    stats.incomplete = incomplete_;
+    stats.buffers_refused = counts.refused;
+    stats.buffers_given_up = counts.given_up;
+    stats.flushes = flushes_.load();
+    stats.tags_failed = tags_failed_.load();
+    stats.late = late_;
+    stats.second_session = session_number_ > 1;
+    stats.per_call = per_call_;
+    stats.finalized = finalized_;
+    stats.version = library_.version;
+    return stats;
+  }
+
+ private:
+  struct Bind {
+    std::uint64_t ticket = 0, seq = kNoSeq;
+    std::uint32_t step = 0;
+  };
+
+  bool push(CUpti_ExternalCorrelationKind kind, std::uint64_t id) noexcept {
+    if (library_.calls.push_id(kind, id) == CUPTI_SUCCESS) return true;
+    tags_failed_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  void pop(CUpti_ExternalCorrelationKind kind) noexcept {
+    std::uint64_t last = 0;
+    static_cast<void>(library_.calls.pop_id(kind, &last));  // an empty stack is not worth a word
+  }
+
+  // The thread of this hook: asks for what is complete, and reads it.
+  void run() noexcept {
+    for (;;) {
+      bool stop = false, forced = false;
+      {
+        std::unique_lock lock(flusher_->mutex);
+        flusher_->wake.wait_for(lock, std::chrono::milliseconds(options_.flush_ms), [&] { return flusher_->stopping || flusher_->wanted; });
+        stop = flusher_->stopping;
+        forced = std::exchange(flusher_->wanted, false);
+      }
+      if (stop) return;
+      library_.calls.flush_all(forced ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0);
+      read_filled();
+      {
+        std::lock_guard lock(flusher_->mutex);
+        flushes_.fetch_add(1);
+        flusher_->forced_done = flusher_->forced_done || forced;
+      }
+      flusher_->flushed.notify_all();
+    }
+  }
+
+  void read_filled() noexcept {
+    try {
+      for (const ActivityBuffers::Filled& buffer : ActivityBuffers::instance().take_filled()) {
+        read(buffer);
+        ActivityBuffers::instance().give_back(buffer);
+      }
+    } catch (...) {  // no memory: what was taken stays unread
+    }
+  }
+
+  void read(const ActivityBuffers::Filled& buffer) {
+    std::vector<OpTag> ops;
+    std::vector<PlaceTag> places;
+    std::vector<KernelRun> kernels;
+    std::vector<Launch> launches;
+    CUpti_Activity* record = nullptr;
+    CUptiResult result = CUPTI_SUCCESS;
+    while ((result = library_.calls.get_next_record(buffer.data, buffer.valid, &record)) == CUPTI_SUCCESS) {
+      switch (record->kind) {
+        case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
+          const auto& it = *reinterpret_cast<const CUpti_ActivityExternalCorrelation*>(record);
+          if (it.externalKind == kOpKind) ops.push_back({it.correlationId, it.externalId});
+          if (it.externalKind == kPlaceKind) places.push_back({it.correlationId, it.externalId});
+          break;
+        }
+        case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+          // Its fields up to graphId lie where they did in CUPTI 12.0.
+          const auto& it = *reinterpret_cast<const CUpti_ActivityKernel10*>(record);
+          const std::size_t length = it.name == nullptr ? 0 : strnlen(it.name, kMaxNameBytes);
+          kernels.push_back({it.correlationId, std::string_view(it.name, length), it.start, it.end, it.graphNodeId});
+          break;
+        }
+        case CUPTI_ACTIVITY_KIND_DRIVER: {
+          const auto& it = *reinterpret_cast<const CUpti_ActivityAPI*>(record);
+          const bool graph = it.cbid == CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch ||
+                             it.cbid == CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz;
+          if (graph || is_launch(it.cbid)) launches.push_back({it.correlationId, graph});
+          break;
+        }
+        default:
+          break;
+      }
+    }
+    std::lock_guard lock(join_mutex_);
+    incomplete_ += result != CUPTI_ERROR_MAX_LIMIT_REACHED;
+    for (const OpTag& it : ops) join_.add(it);
+    for (const PlaceTag& it : places) join_.add(it);
+    for (const Launch& it : launches) join_.add(it);
+    for (const KernelRun& it : kernels) join_.add(it);
+  }
+
+  // With every driver call traced most of them launch nothing.
+  static bool is_launch(CUpti_CallbackId call) {
+    switch (call) {
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunch:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchGrid:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchGridAsync:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void flush_and_wait() {
+    std::unique_lock lock(flusher_->mutex);
+    flusher_->wanted = true;
+    flusher_->forced_done = false;
+    flusher_->wake.notify_all();
+    flusher_->flushed.wait_for(lock, kLastFlush, [&] { return flusher_->forced_done; });
+  }
+
+  void tell(Recorder& recorder, std::unique_lock<std::mutex> join_lock, bool all) {
+    std::vector<Bind> binds;
+    {
+      std::lock_guard lock(bind_mutex_);
+      binds.swap(binds_);
+    }
+    for (const Bind& it : binds) join_.bind(it.ticket, it.seq, it.step);
+    const std::uint32_t now = step_.load(std::memory_order_relaxed);
+    const std::vector<JoinedKernels> rows = all ? join_.finish(now) : join_.collect(now);
+    join_lock.unlock();
+    for (const JoinedKernels& row : rows) {
+      recorder.on_kernel({row.seq, row.step, readable(row.name), row.own, row.count, row.timed, row.duration_ns});
+    }
+  }
+
+  // There are few names, and each comes every step.
+  const std::string& readable(const std::string& name) {
+    if (names_.size() >= kMaxNames) names_.clear();
+    const auto [found, added] = names_.try_emplace(name);
+    if (added) found->second = readable_kernel_name(name);
+    return found->second;
+  }
+
+  const KernelOptions options_;
+  const CuptiLibrary library_;
+  CuptiSession session_;
+  const pid_t pid_;
+  bool late_ = false, per_call_ = false;
+  std::uint32_t session_number_ = 0;
+  std::atomic<bool> attached_{false}, active_{false}, finalized_{false};
+  std::atomic<std::uint64_t> next_ticket_{1}, tags_failed_{0}, flushes_{0};
+  std::atomic<std::uint32_t> step_{0};
+  std::uint64_t collected_ = 0;  // flushes; this and the next by drain's thread
+  std::map<std::string, std::string> names_;
+
+  mutable std::mutex join_mutex_;  // never taken by CUPTI's callbacks
+  KernelJoin join_;
+  std::uint64_t incomplete_ = 0;
+  ActivityBuffers::Counts last_counts_;
+
+  mutable std::mutex bind_mutex_;  // taken by the run for moments
+  std::vector<Bind> binds_;
+  std::uint64_t binds_lost_ = 0;
+
+  // Apart, so that a forked child can leave them as they are: what a thread waits on that is not there cannot be destroyed.
+  struct Flusher {
+    std::mutex mutex;
+    std::condition_variable wake, flushed;
+    bool stopping = false, wanted = false, forced_done = false;
+    std::thread thread;
+  };
+  std::unique_ptr<Flusher> flusher_ = std::make_unique<Flusher>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<KernelWatch>> KernelWatch::attach(const KernelOptions& options) {
+  if (watching.exchange(true)) {
+    return Status(StatusCode::kUnsupported, "another part of this program watches kernels with nanhunt already");
+  }
+  CuptiLibrary library;
+  Status status = library.open(options.library);
+  if (status) {
+    try {
+      auto watch = std::make_unique<KernelWatchImpl>(options, library);
+      status = watch->start();
+      if (status) return std::unique_ptr<KernelWatch>(std::move(watch));
+    } catch (const std::exception& e) {
+      status = {StatusCode::kUnsupported, e.what()};
+    }
+  }
+  watching.store(false);
+  return status;
+}
+
+CuptiFacts probe_cupti(const KernelOptions& options) {
+  CuptiFacts facts;
+  facts.built = true;
+  CuptiLibrary library;
+  Status status = library.open(options.library);
+  facts.path = library.path;
+  facts.loaded_before = library.loaded_before;
+  facts.version = library.version;
+  if (library.version != 0) facts.version_text = cupti_version_text(library.version);
+  if (status && watching.load()) {
+    status = {StatusCode::kUnsupported, "this program watches kernels right now"};
+  } else if (status) {
+    CuptiSession session(library);
+    status = session.subscribe();
+    session.end(options.driver);
+  }
+  facts.usable = status.is_ok();
+  facts.why_not = status.message();
+  return facts;
+}
+
+}  // namespace nanhunt::hooks
