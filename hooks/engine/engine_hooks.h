@@ -15,9 +15,11 @@
 #include "nanhunt/engine/trainer.h"
 #include "nanhunt/recorder.h"
 #include "src/hunt/hunt.h"
+#include "src/record/kernel_source.h"
 
 namespace nanhunt::hooks {
 
+class KernelTags;
 class LastingWatch;
 class OpAdapter;
 class Sentinel;
@@ -48,6 +50,8 @@ struct WatchOptions {
   // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
   // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
+  // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
+  record::KernelSource* kernels = nullptr;
 };
 
 // Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At kOps
@@ -65,6 +69,7 @@ class TrainerWatch {
   std::uint32_t trips() const;  // replays so far
 
  private:
+  std::unique_ptr<KernelTags> tags_;
   std::unique_ptr<EngineWatch> ops_;
   std::unique_ptr<LastingWatch> lasting_;
   std::unique_ptr<Sentinel> sentinel_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/kernel_tags.h"
 #include "hooks/engine/lasting_watch.h"
 #include "hooks/engine/sentinel.h"
 
@@ -27,9 +28,14 @@ std::optional<WatchLevel> parse_watch_level(std::string_view name) {
 
 TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options) {
   if (options.level == WatchLevel::kOps) {
+    if (options.kernels != nullptr) {
+      tags_ = std::make_unique<KernelTags>(recorder, *options.kernels);
+      tags_->observe_first();
+    }
     ops_ = std::make_unique<EngineWatch>(recorder);
     lasting_ = std::make_unique<LastingWatch>(trainer, recorder);
     handle_ = engine::add_observer(*lasting_);
+    if (tags_) tags_->observe_last();
     return;
   }
   sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);
