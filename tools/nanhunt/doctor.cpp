@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nanhunt doctor: what exactly was lost of a trace, and a clean copy of what was not.
+// nanhunt doctor: what exactly was lost of a trace, and a clean copy of what was not; with --env, what this machine offers.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -18,6 +18,7 @@
 #include "reports/text_layout.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/attempts.h"
+#include "tools/nanhunt/environment.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -93,13 +94,21 @@ void write_text(TextLayout& out, const Examination& e) {
 class DoctorVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
+    CLI::Option* run = app.add_option("RUN", run_, "Run folder, attempt folder or .nht file");
+    CLI::Option* env = app.add_flag("--env", env_, "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU; what does "
+                                                   "not fit together, and what to do");
+    CLI::Option* out = app.add_option("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
         ->type_name("OUT");
+    env->excludes(run)->excludes(out);
     app.add_flag("--json", json_, "The same as JSON");
   }
 
   int run() override {
+    if (env_) return tell_environment();
+    if (run_.empty()) {
+      say("doctor: RUN is required, or --env. See `nanhunt doctor --help`.");
+      return kWrongUsage;
+    }
     auto attempts = find_attempts(run_);
     if (!attempts) return fail(attempts.status());
     if (!out_.empty()) {
@@ -153,6 +162,12 @@ class DoctorVerb final : public Verb {
     return kDone;
   }
 
+  int tell_environment() const {
+    const EnvironmentFacts facts = gather_environment();
+    return print_and_return(json_ ? dump_json(environment_to_json(facts)) + "\n"
+                                  : environment_to_text(facts, stdout_has_colour(), stdout_width()));
+  }
+
   static std::string as_json(const std::vector<Examination>& all) {
     json list = json::array();
     for (const Examination& e : all) list.push_back(to_json(e));
@@ -165,12 +180,13 @@ class DoctorVerb final : public Verb {
   }
 
   std::string run_, out_;
-  bool json_ = false;
+  bool json_ = false, env_ = false;
 };
 
 const RegisterVerb<DoctorVerb> kDoctor{{.order = 60,
                                         .name = "doctor",
-                                        .summary = "What was lost of a damaged trace, and a clean copy of the rest",
+                                        .summary = "What was lost of a damaged trace, and a clean copy of the rest; --env: what this "
+                                                   "machine offers",
                                         .exit_statuses = "  0  done, damaged or not\n  2  wrong usage\n"
                                                          "  3  nothing in it can be read\n"
                                                          "  6  the copy or the answer could not be written"}};

@@ -23,6 +23,7 @@
 #include "src/core/version.h"
 #include "src/hunt/hunt.h"
 #include "src/trace/process_run_info.h"
+#include "tools/nanhunt/kernel_watching.h"
 #include "tools/nanhunt/neutrality.h"
 #include "tools/nanhunt/progress.h"
 #include "tools/nanhunt/recipe.h"
@@ -258,10 +259,12 @@ class TrainVerb final : public Verb {
 
   void train_steps(const Scenario& scenario, Recorder* recorder, Outcome& outcome) const {
     const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
+    std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
+    if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
     const scenarios::ScenarioRun run = scenario.make(config(""));
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
-      watch.emplace(*run.trainer, *recorder, hooks::WatchOptions{.level = *hooks::parse_watch_level(level_)});
+      watch.emplace(*run.trainer, *recorder, hooks::WatchOptions{.level = *hooks::parse_watch_level(level_), .kernels = kernels.get()});
     }
     Progress progress("training " + scenario.name, steps);
     for (std::uint32_t i = 0; i < steps; ++i) {
@@ -272,6 +275,8 @@ class TrainVerb final : public Verb {
       outcome.steps = i + 1;
       progress.update(i + 1, "loss " + reports::format_short(result.loss));
     }
+    watch.reset();
+    if (kernels) kernels->finish(*recorder);
   }
 
   // Computes the failing op again and tries fixes, where something failed.

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// doctor --env: what is made of facts, for machines that are made up, and the text and JSON of this one.
+#include "tools/nanhunt/environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "reports/json_values.h"
+#include "tests/tools/run_program.h"
+
+namespace nanhunt::cli {
+namespace {
+
+using nlohmann::json;
+using testing_tools::Outcome;
+using testing_tools::run_nanhunt;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// A machine on which everything fits.
+EnvironmentFacts good_machine() {
+  EnvironmentFacts f;
+  f.cpu_path = f.cpu_best = "avx512";
+  f.built_with_cuda = true;
+  f.runtime_version = 13000;
+  f.built_for = parse_architectures("75-virtual;80-real;90-real");
+  f.toolkit_path = "/usr/local/cuda";
+  f.toolkit_version = 13000;
+  f.driver = {"libcuda.so.1", "/usr/lib/libcuda.so.1", "", ""};
+  f.driver_version = 13000;
+  f.devices = {{0, "Some GPU", 9, 0, std::uint64_t{80} << 30, 132, 13000, 13000}};
+  f.cupti.built = f.cupti.usable = true;
+  f.cupti.path = "/usr/local/cuda/lib64/libcupti.so.13";
+  f.cupti.version = 130001;
+  f.cupti.version_text = "13.0 (130001)";
+  f.libraries = {{"libcublas.so.13", "/usr/lib/libcublas.so.13", "13.1.0", ""}};
+  return f;
+}
+
+std::vector<std::string> keys(const EnvironmentFacts& facts) {
+  std::vector<std::string> out;
+  for (const EnvironmentFinding& one : judge_environment(facts)) {
+    EXPECT_FALSE(one.what.empty());
+    out.push_back(one.key);
+  }
+  return out;
+}
+
+TEST(Environment, a_machine_on_which_everything_fits_gives_nothing_to_know) {
+  EXPECT_THAT(keys(good_machine()), IsEmpty());
+  EXPECT_THAT(environment_to_text(good_machine(), false, 100),
+              AllOf(HasSubstr("compute capability 9.0"), HasSubstr("tensor cores take fp16, int8, bf16, tf32, fp64, e4m3, e5m2"),
+                    HasSubstr("13.0 (130001)"), Not(HasSubstr("What to know"))));
+}
+
+TEST(Environment, without_a_driver_the_cpu_is_used_and_nothing_else_is_blamed) {
+  EnvironmentFacts f = good_machine();
+  f.driver = {"libcuda.so.1", "", "", "libcuda.so.1: cannot open shared object file"};
+  f.driver_version = 0;
+  f.devices.clear();
+  f.why_no_device = "no CUDA driver is installed";
+  f.cupti.usable = false;
+  f.libraries[0].path.clear();
+  EXPECT_THAT(keys(f), ElementsAre("no_driver"));
+  EXPECT_THAT(environment_to_text(f, false, 100), AllOf(HasSubstr("[info]"), HasSubstr("cannot open shared object file"), HasSubstr("do: ")));
+}
+
+TEST(Environment, a_build_without_cuda_says_so_and_how_to_change_it) {
+  EnvironmentFacts f;
+  f.cpu_path = f.cpu_best = "avx2";
+  f.toolkit_path = "";
+  EXPECT_THAT(keys(f), ElementsAre("built_without_cuda"));
+  EXPECT_THAT(environment_to_text(f, false, 100), AllOf(HasSubstr("without CUDA"), HasSubstr("NANHUNT_CUDA=ON"), HasSubstr("Toolkit      not found")));
+}
+
+TEST(Environment, a_driver_that_is_too_old_is_told_by_both_versions) {
+  EnvironmentFacts f = good_machine();
+  f.driver_version = 12040;
+  f.devices.clear();
+  f.why_no_device = "CUDA driver version is insufficient for CUDA runtime version";
+  ASSERT_THAT(keys(f), ElementsAre("driver_too_old"));
+  EXPECT_THAT(judge_environment(f)[0].what, AllOf(HasSubstr("12.4"), HasSubstr("13.0")));
+  // its twin: a minor version behind is no reason to worry, as long as there is code that needs no compiling
+  f = good_machine();
+  f.runtime_version = 13010;
+  EXPECT_THAT(keys(f), IsEmpty());
+}
+
+TEST(Environment, devices_without_code_of_their_own_are_told_apart) {
+  EnvironmentFacts f = good_machine();
+  f.devices[0].compute_major = 12;
+  EXPECT_THAT(keys(f), ElementsAre("ptx_only"));
+  f.runtime_version = 13010;  // newer than the driver, which then cannot compile it
+  EXPECT_THAT(keys(f), ElementsAre("ptx_too_new"));
+  f = good_machine();
+  f.devices[0].compute_major = 7;
+  EXPECT_THAT(keys(f), ElementsAre("unsupported_device"));
+  f = good_machine();
+  f.built_for = parse_architectures("100-real");
+  EXPECT_THAT(keys(f), ElementsAre("no_code_for_device"));
+  EXPECT_THAT(judge_environment(f)[0].todo, HasSubstr("CMAKE_CUDA_ARCHITECTURES=90"));
+  f.built_for.clear();  // "native": not known
+  EXPECT_THAT(keys(f), IsEmpty());
+}
+
+TEST(Environment, cupti_and_cublas_are_missed_only_where_there_is_a_gpu) {
+  EnvironmentFacts f = good_machine();
+  f.cupti.usable = false;
+  f.cupti.why_not = "CUPTI has room for one client and CUPTI for Kineto is there";
+  f.libraries[0] = {"libcublas.so", "", "", "not there"};
+  EXPECT_THAT(keys(f), ElementsAre("no_cublas", "no_cupti"));  // in order of weight
+  EXPECT_THAT(judge_environment(f)[1].what, HasSubstr("Kineto"));
+}
+
+TEST(Environment, an_override_of_vector_instructions_is_told) {
+  EnvironmentFacts f = good_machine();
+  f.simd_override = "avx1024";
+  EXPECT_THAT(keys(f), ElementsAre("simd_override"));
+  f.simd_override = f.cpu_path = "avx2";
+  EXPECT_THAT(keys(f), ElementsAre("simd_lowered"));
+  f.simd_override = f.cpu_path = "avx512";
+  EXPECT_THAT(keys(f), IsEmpty());
+}
+
+TEST(Environment, architectures_are_read_as_cmake_writes_them) {
+  EXPECT_THAT(parse_architectures("75-virtual;80-real;90"),
+              ElementsAre(BuiltArchitecture{7, 5, true}, BuiltArchitecture{8, 0, false}, BuiltArchitecture{9, 0, false},
+                          BuiltArchitecture{9, 0, true}));
+  EXPECT_THAT(parse_architectures("90a-real,100-real"), ElementsAre(BuiltArchitecture{9, 0, false}, BuiltArchitecture{10, 0, false}));
+  EXPECT_THAT(parse_architectures("native;;x;5;99999"), IsEmpty());
+  const auto built = parse_architectures("75-virtual;80-real");
+  EXPECT_EQ(code_path(built, 8, 0), CodePath::kBinary);
+  EXPECT_EQ(code_path(built, 8, 9), CodePath::kBinary);
+  EXPECT_EQ(code_path(built, 7, 5), CodePath::kPtx);
+  EXPECT_EQ(code_path(built, 9, 0), CodePath::kPtx);
+  EXPECT_EQ(code_path(built, 7, 0), CodePath::kNone);
+  EXPECT_EQ(code_path({}, 9, 0), CodePath::kUnknown);
+}
+
+TEST(Environment, formats_follow_the_compute_capability) {
+  EXPECT_THAT(arithmetic_formats(7, 5), Not(Contains("bf16")));
+  EXPECT_THAT(arithmetic_formats(8, 0), Contains("bf16"));
+  EXPECT_THAT(tensor_core_formats(7, 5), ElementsAre("fp16", "int8"));
+  EXPECT_THAT(tensor_core_formats(8, 6), Not(Contains("e4m3")));
+  EXPECT_THAT(tensor_core_formats(8, 9), Contains("e5m2"));
+  EXPECT_THAT(tensor_core_formats(6, 1), IsEmpty());
+}
+
+TEST(Environment, names_that_could_steer_a_terminal_are_made_visible) {
+  const std::string evil = "\x1b[31m\r\x7f\xe2\x80\xae\xff";
+  EnvironmentFacts f = good_machine();
+  f.devices[0].name = f.toolkit_path = f.driver.path = f.driver.version = f.cupti.path = f.cupti.why_not = evil;
+  f.libraries[0] = {evil, evil, evil, evil};
+  f.simd_override = f.cpu_best = evil;
+  f.cupti.usable = false;
+  f.devices[0].compute_major = 12;
+  const std::string text = environment_to_text(f, false, 80), as_json = reports::dump_json(environment_to_json(f));
+  for (const char* raw : {"\x1b", "\r", "\x7f", "\xe2\x80\xae", "\xff"}) {
+    EXPECT_EQ(text.find(raw), std::string::npos);
+    EXPECT_EQ(as_json.find(raw), std::string::npos);
+  }
+}
+
+TEST(DoctorEnv, tells_of_this_machine_and_asks_for_no_run) {
+  const Outcome text = run_nanhunt({"doctor", "--env"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU"}) EXPECT_THAT(text.out, HasSubstr(label));
+
+  const Outcome out = run_nanhunt({"doctor", "--env", "--json"});
+  EXPECT_EQ(out.status, 0) << out.err;
+  const json env = json::parse(out.out);
+  EXPECT_EQ(env["schema"], "nanhunt.environment");
+  EXPECT_EQ(env["devices"].empty(), !env["why_no_device"].is_null());
+  EXPECT_EQ(env["cupti"]["usable"].get<bool>(), env["cupti"]["why_not"].is_null());
+  if (!env["driver"]["found"].get<bool>() && env["build"]["cuda"].get<bool>()) {
+    EXPECT_EQ(env["findings"][0]["key"], "no_driver");
+  }
+}
+
+TEST(DoctorEnv, an_unsupported_override_of_vector_instructions_shows) {
+  const Outcome out = run_nanhunt({"doctor", "--env", "--json"}, {.environment = {"NANHUNT_SIMD=avx9"}});
+  EXPECT_THAT(out.out, HasSubstr("simd_override"));
+}
+
+TEST(DoctorEnv, a_run_besides_is_wrong_usage_and_so_is_neither) {
+  EXPECT_EQ(run_nanhunt({"doctor", "RUN", "--env"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"doctor", "--env", "--salvage", "x"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"doctor"}).status, 2);
+  EXPECT_EQ(run_nanhunt({"doctor", "--json"}).status, 2);
+  EXPECT_THAT(run_nanhunt({"doctor", "--help"}).out, HasSubstr("--env"));
+}
+
+}  // namespace
+}  // namespace nanhunt::cli
