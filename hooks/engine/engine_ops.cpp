@@ -103,7 +103,8 @@ class EngineOpRunner final : public hunt::OpRunner {
 
 hunt::Array array_of(const Tensor& tensor) {
   hunt::Array array{tensor.dtype(), tensor.sizes(), order_of(tensor), {}};
-  const Tensor dense = tensor.is_contiguous() ? tensor : tensor.clone();
+  const Tensor here = tensor.on(engine::Device{});
+  const Tensor dense = here.is_contiguous() ? here : here.clone();
   array.bytes.resize(static_cast<std::size_t>(dense.numel()) * dtype_size(array.dtype));
   if (!array.bytes.empty()) std::memcpy(array.bytes.data(), dense.raw(), array.bytes.size());
   return array;

@@ -9,6 +9,7 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/engine_ops.h"
+#include "hooks/engine/host_contents.h"
 #include "hooks/engine/origin_watch.h"
 #include "nanhunt/tensor_stats.h"
 #include "src/hunt/reference_optimizer.h"
@@ -25,7 +26,8 @@ constexpr std::uint32_t kComparedFurtherSteps = 10;
 constexpr std::uint32_t kAllowedSkips = 40;
 
 bool is_finite(const engine::Tensor& tensor) {
-  return !compute_stats(tensor.view(), StatsLevel::kFinite).any_nonfinite;
+  const ScopedHostContents contents;
+  return !compute_stats(host_view(tensor), StatsLevel::kFinite).any_nonfinite;
 }
 
 bool all_finite(const std::vector<engine::NamedTensor>& tensors) {

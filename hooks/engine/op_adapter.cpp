@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/op_adapter.h"
 
+#include "hooks/engine/host_contents.h"
+
 namespace nanhunt::hooks {
 
 ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents) {
   ValueView value;
   value.tensor = tensor.view();
-  if (!has_contents) value.tensor.data = nullptr;
+  if (!has_contents) {
+    value.tensor.data = nullptr;
+  } else if (!tensor.device().is_cpu()) {
+    try {
+      value.tensor = host_view(tensor);
+    } catch (...) {  // no memory, or the device is lost: then its contents are not seen
+    }
+  }
   value.storage = tensor.storage()->generation();
   value.version = version;
   value.offset = tensor.storage_offset();
@@ -15,6 +24,7 @@ ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_
 
 void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   if (paused_) return;
+  const ScopedHostContents contents;
   try {
     gather(call);
   } catch (...) {
@@ -45,6 +55,7 @@ void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::i
 
 void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   if (paused_ || !tensor.defined()) return;
+  const ScopedHostContents contents;
   recorder_.on_mark({step_, micro_batch_, kind, path, view_of(tensor, tensor.version())});
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/reading.h"
 
+#include "hooks/engine/host_contents.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -47,14 +49,20 @@ PlainNorm plain_norm(const float* values, std::int64_t count) {
 
 }  // namespace
 
-std::uint64_t checksum_of(const engine::Tensor& tensor) { return kernels::checksum_elements(tensor.view()); }
+std::uint64_t checksum_of(const engine::Tensor& tensor) {
+  const ScopedHostContents contents;
+  return kernels::checksum_elements(host_view(tensor));
+}
 
 bool is_finite(const engine::Tensor& tensor) {
-  return !is_floating(tensor.dtype()) || !compute_stats(tensor.view(), StatsLevel::kFinite).any_nonfinite;
+  if (!is_floating(tensor.dtype())) return true;
+  const ScopedHostContents contents;
+  return !compute_stats(host_view(tensor), StatsLevel::kFinite).any_nonfinite;
 }
 
 Reading read_norm(const engine::Tensor& tensor) {
-  if (tensor.dtype() == DType::kF32 && tensor.numel() <= kSmall && tensor.is_contiguous()) {
+  if (tensor.dtype() == DType::kF32 && tensor.numel() <= kSmall && tensor.is_contiguous() &&
+      tensor.device().is_cpu()) {
     const PlainNorm plain = plain_norm(tensor.data<float>(), tensor.numel());
     if (plain.finite) {
       return {.known = true,
@@ -64,7 +72,8 @@ Reading read_norm(const engine::Tensor& tensor) {
               .amax = static_cast<double>(plain.amax)};
     }
   }
-  const TensorStats stats = compute_stats(tensor.view(), StatsLevel::kSums);
+  const ScopedHostContents contents;
+  const TensorStats stats = compute_stats(host_view(tensor), StatsLevel::kSums);
   Reading reading{.known = true, .has_norm = true, .version = tensor.version()};
   reading.finite = stats.nonfinite() == 0;
   reading.nan = stats.nan > 0;
@@ -76,14 +85,16 @@ Reading read_norm(const engine::Tensor& tensor) {
 }
 
 Reading read_contents(const engine::Tensor& tensor) {
+  const ScopedHostContents contents;
   Reading reading{.known = true, .version = tensor.version()};
   reading.checksum = checksum_of(tensor);
   reading.finite = is_finite(tensor);
-  if (!reading.finite) reading.nan = compute_stats(tensor.view(), StatsLevel::kSums).nan > 0;
+  if (!reading.finite) reading.nan = compute_stats(host_view(tensor), StatsLevel::kSums).nan > 0;
   return reading;
 }
 
 Reading read_all(const engine::Tensor& tensor) {
+  const ScopedHostContents contents;
   Reading reading = read_norm(tensor);
   reading.checksum = checksum_of(tensor);
   return reading;

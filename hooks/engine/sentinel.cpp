@@ -2,6 +2,8 @@
 // What is looked at in every step; sentinel_trip.cpp has what follows when it is bad.
 #include "hooks/engine/sentinel.h"
 
+#include "hooks/engine/host_contents.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -267,11 +269,12 @@ void Sentinel::audit() {
     const engine::Tensor& parameter = parameters_[i].tensor;
     Audited& audited = audited_[i];
     if (versions_of(i) != audited.versions || parameters_[i].changed) audited.memory = {};
+    const ScopedHostContents contents;
     hunt::PreAuditInput input;
-    input.grad = parameter.grad().view();
-    input.param = audited.master.defined() ? audited.master.view() : parameter.view();
-    if (audited.first.defined()) input.first = audited.first.view();
-    if (audited.second.defined()) input.second = audited.second.view();
+    input.grad = host_view(parameter.grad());
+    input.param = host_view(audited.master.defined() ? audited.master : parameter);
+    if (audited.first.defined()) input.first = host_view(audited.first);
+    if (audited.second.defined()) input.second = host_view(audited.second);
     if (audited.master.defined()) input.copied_to = parameter.dtype();
     input.step = counts[i] + 1;
     input.grad_amax = gradients_[i].amax;
@@ -296,7 +299,8 @@ void Sentinel::look_for_the_impossible() {
     if (parameters_[i].last.finite || audited.proved_in != step_) continue;
     const auto look = [&](const engine::Tensor& tensor, double bound, bool may_be_negative) {
       if (!tensor.defined()) return;
-      const TensorStats stats = compute_stats(tensor.view(), StatsLevel::kCounts);
+      const ScopedHostContents contents;
+      const TensorStats stats = compute_stats(host_view(tensor), StatsLevel::kCounts);
       const bool possible = stats.nonfinite() == 0 && !(stats.amax > bound * kRounding) &&
                             (may_be_negative || !(stats.min < 0));
       if (possible) return;

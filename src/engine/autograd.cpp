@@ -26,7 +26,7 @@ class BackwardPass {
   explicit BackwardPass(const std::vector<Tensor>* wanted) : wanted_(wanted) {}
 
   void run(const Tensor& loss, double seed) {
-    const Tensor gradient = Tensor::full(loss.sizes(), seed, loss.dtype());
+    const Tensor gradient = Tensor::full(loss.sizes(), seed, loss.dtype(), loss.device());
     const Edge start{.slot = "loss",
                      .sizes = loss.sizes(),
                      .dtype = loss.dtype(),

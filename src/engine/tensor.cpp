@@ -4,18 +4,21 @@
 #include <fmt/format.h>
 
 #include "nanhunt/engine/autograd.h"
+#include "src/engine/backend.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
 namespace nanhunt::engine {
 namespace {
 
-Tensor allocate(Shape sizes, DType dtype, Storage::Contents contents = Storage::Contents::kUndefined) {
+Tensor allocate(Shape sizes, DType dtype, const Device& device = {},
+                Storage::Contents contents = Storage::Contents::kUndefined) {
   const auto n = static_cast<std::size_t>(numel_of(sizes));
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(n, dtype_size(dtype), &bytes)) fail("tensor", "at most 2^40 bytes", describe(sizes));
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>(bytes, contents);
+  impl->storage = std::make_shared<Storage>(bytes, contents, device);
   impl->dtype = dtype;
   impl->strides = contiguous_strides(sizes);
   impl->sizes = std::move(sizes);
@@ -29,14 +32,20 @@ const TensorImpl& get(const Tensor& tensor) {
 
 }  // namespace
 
-Tensor Tensor::zeros(Shape sizes, DType dtype) {
-  return allocate(std::move(sizes), dtype, Storage::Contents::kZero);
+Tensor Tensor::zeros(Shape sizes, DType dtype, const Device& device) {
+  return allocate(std::move(sizes), dtype, device, Storage::Contents::kZero);
 }
 
-Tensor Tensor::empty(Shape sizes, DType dtype) { return allocate(std::move(sizes), dtype); }
+Tensor Tensor::empty(Shape sizes, DType dtype, const Device& device) {
+  return allocate(std::move(sizes), dtype, device);
+}
 
-Tensor Tensor::full(Shape sizes, double value, DType dtype) {
-  Tensor out = allocate(std::move(sizes), dtype);
+Tensor Tensor::full(Shape sizes, double value, DType dtype, const Device& device) {
+  Tensor out = allocate(std::move(sizes), dtype, device);
+  if (!device.is_cpu()) {
+    device_copy(out, full({}, value, dtype));
+    return out;
+  }
   const std::size_t size = dtype_size(dtype);
   auto* at = static_cast<std::byte*>(out.raw());
   for (std::int64_t i = 0, n = out.numel(); i < n; ++i, at += size) store_from_f64(dtype, at, value);
@@ -69,6 +78,7 @@ Tensor Tensor::from_indices(std::span<const std::int64_t> values, Shape sizes) {
 }
 
 DType Tensor::dtype() const { return get(*this).dtype; }
+const Device& Tensor::device() const { return get(*this).storage->device(); }
 const Shape& Tensor::sizes() const { return get(*this).sizes; }
 const Shape& Tensor::strides() const { return get(*this).strides; }
 std::int64_t Tensor::size(int dim) const {
@@ -83,17 +93,23 @@ std::uint32_t Tensor::version() const { return get(*this).storage->version(); }
 
 TensorView Tensor::view() const {
   const TensorImpl& impl = get(*this);
-  return {.data = raw(), .dtype = impl.dtype, .sizes = impl.sizes, .strides = impl.strides};
+  const void* data = device().is_cpu() ? raw() : nullptr;
+  return {.data = data, .dtype = impl.dtype, .sizes = impl.sizes, .strides = impl.strides};
 }
 
 void* Tensor::raw() { return const_cast<void*>(std::as_const(*this).raw()); }
 const void* Tensor::raw() const {
   const TensorImpl& impl = get(*this);
+  if (!impl.storage->device().is_cpu()) {
+    fail("tensor", "contents on the CPU (move it with on(), or use an op that this device has)",
+         describe(*this) + " on " + describe(impl.storage->device()));
+  }
   return impl.storage->data() + static_cast<std::size_t>(impl.offset) * dtype_size(impl.dtype);
 }
 
 double Tensor::item() const {
   if (numel() != 1) fail("item", "a tensor of one element", describe(*this));
+  if (!device().is_cpu()) return at(0);
   return load_as_f64(dtype(), raw());
 }
 
@@ -107,10 +123,16 @@ double Tensor::at(std::int64_t flat_index) const {
     flat_index /= sizes()[d];
   }
   const auto size = static_cast<std::int64_t>(dtype_size(dtype()));
+  if (!device().is_cpu()) {
+    std::byte element[sizeof(double)];
+    backend_of(device()).to_host(element, storage()->data() + (storage_offset() + offset) * size, dtype_size(dtype()));
+    return load_as_f64(dtype(), element);
+  }
   return load_as_f64(dtype(), static_cast<const std::byte*>(raw()) + offset * size);
 }
 
 std::vector<double> Tensor::to_vector() const {
+  if (!device().is_cpu()) return on(Device{}).to_vector();
   std::vector<double> values(static_cast<std::size_t>(numel()));
   const Reader<double> reader(*this, sizes(), dtype());
   double buffer[kChunk];
@@ -122,9 +144,45 @@ std::vector<double> Tensor::to_vector() const {
 }
 
 Tensor Tensor::clone() const {
-  Tensor out = allocate(sizes(), dtype());
+  Tensor out = allocate(sizes(), dtype(), device());
   copy_elements(out, *this);
   return out;
+}
+
+Tensor Tensor::on(const Device& device) const {
+  if (this->device() == device) return *this;
+  const Tensor dense = is_contiguous() ? *this : clone();
+  Tensor out = allocate(sizes(), dtype(), device);
+  const std::size_t size = dtype_size(dtype()), bytes = static_cast<std::size_t>(numel()) * size;
+  if (bytes == 0) return out;
+  const std::byte* from = dense.storage()->data() + static_cast<std::size_t>(dense.storage_offset()) * size;
+  if (device.is_cpu()) {
+    backend_of(this->device()).to_host(out.storage()->data(), from, bytes);
+  } else if (this->device().is_cpu()) {
+    backend_of(device).to_device(out.storage()->data(), from, bytes);
+    if (dtype() == DType::kI64) {
+      std::shared_ptr<std::int64_t[]> copy(new std::int64_t[static_cast<std::size_t>(numel())]);
+      std::copy_n(dense.data<std::int64_t>(), numel(), copy.get());
+      out.storage()->remembered_ = std::move(copy);
+    }
+  } else {
+    const Tensor here = on(Device{});
+    backend_of(device).to_device(out.storage()->data(), here.raw(), bytes);
+  }
+  return out;
+}
+
+std::vector<std::int64_t> Tensor::to_indices() const {
+  if (dtype() != DType::kI64) fail("to_indices", "an int64 tensor", describe(*this));
+  if (!device().is_cpu() && is_contiguous()) {
+    if (const std::int64_t* known = storage()->remembered(); known != nullptr) {
+      return {known + storage_offset(), known + storage_offset() + numel()};
+    }
+  }
+  const Tensor here = on(Device{});
+  const Tensor dense = here.is_contiguous() ? here : here.clone();
+  const auto* values = dense.data<std::int64_t>();
+  return {values, values + dense.numel()};
 }
 
 Tensor Tensor::detach() const { return make_view(*this, sizes(), strides(), storage_offset()); }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nanhunt/engine/hooks.h"
+#include "src/engine/backend.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/trainer_impl.h"
 
@@ -16,16 +17,25 @@ namespace {
 
 std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
 
+bool holds(const Storage& storage, const std::vector<std::byte>& contents) {
+  if (storage.device().is_cpu()) return std::memcmp(storage.data(), contents.data(), contents.size()) == 0;
+  std::vector<std::byte> present(storage.bytes());
+  storage.read(present.data());
+  return present == contents;
+}
+
 void write_bytes(const Tensor& tensor, const std::vector<std::byte>& contents) {
   Storage& storage = *tensor.storage();
-  if (std::memcmp(storage.data(), contents.data(), contents.size()) == 0) return;
-  std::memcpy(storage.data(), contents.data(), contents.size());
+  if (holds(storage, contents)) return;
+  storage.write(contents.data());
   storage.bump_version();
 }
 
 std::vector<std::byte> bytes_of(const Tensor& tensor) {
   const Storage& storage = *tensor.storage();
-  return {storage.data(), storage.data() + storage.bytes()};
+  std::vector<std::byte> bytes(storage.bytes());
+  storage.read(bytes.data());
+  return bytes;
 }
 
 // The whole floating-point environment, with its sticky flags.
@@ -131,16 +141,31 @@ void OptimizerCopy::take(const Optimizer& optimizer) {
   }
   for (Part& part : parts_) {
     const Storage& storage = *part.tensor.storage();
-    part.contents.assign(storage.data(), storage.data() + storage.bytes());
+    if (storage.device().is_cpu()) {
+      part.contents.assign(storage.data(), storage.data() + storage.bytes());
+    } else {
+      if (!part.shadow) part.shadow = std::make_shared<Storage>(storage.bytes(), Storage::Contents::kUndefined, storage.device());
+      backend_of(storage.device()).on_device(part.shadow->data(), storage.data(), storage.bytes());
+    }
     part.version = storage.version();
   }
   step_counts_ = optimizer.step_counts();
   taken_ = true;
 }
 
+void OptimizerCopy::Part::put_back() const {
+  if (!shadow) {
+    write_bytes(tensor, contents);
+    return;
+  }
+  Storage& storage = *tensor.storage();
+  backend_of(storage.device()).on_device(storage.data(), shadow->data(), storage.bytes());
+  storage.bump_version();
+}
+
 std::size_t OptimizerCopy::bytes() const {
   std::size_t sum = 0;
-  for (const Part& part : parts_) sum += part.contents.size();
+  for (const Part& part : parts_) sum += part.contents.size() + (part.shadow ? part.shadow->bytes() : 0);
   return sum;
 }
 
@@ -216,7 +241,7 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     const ScopedModule module("");
     go_to_start(run);
     if (run.optimizer_ran) {
-      for (const OptimizerCopy::Part& part : before->parts_) write_bytes(part.tensor, part.contents);
+      for (const OptimizerCopy::Part& part : before->parts_) part.put_back();
       run.optimizer->set_step_counts(before->step_counts_);
     }
     out.result.step = run.start.step;

@@ -56,6 +56,17 @@ TEST(Usage, an_unknown_verb_is_told_with_the_known_ones) {
   EXPECT_THAT(run.err, HasSubstr("report, check"));
 }
 
+TEST(Usage, a_device_that_cannot_be_used_is_told_with_the_reason) {
+  const Outcome unknown = run_nanhunt({"train", "adam-eps", "--level", "off", "--device", "gpu"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("train: there is no device 'gpu'. Say cpu, cuda or cuda:N."));
+  // No machine has so many: without a GPU, a driver or a CUDA build the reason is another, and it is always there.
+  const Outcome missing = run_nanhunt({"train", "adam-eps", "--level", "off", "--device", "cuda:999"});
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_EQ(missing.out, "");
+  EXPECT_THAT(missing.err, ::testing::ContainsRegex("train: cuda:999 cannot be used: .+\\."));
+}
+
 TEST(Usage, an_unknown_option_is_wrong_usage_and_names_the_help) {
   for (const char* verb : kVerbs) {
     std::vector<std::string> words = {verb, "RUN", "--no-such-option"};

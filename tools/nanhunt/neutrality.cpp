@@ -58,20 +58,25 @@ void add_number(Left& left, std::string name, std::uint64_t bits) {
   left.parts.push_back({std::move(name), std::move(bytes)});
 }
 
+std::vector<std::byte> bytes_of(const engine::Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.storage()->bytes());
+  tensor.storage()->read(bytes.data());
+  return bytes;
+}
+
 Left train(engine::Trainer& trainer, std::uint32_t steps) {
   Left left;
   for (std::uint32_t i = 0; i < steps; ++i) left.losses.push_back(std::bit_cast<std::uint64_t>(trainer.step().loss));
   const auto add = [&](const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) {
-      const engine::Storage& storage = *tensor.storage();
-      left.parts.push_back({path, {storage.data(), storage.data() + storage.bytes()}});
+      left.parts.push_back({path, bytes_of(tensor)});
     }
   };
   add(trainer.model().named_parameters());
   for (const auto& [path, tensor] : trainer.model().named_parameters()) {
     Left::Part part{.name = "gradient of " + path, .bytes = {}};
     if (const engine::Tensor& grad = tensor.grad(); grad.defined()) {
-      part.bytes.assign(grad.storage()->data(), grad.storage()->data() + grad.storage()->bytes());
+      part.bytes = bytes_of(grad);
     }
     left.parts.push_back(std::move(part));
   }

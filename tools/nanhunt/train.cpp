@@ -134,6 +134,7 @@ class TrainVerb final : public Verb {
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
+    app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
@@ -167,6 +168,7 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (Status usable = choose_device(); !usable) return fail(usable);
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
@@ -191,7 +193,20 @@ class TrainVerb final : public Verb {
     config.seed = seed_;
     config.rename_seed = rename_seed_;
     config.fix = fix.empty() ? changed_by_ : fix;
+    config.device = device_;
     return config;
+  }
+
+  Status choose_device() {
+    const std::optional<engine::Device> device = engine::parse_device(device_name_);
+    if (!device) {
+      return {StatusCode::kUsage, "train: there is no device '" + device_name_ + "'. Say cpu, cuda or cuda:N."};
+    }
+    if (const std::string why = engine::why_unusable(*device); !why.empty()) {
+      return {StatusCode::kUsage, "train: " + describe(*device) + " cannot be used: " + why + "."};
+    }
+    device_ = *device;
+    return {};
   }
 
   // A scenario knows one change at a time.
@@ -305,7 +320,7 @@ class TrainVerb final : public Verb {
     RunInfo info = make_run_info();
     info.command = {"nanhunt", "train", scenario.name};
     info.framework = "nanhunt-engine " + std::string(version());
-    info.device = "cpu";
+    info.device = engine::device_details(device_);
     info.level = level_;
     info.scenario = scenario.name;
     info.dtypes = scenario.dtypes;
@@ -316,7 +331,8 @@ class TrainVerb final : public Verb {
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_;
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu";
+  engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;
   std::uint32_t max_trace_mb_ = 0;

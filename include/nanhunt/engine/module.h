@@ -31,6 +31,7 @@ class Module {
   // Streams that forward draws from, depth first: their positions are part of what a replay restores.
   std::vector<RandomStream*> random_streams() const;
   void to(DType dtype);  // floating parameters and buffers, in place (before optimizers are made)
+  void to(const Device& device);  // parameters and buffers, in place (before optimizers are made)
   void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
   bool training() const { return training_; }
   // Sets the dotted path of this module and of all below. A root starts as "", children follow their parents.

@@ -27,7 +27,10 @@ class RandomStream {
   double uniform(double low, double high);   // [low, high)
   double normal();                           // Box-Muller in double, four words
   std::uint64_t below(std::uint64_t bound);  // [0, bound), unbiased; bound > 0
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t stream() const { return stream_; }
   std::uint64_t position() const { return position_; }
+  void skip(std::uint64_t words);  // as if so many had been drawn
   void seek(std::uint64_t position) { position_ = position; }
 
  private:

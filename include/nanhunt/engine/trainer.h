@@ -49,7 +49,8 @@ struct StepResult {
 
 class Observer;
 
-// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again.
+// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again. What
+// lies on a device is copied there, and taking it waits for nothing.
 class OptimizerCopy {
  public:
   void take(const Optimizer& optimizer);
@@ -60,8 +61,10 @@ class OptimizerCopy {
   friend class Trainer;  // and its Impl
   struct Part {
     Tensor tensor;  // of the run
-    std::vector<std::byte> contents;
+    std::vector<std::byte> contents;  // of a tensor on the CPU
     std::uint32_t version = 0;
+    std::shared_ptr<Storage> shadow = {};  // of one on a device, there
+    void put_back() const;
   };
   bool taken_ = false;
   std::size_t parameters_ = 0;  // come first

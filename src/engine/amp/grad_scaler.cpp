@@ -95,11 +95,21 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   const auto inv_scale = static_cast<float>(1 / static_cast<double>(*scale_.data<float>()));
   const ScopedPhase phase(Phase::kUnscale);
   const NoGradGuard no_grad;
+  Tensor found_on_device;
   for (const auto& [path, parameter] : optimizer.parameters()) {
     Tensor grad = parameter.grad();
     if (!grad.defined()) continue;
     const ScopedModule module(path);
+    if (!grad.device().is_cpu()) {
+      if (!found_on_device.defined()) found_on_device = Tensor::zeros({1}, DType::kI32, grad.device());
+      amp::check_and_unscale_(grad, inv_scale, found_on_device);
+      continue;
+    }
     const bool found = amp::check_and_unscale_(grad, inv_scale);
+    state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
+  }
+  if (found_on_device.defined()) {  // one read for all of them: the scaler's own, with or without observers
+    const bool found = found_on_device.item() != 0;
     state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
   }
   state.stage = Stage::kUnscaled;

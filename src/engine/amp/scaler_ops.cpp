@@ -22,6 +22,13 @@ bool check_and_unscale_(Tensor& grad, float inv_scale) {
   return found_inf;
 }
 
+void check_and_unscale_(Tensor& grad, float inv_scale, const Tensor& found) {
+  constexpr std::string_view kOp = "_amp_foreach_non_finite_check_and_unscale_";
+  expect_floating(kOp, grad, "self");
+  device_unscale(grad, inv_scale, found);
+  finish_in_place(kOp, op_math(grad.dtype()), grad, {}, {{"inv_scale", inv_scale}});
+}
+
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,
                    double backoff_factor, std::int64_t growth_interval) {
   float& value = *scale.data<float>();

@@ -127,6 +127,17 @@ void Module::to(DType dtype) {
   for (auto& [name, child] : children_) child->to(dtype);
 }
 
+void Module::to(const Device& device) {
+  auto move = [&device](Tensor& tensor) {
+    if (tensor.device() == device) return;
+    Tensor moved = tensor.on(device);
+    tensor = std::move(moved.set_requires_grad(tensor.requires_grad()));
+  };
+  for (auto& [name, tensor] : parameters_) move(*tensor);
+  for (auto& [name, tensor] : buffers_) move(*tensor);
+  for (auto& [name, child] : children_) child->to(device);
+}
+
 void Module::train(bool on) {
   training_ = on;
   for (auto& [name, child] : children_) child->train(on);

@@ -5,6 +5,7 @@
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/dense.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -162,6 +163,7 @@ Channels check(const Arguments& a, bool training) {
 
 Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
                   Tensor& running_var, bool training, double momentum, double eps) {
+  expect_cpu(kOp, {&input, &weight, &bias, &running_mean, &running_var});
   const Arguments arguments{input, weight, bias, running_mean, running_var, momentum, eps};
   const Channels s = check(arguments, training);
   const DType compute = op_math(input.dtype());

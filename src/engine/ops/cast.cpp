@@ -8,7 +8,7 @@ namespace nanhunt::engine {
 namespace {
 
 Tensor convert(const Tensor& self, DType dtype) {
-  Tensor out = Tensor::empty(self.sizes(), dtype);
+  Tensor out = Tensor::empty(self.sizes(), dtype, self.device());
   copy_elements(out, self);
   return out;
 }

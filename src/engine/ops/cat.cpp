@@ -3,6 +3,7 @@
 #include <array>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -51,11 +52,16 @@ Plan check(const std::vector<Tensor>& tensors, int dim) {
   return plan;
 }
 
+Device device_of(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors) common_device("cat", {&tensors[0], &tensor});
+  return tensors[0].device();
+}
+
 }  // namespace
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   const Plan plan = check(tensors, dim);
-  const Tensor out = Tensor::empty(plan.sizes, plan.dtype);
+  const Tensor out = Tensor::empty(plan.sizes, plan.dtype, device_of(tensors));
   std::vector<Arg> inputs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     copy_elements(part(out, plan.dim, plan.starts[i], tensors[i].size(plan.dim)), tensors[i]);
@@ -69,7 +75,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
                     if (!edge.wanted()) continue;
                     const Tensor mine =
                         part(g, plan.dim, plan.starts[i], edge.sizes[static_cast<std::size_t>(plan.dim)]);
-                    gradients[i] = Tensor::empty(edge.sizes, edge.dtype);
+                    gradients[i] = Tensor::empty(edge.sizes, edge.dtype, g.device());
                     copy_elements(gradients[i], mine);
                   }
                   return gradients;

@@ -8,6 +8,7 @@
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/blas.h"
 #include "src/engine/ops/dense.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/unfold.h"
 
 namespace nanhunt::engine {
@@ -140,6 +141,7 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std
         [=](const Tensor& x, const Tensor& w, const Tensor& b) { return conv2d(x, w, b, stride, padding); }, input,
         weight, bias);
   }
+  expect_cpu("convolution", {&input, &weight, &bias});
   const Convolution conv = check(input, weight, bias, stride, padding);
   std::vector<Arg> inputs{{"input", &input}, {"weight", &weight}};
   if (bias.defined()) inputs.push_back({"bias", &bias});

@@ -69,8 +69,7 @@ Tensor expand(const Tensor& self, Shape sizes) {
   const Tensor out = make_view(self, std::move(sizes), std::move(strides), self.storage_offset());
   return finish("expand", self.dtype(), out, {{"self", &self}}, {}, {},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  return {map_gradient(
-                      node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g)};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g)};
                 });
 }
 

@@ -11,9 +11,14 @@ namespace nanhunt::engine {
 namespace {
 
 // One word of the stream per element, in row-major order.
-Tensor draw_mask(const Shape& sizes, double p, RandomStream& random) {
-  Tensor mask = Tensor::empty(sizes, DType::kBool);
+Tensor draw_mask(const Shape& sizes, double p, RandomStream& random, const Device& device) {
+  Tensor mask = Tensor::empty(sizes, DType::kBool, device);
   const auto dropped = static_cast<std::uint64_t>(p * 0x1p32);  // words below it
+  if (!device.is_cpu()) {
+    device_dropout_mask(mask, random.seed(), random.stream(), random.position(), dropped);
+    random.skip(static_cast<std::uint64_t>(mask.numel()));
+    return mask;
+  }
   auto* kept = mask.data<std::uint8_t>();
   for (std::int64_t i = 0, n = mask.numel(); i < n; ++i) kept[i] = random.next_u32() >= dropped ? 1 : 0;
   return mask;
@@ -25,8 +30,8 @@ Tensor dropout(const Tensor& input, double p, RandomStream& random) {
   expect_floating("native_dropout", input, "input");
   if (!(p >= 0 && p <= 1)) fail("native_dropout", "p in [0, 1]", fmt::format("{}", p));
   const double scale = p == 1 ? 0 : 1 / (1 - p);
-  const Tensor mask = draw_mask(input.sizes(), p, random);
-  const auto apply = [scale](auto x, auto kept) { return x * kept * cast_like(x, scale); };
+  const Tensor mask = draw_mask(input.sizes(), p, random, input.device());
+  const formulas::DropoutScale apply{scale};
   return finish(
       "native_dropout", op_math(input.dtype()), map(input.sizes(), input.dtype(), apply, input, mask),
       {{"input", &input}}, {{"p", p}, {"scale", scale}}, {{"mask", &mask, ArgRole::kMask}},

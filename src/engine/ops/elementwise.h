@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The elementwise driver: a functor over op math values, applied chunk by chunk to broadcast, strided
-// operands of any dtype. The functor is generic over float and double; scalars go through cast_like. One with a member
-// chunk(out, count, inputs...) for float computes whole chunks itself.
+// operands of any dtype. The functor is generic over float and double. One with a member chunk(out, count, inputs...) for
+// float computes whole chunks itself. A formula of kernels/cuda/formulas.h runs on devices too.
 #pragma once
 
 #include <array>
 #include <utility>
 
+#include "kernels/cuda/formulas.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
 namespace nanhunt::engine {
+
+namespace formulas = kernels::cuda;
 
 // A scalar argument in the op math type of `like`.
 template <typename T>
@@ -50,6 +54,15 @@ void for_chunks(const Shape& shape, DType common, F f, Target target, Emit emit,
 // the inputs (in place), but must not overlap them otherwise.
 template <typename F, typename... Tensors>
 void map_into(const Tensor& out, DType common, F f, const Tensors&... inputs) {
+  if (!on_cpu(out)) {
+    if constexpr (requires { typename F::Formula; }) {
+      const Tensor* const list[] = {&inputs...};
+      device_map(out, common, formula_call(f), list);
+    } else {
+      expect_cpu("map", {&out});
+    }
+    return;
+  }
   const auto run = [&]<typename T>(T) {
     const Writer<T> writer(out);
     detail::for_chunks<T>(
@@ -63,7 +76,7 @@ void map_into(const Tensor& out, DType common, F f, const Tensors&... inputs) {
 // A new tensor of `common` (the result's dtype) and `shape`.
 template <typename F, typename... Tensors>
 Tensor map(const Shape& shape, DType common, F f, const Tensors&... inputs) {
-  Tensor out = Tensor::empty(shape, common);
+  Tensor out = Tensor::empty(shape, common, common_device("map", {&inputs...}));
   map_into(out, common, f, inputs...);
   return out;
 }
@@ -74,6 +87,10 @@ template <typename F, typename... Tensors>
 Tensor map_gradient(const Edge& edge, const Shape& shape, DType common, F f, const Tensors&... inputs) {
   if (!edge.wanted()) return {};
   if (edge.sizes == shape && edge.dtype == common) return map(shape, common, f, inputs...);
+  if (!common_device("map", {&inputs...}).is_cpu()) {
+    const Tensor* const list[] = {&inputs...};
+    return device_gradient_sum(edge.sizes, edge.dtype, shape, common, formula_call(f), list);
+  }
   const auto run = [&]<typename T>(T) {
     Summer<T> sums(shape, edge.sizes);
     detail::for_chunks<T>(

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // add, sub, mul, div (by tensor or scalar), addcmul, addcdiv, pow. Backward formulas are those of eager PyTorch.
-#include <cmath>
-
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
@@ -42,53 +40,25 @@ Plan plan(std::string_view op, const Tensor& self, const Tensor& tensor1, const 
 Tensor add_scaled(std::string_view op, const Tensor& self, const Tensor& other, double alpha, double sign) {
   const Plan p = plan(op, self, other);
   const double factor = sign * alpha;
-  Tensor out = factor == 1 ? map(
-                                 p.shape, p.dtype, [](auto a, auto b) { return a + b; }, self, other)
-               : factor == -1 ? map(
-                                    p.shape, p.dtype, [](auto a, auto b) { return a - b; }, self, other)
-                              : map(
-                                    p.shape, p.dtype, [factor](auto a, auto b) { return a + cast_like(a, factor) * b; },
-                                    self, other);
-  return finish(
-      op, op_math(p.dtype), std::move(out), {{"self", &self}, {"other", &other}}, {{"alpha", alpha}}, {},
-      [factor](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-        return {map_gradient(
-                    node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
-                map_gradient(
-                    node.edges[1], g.sizes(), node.dtype, [factor](auto x) { return cast_like(x, factor) * x; }, g)};
-      });
-}
-
-// f(self, scalar) with gradient df(grad, scalar).
-template <typename F, typename Gradient>
-Tensor with_scalar(std::string_view op, const Tensor& self, double other, F f, Gradient df) {
-  expect_floating(op, self, "self");
-  return finish(op, op_math(self.dtype()),
-                map(
-                    self.sizes(), self.dtype(), [=](auto x) { return f(x, cast_like(x, other)); }, self),
-                {{"self", &self}}, {{"other", other}}, {},
-                [df, other](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  return {map_gradient(
-                      node.edges[0], g.sizes(), node.dtype, [=](auto x) { return df(x, cast_like(x, other)); }, g)};
+  Tensor out = factor == 1    ? map(p.shape, p.dtype, formulas::Add{}, self, other)
+               : factor == -1 ? map(p.shape, p.dtype, formulas::Subtract{}, self, other)
+                              : map(p.shape, p.dtype, formulas::AddScaled{factor}, self, other);
+  return finish(op, op_math(p.dtype), std::move(out), {{"self", &self}, {"other", &other}}, {{"alpha", alpha}}, {},
+                [factor](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::NumberTimes{factor}, g)};
                 });
 }
 
-// The exponents that eager kernels compute without pow; the others go through pow.
-struct Power {
-  double exponent;
-  template <typename T>
-  T operator()(T x) const {
-    if (exponent == 0) return T{1};
-    if (exponent == 1) return x;
-    if (exponent == 0.5) return std::sqrt(x);
-    if (exponent == -0.5) return T{1} / std::sqrt(x);
-    if (exponent == 2) return x * x;
-    if (exponent == 3) return x * x * x;
-    if (exponent == -1) return T{1} / x;
-    if (exponent == -2) return T{1} / (x * x);
-    return std::pow(x, static_cast<T>(exponent));
-  }
-};
+// f(self), which knows the scalar, with gradient df(grad).
+template <typename F, typename Gradient>
+Tensor with_scalar(std::string_view op, const Tensor& self, double other, F f, Gradient df) {
+  expect_floating(op, self, "self");
+  return finish(op, op_math(self.dtype()), map(self.sizes(), self.dtype(), f, self), {{"self", &self}},
+                {{"other", other}}, {}, [df](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, df, g)};
+                });
+}
 
 }  // namespace
 
@@ -97,33 +67,24 @@ Tensor sub(const Tensor& self, const Tensor& other, double alpha) { return add_s
 
 Tensor mul(const Tensor& self, const Tensor& other) {
   const Plan p = plan("mul", self, other);
-  return finish("mul", op_math(p.dtype),
-                map(
-                    p.shape, p.dtype, [](auto a, auto b) { return a * b; }, self, other),
+  return finish("mul", op_math(p.dtype), map(p.shape, p.dtype, formulas::Multiply{}, self, other),
                 {{"self", &self}, {"other", &other}}, {},
                 {{"self", saved_for(other, self)}, {"other", saved_for(self, other)}},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
-                  const auto product = [](auto x, auto y) { return x * y; };
-                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, product, g, b),
-                          map_gradient(node.edges[1], g.sizes(), node.dtype, product, g, a)};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Multiply{}, g, b),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::Multiply{}, g, a)};
                 });
 }
 
 Tensor div(const Tensor& self, const Tensor& other) {
   const Plan p = plan("div", self, other);
-  return finish("div", op_math(p.dtype),
-                map(
-                    p.shape, p.dtype, [](auto a, auto b) { return a / b; }, self, other),
+  return finish("div", op_math(p.dtype), map(p.shape, p.dtype, formulas::Divide{}, self, other),
                 {{"self", &self}, {"other", &other}}, {}, {{"self", saved_for(other, self)}, {"other", &other}},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
-                  return {map_gradient(
-                              node.edges[0], g.sizes(), node.dtype, [](auto x, auto y) { return x / y; }, g, b),
-                          // Divides twice, as eager does: b * b would underflow earlier.
-                          map_gradient(
-                              node.edges[1], g.sizes(), node.dtype,
-                              [](auto x, auto n, auto d) { return -x * ((n / d) / d); }, g, a, b)};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Divide{}, g, b),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::DivideGradient{}, g, a, b)};
                 });
 }
 
@@ -134,16 +95,13 @@ Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
   }
   const Plan p = plan("addcmul", self, tensor1, tensor2);
   return finish("addcmul", op_math(p.dtype),
-                map(
-                    p.shape, p.dtype, [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a * b; }, self,
-                    tensor1, tensor2),
+                map(p.shape, p.dtype, formulas::AddProduct{value}, self, tensor1, tensor2),
                 {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},
                 {{"tensor1", saved_for(tensor2, tensor1)}, {"tensor2", saved_for(tensor1, tensor2)}},
                 [value](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
-                  const auto product = [value](auto x, auto y) { return x * (y * cast_like(y, value)); };
-                  return {map_gradient(
-                              node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
+                  const formulas::ProductGradient product{value};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
                           map_gradient(node.edges[1], g.sizes(), node.dtype, product, g, b),
                           map_gradient(node.edges[2], g.sizes(), node.dtype, product, g, a)};
                 });
@@ -156,22 +114,15 @@ Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
   }
   const Plan p = plan("addcdiv", self, tensor1, tensor2);
   return finish("addcdiv", op_math(p.dtype),
-                map(
-                    p.shape, p.dtype, [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a / b; }, self,
-                    tensor1, tensor2),
+                map(p.shape, p.dtype, formulas::AddQuotient{value}, self, tensor1, tensor2),
                 {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},
                 {{"tensor1", saved_for(tensor2, tensor1)}, {"tensor2", &tensor2}},
                 [value](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
-                  return {map_gradient(
-                              node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
-                          map_gradient(
-                              node.edges[1], g.sizes(), node.dtype,
-                              [value](auto x, auto d) { return x * (cast_like(x, value) / d); }, g, b),
-                          map_gradient(
-                              node.edges[2], g.sizes(), node.dtype,
-                              [value](auto x, auto n, auto d) { return -x * ((cast_like(x, value) * n) / (d * d)); }, g,
-                              a, b)};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::NumeratorGradient{value}, g, b),
+                          map_gradient(node.edges[2], g.sizes(), node.dtype, formulas::DenominatorGradient{value}, g, a,
+                                       b)};
                 });
 }
 
@@ -181,33 +132,29 @@ Tensor pow(const Tensor& self, double exponent) {
         "pow", [exponent](const Tensor& x) { return pow(x, exponent); }, self);
   }
   expect_floating("pow", self, "self");
-  return finish("pow", op_math(self.dtype()), map(self.sizes(), self.dtype(), Power{exponent}, self), {{"self", &self}},
-                {{"exponent", exponent}}, {{"self", &self}},
+  return finish("pow", op_math(self.dtype()), map(self.sizes(), self.dtype(), formulas::Power{exponent}, self),
+                {{"self", &self}}, {{"exponent", exponent}}, {{"self", &self}},
                 [exponent](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   // A zero exponent gives zeros, whatever the gradient.
-                  if (exponent == 0) return {Tensor::zeros(g.sizes(), node.dtype)};
-                  return {map_gradient(
-                      node.edges[0], g.sizes(), node.dtype,
-                      [exponent](auto x, auto y) { return x * (cast_like(x, exponent) * Power{exponent - 1}(y)); }, g,
-                      node.saved[0].tensor)};
+                  if (exponent == 0) return {Tensor::zeros(g.sizes(), node.dtype, g.device())};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::PowerGradient{exponent}, g,
+                                       node.saved[0].tensor)};
                 });
 }
 
 Tensor add(const Tensor& self, double other) {
-  return with_scalar(
-      "add", self, other, [](auto x, auto s) { return x + s; }, [](auto g, auto) { return g; });
+  return with_scalar("add", self, other, formulas::AddNumber{other}, formulas::Identity{});
 }
 Tensor sub(const Tensor& self, double other) {
-  return with_scalar(
-      "sub", self, other, [](auto x, auto s) { return x - s; }, [](auto g, auto) { return g; });
+  return with_scalar("sub", self, other, formulas::SubtractNumber{other}, formulas::Identity{});
 }
 Tensor mul(const Tensor& self, double other) {
-  return with_scalar(
-      "mul", self, other, [](auto x, auto s) { return x * s; }, [](auto g, auto s) { return g * s; });
+  const formulas::MultiplyNumber times{other};
+  return with_scalar("mul", self, other, times, times);
 }
 Tensor div(const Tensor& self, double other) {
-  return with_scalar(
-      "div", self, other, [](auto x, auto s) { return x / s; }, [](auto g, auto s) { return g / s; });
+  const formulas::DivideNumber over{other};
+  return with_scalar("div", self, other, over, over);
 }
 Tensor div(double self, const Tensor& other) { return mul(reciprocal(other), self); }
 

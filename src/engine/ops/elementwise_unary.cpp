@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // neg, abs, reciprocal, exp, log, sqrt, rsqrt, relu, tanh, sigmoid, clamp.
-#include <cmath>
-#include <limits>
-
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/elementwise.h"
@@ -29,7 +26,7 @@ Tensor unary(std::string_view op, const Tensor& self, F f, Saves saves, Gradient
 
 Tensor neg(const Tensor& self) {
   expect_floating("neg", self, "self");
-  const auto negate = [](auto x) { return -x; };
+  const formulas::Negate negate;
   return finish("neg", op_math(self.dtype()), map(self.sizes(), self.dtype(), negate, self), {{"self", &self}}, {}, {},
                 [negate](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   return {map_gradient(node.edges[0], g.sizes(), node.dtype, negate, g)};
@@ -37,73 +34,48 @@ Tensor neg(const Tensor& self) {
 }
 
 Tensor abs(const Tensor& self) {
-  return unary(
-      "abs", self, [](auto x) { return std::fabs(x); }, Saves::kSelf,
-      // The sign of NaN is 0, as in eager.
-      [](auto g, auto x) { return g * cast_like(g, (x > 0) - (x < 0)); });
+  return unary("abs", self, formulas::Absolute{}, Saves::kSelf, formulas::AbsoluteGradient{});
 }
 
 Tensor reciprocal(const Tensor& self) {
   if (amp::intercepts()) return amp::run("reciprocal", reciprocal, self);
-  return unary(
-      "reciprocal", self, [](auto x) { return 1 / x; }, Saves::kResult, [](auto g, auto y) { return -g * (y * y); });
+  return unary("reciprocal", self, formulas::Reciprocal{}, Saves::kResult, formulas::ReciprocalGradient{});
 }
 
 Tensor exp(const Tensor& self) {
   if (amp::intercepts()) return amp::run("exp", exp, self);
-  return unary(
-      "exp", self, [](auto x) { return std::exp(x); }, Saves::kResult, [](auto g, auto y) { return g * y; });
+  return unary("exp", self, formulas::Exponential{}, Saves::kResult, formulas::Multiply{});
 }
 
 Tensor log(const Tensor& self) {
   if (amp::intercepts()) return amp::run("log", log, self);
-  return unary(
-      "log", self, [](auto x) { return std::log(x); }, Saves::kSelf, [](auto g, auto x) { return g / x; });
+  return unary("log", self, formulas::Logarithm{}, Saves::kSelf, formulas::Divide{});
 }
 
 Tensor sqrt(const Tensor& self) {
-  return unary(
-      "sqrt", self, [](auto x) { return std::sqrt(x); }, Saves::kResult, [](auto g, auto y) { return g / (2 * y); });
+  return unary("sqrt", self, formulas::SquareRoot{}, Saves::kResult, formulas::SquareRootGradient{});
 }
 
 Tensor rsqrt(const Tensor& self) {
   if (amp::intercepts()) return amp::run("rsqrt", rsqrt, self);
-  return unary(
-      "rsqrt", self, [](auto x) { return 1 / std::sqrt(x); }, Saves::kResult,
-      [](auto g, auto y) { return cast_like(g, -0.5) * g * (y * y * y); });
+  return unary("rsqrt", self, formulas::InverseRoot{}, Saves::kResult, formulas::InverseRootGradient{});
 }
 
 Tensor relu(const Tensor& self) {
-  return unary(
-      "relu", self, [](auto x) { return x < 0 ? decltype(x){0} : x; }, Saves::kResult,
-      // A NaN result is not <= 0: its gradient passes.
-      [](auto g, auto y) { return y <= 0 ? decltype(g){0} : g; }, ArgRole::kMask);
+  return unary("relu", self, formulas::Relu{}, Saves::kResult, formulas::ReluGradient{}, ArgRole::kMask);
 }
 
 Tensor tanh(const Tensor& self) {
-  return unary(
-      "tanh", self, [](auto x) { return std::tanh(x); }, Saves::kResult,
-      [](auto g, auto y) { return g * (1 - y * y); });
+  return unary("tanh", self, formulas::Tanh{}, Saves::kResult, formulas::TanhGradient{});
 }
 
 Tensor sigmoid(const Tensor& self) {
-  return unary(
-      "sigmoid", self, [](auto x) { return 1 / (1 + std::exp(-x)); }, Saves::kResult,
-      [](auto g, auto y) { return g * (1 - y) * y; });
+  return unary("sigmoid", self, formulas::Sigmoid{}, Saves::kResult, formulas::SigmoidGradient{});
 }
 
 Tensor clamp(const Tensor& self, double min, double max) {
-  return unary(
-      "clamp", self,
-      [=](auto x) {
-        const auto low = cast_like(x, min), high = cast_like(x, max);
-        if (std::isnan(low) || std::isnan(high)) return std::numeric_limits<decltype(x)>::quiet_NaN();
-        const auto raised = x < low ? low : x;
-        return raised > high ? high : raised;
-      },
-      Saves::kSelf,
-      [=](auto g, auto x) { return x >= cast_like(x, min) && x <= cast_like(x, max) ? g : decltype(g){0}; },
-      ArgRole::kMask, {{"min", min}, {"max", max}});
+  return unary("clamp", self, formulas::Clamp{min, max}, Saves::kSelf, formulas::ClampGradient{min, max},
+               ArgRole::kMask, {{"min", min}, {"max", max}});
 }
 
 }  // namespace nanhunt::engine

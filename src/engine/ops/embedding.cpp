@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/indices.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
@@ -25,6 +26,22 @@ Tensor table_gradient(const Tensor& g, const Edge& edge, const std::vector<std::
   return grad;
 }
 
+void copy_rows(const Tensor& weight, const std::vector<std::int64_t>& rows, Tensor& out) {
+  const Tensor table = weight.is_contiguous() ? weight : weight.clone();
+  const std::size_t row_bytes = static_cast<std::size_t>(weight.size(1)) * dtype_size(weight.dtype());
+  const auto* from = table.data<std::byte>();
+  auto* to = out.data<std::byte>();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(to + i * row_bytes, from + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+  }
+}
+
+Tensor table_gradient_on_device(const Tensor& g, const Edge& edge, const std::vector<std::int64_t>& rows) {
+  Tensor grad = Tensor::zeros(edge.sizes, edge.dtype, g.device());
+  device_scatter_rows(g, rows, grad);
+  return grad;
+}
+
 }  // namespace
 
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
@@ -35,18 +52,17 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
 
   Shape sizes = indices.sizes();
   sizes.push_back(weight.size(1));
-  Tensor out = Tensor::zeros(std::move(sizes), weight.dtype());
-  const Tensor table = weight.is_contiguous() ? weight : weight.clone();
-  const std::size_t row_bytes = static_cast<std::size_t>(weight.size(1)) * dtype_size(weight.dtype());
-  const auto* from = table.data<std::byte>();
-  auto* to = out.data<std::byte>();
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(to + i * row_bytes, from + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+  Tensor out = Tensor::zeros(std::move(sizes), weight.dtype(), weight.device());
+  if (!on_cpu(weight)) {
+    device_gather_rows(weight, rows, out);
+  } else {
+    copy_rows(weight, rows, out);
   }
   return finish("embedding", op_math(weight.dtype()), std::move(out),
                 {{"weight", &weight}, {"indices", &indices, ArgRole::kIndex}}, {},
                 {{"indices", &indices, ArgRole::kIndex}}, [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const auto used = read_indices("embedding_backward", node.saved[0].tensor, "indices");
+                  if (!on_cpu(g)) return {table_gradient_on_device(g, node.edges[0], used)};
                   return {node.dtype == DType::kF64 ? table_gradient<double>(g, node.edges[0], used)
                                                     : table_gradient<float>(g, node.edges[0], used)};
                 });

@@ -7,6 +7,7 @@
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/blas.h"
 #include "src/engine/ops/dense.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/elementwise.h"
 
 namespace nanhunt::engine {
@@ -74,6 +75,7 @@ bool is_by_columns(const Tensor& matrix) {
 Tensor transposed(const Tensor& matrix) { return dim_last(matrix, matrix.dim() - 2); }
 
 Tensor multiply(std::string_view op, const Tensor& left, const Tensor& right, const Tensor& bias) {
+  if (!on_cpu(left) || !on_cpu(right)) return device_multiply(op, left, right, bias);
   return left.dtype() == DType::kF64 ? product<double>(op, left, right, bias) : product<float>(op, left, right, bias);
 }
 
@@ -127,8 +129,7 @@ Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2) {
                                                                           const Node& node) -> std::vector<Tensor> {
                   constexpr std::string_view kOp = "addmm_backward";
                   const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
-                  return {map_gradient(
-                              node.edges[0], g.sizes(), node.dtype, [](auto x) { return x; }, g),
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
                           b.defined() ? operand_gradient(kOp, node.edges[1], left, g, transposed(b)) : Tensor(),
                           a.defined() ? operand_gradient(kOp, node.edges[2], right, transposed(a), g) : Tensor()};
                 });

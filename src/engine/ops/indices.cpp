@@ -9,9 +9,7 @@ namespace nanhunt::engine {
 
 std::vector<std::int64_t> read_indices(std::string_view op, const Tensor& tensor, std::string_view slot) {
   expect_dtype(op, tensor, slot, DType::kI64);
-  const Tensor dense = tensor.is_contiguous() ? tensor : tensor.clone();
-  const auto* values = dense.data<std::int64_t>();
-  return {values, values + dense.numel()};
+  return tensor.to_indices();
 }
 
 void expect_index(std::string_view op, std::string_view slot, std::size_t position, std::int64_t value,

@@ -80,37 +80,30 @@ Tensor& copy_(Tensor& self, const Tensor& source) {
 }
 
 Tensor& add_(Tensor& self, const Tensor& other, double alpha) {
-  return update("add_", self, {"other", &other}, {{"alpha", alpha}},
-                [alpha](auto x, auto y) { return alpha == 1 ? x + y : x + cast_like(x, alpha) * y; });
+  if (alpha == 1) return update("add_", self, {"other", &other}, {{"alpha", alpha}}, formulas::Add{});
+  return update("add_", self, {"other", &other}, {{"alpha", alpha}}, formulas::AddScaled{alpha});
 }
 
-Tensor& add_(Tensor& self, double other) {
-  return update("add_", self, {{"other", other}}, [other](auto x) { return x + cast_like(x, other); });
-}
+Tensor& add_(Tensor& self, double other) { return update("add_", self, {{"other", other}}, formulas::AddNumber{other}); }
 
 Tensor& mul_(Tensor& self, const Tensor& other) {
-  return update("mul_", self, {"other", &other}, {}, [](auto x, auto y) { return x * y; });
+  return update("mul_", self, {"other", &other}, {}, formulas::Multiply{});
 }
 
 Tensor& mul_(Tensor& self, double other) {
-  return update("mul_", self, {{"other", other}}, [other](auto x) { return x * cast_like(x, other); });
+  return update("mul_", self, {{"other", other}}, formulas::MultiplyNumber{other});
 }
 
 Tensor& lerp_(Tensor& self, const Tensor& end, double weight) {
-  return update("lerp_", self, {"end", &end}, {{"weight", weight}}, [weight](auto x, auto y) {
-    const auto w = cast_like(x, weight);
-    return weight < 0.5 ? x + w * (y - x) : y - (y - x) * (1 - w);  // exact at both ends, as eager does it
-  });
+  return update("lerp_", self, {"end", &end}, {{"weight", weight}}, formulas::Lerp{weight});
 }
 
 Tensor& addcmul_(Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
-  return update("addcmul_", self, tensor1, tensor2, {{"value", value}},
-                [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a * b; });
+  return update("addcmul_", self, tensor1, tensor2, {{"value", value}}, formulas::AddProduct{value});
 }
 
 Tensor& addcdiv_(Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
-  return update("addcdiv_", self, tensor1, tensor2, {{"value", value}},
-                [value](auto x, auto a, auto b) { return x + cast_like(x, value) * a / b; });
+  return update("addcdiv_", self, tensor1, tensor2, {{"value", value}}, formulas::AddQuotient{value});
 }
 
 }  // namespace nanhunt::engine

@@ -7,6 +7,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/memory.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -94,6 +95,18 @@ std::vector<Tensor> backward_rows(const Tensor& g, const Saved& saved, const Nod
   return out;
 }
 
+std::vector<Tensor> backward_on_device(const Tensor& g, const Saved& saved, const Node& node) {
+  LayerNormGradients out;
+  std::vector<Tensor> gradients;
+  for (const Edge& edge : node.edges) {
+    Tensor grad = edge.wanted() ? Tensor::empty(edge.sizes, edge.dtype, g.device()) : Tensor();
+    (edge.slot == "input" ? out.input : edge.slot == "weight" ? out.weight : out.bias) = grad;
+    gradients.push_back(std::move(grad));
+  }
+  device_layer_norm_gradient(g, saved.input, saved.weight, saved.mean, saved.rstd, out);
+  return gradients;
+}
+
 void check_affine(const Tensor& input, const Tensor& affine, std::string_view slot) {
   if (!affine.defined()) return;
   expect_floating("native_layer_norm", affine, slot);
@@ -123,9 +136,12 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
   const DType compute = op_math(input.dtype());
   Shape kept = input.sizes();
   kept.back() = 1;
-  Tensor out = Tensor::empty(input.sizes(), input.dtype());
-  Tensor mean = Tensor::empty(kept, compute), rstd = Tensor::empty(kept, compute);
-  if (compute == DType::kF64) {
+  const Device device = common_device("native_layer_norm", {&input, &weight, &bias});
+  Tensor out = Tensor::empty(input.sizes(), input.dtype(), device);
+  Tensor mean = Tensor::empty(kept, compute, device), rstd = Tensor::empty(kept, compute, device);
+  if (!device.is_cpu()) {
+    device_layer_norm(input, weight, bias, eps, out, mean, rstd);
+  } else if (compute == DType::kF64) {
     forward_rows<double>(input, weight, bias, eps, out, mean.data<double>(), rstd.data<double>());
   } else {
     forward_rows<float>(input, weight, bias, eps, out, mean.data<float>(), rstd.data<float>());
@@ -138,6 +154,7 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
       {{"input", &input}, {"mean", &mean}, {"rstd", &rstd}, {"weight", weight.defined() ? &weight : nullptr}},
       [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
         const Saved saved{node.saved[0].tensor, node.saved[3].tensor, node.saved[1].tensor, node.saved[2].tensor};
+        if (!on_cpu(g)) return backward_on_device(g, saved, node);
         return node.compute_dtype == DType::kF64 ? backward_rows<double>(g, saved, node)
                                                  : backward_rows<float>(g, saved, node);
       },

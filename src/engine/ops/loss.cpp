@@ -2,6 +2,7 @@
 // nll_loss (mean over targets that are not ignored) and cross_entropy.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/indices.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
@@ -18,6 +19,29 @@ std::int64_t check_targets(const Tensor& log_probs, const std::vector<std::int64
     ++counted;
   }
   return counted;
+}
+
+// Where the log probabilities of the targets that count lie, row-major.
+std::vector<std::int64_t> positions_of(const std::vector<std::int64_t>& targets, std::int64_t ignore,
+                                       std::int64_t classes) {
+  std::vector<std::int64_t> positions;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] != ignore) positions.push_back(static_cast<std::int64_t>(i) * classes + targets[i]);
+  }
+  return positions;
+}
+
+Tensor loss_on_device(const Tensor& log_probs, const std::vector<std::int64_t>& targets, std::int64_t ignore) {
+  Tensor out = Tensor::empty({}, log_probs.dtype(), log_probs.device());
+  device_picked_loss(log_probs, positions_of(targets, ignore, log_probs.size(1)), out);
+  return out;
+}
+
+Tensor gradient_on_device(const Edge& edge, const Tensor& g, const std::vector<std::int64_t>& targets,
+                          std::int64_t ignore) {
+  Tensor grad = Tensor::zeros(edge.sizes, edge.dtype, g.device());
+  device_picked_loss_gradient(g, positions_of(targets, ignore, edge.sizes[1]), grad);
+  return grad;
 }
 
 template <typename T>
@@ -64,11 +88,13 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t igno
   const std::int64_t counted = check_targets(log_probs, targets, ignore_index);
   const bool wide = log_probs.dtype() == DType::kF64;
   return finish("nll_loss", op_math(log_probs.dtype()),
-                (wide ? mean_loss<double> : mean_loss<float>)(log_probs, targets, ignore_index, counted),
+                !on_cpu(log_probs) ? loss_on_device(log_probs, targets, ignore_index)
+                                   : (wide ? mean_loss<double> : mean_loss<float>)(log_probs, targets, ignore_index, counted),
                 {{"self", &log_probs}, {"target", &target, ArgRole::kIndex}},
                 {{"ignore_index", static_cast<double>(ignore_index)}}, {{"target", &target, ArgRole::kIndex}},
                 [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const auto classes = read_indices("nll_loss_backward", node.saved[0].tensor, "target");
+                  if (!on_cpu(g)) return {gradient_on_device(node.edges[0], g, classes, ignore_index)};
                   return {(wide ? loss_gradient<double> : loss_gradient<float>)(node.edges[0], g.item(), classes,
                                                                                 ignore_index, counted)};
                 });

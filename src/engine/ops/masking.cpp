@@ -7,14 +7,15 @@ namespace nanhunt::engine {
 namespace {
 
 // The scalar is rounded to the tensor's dtype first, as eager frameworks compare: fp16(0.1) equals 0.1.
+double compared(const Tensor& self, double other) {
+  return round_to(is_floating(self.dtype()) ? self.dtype() : DType::kF64, other);
+}
+
 template <typename F>
 Tensor compare(std::string_view op, const Tensor& self, double other, F f) {
-  expect_defined(op, self, "self");
-  Tensor out = Tensor::zeros(self.sizes(), DType::kBool);
   const DType common = is_floating(self.dtype()) ? self.dtype() : DType::kF64;
-  const double rounded = round_to(common, other);
-  map_into(
-      out, common, [=](auto x) { return decltype(x)(f(x, cast_like(x, rounded)) ? 1 : 0); }, self);
+  Tensor out = Tensor::zeros(self.sizes(), DType::kBool, self.device());
+  map_into(out, common, f, self);
   return finish(op, op_math(common), std::move(out), {{"self", &self}}, {{"other", other}});
 }
 
@@ -26,19 +27,13 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
   expect_floating("where", other, "other");
   const DType dtype = promote(self, other);
   const Shape shape = broadcast("where", condition.sizes(), broadcast("where", self.sizes(), other.sizes()));
-  return finish("where", op_math(dtype),
-                map(
-                    shape, dtype, [](auto c, auto a, auto b) { return c != 0 ? a : b; }, condition, self, other),
+  return finish("where", op_math(dtype), map(shape, dtype, formulas::Where{}, condition, self, other),
                 {{"condition", &condition, ArgRole::kMask}, {"self", &self}, {"other", &other}}, {},
                 {{"condition", &condition, ArgRole::kMask}},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor& c = node.saved[0].tensor;
-                  return {map_gradient(
-                              node.edges[0], g.sizes(), node.dtype,
-                              [](auto x, auto taken) { return taken != 0 ? x : decltype(x){0}; }, g, c),
-                          map_gradient(
-                              node.edges[1], g.sizes(), node.dtype,
-                              [](auto x, auto taken) { return taken != 0 ? decltype(x){0} : x; }, g, c)};
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::WhereTaken{}, g, c),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::WhereNotTaken{}, g, c)};
                 });
 }
 
@@ -46,23 +41,22 @@ Tensor masked_fill(const Tensor& self, const Tensor& mask, double value) {
   expect_floating("masked_fill", self, "self");
   expect_dtype("masked_fill", mask, "mask", DType::kBool);
   const Shape shape = broadcast("masked_fill", self.sizes(), mask.sizes());
-  return finish(
-      "masked_fill", op_math(self.dtype()),
-      map(
-          shape, self.dtype(), [value](auto x, auto m) { return m != 0 ? cast_like(x, value) : x; }, self, mask),
-      {{"self", &self}, {"mask", &mask, ArgRole::kMask}}, {{"value", value}}, {{"mask", &mask, ArgRole::kMask}},
-      [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-        return {map_gradient(
-            node.edges[0], g.sizes(), node.dtype, [](auto x, auto m) { return m != 0 ? decltype(x){0} : x; }, g,
-            node.saved[0].tensor)};
-      });
+  return finish("masked_fill", op_math(self.dtype()),
+                map(shape, self.dtype(), formulas::MaskedFill{value}, self, mask),
+                {{"self", &self}, {"mask", &mask, ArgRole::kMask}}, {{"value", value}},
+                {{"mask", &mask, ArgRole::kMask}}, [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::WhereNotTaken{}, g,
+                                       node.saved[0].tensor)};
+                });
 }
 
 Tensor eq(const Tensor& self, double other) {
-  return compare("eq", self, other, [](auto x, auto y) { return x == y; });
+  expect_defined("eq", self, "self");
+  return compare("eq", self, other, formulas::Equal{compared(self, other)});
 }
 Tensor gt(const Tensor& self, double other) {
-  return compare("gt", self, other, [](auto x, auto y) { return x > y; });
+  expect_defined("gt", self, "self");
+  return compare("gt", self, other, formulas::Greater{compared(self, other)});
 }
 
 }  // namespace nanhunt::engine

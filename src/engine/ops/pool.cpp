@@ -6,6 +6,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/dense.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/windows.h"
 
 namespace nanhunt::engine {
@@ -139,6 +140,7 @@ Tensor upsample_backward(const Tensor& grad, const Shape& sizes, std::int64_t sc
 }  // namespace
 
 Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  expect_cpu("max_pool2d_with_indices", {&self});
   const Windows w = pooling("max_pool2d_with_indices", self, kernel, stride, padding);
   Tensor indices = Tensor::empty(out_sizes(w), DType::kI64);
   const DType compute = op_math(self.dtype());
@@ -156,6 +158,7 @@ Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, 
 }
 
 Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  expect_cpu("avg_pool2d", {&self});
   const Windows w = pooling("avg_pool2d", self, kernel, stride, padding);
   const DType compute = op_math(self.dtype());
   Tensor out = in_op_math(compute, [&]<typename T>(T) { return avg_forward<T>(w, self); });
@@ -173,6 +176,7 @@ Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale) {
     return amp::run(
         "upsample_nearest2d", [scale](const Tensor& x) { return upsample_nearest2d(x, scale); }, self);
   }
+  expect_cpu("upsample_nearest2d", {&self});
   expect_floating("upsample_nearest2d", self, "self");
   expect_dim("upsample_nearest2d", self, "self", 4);
   if (scale < 1 || scale > 1 << 20) fail("upsample_nearest2d", "a scale from 1 to 2^20", std::to_string(scale));

@@ -56,21 +56,28 @@ Tensor reduce_rows(const Rows& rows, DType out_dtype, Reduce reduce) {
   return out;
 }
 
+using kernels::Reduction;
+
 template <typename Reduce>
-Tensor reduce(const Rows& rows, DType out_dtype, Reduce reduce_row) {
+Tensor reduce(Reduction kind, const Rows& rows, DType out_dtype, Reduce reduce_row) {
+  if (!on_cpu(rows.view)) {
+    Tensor out = Tensor::empty(rows.out_sizes, out_dtype, rows.view.device());
+    device_reduce(kind, rows.view, rows.length, out);
+    return out;
+  }
   return rows.view.dtype() == DType::kF64 ? reduce_rows<double>(rows, out_dtype, reduce_row)
                                           : reduce_rows<float>(rows, out_dtype, reduce_row);
 }
 
 template <typename Reduce>
-Tensor reduce(const Rows& rows, Reduce reduce_row) {
-  return reduce(rows, rows.view.dtype(), reduce_row);
+Tensor reduce(Reduction kind, const Rows& rows, Reduce reduce_row) {
+  return reduce(kind, rows, rows.view.dtype(), reduce_row);
 }
 
 // A gradient in the dtype of what it is for.
 Tensor converted(const Tensor& gradient, DType dtype) {
   if (gradient.dtype() == dtype) return gradient;
-  Tensor out = Tensor::zeros(gradient.sizes(), dtype);
+  Tensor out = Tensor::zeros(gradient.sizes(), dtype, gradient.device());
   copy_elements(out, gradient);
   return out;
 }
@@ -102,34 +109,32 @@ Tensor finish_reduction(std::string_view op, Dim dim, const Tensor& self, const 
 
 Tensor sum(const Tensor& self, Dim dim, bool keepdim) {
   const Rows rows = make_rows("sum", self, dim, keepdim);
-  const Tensor out =
-      reduce(rows, amp::output_dtype("sum", self), [](auto* x, std::int64_t n) { return sum_values(x, n); });
+  const Tensor out = reduce(Reduction::kSum, rows, amp::output_dtype("sum", self),
+                            [](auto* x, std::int64_t n) { return sum_values(x, n); });
   return finish_reduction("sum", rows.dim, self, out, {},
                           [dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                             const Edge& edge = node.edges[0];
-                            return {map(
-                                edge.sizes, edge.dtype, [](auto x) { return x; }, spread(g, edge.sizes, dim))};
+                            return {map(edge.sizes, edge.dtype, formulas::Identity{}, spread(g, edge.sizes, dim))};
                           });
 }
 
 Tensor mean(const Tensor& self, Dim dim, bool keepdim) {
   const Rows rows = make_rows("mean", self, dim, keepdim);
   const auto n = static_cast<double>(rows.length);
-  const Tensor out = reduce(rows, [n](auto* x, std::int64_t count) {
+  const Tensor out = reduce(Reduction::kMean, rows, [n](auto* x, std::int64_t count) {
     const auto total = sum_values(x, count);
     return total / cast_like(total, n);  // of nothing: 0/0
   });
   return finish_reduction(
       "mean", rows.dim, self, out, {}, [n, dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
         const Edge& edge = node.edges[0];
-        return {map(
-            edge.sizes, node.dtype, [n](auto x) { return x / cast_like(x, n); }, spread(g, edge.sizes, dim))};
+        return {map(edge.sizes, node.dtype, formulas::DivideNumber{n}, spread(g, edge.sizes, dim))};
       });
 }
 
 Tensor norm(const Tensor& self, Dim dim, bool keepdim) {
   const Rows rows = make_rows("norm", self, dim, keepdim);
-  const Tensor out = reduce(rows, amp::output_dtype("norm", self), [](auto* x, std::int64_t n) {
+  const Tensor out = reduce(Reduction::kNorm, rows, amp::output_dtype("norm", self), [](auto* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] *= x[i];
     return std::sqrt(sum_values(x, n));
   });
@@ -137,10 +142,8 @@ Tensor norm(const Tensor& self, Dim dim, bool keepdim) {
       "norm", rows.dim, self, out, {{"self", &self}, {"result", &out}},
       [dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
         const Edge& edge = node.edges[0];
-        const Tensor grad = map(
-            edge.sizes, node.dtype,
-            [](auto x, auto dy, auto length) { return length == 0 ? decltype(x){0} : x * (dy / length); },
-            node.saved[0].tensor, spread(g, edge.sizes, dim), spread(node.saved[1].tensor, edge.sizes, dim));
+        const Tensor grad = map(edge.sizes, node.dtype, formulas::NormGradient{}, node.saved[0].tensor,
+                                spread(g, edge.sizes, dim), spread(node.saved[1].tensor, edge.sizes, dim));
         return {converted(grad, edge.dtype)};
       });
 }
@@ -150,7 +153,7 @@ Tensor amax(const Tensor& self, int dim, bool keepdim) {
   if (rows.length == 0 && self.numel() == 0 && numel_of(rows.out_sizes) != 0) {
     fail("amax", "a dimension with elements", describe(self));
   }
-  Tensor out = reduce(rows, [](auto* x, std::int64_t n) {
+  Tensor out = reduce(Reduction::kAmax, rows, [](auto* x, std::int64_t n) {
     auto largest = *x;
     for (std::int64_t i = 1; i < n; ++i) {
       if (x[i] > largest || std::isnan(x[i])) largest = x[i];

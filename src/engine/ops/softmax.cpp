@@ -7,6 +7,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/memory.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -86,15 +87,20 @@ void backward_rows(const Tensor& g, const Tensor& result, const Tensor& out, boo
 Tensor softmax_op(std::string_view op, const Tensor& self, int dim, bool log) {
   expect_floating(op, self, "self");
   dim = wrap_dim(op, self, dim);
-  const Tensor out = Tensor::empty(self.sizes(), amp::output_dtype(op, self));
+  const Tensor out = Tensor::empty(self.sizes(), amp::output_dtype(op, self), self.device());
   const bool wide = self.dtype() == DType::kF64;
-  if (self.numel() > 0) {
+  if (self.numel() > 0 && !on_cpu(self)) {
+    device_softmax(dim_last(self, dim), dim_last(out, dim), log);
+  } else if (self.numel() > 0) {
     (wide ? forward_rows<double> : forward_rows<float>)(dim_last(self, dim), dim_last(out, dim), log);
   }
   return finish(op, op_math(self.dtype()), out, {{"self", &self}}, {{"dim", static_cast<double>(dim)}},
                 {{"result", &out}}, [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  const Tensor grad = Tensor::empty(g.sizes(), node.edges[0].dtype);
-                  if (g.numel() > 0) {
+                  const Tensor grad = Tensor::empty(g.sizes(), node.edges[0].dtype, g.device());
+                  if (g.numel() > 0 && !on_cpu(g)) {
+                    device_softmax_gradient(dim_last(g, dim), dim_last(node.saved[0].tensor, dim), dim_last(grad, dim),
+                                            log);
+                  } else if (g.numel() > 0) {
                     (wide ? backward_rows<double> : backward_rows<float>)(dim_last(g, dim),
                                                                           dim_last(node.saved[0].tensor, dim),
                                                                           dim_last(grad, dim), log);

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "nanhunt/dtype.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -236,6 +237,10 @@ void copy_elements(const Tensor& target, const Tensor& source) {
   }
   // Overlap: later chunks must not read what earlier ones wrote.
   const Tensor from = same_place ? source.clone() : source;
+  if (!on_cpu(target) || !on_cpu(from)) {
+    device_copy(target, from);
+    return;
+  }
   if (from.dtype() != target.dtype()) {
     const bool wide = !is_floating(from.dtype()) || from.dtype() == DType::kF64 || target.dtype() == DType::kF64 ||
                       !is_floating(target.dtype());

@@ -59,7 +59,7 @@ Tensor viewed_as(const Tensor& tensor, const Shape& sizes) {
 
 // A gradient that is zero except in the part that `window` looks at.
 Tensor embed(const Tensor& g, const Edge& edge, const Shape& strides, std::int64_t offset) {
-  Tensor grad = Tensor::zeros(edge.sizes, edge.dtype);
+  Tensor grad = Tensor::zeros(edge.sizes, edge.dtype, g.device());
   copy_elements(make_view(grad, g.sizes(), strides, offset), g);
   return grad;
 }

@@ -5,6 +5,8 @@
 #include <initializer_list>
 
 #include "nanhunt/engine/hooks.h"
+#include "src/engine/backend.h"
+#include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
 
@@ -84,6 +86,20 @@ void run_sgd(const Tensor& self, const Tensor& grad, const Tensor& buffer, const
   }
 }
 
+void run_sgd_on_device(const Tensor& self, const Tensor& grad, const Tensor& buffer, const OptimizerOptions& o) {
+  kernels::FusedSgdCall call;
+  call.wide = self.dtype() == DType::kF64;
+  call.nesterov = o.nesterov;
+  call.lr = o.lr;
+  call.momentum = o.momentum;
+  call.weight_decay = o.weight_decay;
+  call.count = self.numel();
+  call.param = flat_array(self);
+  call.grad = flat_array(grad);
+  call.buffer = flat_array(buffer);
+  if (call.count != 0) backend_of(self.device()).run(call);
+}
+
 template <typename Math>
 void run_adam(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
               std::int64_t step, const OptimizerOptions& o) {
@@ -112,6 +128,36 @@ void run_adam(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, con
   }
 }
 
+void run_adam_on_device(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                        std::int64_t step, const OptimizerOptions& o) {
+  const auto t = static_cast<double>(step);
+  kernels::FusedAdamCall call;
+  call.wide = self.dtype() == DType::kF64;
+  call.decoupled = o.algorithm == "adamw";
+  call.step_size = o.lr / (1 - std::pow(o.beta1, t));
+  call.correction = std::sqrt(1 - std::pow(o.beta2, t));
+  call.decay = call.decoupled ? 1 - o.lr * o.weight_decay : o.weight_decay;
+  call.eps = o.eps;
+  call.beta2 = o.beta2;
+  call.weight1 = 1 - o.beta1;
+  call.weight2 = 1 - o.beta2;
+  call.count = self.numel();
+  call.param = flat_array(self);
+  call.grad = flat_array(grad);
+  call.exp_avg = flat_array(exp_avg);
+  call.exp_avg_sq = flat_array(exp_avg_sq);
+  if (call.count != 0) backend_of(self.device()).run(call);
+}
+
+// Runs where the parameter is.
+void expect_there(std::string_view op, std::initializer_list<const Tensor*> tensors, const Tensor& self) {
+  common_device(op, tensors);
+  for (const Tensor* tensor : tensors) {
+    if (!tensor->defined() || tensor->device() == self.device()) continue;
+    fail(op, "everything on " + describe(self.device()), "one on " + describe(tensor->device()));
+  }
+}
+
 }  // namespace
 
 void fused_sgd_(Tensor& self, const Tensor& grad, Tensor buffer, const OptimizerOptions& options) {
@@ -119,7 +165,12 @@ void fused_sgd_(Tensor& self, const Tensor& grad, Tensor buffer, const Optimizer
   expect_same(kOp, self, grad);
   const Tensor g = grad.is_contiguous() ? grad : grad.clone();
   const bool wide = self.dtype() == DType::kF64;
-  wide ? run_sgd<double>(self, g, buffer, options) : run_sgd<float>(self, g, buffer, options);
+  expect_there(kOp, {&self, &grad, &buffer}, self);
+  if (!on_cpu(self)) {
+    run_sgd_on_device(self, g, buffer, options);
+  } else {
+    wide ? run_sgd<double>(self, g, buffer, options) : run_sgd<float>(self, g, buffer, options);
+  }
   const std::initializer_list<OpScalar> scalars = {
       {"lr", options.lr}, {"momentum", options.momentum}, {"weight_decay", options.weight_decay}};
   if (buffer.defined()) {
@@ -135,8 +186,13 @@ void fused_adam_(Tensor& self, const Tensor& grad, Tensor& exp_avg, Tensor& exp_
   expect_same(op, self, grad);
   const Tensor g = grad.is_contiguous() ? grad : grad.clone();
   const bool wide = self.dtype() == DType::kF64;
-  wide ? run_adam<double>(self, g, exp_avg, exp_avg_sq, step, options)
-       : run_adam<float>(self, g, exp_avg, exp_avg_sq, step, options);
+  expect_there(op, {&self, &grad, &exp_avg, &exp_avg_sq}, self);
+  if (!on_cpu(self)) {
+    run_adam_on_device(self, g, exp_avg, exp_avg_sq, step, options);
+  } else {
+    wide ? run_adam<double>(self, g, exp_avg, exp_avg_sq, step, options)
+         : run_adam<float>(self, g, exp_avg, exp_avg_sq, step, options);
+  }
   finish_in_place(op, grad, {{"self", &self}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}},
                   {{"lr", options.lr},
                    {"beta1", options.beta1},

@@ -26,11 +26,13 @@ SteppedOptimizer::SteppedOptimizer(std::vector<NamedTensor> parameters, Optimize
     if (!tensor.is_contiguous()) fail("optimizer", "contiguous parameters", path + " with gaps");
     Slot& slot = slots_[i];
     if (options_.fp32_masters && needs_master(tensor)) {
-      slot.master = Tensor::zeros(tensor.sizes(), DType::kF32);
+      slot.master = Tensor::zeros(tensor.sizes(), DType::kF32, tensor.device());
       slot.master.copy_from(tensor);
     }
     const DType dtype = slot.master.defined() ? DType::kF32 : tensor.dtype();
-    for (std::size_t s = 0; s < state_names_.size(); ++s) slot.state.push_back(Tensor::zeros(tensor.sizes(), dtype));
+    for (std::size_t s = 0; s < state_names_.size(); ++s) {
+      slot.state.push_back(Tensor::zeros(tensor.sizes(), dtype, tensor.device()));
+    }
   }
 }
 

@@ -59,6 +59,11 @@ std::uint32_t RandomStream::next_u32() {
   return block_[position_++ % 4];
 }
 
+void RandomStream::skip(std::uint64_t words) {
+  if (words != 0 && draw_watch != nullptr) draw_watch->on_draw(this);
+  position_ += words;
+}
+
 std::uint64_t RandomStream::next_u64() {
   const std::uint64_t low = next_u32();
   return low | static_cast<std::uint64_t>(next_u32()) << 32;

@@ -23,6 +23,15 @@ void for_each_pixel(engine::Batch& batch, std::int64_t id, const F& change) {
   }
 }
 
+engine::BatchSource on_device(engine::BatchSource batches, const engine::Device& device) {
+  return [batches = std::move(batches), device](std::uint32_t step) {
+    engine::Batch batch = batches(step);
+    if (batch.inputs.defined()) batch.inputs = batch.inputs.on(device);
+    if (batch.targets.defined()) batch.targets = batch.targets.on(device);
+    return batch;
+  };
+}
+
 class Fp32RmsNorm : public engine::Module {
  public:
   explicit Fp32RmsNorm(DType dtype) : dtype_(dtype) {}
@@ -45,7 +54,9 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
                      const engine::TrainerOptions& options) {
   ScenarioRun run;
   if (config.rename_seed) run.renamed = model->randomise_names(*config.rename_seed);
+  model->to(config.device);
   auto parameters = model->named_parameters();
+  if (!config.device.is_cpu()) batches = on_device(std::move(batches), config.device);
   run.trainer = std::make_unique<engine::Trainer>(
       std::move(model), engine::make_optimizer(std::move(parameters), optimizer), std::move(batches), std::move(loss),
       options);

@@ -36,14 +36,15 @@ engine::Batch ignore_prompts(engine::Batch batch, std::uint32_t step) {
 Tensor guarded_loss(const Tensor& logits, const Tensor& labels) {
   const std::int64_t rows = labels.numel(), classes = logits.size(-1);
   std::vector<double> one_hot(static_cast<std::size_t>(rows * classes));
+  const std::vector<std::int64_t> numbers = labels.to_indices();
   double counted = 0;
   for (std::int64_t i = 0; i < rows; ++i) {
-    const auto label = static_cast<std::int64_t>(labels.at(i));
+    const std::int64_t label = numbers[static_cast<std::size_t>(i)];
     if (label == kIgnored) continue;
     one_hot[static_cast<std::size_t>(i * classes + label)] = 1;
     ++counted;
   }
-  const Tensor chosen = Tensor::from_values(one_hot, {rows, classes}, DType::kF32);
+  const Tensor chosen = Tensor::from_values(one_hot, {rows, classes}, DType::kF32).on(logits.device());
   const Tensor total = engine::sum(engine::mul(engine::log_softmax(logits, 1), chosen));
   return engine::div(engine::neg(total), std::max(counted, 1.0));
 }

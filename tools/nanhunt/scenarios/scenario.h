@@ -35,6 +35,7 @@ struct ScenarioConfig {
   std::uint64_t seed = 1;
   std::optional<std::uint64_t> rename_seed;  // randomise every module and parameter name
   std::string fix;                           // id of one of Scenario::fixes, "" for the scenario as it is
+  engine::Device device = {};                // where it trains
 };
 
 struct ScenarioRun {

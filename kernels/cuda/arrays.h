@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the elements of a call's arrays lie, and reading and writing them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/formats.h"
+#include "kernels/cuda/host_device.h"
+#include "kernels/device_ops.h"
+
+namespace nanhunt::kernels::cuda {
+
+// Row-major coordinates of a position; 32-bit division where it will do is several times faster on a device.
+struct Place {
+  std::int64_t at[kMaxWalkDims];
+  int dims;
+};
+
+NANHUNT_HOST_DEVICE inline Place place_of(const Walk& walk, std::int64_t position) {
+  Place place;
+  place.dims = walk.dims;
+  if (walk.count <= INT32_MAX) {
+    auto rest = static_cast<std::uint32_t>(position);
+    for (int d = walk.dims - 1; d > 0; --d) {
+      const auto size = static_cast<std::uint32_t>(walk.sizes[d]);
+      place.at[d] = rest % size;
+      rest /= size;
+    }
+    place.at[0] = rest;
+    return place;
+  }
+  for (int d = walk.dims - 1; d > 0; --d) {
+    place.at[d] = position % walk.sizes[d];
+    position /= walk.sizes[d];
+  }
+  place.at[0] = position;
+  return place;
+}
+
+NANHUNT_HOST_DEVICE inline std::int64_t offset_in(const DeviceArray& array, const Place& place) {
+  std::int64_t offset = 0;
+  for (int d = 0; d < place.dims; ++d) offset += place.at[d] * array.strides[d];
+  return offset;
+}
+
+template <class T>
+NANHUNT_HOST_DEVICE inline T load(const DeviceArray& array, const Place& place) {
+  if (array.is_number) return static_cast<T>(array.number);
+  return load_element<T>(array.dtype, array.data, offset_in(array, place));
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline T load(const DeviceArray& array, const Walk& walk, std::int64_t position) {
+  return load<T>(array, place_of(walk, position));
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline void store(const DeviceArray& array, const Place& place, T value) {
+  store_element(array.dtype, array.data, offset_in(array, place), value);
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline void store(const DeviceArray& array, const Walk& walk, std::int64_t position, T value) {
+  store(array, place_of(walk, position), value);
+}
+// Of an array without gaps.
+template <class T>
+NANHUNT_HOST_DEVICE inline T load_flat(const DeviceArray& array, std::int64_t index) {
+  return load_element<T>(array.dtype, array.data, index);
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline void store_flat(const DeviceArray& array, std::int64_t index, T value) {
+  store_element(array.dtype, array.data, index, value);
+}
+
+// Operands of another format are rounded to a common one of 16 bits before an op, as eager frameworks promote.
+template <class T>
+NANHUNT_HOST_DEVICE inline T load_as_common(const DeviceArray& array, DType common, const Place& place) {
+  const bool narrow = common == DType::kF16 || common == DType::kBF16;
+  if (!narrow || array.dtype == common || array.dtype == DType::kBool) return load<T>(array, place);
+  return static_cast<T>(rounded_to_16_bits(common, load<double>(array, place)));
+}
+
+}  // namespace nanhunt::kernels::cuda

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's kernels as functions, so that they are compiled in several units.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+
+#include "kernels/device_ops.h"
+
+namespace nanhunt::kernels::cuda {
+
+// False: the formula is in the other list.
+bool launch_map_a(const MapCall& call, cudaStream_t stream);
+bool launch_map_b(const MapCall& call, cudaStream_t stream);
+void launch(const CopyCall& call, cudaStream_t stream);
+void launch(const GradientSumCall& call, cudaStream_t stream);  // of values as they are
+// `room` gives memory of the device that nobody else uses until the reduction is done.
+void launch(const ReduceCall& call, cudaStream_t stream, const std::function<void*(std::size_t)>& room);
+void launch(const SoftmaxCall& call, cudaStream_t stream);
+void launch(const SoftmaxGradientCall& call, cudaStream_t stream);
+void launch(const LayerNormCall& call, cudaStream_t stream);
+void launch(const LayerNormGradientCall& call, cudaStream_t stream);
+void launch(const PickedLossCall& call, cudaStream_t stream);
+void launch(const PickedLossGradientCall& call, cudaStream_t stream);
+void launch(const GatherRowsCall& call, cudaStream_t stream);
+void launch(const ScatterRowsCall& call, cudaStream_t stream);
+void launch(const DropoutMaskCall& call, cudaStream_t stream);
+void launch(const UnscaleCall& call, cudaStream_t stream);
+void launch(const FusedSgdCall& call, cudaStream_t stream);
+void launch(const FusedAdamCall& call, cudaStream_t stream);
+
+}  // namespace nanhunt::kernels::cuda

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU as the engine's device: one stream for all its work, a caching allocator, cuBLAS with its own workspace.
+#include <cuda_runtime.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "kernels/cublas.h"
+#include "kernels/cuda/device_lanes.h"
+#include "kernels/cuda/device_launches.h"
+#include "kernels/cuda/map_kernels.h"
+#include "kernels/device_allocator.h"
+#include "kernels/device_ops.h"
+#include "kernels/device_query.h"
+
+namespace nanhunt::kernels {
+namespace {
+
+using cuda::check;
+
+class CudaSource final : public DeviceAllocator::Source {
+ public:
+  explicit CudaSource(int device) : device_(device) {}
+  void* allocate(std::size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      return nullptr;
+    }
+    check(status, "allocating memory");
+    return memory;
+  }
+  void free(void* memory) noexcept override { static_cast<void>(cudaFree(memory)); }
+  DeviceAllocator::Event record(DeviceAllocator::Stream stream) override {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    check(cudaEventRecord(event, reinterpret_cast<cudaStream_t>(stream)), "recording an event");
+    return reinterpret_cast<DeviceAllocator::Event>(event);
+  }
+  bool done(DeviceAllocator::Event event) noexcept override {
+    const bool ready = cudaEventQuery(reinterpret_cast<cudaEvent_t>(event)) == cudaSuccess;
+    static_cast<void>(cudaGetLastError());
+    return ready;
+  }
+  void forget(DeviceAllocator::Event event) noexcept override {
+    static_cast<void>(cudaEventDestroy(reinterpret_cast<cudaEvent_t>(event)));
+  }
+
+ private:
+  int device_;
+};
+
+// Never destroyed: tensors may outlive every other static object.
+class CudaBackend final : public DeviceBackend {
+ public:
+  CudaBackend(const DeviceInfo& info, const CublasFunctions& cublas)
+      : info_(info), cublas_(cublas), source_(info.index), allocator_(source_) {
+    use();
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    expect(cublas_.create(&handle_), "making a handle");
+    expect(cublas_.set_stream(handle_, stream_), "setting the stream");
+    // Its own workspace: with one, equal calls give equal bits whatever else runs.
+    workspace_ = allocator_.allocate(kWorkspace, name_of(stream_));
+    expect(cublas_.set_workspace(handle_, workspace_, kWorkspace), "setting the workspace");
+    expect(cublas_.set_math_mode(handle_, cublas::kNoReducedSums), "setting the math mode");  // and no TF32
+    int version = 0;
+    expect(cublas_.get_version(handle_, &version), "asking for the version");
+    cublas_version_ = version;
+  }
+
+  std::string name() const override {
+    const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
+    return "cuda:" + std::to_string(info_.index) + " (" + info_.name + ", driver for CUDA " +
+           version(info_.driver_version) + ", cuBLAS " + std::to_string(cublas_version_) +
+           ", TF32 off, reduced-precision reduction off)";
+  }
+
+  void* allocate(std::size_t bytes) override {
+    use();
+    return allocator_.allocate(bytes, name_of(stream_));
+  }
+  void release(void* memory, std::size_t) noexcept override { allocator_.release(memory); }
+  DeviceMemory memory() const override { return {allocator_.used(), allocator_.cached()}; }
+  void set_zero(void* to, std::size_t bytes) override {
+    check(cudaMemsetAsync(to, 0, bytes, stream_), "setting memory to zero");
+  }
+  void to_device(void* to, const void* from, std::size_t bytes) override {
+    // Of pageable memory: returns once the contents are staged, so the caller may change them.
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
+  }
+  void to_host(void* to, const void* from, std::size_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying to the host");
+    wait();
+  }
+  void on_device(void* to, const void* from, std::size_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
+  }
+  void wait() override { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+
+  void run(const MapCall& call) override {
+    if (!cuda::launch_map_a(call, stream_) && !cuda::launch_map_b(call, stream_)) {
+      throw std::logic_error("cuda: there is no formula " + std::to_string(call.formula.number));
+    }
+  }
+  void run(const GradientSumCall& call) override {
+    if (call.map.walk.count == 0 || cuda::sums_values_as_they_are(call)) {
+      cuda::launch(call, stream_);
+      return;
+    }
+    const Room values(*this, static_cast<std::size_t>(call.map.walk.count) * (call.map.wide ? 8 : 4));
+    const cuda::GradientSumSteps steps = cuda::steps_of(call, values.memory());
+    run(steps.map);
+    cuda::launch(steps.sum, stream_);
+  }
+  void run(const ReduceCall& call) override {
+    std::vector<std::unique_ptr<Room>> rooms;  // freed in stream order
+    cuda::launch(call, stream_, [&](std::size_t bytes) {
+      rooms.push_back(std::make_unique<Room>(*this, bytes));
+      return rooms.back()->memory();
+    });
+  }
+  void run(const CopyCall& call) override { cuda::launch(call, stream_); }
+  void run(const SoftmaxCall& call) override { cuda::launch(call, stream_); }
+  void run(const SoftmaxGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const LayerNormCall& call) override { cuda::launch(call, stream_); }
+  void run(const LayerNormGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const PickedLossCall& call) override { cuda::launch(call, stream_); }
+  void run(const PickedLossGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const GatherRowsCall& call) override { cuda::launch(call, stream_); }
+  void run(const ScatterRowsCall& call) override { cuda::launch(call, stream_); }
+  void run(const DropoutMaskCall& call) override { cuda::launch(call, stream_); }
+  void run(const UnscaleCall& call) override { cuda::launch(call, stream_); }
+  void run(const FusedSgdCall& call) override { cuda::launch(call, stream_); }
+  void run(const FusedAdamCall& call) override { cuda::launch(call, stream_); }
+  void run(const ProductCall& call) override {
+    use();
+    cublas_multiply(cublas_, handle_, call);
+  }
+
+ private:
+  static constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+
+  // Memory for the time of a call; work that was asked for before may still use it.
+  class Room {
+   public:
+    Room(CudaBackend& backend, std::size_t bytes) : backend_(backend), memory_(backend.allocate(bytes)), bytes_(bytes) {}
+    ~Room() { backend_.release(memory_, bytes_); }
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    void* memory() const { return memory_; }
+
+   private:
+    CudaBackend& backend_;
+    void* memory_;
+    std::size_t bytes_;
+  };
+
+  static DeviceAllocator::Stream name_of(cudaStream_t stream) { return reinterpret_cast<DeviceAllocator::Stream>(stream); }
+  void use() const { check(cudaSetDevice(info_.index), "choosing the device"); }
+  static void expect(int status, const char* doing) {
+    if (status == cublas::kSuccess) return;
+    throw std::runtime_error(std::string("cublas: ") + doing + ": " + cublas_status_name(status));
+  }
+
+  DeviceInfo info_;
+  const CublasFunctions& cublas_;
+  CudaSource source_;
+  DeviceAllocator allocator_;
+  cudaStream_t stream_ = nullptr;
+  void* handle_ = nullptr;
+  void* workspace_ = nullptr;
+  int cublas_version_ = 0;
+};
+
+// A device of this index that this build has code for; else why not.
+bool find_device(int index, DeviceInfo& found, std::string& why) {
+  std::string none;
+  const std::vector<DeviceInfo> devices = query_devices(none);
+  if (devices.empty()) {
+    why = none + ". A GPU of NVIDIA with its driver is needed; `nvidia-smi` shows whether both are there";
+    return false;
+  }
+  for (const DeviceInfo& device : devices) {
+    if (device.index != index) continue;
+    if (device.compute_major * 10 + device.compute_minor < 75) {
+      why = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
+            std::to_string(device.compute_minor) + ", and this build starts at 7.5";
+      return false;
+    }
+    found = device;
+    return true;
+  }
+  why = "there is no device " + std::to_string(index) + "; there are " + std::to_string(devices.size()) + ", from 0";
+  return false;
+}
+
+}  // namespace
+
+DeviceBackend* cuda_backend(int index, std::string& why) {
+  static std::mutex mutex;
+  static auto& backends = *new std::map<int, std::unique_ptr<CudaBackend>>;
+  static auto& failures = *new std::map<int, std::string>;
+  const std::lock_guard lock(mutex);
+  if (const auto found = backends.find(index); found != backends.end()) return found->second.get();
+  if (const auto failed = failures.find(index); failed != failures.end()) {
+    why = failed->second;
+    return nullptr;
+  }
+  try {
+    DeviceInfo info;
+    if (find_device(index, info, why)) {
+      if (const CublasFunctions* cublas = load_cublas(why)) {
+        return backends.emplace(index, std::make_unique<CudaBackend>(info, *cublas)).first->second.get();
+      }
+    }
+  } catch (const std::exception& e) {
+    why = e.what();
+  }
+  failures[index] = why;
+  return nullptr;
+}
+
+}  // namespace nanhunt::kernels

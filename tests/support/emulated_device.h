@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device whose kernels are the code of kernels/cuda run by the CPU (kernels/cuda/lanes.h), so that the engine's device path is
+// tested where there is no GPU. Its memory has addresses that no processor can read: host code that touches it by mistake
+// stops with a signal, and kernels alone translate them. Elements and rows are run forwards, backwards or shuffled.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/device_ops.h"
+
+namespace nanhunt::testing_support {
+
+enum class Order : std::uint8_t { kForwards, kBackwards, kShuffled };
+
+class EmulatedDevice final : public kernels::DeviceBackend {
+ public:
+  // c = a @ b + beta * c with these addresses of the host; what a GPU leaves to cuBLAS.
+  using Multiply = std::function<void(const kernels::ProductCall& call)>;
+  EmulatedDevice();
+  ~EmulatedDevice() override;
+
+  Order order = Order::kForwards;
+  Multiply multiply;           // default: plain loops that add up in order
+  std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
+  std::uint64_t launches = 0;
+  std::uint64_t live() const { return live_.size(); }
+
+  std::string name() const override { return "emulated"; }
+  void* allocate(std::size_t bytes) override;
+  void release(void* memory, std::size_t bytes) noexcept override;
+  kernels::DeviceMemory memory() const override;
+  void set_zero(void* to, std::size_t bytes) override;
+  void to_device(void* to, const void* from, std::size_t bytes) override;
+  void to_host(void* to, const void* from, std::size_t bytes) override;
+  void on_device(void* to, const void* from, std::size_t bytes) override;
+  void wait() override { ++waits; }
+
+  void run(const kernels::MapCall& call) override;
+  void run(const kernels::CopyCall& call) override;
+  void run(const kernels::GradientSumCall& call) override;
+  void run(const kernels::ReduceCall& call) override;
+  void run(const kernels::SoftmaxCall& call) override;
+  void run(const kernels::SoftmaxGradientCall& call) override;
+  void run(const kernels::LayerNormCall& call) override;
+  void run(const kernels::LayerNormGradientCall& call) override;
+  void run(const kernels::PickedLossCall& call) override;
+  void run(const kernels::PickedLossGradientCall& call) override;
+  void run(const kernels::GatherRowsCall& call) override;
+  void run(const kernels::ScatterRowsCall& call) override;
+  void run(const kernels::DropoutMaskCall& call) override;
+  void run(const kernels::UnscaleCall& call) override;
+  void run(const kernels::FusedSgdCall& call) override;
+  void run(const kernels::FusedAdamCall& call) override;
+  void run(const kernels::ProductCall& call) override;
+
+ private:
+  template <class Kernel>
+  void each(const Kernel& kernel);
+  template <class Kernel>
+  void rows(const Kernel& kernel);
+  void sum(const kernels::GradientSumCall& here);
+  template <class Visit>
+  void visit(std::int64_t count, Visit visit_one);
+
+  std::unordered_map<const void*, std::size_t> live_;
+  std::uint64_t used_ = 0;
+};
+
+}  // namespace nanhunt::testing_support
