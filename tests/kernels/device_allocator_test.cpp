@@ -56,7 +56,9 @@ TEST(DeviceAllocator, rounds_to_classes_that_waste_at_most_an_eighth) {
     EXPECT_GE(block, bytes);
     EXPECT_EQ(block % 512, 0U);
     EXPECT_GE(block, before);
-    if (bytes > 4096) EXPECT_LE(static_cast<double>(block), static_cast<double>(bytes) * 1.125 + 512);
+    if (bytes > 4096) {
+      EXPECT_LE(static_cast<double>(block), static_cast<double>(bytes) * 1.125 + 512);
+    }
     EXPECT_EQ(DeviceAllocator::block_bytes(block), block);
     before = block;
   }
