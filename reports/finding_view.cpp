@@ -243,6 +243,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.explanation = clip(f.explanation, kParagraphLimit);
   view.operation = or_none(name_of(f.place.op));
   view.called_from = clip(f.call_site, kNameLimit);
+  view.kernel = clip(f.kernel, kNameLimit);
   view.layer = or_none(name_of(f.place.module));
   view.phase = phase_name(f.place.phase);
   view.step = format_count(f.place.step);

@@ -273,6 +273,7 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   out.markup("<dl class=\"answers\">");
   answer(out, "Which operation", f.operation, "", true);
   if (!f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
+  if (!f.kernel.empty()) answer(out, "Which kernel", f.kernel, "", true);
   answer(out, "Which layer", f.layer, "", true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
   if (!f.how_often.empty()) answer(out, "How often", f.how_often, "", false);

@@ -154,6 +154,29 @@ void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineVie
   end_part(out);
 }
 
+void write_device_time(HtmlWriter& out, const ReportModel& model) {
+  if (!model.device_time) return;
+  begin_part(out, "device", "Time on the device");
+  out.element("p", "", model.device_time->summary);
+  if (!model.device_time->lines.empty()) {
+    out.markup(
+        "<div class=\"scroll\" role=\"region\" aria-label=\"Table of time on the device\" tabindex=\"0\"><table>"
+        "<caption>What a GPU ran for each operation, longest first</caption><thead><tr>"
+        "<th scope=\"col\">Operation</th><th scope=\"col\">Layer</th><th scope=\"col\">Phase</th>"
+        "<th scope=\"col\" class=\"num\">Time</th><th scope=\"col\" class=\"num\">Share</th>"
+        "<th scope=\"col\" class=\"num\">Kernels</th><th scope=\"col\">Kernel that took most</th></tr></thead><tbody>");
+    for (const DeviceTimeLine& line : model.device_time->lines) {
+      out.markup("<tr><th scope=\"row\"><code>").text(line.operation).markup("</code></th><td><code>").text(line.layer);
+      out.markup("</code></td>").element("td", "", line.phase).element("td", "num", line.time);
+      out.element("td", "num", line.share).element("td", "num", line.kernels).markup("<td><code>");
+      out.text(line.kernel).markup("</code></td></tr>");
+    }
+    out.markup("</tbody></table></div>");
+  }
+  write_and_more(out, model.device_time->omitted);
+  end_part(out);
+}
+
 void write_coverage(HtmlWriter& out, const ReportModel& model) {
   begin_part(out, "coverage", "What was watched");
   if (model.origin) {  // else the verdict holds them
@@ -260,6 +283,7 @@ std::string render_html(const Analysis& analysis) {
   write_timeline(out, model, make_timeline_view(analysis));
   const std::size_t layer_rows = write_layers(out, model, kLayersStopAt);
   write_eps(out, model);
+  write_device_time(out, model);
   write_coverage(out, model);
   write_words(out);
   write_runs(out, model);

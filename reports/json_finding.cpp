@@ -198,7 +198,7 @@ json finding_to_json(const Finding& f) {
                                {"group", json_text_or_null(passage.group)},
                                {"step", passage.step}});
   }
-  out["kernel"] = nullptr;  // filled where kernels are watched
+  out["kernel"] = json_text_or_null(f.kernel);
   out["call_site"] = json_text_or_null(f.call_site);
   out["same_line_as"] = json_text_or_null(f.same_line_as);
   out["scale"] = json_number_or_null(f.scale);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nanhunt/reporter.h"
+#include "reports/json_device_time.h"
 #include "reports/json_finding.h"
 #include "reports/json_layers.h"
 #include "reports/json_run.h"
@@ -121,6 +122,7 @@ std::string render_json(const Analysis& analysis) {
                        {"findings", std::move(findings)},
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},
                        {"scaler", analysis.scaler ? scaler_to_json(*analysis.scaler) : json()},
+                       {"device_time", analysis.device_time ? device_time_to_json(*analysis.device_time) : json()},
                        {"eps_audit", rows_to_json(analysis.eps_audit, kJsonRows, eps_to_json)},
                        {"update_loss", rows_to_json(analysis.update_loss, kJsonRows, update_loss_to_json)},
                        {"headroom", std::move(headroom)},

@@ -197,6 +197,8 @@ ReportModel make_report_model(const Analysis& analysis) {
   model.layers = view_layers(analysis);
   model.layers_omitted = analysis.layers_omitted + (analysis.layers.size() - model.layers.size());
 
+  if (analysis.device_time) model.device_time = view_device_time(*analysis.device_time, many_ranks);
+
   view_coverage(analysis, model);
   for (std::size_t i = 0; i < analysis.ranks.size() && i < kMaxRanks; ++i) {
     model.runs.push_back(view_run(analysis.ranks[i]));

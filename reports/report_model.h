@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
+#include "reports/device_time_view.h"
 #include "reports/layers_view.h"
 #include "reports/wording.h"
 
@@ -89,6 +90,7 @@ struct FindingView {
   std::string called_from;  // "train.py:30"; empty: not known
   std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none
   std::string how_often;    // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
+  std::string kernel;       // that ran longest for the operation; empty: not known
   std::string ranks;  // "rank 2; it came to ranks 0 and 1 through allreduce, step 12"; empty where there is one rank
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
   Tried cure_tried = Tried::kNotTried;
@@ -139,6 +141,7 @@ struct ReportModel {
   std::optional<ScalerView> scaler;
   std::vector<LayerRow> layers;  // in the order of the analysis
   std::uint64_t layers_omitted = 0;
+  std::optional<DeviceTimeView> device_time;
   std::vector<RunView> runs;
   std::uint64_t runs_omitted = 0;
 };

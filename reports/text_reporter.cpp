@@ -23,6 +23,8 @@ constexpr std::size_t kTensorsShown = 8;
 constexpr std::size_t kEpsShown = 8;
 constexpr std::size_t kNamesShown = 8;
 constexpr std::size_t kLinesShown = 8;
+constexpr std::size_t kDeviceRowsShown = 8;
+constexpr std::size_t kKernelInTable = 48;
 
 Ink status_ink(VerdictStatus status) {
   switch (status) {
@@ -58,6 +60,7 @@ std::string listed(const Lines& lines) {
 
 void write_answers(TextLayout& out, const FindingView& f, const std::string& scaler_answer) {
   out.fact("Operation", f.operation, kLabelWidth, Ink::kBold);
+  if (!f.kernel.empty()) out.fact("Kernel", f.kernel, kLabelWidth);
   const std::string shared = f.shared_line.empty() ? "" : ", " + f.shared_line;
   if (!f.called_from.empty()) out.fact("Code line", f.called_from + shared, kLabelWidth, Ink::kBold);
   out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
@@ -222,6 +225,21 @@ void write_scaler(TextLayout& out, const ReportModel& model) {
   out.paragraph(model.scaler->summary, 2);
 }
 
+void write_device_time(TextLayout& out, const ReportModel& model) {
+  if (!model.device_time) return;
+  out.heading("Time on the device");
+  out.paragraph(model.device_time->summary, 2);
+  std::vector<std::vector<std::string>> rows = {{"time", "share", "operation", "layer", "phase", "kernels", "kernel"}};
+  const std::vector<DeviceTimeLine>& lines = model.device_time->lines;
+  for (std::size_t i = 0; i < lines.size() && i < kDeviceRowsShown; ++i) {
+    const DeviceTimeLine& line = lines[i];
+    rows.push_back({line.time, line.share, line.operation, line.layer, line.phase, line.kernels, clip(line.kernel, kKernelInTable)});
+  }
+  if (rows.size() > 1) out.table(rows, {true, true, false, false, false, true, false}, 2);
+  const std::uint64_t rest = model.device_time->omitted + (lines.size() - (rows.size() - 1));
+  if (rest != 0) out.paragraph(and_more(rest), 2);
+}
+
 void write_lines(TextLayout& out, const Lines& lines) {
   for (std::size_t i = 0; i < lines.shown.size() && i < kLinesShown; ++i) out.paragraph(lines.shown[i], 2, "- ");
   const std::uint64_t rest = lines.omitted + (lines.shown.size() > kLinesShown ? lines.shown.size() - kLinesShown : 0);
@@ -288,6 +306,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   write_others(out, model);
   write_scaler(out, model);
   write_eps(out, model);
+  write_device_time(out, model);
   write_coverage(out, model, make_timeline_view(analysis));
   if (model.origin) {
     out.heading("Where next");

@@ -143,6 +143,7 @@ struct Finding {
   std::vector<Passage> passages;     // to ranks on which it was not born, in order of steps
   std::string call_site;
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
+  std::string kernel;  // of its op, the one that ran longest; "": not known
   double scale = 1;
   std::uint64_t occurrence_count = 1;  // steps in which it was seen to happen; what is only their aftermath does not count
   std::uint32_t first_step = 0, last_step = 0;  // of these
@@ -254,6 +255,26 @@ struct TimelineStep {
   double weight_norm = 0;     // 2-norm over the parameters after the step; NaN: not seen
 };
 
+// What a GPU ran for one op of one module, where kernels were watched.
+struct DeviceTimeRow {
+  std::string module, op;  // op "": launched by no watched op
+  Phase phase = Phase::kForward;
+  std::string kernel;      // that took most of it; "": not known
+  std::uint64_t kernels = 0, timed = 0;
+  std::int64_t duration_ns = 0;  // of the timed ones
+};
+struct DeviceTime {
+  std::uint32_t rank = 0;  // the lowest that has any
+  std::uint64_t kernels = 0, untimed = 0;
+  std::uint64_t own_kernels = 0;
+  std::int64_t total_ns = 0;       // of all kernels together, which may have run side by side
+  std::int64_t own_ns = 0;         // of these, nanhunt's own
+  std::int64_t without_op_ns = 0;  // of these, launched by no watched op
+  std::vector<DeviceTimeRow> rows;  // without nanhunt's own; longest first, at most 64
+  std::uint64_t rows_omitted = 0;
+  std::int64_t omitted_ns = 0;
+};
+
 struct Coverage {
   std::uint64_t steps = 0, ops = 0, values = 0;
   std::uint64_t records_dropped = 0;  // by the recorder, or lost in damage
@@ -290,6 +311,7 @@ struct Analysis {
   std::vector<LayerSummary> layers;     // in order of first appearance; at most 2048
   std::uint64_t layers_omitted = 0;
   LayerMap layer_map;
+  std::optional<DeviceTime> device_time;  // null: no kernel was watched
 };
 
 struct AnalyzeOptions {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "src/analyze/device_time.h"
 #include "src/analyze/eps_audit.h"
 #include "src/analyze/findings.h"
 #include "src/analyze/layer_watch.h"
@@ -52,6 +53,7 @@ class AnalyzerImpl final : public RankPass {
         scaler_(names_),
         norms_(names_),
         layers_(names_),
+        device_(names_),
         sentinel_(names_) {
     if (!rank) return;
     graph_.set_rank(*rank);
@@ -91,7 +93,9 @@ class AnalyzerImpl final : public RankPass {
       gradient_underflow_.on_op(view);
       update_loss_.on_op(view);
       layers_.on_op(view);
+      device_.on_op(view);
     }
+    for (const KernelRecord& record : batch.kernels) device_.on_kernel(record);  // none stands before its op
     advance(batch, at, kEnd);
     take_samples(batch, at, std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max());
   }
@@ -258,6 +262,7 @@ class AnalyzerImpl final : public RankPass {
   ScalerWatch scaler_;
   NormWatch norms_;
   LayerWatch layers_;
+  DeviceTimes device_;
   SentinelWatch sentinel_;
   Timeline timeline_;
   EvidenceMap evidence_;
@@ -373,6 +378,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   for (Finding& finding : analysis.findings) {
     if (finding.ranks.empty()) finding.ranks = {info.rank};
     finding.rank = finding.ranks.front();
+    if (finding.rank == info.rank) finding.kernel = device_.kernel_of(finding.place.seq);
   }
   add_experiments(analysis.findings, experiments_);
   analysis.experiments = std::move(experiments_);
@@ -381,6 +387,8 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   analysis.scaler = scaler_.section();
   if (analysis.scaler) recommend_scale(*analysis.scaler);
   layers_.fill(analysis);
+  analysis.device_time = device_.section();
+  if (analysis.device_time) analysis.device_time->rank = info.rank;
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
   return analysis;

@@ -11,6 +11,8 @@ namespace nanhunt::testing_reports {
 
 // A forward overflow in fp16 under a loss scaler that has also skipped for reasons of its own.
 Analysis make_overflow_analysis();
+// Kernels of some of its ops, as if a GPU had run them.
+DeviceTime make_device_time();
 // The scaler finding its scale; nothing wrong.
 Analysis make_calibrating_analysis();
 // What the analysis of a long run amounts to: its timeline and its map are as large as they may be.

@@ -78,6 +78,8 @@ def test_every_object_is_closed_and_requires_all_of_its_fields():
         lambda r: r["scaler"].update(final_scale=None),
         lambda r: r["headroom"][0]["forward"].update(headroom="none"),
         lambda r: r["timeline"]["layer_map"].update(columns=513),
+        lambda r: r.update(device_time=7),
+        lambda r: r["findings"][0].update(kernel=7),
     ],
 )
 def test_a_spoilt_report_is_refused(validator, spoil):

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "nanhunt/reporter.h"
@@ -57,6 +59,42 @@ TEST(TextReporter, of_several_ranks_the_one_is_named_where_it_was_born_and_how_i
 
 TEST(TextReporter, a_run_with_a_scaler_is_told_as_in_the_golden_text) {
   expect_golden("overflow.txt", render_text(make_overflow_analysis()));
+}
+
+TEST(TextReporter, time_on_the_device_is_told_where_kernels_were_watched_and_only_there) {
+  Analysis analysis = make_overflow_analysis();
+  analysis.device_time = make_device_time();
+  analysis.findings[0].kernel = "gemm_f16_128x128_tn";
+  const std::string text = render_text(analysis);
+  EXPECT_THAT(text, ContainsRegex("Kernel +gemm_f16_128x128_tn\n"));
+  EXPECT_THAT(text, HasSubstr("69,004 kernels ran for 2 s in all; nanhunt's own took 1.2 % of it (24 ms)"));
+  EXPECT_THAT(text, ContainsRegex("900 ms +45 % +addmm +blocks.1.mlp.fc2 +forward +60 +gemm_f16_128x128_tn"));
+  EXPECT_THAT(text, HasSubstr("no watched operation"));
+  EXPECT_THAT(render_html(analysis), HasSubstr("<td class=\"num\">45 %</td>"));
+  // and without
+  analysis.device_time.reset();
+  analysis.findings[0].kernel.clear();
+  EXPECT_THAT(render_text(analysis), Not(HasSubstr("on the device")));
+  EXPECT_THAT(render_text(analysis), Not(HasSubstr("Kernel ")));
+  EXPECT_THAT(render_html(analysis), Not(HasSubstr("on the device")));
+}
+
+TEST(TextReporter, hostile_kernels_cannot_steer_a_terminal_or_leave_an_element) {
+  const std::string evil = "</td><script>\x1b[31m\r\x7f\xe2\x80\xae\xff";
+  Analysis analysis = make_overflow_analysis();
+  analysis.findings[0].kernel = evil;
+  analysis.device_time = DeviceTime{};
+  DeviceTime& time = *analysis.device_time;
+  time.kernels = time.untimed = std::numeric_limits<std::uint64_t>::max();
+  time.total_ns = time.own_ns = std::numeric_limits<std::int64_t>::max();
+  time.rows = {{evil, evil, Phase::kLoss, evil, 1, 1, -5}, {evil, "", Phase::kLoss, evil, 1, 0, 1}};
+  const std::string text = render_text(analysis), html = render_html(analysis), json = render_json(analysis);
+  for (const char* raw : {"\x1b", "\r", "\x7f", "\xe2\x80\xae", "\xff"}) {
+    EXPECT_EQ(text.find(raw), std::string::npos);
+    EXPECT_EQ(html.find(raw), std::string::npos);
+    EXPECT_EQ(json.find(raw), std::string::npos);
+  }
+  EXPECT_EQ(html.find("</td><script>"), std::string::npos);
 }
 
 TEST(TextReporter, only_bad_samples_are_listed) {
