@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nanhunt/recorder.h"
 #include "tests/record/support.h"
 
 namespace nanhunt::record {
