@@ -81,7 +81,7 @@ TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
   };
   EXPECT_EQ(row("health")["bad"], json({"loss", "audit"}));
   EXPECT_EQ(row("health")["gradient_norm"], nullptr);  // not measured: no gradient was found bad
-  EXPECT_EQ(row("health")["weight_norm"], nullptr);
+  EXPECT_EQ(row("health")["weight_norm"], 2.5);
   EXPECT_EQ(row("norms")["mark"], "parameter");
   EXPECT_EQ(row("norms")["path"], "fc1");
   EXPECT_EQ(row("replays")["result"], "reproduced");
