@@ -138,11 +138,17 @@ void Trainer::Impl::run_to_door(StepResult& result, bool replay) {
     std::optional<ScopedDrawWatch> draws;
     if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
-    result.loss += value.item();
+    if (value.device().is_cpu()) result.loss += value.item();
     run_backward(value);
+    if (!value.device().is_cpu()) unread_losses.push_back(value);
   }
   if (scaler) result.scale = scaler->get_scale();
   prepare_gradients();
+}
+
+void Trainer::Impl::read_losses(StepResult& result) {
+  for (const Tensor& value : unread_losses) result.loss += value.item();
+  unread_losses.clear();
 }
 
 Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches,
@@ -167,11 +173,13 @@ StepResult Trainer::step() {
   const ScopedFlag stepping(run.stepping);
   StepResult result{.step = run.next_step};
   run.optimizer_ran = false;
+  run.unread_losses.clear();
   run.keep_start();
   notify_step_begin(result.step);
   run.run_to_door(result, /*replay=*/false);
   if (run.door_callback) run.door_callback(*this);
   result.skipped = !run.step_optimizer();
+  run.read_losses(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;

@@ -46,12 +46,15 @@ struct Trainer::Impl {
   bool start_marked = false;                             // observers know what the coming step starts from
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
   bool stepping = false, optimizer_ran = false;          // in the step at hand
+  std::vector<Tensor> unread_losses;                     // of the step at hand, on a device
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
 
   void keep_start();
   // In a replay the batches are those of `start`.
   void run_to_door(StepResult& result, bool replay);
+  // Adds what run_to_door() did not wait for. To be called once all work of the step is on its way.
+  void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran
   void mark_changed_buffers();
   std::string why_not_replayable(const OptimizerCopy* before) const;

@@ -75,6 +75,7 @@ class Present {
   std::vector<std::uint64_t> positions_;
   std::optional<GradScaler> scaler_;
   double scale_ = 1;
+  std::vector<Tensor> unread_losses_;
   bool keep_gradients_, start_marked_, optimizer_ran_;
   std::map<std::string, std::uint32_t> buffer_versions_;
 };
@@ -84,6 +85,7 @@ Present::Present(Trainer::Impl& run)
       step_counts_(run.optimizer->step_counts()),
       streams_(run.model->random_streams()),
       scaler_(run.scaler),
+      unread_losses_(std::exchange(run.unread_losses, {})),
       keep_gradients_(run.keep_gradients),
       start_marked_(run.start_marked),
       optimizer_ran_(run.optimizer_ran),
@@ -105,6 +107,7 @@ Present::~Present() {
   run_.optimizer->set_step_counts(step_counts_);
   for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->seek(positions_[i]);
   if (scaler_) run_.scaler->put_back(*scaler_, scale_);
+  run_.unread_losses = std::move(unread_losses_);
   run_.keep_gradients = keep_gradients_;
   run_.start_marked = start_marked_;
   run_.optimizer_ran = optimizer_ran_;
@@ -248,6 +251,7 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     notify_step_begin(out.result.step);
     run.run_to_door(out.result, /*replay=*/true);
     out.result.skipped = !run.step_optimizer();
+    run.read_losses(out.result);
     run.mark_changed_buffers();
     notify_step_end(out.result.step, out.result.loss, run.optimizer->options().lr, out.result.scale,
                     out.result.skipped);

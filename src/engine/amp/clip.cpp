@@ -9,6 +9,7 @@
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
+#include "src/engine/ops/strided.h"
 
 namespace nanhunt::engine {
 namespace {
@@ -19,13 +20,13 @@ Tensor stack(const std::vector<Tensor>& norms) {
   for (const Tensor& norm : norms) {
     if (norm.dtype() != dtype) dtype = norm.dtype() == DType::kF64 || dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   }
-  std::vector<double> values;
+  // Copied where they are: reading each one would wait for a device as often as there are parameters.
+  const Tensor out = Tensor::empty({static_cast<std::int64_t>(norms.size())}, dtype, norms[0].device());
   std::vector<OpArgument> inputs;
   for (const Tensor& norm : norms) {
-    values.push_back(norm.item());
+    copy_elements(make_view(out, {}, {}, static_cast<std::int64_t>(inputs.size())), norm);
     inputs.push_back({"tensors", &norm, norm.version(), ArgRole::kRead});
   }
-  const Tensor out = Tensor::from_values(values, {static_cast<std::int64_t>(values.size())}, dtype);
   if (!ops_observed()) return out;
   const OpArgument output{"out", &out, out.version(), ArgRole::kRead};
   notify_op({.op = "stack",

@@ -220,7 +220,41 @@ TEST(DeviceTraining, waits_once_for_the_loss_and_once_for_the_scaler) {
   }
 }
 
+TEST(DeviceTraining, waits_once_for_a_clipped_norm_however_many_parameters_there_are) {
+  ScopedEmulatedDevice emulated;
+  const Made clipped = make_mlp(kEmulated, {.algorithm = "adam"}, {.clip_norm = 0.5});
+  clipped->step();
+  const std::uint64_t before = emulated.device.waits;
+  clipped->step();
+  EXPECT_EQ(emulated.device.waits - before, 2U);  // and once for the loss
+}
+
+TEST(DeviceTraining, reads_its_loss_when_all_work_of_the_step_is_on_its_way) {
+  ScopedEmulatedDevice emulated;
+  const Made trainer = make_mlp(kEmulated, {.algorithm = "adam"}, {.micro_batches = 2});
+  trainer->step();
+  const std::uint64_t before = emulated.device.waits;
+  std::uint64_t at_door = 0;
+  trainer->set_door_callback([&](Trainer&) { at_door = emulated.device.waits; });
+  trainer->step();
+  EXPECT_EQ(at_door, before);
+  EXPECT_EQ(emulated.device.waits - before, 2U);  // one for each micro-batch's
+}
+
 class Silent : public Observer {};
+
+TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_door) {
+  ScopedEmulatedDevice emulated;
+  const auto make = [] { return make_mlp(kEmulated, {.algorithm = "adam"}, {.micro_batches = 2}); };
+  const double expected = make()->step().loss;
+  const Made trainer = make();
+  trainer->keep_for_replay(true);
+  Silent observer;
+  double replayed = 0;
+  trainer->set_door_callback([&](Trainer& at_door) { replayed = at_door.replay(observer, nullptr).result.loss; });
+  EXPECT_EQ(trainer->step().loss, expected);
+  EXPECT_EQ(replayed, expected);
+}
 
 TEST(DeviceTraining, is_replayed_and_put_back_bit_for_bit) {
   ScopedEmulatedDevice emulated;
