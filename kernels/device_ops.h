@@ -157,6 +157,18 @@ struct UnscaleCall {
   DeviceArray grad;
   std::int32_t* found = nullptr;
 };
+// The same of many tensors without gaps, in one launch or as few as take them.
+struct UnscaledTensor {
+  void* data = nullptr;
+  std::int64_t count = 0;
+  DType dtype = DType::kF32;
+};
+struct UnscaleManyCall {
+  float inv_scale = 1;
+  std::int64_t count = 0;
+  const UnscaledTensor* tensors = nullptr;  // of the host; read before run() returns
+  std::int32_t* found = nullptr;
+};
 
 // Fused updates over tensors without gaps, as src/engine/optim computes them. Scalars come as the engine has them.
 struct FusedSgdCall {
@@ -222,6 +234,7 @@ class DeviceBackend {
   virtual void run(const ScatterRowsCall& call) = 0;
   virtual void run(const DropoutMaskCall& call) = 0;
   virtual void run(const UnscaleCall& call) = 0;
+  virtual void run(const UnscaleManyCall& call) = 0;
   virtual void run(const FusedSgdCall& call) = 0;
   virtual void run(const FusedAdamCall& call) = 0;
   virtual void run(const ProductCall& call) = 0;

@@ -27,6 +27,7 @@ void launch(const GatherRowsCall& call, cudaStream_t stream);
 void launch(const ScatterRowsCall& call, cudaStream_t stream);
 void launch(const DropoutMaskCall& call, cudaStream_t stream);
 void launch(const UnscaleCall& call, cudaStream_t stream);
+void launch(const UnscaleManyCall& call, cudaStream_t stream);
 void launch(const FusedSgdCall& call, cudaStream_t stream);
 void launch(const FusedAdamCall& call, cudaStream_t stream);
 

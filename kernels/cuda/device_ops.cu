@@ -133,6 +133,7 @@ class CudaBackend final : public DeviceBackend {
   void run(const ScatterRowsCall& call) override { cuda::launch(call, stream_); }
   void run(const DropoutMaskCall& call) override { cuda::launch(call, stream_); }
   void run(const UnscaleCall& call) override { cuda::launch(call, stream_); }
+  void run(const UnscaleManyCall& call) override { cuda::launch(call, stream_); }
   void run(const FusedSgdCall& call) override { cuda::launch(call, stream_); }
   void run(const FusedAdamCall& call) override { cuda::launch(call, stream_); }
   void run(const ProductCall& call) override {

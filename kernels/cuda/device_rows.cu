@@ -2,6 +2,7 @@
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/cuda/row_kernels.h"
+#include "kernels/cuda/unscale_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 namespace {
@@ -55,6 +56,10 @@ void launch(const LayerNormGradientCall& call, cudaStream_t stream) {
 }
 void launch(const PickedLossCall& call, cudaStream_t stream) {
   call.wide ? launch_rows(PickedLossKernel<double>{call}, stream) : launch_rows(PickedLossKernel<float>{call}, stream);
+}
+
+void launch(const UnscaleManyCall& call, cudaStream_t stream) {
+  launch_unscale(call, [stream](const auto& kernel) { launch_rows(kernel, stream); });
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/host_device.h"
+#include "kernels/cuda/unscale_kernels.h"
 #include "kernels/device_ops.h"
 
 namespace nanhunt::kernels::cuda {
@@ -90,10 +91,9 @@ struct UnscaleKernel {
   NANHUNT_HOST_DEVICE std::int64_t count() const { return call.walk.count; }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
     const Place place = place_of(call.walk, i);
-    const T x = load<T>(call.grad, place);
-    const std::uint32_t bits = bits_as<std::uint32_t>(static_cast<float>(x));
-    if ((bits & 0x7f800000u) == 0x7f800000u) *call.found = 1;  // all that write it write the same
-    store(call.grad, place, call.inv_scale == 1 ? x : x * static_cast<T>(call.inv_scale));
+    bool bad = false;
+    store(call.grad, place, unscaled(load<T>(call.grad, place), call.inv_scale, bad));
+    if (bad) *call.found = 1;  // all that write it write the same
   }
 };
 

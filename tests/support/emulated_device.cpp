@@ -11,6 +11,7 @@
 #include "kernels/cuda/index_kernels.h"
 #include "kernels/cuda/map_kernels.h"
 #include "kernels/cuda/row_kernels.h"
+#include "kernels/cuda/unscale_kernels.h"
 
 namespace nanhunt::testing_support {
 namespace {
@@ -312,6 +313,15 @@ void EmulatedDevice::run(const UnscaleCall& call) {
   here.grad = host(call.grad);
   here.found = host(call.found);
   here.wide ? each(UnscaleKernel<double>{here}) : each(UnscaleKernel<float>{here});
+}
+
+void EmulatedDevice::run(const UnscaleManyCall& call) {
+  UnscaleManyCall here = call;
+  std::vector<UnscaledTensor> tensors(call.tensors, call.tensors + call.count);
+  for (UnscaledTensor& tensor : tensors) tensor.data = host(tensor.data);
+  here.tensors = tensors.data();
+  here.found = host(call.found);
+  launch_unscale(here, [this](const auto& kernel) { rows(kernel); });
 }
 
 void EmulatedDevice::run(const FusedSgdCall& call) {

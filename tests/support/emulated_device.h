@@ -54,6 +54,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void run(const kernels::ScatterRowsCall& call) override;
   void run(const kernels::DropoutMaskCall& call) override;
   void run(const kernels::UnscaleCall& call) override;
+  void run(const kernels::UnscaleManyCall& call) override;
   void run(const kernels::FusedSgdCall& call) override;
   void run(const kernels::FusedAdamCall& call) override;
   void run(const kernels::ProductCall& call) override;

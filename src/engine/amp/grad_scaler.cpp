@@ -95,22 +95,29 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   const auto inv_scale = static_cast<float>(1 / static_cast<double>(*scale_.data<float>()));
   const ScopedPhase phase(Phase::kUnscale);
   const NoGradGuard no_grad;
-  Tensor found_on_device;
+  std::vector<amp::NamedGradient> on_device;
   for (const auto& [path, parameter] : optimizer.parameters()) {
     Tensor grad = parameter.grad();
     if (!grad.defined()) continue;
-    const ScopedModule module(path);
     if (!grad.device().is_cpu()) {
-      if (!found_on_device.defined()) found_on_device = Tensor::zeros({1}, DType::kI32, grad.device());
-      amp::check_and_unscale_(grad, inv_scale, found_on_device);
+      on_device.push_back({path, grad});
       continue;
     }
+    const ScopedModule module(path);
     const bool found = amp::check_and_unscale_(grad, inv_scale);
     state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
   }
-  if (found_on_device.defined()) {  // one read for all of them: the scaler's own, with or without observers
-    const bool found = found_on_device.item() != 0;
+  for (std::span<amp::NamedGradient> left = on_device; !left.empty();) {
+    const Device device = left.front().grad.device();
+    const auto rest = std::stable_partition(left.begin(), left.end(), [&](const amp::NamedGradient& named) {
+      return named.grad.device() == device;
+    });
+    const Tensor found_there = Tensor::zeros({1}, DType::kI32, device);
+    const auto many = static_cast<std::size_t>(rest - left.begin());
+    amp::check_and_unscale_(left.first(many), inv_scale, found_there);
+    const bool found = found_there.item() != 0;  // one read for all of them: the scaler's own, with or without observers
     state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
+    left = left.subspan(many);
   }
   state.stage = Stage::kUnscaled;
   tell(ScalerAction::kUnscale, number, state.found_inf.value_or(false));

@@ -2,7 +2,9 @@
 #include "src/engine/amp/scaler_ops.h"
 
 #include <cmath>
+#include <vector>
 
+#include "nanhunt/engine/hooks.h"
 #include "src/engine/ops/elementwise.h"
 
 namespace nanhunt::engine::amp {
@@ -22,11 +24,18 @@ bool check_and_unscale_(Tensor& grad, float inv_scale) {
   return found_inf;
 }
 
-void check_and_unscale_(Tensor& grad, float inv_scale, const Tensor& found) {
+void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const Tensor& found) {
   constexpr std::string_view kOp = "_amp_foreach_non_finite_check_and_unscale_";
-  expect_floating(kOp, grad, "self");
-  device_unscale(grad, inv_scale, found);
-  finish_in_place(kOp, op_math(grad.dtype()), grad, {}, {{"inv_scale", inv_scale}});
+  std::vector<Tensor> tensors;
+  for (const NamedGradient& named : grads) {
+    expect_floating(kOp, named.grad, "self");
+    tensors.push_back(named.grad);
+  }
+  device_unscale(tensors, inv_scale, found);
+  for (NamedGradient& named : grads) {
+    const ScopedModule module(named.path);
+    finish_in_place(kOp, op_math(named.grad.dtype()), named.grad, {}, {{"inv_scale", inv_scale}});
+  }
 }
 
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,

@@ -2,6 +2,9 @@
 // The two kernels of a loss scaler, as observed ops.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine::amp {
@@ -9,8 +12,13 @@ namespace nanhunt::engine::amp {
 // Multiplies `grad` by `inv_scale` in place, each result rounded to its dtype, and tells whether an element was
 // not finite before. An inv_scale of 1 stores the values unchanged. fp64 is tested as CUDA tests it, in fp32.
 bool check_and_unscale_(Tensor& grad, float inv_scale);
-// The same on a device, without waiting for it: `found` (one int32 there) becomes 1 where an element is not finite.
-void check_and_unscale_(Tensor& grad, float inv_scale, const Tensor& found);
+// The same for all gradients on one device, by one launch and without waiting for it: `found` (one int32 there) becomes 1
+// where an element is not finite. Observers are told afterwards, gradient by gradient, each in the module of its path.
+struct NamedGradient {
+  std::string path;
+  Tensor grad;
+};
+void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const Tensor& found);
 
 // Backs off or grows the 0-dim fp32 `scale` and counts clean updates, in place, as torch's kernel does.
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,

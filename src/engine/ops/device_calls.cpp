@@ -125,6 +125,21 @@ Tensor uploaded(const std::vector<std::int64_t>& values, const Device& device) {
   return Tensor::from_indices(values, {static_cast<std::int64_t>(values.size())}).on(device);
 }
 
+// Whether the tensor fills its part of memory once, in whatever order.
+bool has_no_gaps(const Tensor& tensor) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+  for (std::size_t d = 0; d < tensor.sizes().size(); ++d) {
+    if (tensor.sizes()[d] != 1) dims.emplace_back(tensor.strides()[d], tensor.sizes()[d]);
+  }
+  std::sort(dims.begin(), dims.end());
+  std::int64_t next = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != next) return false;
+    next *= size;
+  }
+  return true;
+}
+
 Tensor dense(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : tensor.clone(); }
 
 // As a matrix product takes it: rows or columns dense, else a copy that is.
@@ -370,13 +385,26 @@ void device_dropout_mask(const Tensor& mask, std::uint64_t seed, std::uint64_t s
   if (call.count != 0) backend_of(mask.device()).run(call);
 }
 
-void device_unscale(const Tensor& grad, float inv_scale, const Tensor& found) {
-  kernels::UnscaleCall call;
-  call.wide = is_wide(grad.dtype());
-  call.inv_scale = inv_scale;
-  call.walk = walk_over(grad.sizes(), {{&call.grad, &grad}});
-  call.found = static_cast<std::int32_t*>(device_data(found));
-  if (grad.numel() != 0) backend_of(grad.device()).run(call);
+void device_unscale(std::span<const Tensor> grads, float inv_scale, const Tensor& found) {
+  const auto flag = static_cast<std::int32_t*>(device_data(found));
+  std::vector<kernels::UnscaledTensor> dense;
+  for (const Tensor& grad : grads) {
+    expect_device_dtype(grad);
+    if (grad.numel() == 0) continue;
+    if (has_no_gaps(grad)) {
+      dense.push_back({device_data(grad), grad.numel(), grad.dtype()});
+      continue;
+    }
+    kernels::UnscaleCall call;
+    call.wide = is_wide(grad.dtype());
+    call.inv_scale = inv_scale;
+    call.walk = walk_over(grad.sizes(), {{&call.grad, &grad}});
+    call.found = flag;
+    backend_of(grad.device()).run(call);
+  }
+  if (dense.empty()) return;
+  backend_of(found.device())
+      .run(kernels::UnscaleManyCall{inv_scale, static_cast<std::int64_t>(dense.size()), dense.data(), flag});
 }
 
 Tensor device_multiply(std::string_view op, const Tensor& left, const Tensor& right, const Tensor& bias) {

@@ -62,8 +62,8 @@ void device_gather_rows(const Tensor& table, const std::vector<std::int64_t>& ro
 void device_scatter_rows(const Tensor& g, const std::vector<std::int64_t>& rows, const Tensor& out);
 void device_dropout_mask(const Tensor& mask, std::uint64_t seed, std::uint64_t stream, std::uint64_t position,
                          std::uint64_t dropped);
-// `found`: int32, one element.
-void device_unscale(const Tensor& grad, float inv_scale, const Tensor& found);
+// All on one device. `found`: int32, one element.
+void device_unscale(std::span<const Tensor> grads, float inv_scale, const Tensor& found);
 // left @ right plus bias, as multiply().
 Tensor device_multiply(std::string_view op, const Tensor& left, const Tensor& right, const Tensor& bias);
 
