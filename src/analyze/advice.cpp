@@ -35,8 +35,10 @@ constexpr Row kRows[] = {
      "Add a small constant inside the root: sqrt(x + eps), with an eps that does not round to 0 in the number format "
      "(fp16: 1e-4).",
      "The root then stays away from 0, where its derivative is infinite."},
-    {"find-stray-write", "Run with an address sanitizer or a memory checker if native code of your own takes part.",
-     "A write past the end of a tensor changes the contents of its neighbour."},
+    {"find-stray-write",
+     "Look for code that writes to it past the framework: an array that shares its memory (NumPy), a raw pointer, native "
+     "code; run native code of your own with an address sanitizer.",
+     "Such a write is no operation, so nothing that watches operations sees it."},
     {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
      "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
     {"fp32-compute", "Run this op, or this layer, in fp32.",

@@ -426,11 +426,12 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   const LayoutId layout = layouts_.intern(event.value.tensor, rows_.batch);
   const ValueInfo* known = table_.find(event.value.storage, event.value.version, event.value.offset, layout);
   const ValueId before = known == nullptr ? 0 : known->record.id;
-  ValueInfo& after = add_value(event.value, layout, nullptr, kNoSeq, between_ops(event.step));  // hides the one before
+  ValueInfo& after = add_value(event.value, layout, nullptr, kNoSeq, between_ops(event.step));
   write_row(after);
   rows_.batch.changed.push_back(
       {next_seq_, event.step, before, after.record.id, event.since_seq, event.since_step, event.opaque});
   extra_bytes_ += sizeof(ChangedRecord);
+  table_.supersede_others(after);  // no view that is known shows its statistics any more
   rollback.commit();
   finish_event();
 }

@@ -38,6 +38,7 @@ void RowBuilder::note_change(ValueInfo& before, ValueInfo& after, const Use& use
   rows_.batch.changed.push_back({use.reader, use.step, before.record.id, after.record.id, before.checked_after,
                                  before.checked_step, /*opaque=*/false});
   extra_bytes_ += sizeof(ChangedRecord);
+  table_.supersede(before);
 }
 
 }  // namespace nanhunt::record

@@ -25,7 +25,7 @@ ValueInfo* ValueTable::find(std::uint64_t storage, std::uint32_t version, std::i
   if (it == storages_.end()) return nullptr;
   for (std::uint32_t link = it->second.head; link != 0; link = slot(link).next) {
     const ValueRecord& r = slot(link).record;
-    if (r.version == version && r.offset == offset && r.layout == layout) return &slot(link);
+    if (r.version == version && r.offset == offset && r.layout == layout && !slot(link).superseded) return &slot(link);
   }
   return nullptr;
 }
@@ -36,7 +36,7 @@ ValueInfo* ValueTable::find_base(std::uint64_t storage, std::uint32_t version) {
   if (it == storages_.end()) return nullptr;
   ValueInfo* oldest = nullptr;
   for (std::uint32_t link = it->second.head; link != 0; link = slot(link).next) {
-    if (slot(link).record.version == version) oldest = &slot(link);
+    if (slot(link).record.version == version && !slot(link).superseded) oldest = &slot(link);
   }
   return oldest;
 }
@@ -49,6 +49,14 @@ ValueInfo* ValueTable::find_id(std::uint64_t storage, ValueId id) {
     if (slot(link).record.id == id) return &slot(link);
   }
   return nullptr;
+}
+
+void ValueTable::supersede_others(const ValueInfo& newest) noexcept {
+  const auto it = storages_.find(newest.record.storage);
+  if (it == storages_.end()) return;
+  for (std::uint32_t link = it->second.head; link != 0; link = slot(link).next) {
+    if (&slot(link) != &newest && slot(link).record.version == newest.record.version) supersede(slot(link));
+  }
 }
 
 ValueInfo& ValueTable::add(ValueRecord record, DType dtype, std::uint64_t row_batch) {

@@ -29,6 +29,7 @@ struct ValueInfo {
 
  private:
   friend class ValueTable;
+  bool superseded = false;
   std::uint32_t next = 0;  // in its storage's list, newest first; slot + 1, 0: end
 };
 
@@ -47,6 +48,10 @@ class ValueTable {
   // The oldest known value with these contents, whichever part it shows.
   ValueInfo* find_base(std::uint64_t storage, std::uint32_t version);
   ValueInfo* find_id(std::uint64_t storage, ValueId id);
+  // Contents changed without a new version: these no longer name them. They are found by their id alone.
+  void supersede(ValueInfo& value) noexcept { value.superseded = true; }
+  // All of this version but `newest`.
+  void supersede_others(const ValueInfo& newest) noexcept;
   // Keeps record and hides an older value with the same key. Strong exception guarantee. A value of storage 0 has no
   // identity: it is kept only until end_event().
   ValueInfo& add(ValueRecord record, DType dtype, std::uint64_t row_batch);

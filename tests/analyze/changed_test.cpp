@@ -72,6 +72,13 @@ TEST(Corruption, that_is_bad_itself_is_the_origin_of_what_it_fed) {
   EXPECT_THAT(a.findings[0].evidence, Contains(HasSubstr("One element accounts for all of the change")));
 }
 
+TEST(Corruption, of_many_elements_is_looked_for_in_code_before_hardware) {
+  const Analysis one = trained_with({.h = finite().nan(1), .w = {}, .exp = finite().nan(1), .loss = finite(1).nan(1)});
+  EXPECT_EQ(one.findings.at(0).advice.at(0).id, "check-memory");
+  const Analysis many = trained_with({.h = finite().nan(5), .w = {}, .exp = finite().nan(5), .loss = finite(1).nan(1)});
+  EXPECT_EQ(many.findings.at(0).advice.at(0).id, "find-stray-write");
+}
+
 TEST(Corruption, without_harm_is_a_warning_where_it_was_gross_and_information_else) {
   EXPECT_EQ(table(trained_with({.h = finite().range(-1, 20)})),
             "warning corruption | mul | fc1 | forward | step 4 | unknown | observed\n");

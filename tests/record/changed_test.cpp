@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "src/record/row_builder.h"
 #include "tests/record/support.h"
 
@@ -120,6 +123,35 @@ TEST_F(ChangedTest, AViewSeenForTheFirstTimeIsHeldAgainstItsBase) {
   ASSERT_EQ(batch().changed.size(), 1u);
   EXPECT_EQ(batch().changed[0].before, 2u);
   EXPECT_FLOAT_EQ(static_cast<float>(value(batch().changed[0].after).stats.amax), 1e20f);
+}
+
+TEST_F(ChangedTest, AViewThatIsSeenAfterTheChangeOfItsBaseTellsItNoSecondTime) {
+  builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  x.corrupt(3, 1e30);
+  builder.add_mark({1, 0, MarkKind::kParameter, "w", x.value()});
+  add_op(builder, "mm", {{"self", x.t()}}, {{"out", z}});
+  EXPECT_EQ(batch().changed.size(), 1u);
+  EXPECT_FLOAT_EQ(static_cast<float>(value(batch().inputs.back().value).stats.amax), 1e30f);
+}
+
+TEST_F(ChangedTest, AChangeThatAHookTellsLeavesNoViewItsOldStatistics) {
+  // given: a hook that looks for changes itself; w and its transposed view are known
+  RowBuilder told{{.check_inputs = false}};
+  told.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  add_op(told, "mm", {{"self", x.t()}}, {{"out", z}});
+  // when: w is changed past all that is watched, and the hook tells of it
+  x.corrupt(3, std::numeric_limits<double>::quiet_NaN());
+  told.add_changed({.step = 1, .value = x.value()});
+  // then: known views and new ones are read again
+  for (const TestTensor& view : {x.t(), x.view({4}, {1})}) {
+    add_op(told, "mm", {{"self", view}}, {{"out", z}});
+    const ValueId read = told.rows().batch.inputs.back().value;
+    const auto& values = told.rows().batch.values;
+    const auto row = std::find_if(values.begin(), values.end(), [&](const ValueRecord& v) { return v.id == read; });
+    ASSERT_NE(row, values.end());
+    EXPECT_EQ(row->stats.nan, 1);
+    EXPECT_EQ(row->base, told.rows().batch.changed.at(0).after);
+  }
 }
 
 TEST_F(ChangedTest, StridedViewsAreCheckedElementByElement) {

@@ -90,6 +90,14 @@ def test_the_fault_is_named(hunts, case, level):
         assert headline["module"] in [_named(module, level) for module in modules], hunt.told()
 
 
+@pytest.mark.parametrize("level", ["ops"])
+@pytest.mark.parametrize("case", [case for case in ALL if case.name == "changed_outside"], ids=lambda case: case.name)
+def test_what_was_written_past_pytorch_is_told_once_and_its_views_are_read_again(hunts, case, level):
+    hunt: Hunt = hunts.result((case.name, level, False))
+    assert len(hunt.findings("fault")) == 1, hunt.told()
+    assert hunt.headline["advice"][0]["id"] == "find-stray-write"
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_the_repaired_twin_is_silent(hunts, case, level):

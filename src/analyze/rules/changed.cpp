@@ -87,8 +87,8 @@ Diagnosis diagnose_change(const Case& c) {
       "What was read is not what had been recorded, and no watched operation wrote it in between: {}. {}",
       interval_text(c),
       change.opaque ? "A call whose inside is not watched had the tensor in that time."
-                    : "Faulty memory does this, and so does a write past the end of another tensor, or through a "
-                      "pointer that outlived its tensor.");
+                    : "Faulty memory does this, and so does a write past the framework: through an array that shares "
+                      "its memory, past the end of another tensor, or by a pointer that outlived its tensor.");
   if (change.before.known) d.evidence.push_back("Before: " + stats_text(change.before.stats) + ".");
   if (!change.before.known && change.amax_before >= 0)
     d.evidence.push_back(fmt::format("Before: largest magnitude {}.", number(change.amax_before)));
@@ -102,7 +102,10 @@ Diagnosis diagnose_change(const Case& c) {
           fmt::format("Made of it, numbers first stopped being finite at {}.", place_in_step(*first, c.names)));
     }
   }
+  // A flipped bit is one element's: many bad ones at once are most often some code's.
+  const bool many = change.before.known && c.birth.source.stats.nonfinite() > change.before.stats.nonfinite() + 1;
   d.advice = change.opaque ? std::vector<std::string>{"watch-opaque-call"}
+             : many        ? std::vector<std::string>{"find-stray-write", "check-memory"}
                            : std::vector<std::string>{"check-memory", "find-stray-write"};
   d.sure = change.before.known || c.birth.source.bad != 0;
   return d;
