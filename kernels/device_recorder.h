@@ -41,7 +41,7 @@ struct DeviceRecorderCounts {
   std::uint64_t flagged = 0;         // of those, early
   std::uint64_t lost_bulk = 0;       // overwritten before a copy: the ring was too small for a step
   std::uint64_t lost_early = 0;      // the mapped ring was full: they came with the bulk, later
-  std::uint64_t copies_skipped = 0;  // a step's copy was left out because all buffers were in flight
+  std::uint64_t copies_skipped = 0;  // a step's copy was left out: all buffers were in flight, or a capture was
 };
 
 class DeviceRecorder {
@@ -53,9 +53,11 @@ class DeviceRecorder {
   // Joins the drain thread; what is in flight by then is delivered if the device is done with it.
   virtual ~DeviceRecorder() = default;
 
-  // To be enqueued once a step, after the step's kernels: bumps the device's step count. May be captured.
+  // To be enqueued once a step, after the step's kernels: bumps the device's step count. May be captured, and so may
+  // launches that leave records here: the recorder has to outlive such graphs.
   virtual Status advance_step(DeviceStream stream) = 0;
-  // One asynchronous copy of the ring, ordered after what is in `stream` so far. Never waits; not for capture.
+  // One asynchronous copy of the ring, ordered after what is in `stream` so far. Never waits. Left out, and counted,
+  // while `stream` is being captured: the copy's stream would become part of the graph.
   virtual Status copy_ring(DeviceStream stream) = 0;
   // Waits until everything written so far has been delivered or counted as lost. For the end of a run and for tests.
   virtual Status flush() = 0;

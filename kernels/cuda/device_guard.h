@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's errors as Status, and the current device put back. For .cu files.
+// CUDA's errors as Status, and the calling thread's device, context and capture mode put back. For .cu files.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <string>
 
+#include "kernels/cuda/current_device.h"
 #include "nanhunt/status.h"
 
 namespace nanhunt::kernels::cuda {
@@ -17,24 +20,75 @@ inline Status status_of(cudaError_t error, const char* what) {
   return {StatusCode::kUnsupported, std::string("[cuda] ") + what + ": " + cudaGetErrorString(error)};
 }
 
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      return;
-    }
-    changed_ = before_ != device && cudaSetDevice(device) == cudaSuccess;
-  }
-  ~DeviceGuard() {
-    if (changed_) static_cast<void>(cudaSetDevice(before_));
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
+// The driver that the runtime has loaded. Asked by name, because linking libcuda would tie a build to machines that have it.
+struct ContextCalls {
+  decltype(&::cuCtxGetCurrent) get = nullptr;
+  decltype(&::cuCtxSetCurrent) set = nullptr;
+  decltype(&::cuDevicePrimaryCtxGetState) state = nullptr;
 
- private:
-  int before_ = 0;
-  bool changed_ = false;
+  ContextCalls() {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (driver == nullptr) return;
+    get = reinterpret_cast<decltype(get)>(dlsym(driver, "cuCtxGetCurrent"));
+    set = reinterpret_cast<decltype(set)>(dlsym(driver, "cuCtxSetCurrent"));
+    state = reinterpret_cast<decltype(state)>(dlsym(driver, "cuDevicePrimaryCtxGetState"));
+    dlclose(driver);  // the runtime keeps it
+  }
 };
+inline const ContextCalls& context_calls() {
+  static const ContextCalls calls;
+  return calls;
+}
+
+// For CurrentDevice. device() comes first and loads the driver.
+struct RuntimeCalls {
+  static bool worked(cudaError_t error) {
+    if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+    return error == cudaSuccess;
+  }
+  bool device(int& index) const { return worked(cudaGetDevice(&index)); }
+  bool set_device(int index) const { return worked(cudaSetDevice(index)); }
+  bool context(void*& current) const {
+    const auto get = context_calls().get;
+    CUcontext context = nullptr;
+    if (get == nullptr || context_calls().set == nullptr || get(&context) != CUDA_SUCCESS) return false;
+    current = context;
+    return true;
+  }
+  bool set_context(void* current) const { return context_calls().set(static_cast<CUcontext>(current)) == CUDA_SUCCESS; }
+  bool has_context(int index) const {
+    unsigned flags = 0;
+    int active = 0;
+    const auto state = context_calls().state;
+    return state == nullptr || state(index, &flags, &active) != CUDA_SUCCESS || active != 0;
+  }
+  // Without this a cudaMalloc or cudaEventQuery here would break a graph that another thread is capturing.
+  bool relax(int& mode) const {
+    cudaStreamCaptureMode exchanged = cudaStreamCaptureModeRelaxed;
+    if (!worked(cudaThreadExchangeStreamCaptureMode(&exchanged))) return false;
+    mode = exchanged;
+    return true;
+  }
+  bool restore_mode(int mode) const {
+    auto exchanged = static_cast<cudaStreamCaptureMode>(mode);
+    return worked(cudaThreadExchangeStreamCaptureMode(&exchanged));
+  }
+};
+using DeviceGuard = CurrentDevice<RuntimeCalls>;
+
+// Work on other streams that waits for this one would become part of the graph being captured, and never join it again.
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error == cudaErrorStreamCaptureImplicit || (error == cudaSuccess && status != cudaStreamCaptureStatusNone);
+}
+
+// Memory of the device filled with zeros, there when this returns. On a stream of its own: the legacy stream would wait for
+// the run's streams, and break their captures.
+inline cudaError_t clear_now(void* memory, std::size_t bytes, cudaStream_t own) {
+  const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, own);
+  return error == cudaSuccess ? cudaStreamSynchronize(own) : error;
+}
 
 }  // namespace nanhunt::kernels::cuda

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rings of record_ring.h in memory, their copies and the thread that drains them.
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -23,6 +25,7 @@ namespace cuda {
 namespace {
 
 __global__ void advance_step_kernel(RingHeader* header) { ++header->step; }
+const void* const kAdvanceStep = reinterpret_cast<const void*>(&advance_step_kernel);
 
 // One piece of memory: the header, padded to a record, then the slots.
 constexpr std::size_t kHeaderBytes = sizeof(DeviceRecord);
@@ -37,15 +40,19 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
         sink_(std::move(sink)) {}
 
   ~CudaRecorder() override {
+    if (pid_ != getpid()) {  // a forked child: the thread, and all that CUDA is, stayed behind
+      static_cast<void>(lists_.release());
+      return;
+    }
     const DeviceGuard guard(options_.device);
     // The device may be lost: what fails here is nobody's business any more.
     if (side_ != nullptr) static_cast<void>(cudaStreamSynchronize(side_));
     {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
+      const std::lock_guard lock(lists_->mutex);
+      lists_->stop = true;
     }
-    wake_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    lists_->wake.notify_all();
+    if (lists_->thread.joinable()) lists_->thread.join();
     for (Copy& copy : copies_) {
       if (copy.done != nullptr) static_cast<void>(cudaEventDestroy(copy.done));
       static_cast<void>(cudaFreeHost(copy.bytes));
@@ -59,10 +66,21 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
 
   Status allocate_all() {
     const DeviceGuard guard(options_.device);
+    if (Status s = status_of(cudaSetDevice(options_.device), "the device cannot be used"); !s) return s;
+    int least = 0;
+    int most = 0;
+    if (Status s = status_of(cudaDeviceGetStreamPriorityRange(&least, &most), "stream priorities"); !s) return s;
+    if (Status s = status_of(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, least), "a stream for copies");
+        !s) {
+      return s;
+    }
     void* got = nullptr;
     if (Status s = status_of(cudaMalloc(&got, bytes()), "no memory for records on the device"); !s) return s;
     ring_ = static_cast<unsigned char*>(got);
-    if (Status s = status_of(cudaMemset(ring_, 0, bytes()), "the records' memory"); !s) return s;
+    if (Status s = status_of(clear_now(ring_, bytes(), side_), "the records' memory"); !s) return s;
+    // Kernels are loaded when they are first used, which may wait for the device: now rather than within the run.
+    cudaFuncAttributes loaded{};
+    if (Status s = status_of(cudaFuncGetAttributes(&loaded, kAdvanceStep), "no code for this device"); !s) return s;
     // The early ring and, after it, how much of it was read.
     const std::size_t early_bytes = std::size_t{early_capacity_} * sizeof(DeviceRecord);
     if (Status s = status_of(cudaHostAlloc(&got, early_bytes + sizeof(DeviceRecord), cudaHostAllocMapped),
@@ -85,13 +103,6 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
                   reinterpret_cast<const std::uint64_t*>(early_on_device + early_bytes),
                   capacity_,
                   early_capacity_};
-    int least = 0;
-    int most = 0;
-    if (Status s = status_of(cudaDeviceGetStreamPriorityRange(&least, &most), "stream priorities"); !s) return s;
-    if (Status s = status_of(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, least), "a stream for copies");
-        !s) {
-      return s;
-    }
     if (Status s = status_of(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming), "an event"); !s) return s;
     copies_.resize(static_cast<std::size_t>(greater(options_.copies_in_flight, 1)));
     for (Copy& copy : copies_) {
@@ -101,11 +112,14 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
       copy.bytes = static_cast<unsigned char*>(got);
       if (Status s = status_of(cudaEventCreateWithFlags(&copy.done, cudaEventDisableTiming), "an event"); !s) return s;
     }
-    for (std::size_t i = 0; i < copies_.size(); ++i) free_.push_back(i);
-    if (Status s = status_of(cudaDeviceSynchronize(), "the device did not answer"); !s) return s;
+    // Room for all, so that neither the run nor the thread ever allocates for them.
+    lists_->free.reserve(copies_.size());
+    lists_->in_flight.reserve(copies_.size());
+    for (std::size_t i = 0; i < copies_.size(); ++i) lists_->free.push_back(i);
     drain_.emplace(reinterpret_cast<const DeviceRecord*>(mapped_),
                    reinterpret_cast<std::uint64_t*>(mapped_ + early_bytes), early_capacity_, capacity_, sink_);
-    thread_ = std::thread([this] { drain(); });
+    waiting_.reserve(copies_.size());
+    lists_->thread = std::thread([this] { drain(); });
     return Status::ok();
   }
 
@@ -115,56 +129,54 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
     const DeviceGuard guard(options_.device);
     RingHeader* header = on_device_.header;
     void* arguments[] = {&header};
-    const auto* function = reinterpret_cast<const void*>(&advance_step_kernel);
-    return status_of(cudaLaunchKernel(function, dim3(1), dim3(1), arguments, 0, static_cast<cudaStream_t>(stream)),
+    return status_of(cudaLaunchKernel(kAdvanceStep, dim3(1), dim3(1), arguments, 0, static_cast<cudaStream_t>(stream)),
                      "the step could not be counted");
   }
 
   Status copy_ring(DeviceStream stream) override {
     const DeviceGuard guard(options_.device);
+    const bool capturing = is_capturing(static_cast<cudaStream_t>(stream));
+    Lists& lists = *lists_;
     std::size_t which = 0;
     {
-      const std::lock_guard lock(mutex_);
-      if (free_.empty()) {  // the next copy takes what this one would have
-        ++skipped_;
+      const std::lock_guard lock(lists.mutex);
+      if (capturing || lists.free.empty()) {  // the next copy takes what this one would have
+        ++lists.skipped;
         return Status::ok();
       }
-      which = free_.back();
-      free_.pop_back();
+      which = lists.free.back();
+      lists.free.pop_back();
     }
     const Status status = enqueue_copy(copies_[which], static_cast<cudaStream_t>(stream));
     {
-      const std::lock_guard lock(mutex_);
-      if (status) {
-        in_flight_.push_back(which);
-      } else {
-        free_.push_back(which);
-      }
+      const std::lock_guard lock(lists.mutex);
+      (status ? lists.in_flight : lists.free).push_back(which);
     }
-    wake_.notify_all();
+    lists.wake.notify_all();
     return status;
   }
 
   Status flush() override {
     const DeviceGuard guard(options_.device);
     if (Status s = status_of(cudaDeviceSynchronize(), "the device did not answer"); !s) return s;
+    Lists& lists = *lists_;
     {
-      std::unique_lock lock(mutex_);
-      idle_.wait(lock, [&] { return in_flight_.empty(); });
+      std::unique_lock lock(lists.mutex);
+      lists.idle.wait(lock, [&] { return lists.in_flight.empty(); });
     }
     if (Status s = copy_ring(side_); !s) return s;
     if (Status s = status_of(cudaStreamSynchronize(side_), "records could not be copied"); !s) return s;
-    std::unique_lock lock(mutex_);
-    const std::uint64_t round = rounds_;
-    wake_.notify_all();
-    idle_.wait(lock, [&] { return in_flight_.empty() && rounds_ > round; });
+    std::unique_lock lock(lists.mutex);
+    const std::uint64_t round = lists.rounds;
+    lists.wake.notify_all();
+    lists.idle.wait(lock, [&] { return lists.in_flight.empty() && lists.rounds > round; });
     return Status::ok();
   }
 
   DeviceRecorderCounts counts() const override {
-    const std::lock_guard lock(mutex_);
-    DeviceRecorderCounts counts = counts_;
-    counts.copies_skipped = skipped_;
+    const std::lock_guard lock(lists_->mutex);
+    DeviceRecorderCounts counts = lists_->counts;
+    counts.copies_skipped = lists_->skipped;
     return counts;
   }
 
@@ -172,6 +184,17 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   struct Copy {
     unsigned char* bytes = nullptr;
     cudaEvent_t done = nullptr;
+  };
+  // What the thread and the run share. Apart, so that a forked child can leave it as it is: what a thread that is not
+  // there waits on cannot be destroyed.
+  struct Lists {
+    std::mutex mutex;
+    std::condition_variable wake, idle;
+    std::vector<std::size_t> free, in_flight;  // in_flight: oldest first
+    DeviceRecorderCounts counts;
+    std::uint64_t skipped = 0, rounds = 0;
+    bool stop = false;
+    std::thread thread;
   };
 
   std::size_t bytes() const { return kHeaderBytes + std::size_t{capacity_} * sizeof(DeviceRecord); }
@@ -187,44 +210,46 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
     return status_of(cudaEventRecord(copy.done, side_), "the end of a copy");
   }
 
-  // The thread's. Holds the lock only around the lists, so a hook never waits for a sink.
+  // The thread's. Holds the lock only around the lists, so a hook never waits for a sink. Nothing in it allocates.
   void drain() {
     static_cast<void>(cudaSetDevice(options_.device));
+    // For good: else to ask for an event here would break a graph that another thread is capturing.
+    int mode = 0;
+    RuntimeCalls().relax(mode);
+    Lists& lists = *lists_;
     bool lost = false;  // the device answers no more
     for (;;) {
       bool stopping = false;
-      std::vector<std::size_t> waiting;
       {
-        const std::lock_guard lock(mutex_);
-        stopping = stop_;
-        waiting.assign(in_flight_.begin(), in_flight_.end());
+        const std::lock_guard lock(lists.mutex);
+        stopping = lists.stop;
+        waiting_ = lists.in_flight;
       }
       drain_->poll_early();
       std::size_t taken = 0;
-      for (const std::size_t which : waiting) {
+      for (const std::size_t which : waiting_) {
         const Copy& copy = copies_[which];
         const cudaError_t state = lost ? cudaErrorUnknown : cudaEventQuery(copy.done);
+        if (state != cudaSuccess) static_cast<void>(cudaGetLastError());  // "not ready" is remembered too
         if (state == cudaErrorNotReady) break;
         if (state == cudaSuccess) {
           drain_->take_copy(*reinterpret_cast<const RingHeader*>(copy.bytes),
                             reinterpret_cast<const DeviceRecord*>(copy.bytes + kHeaderBytes));
         } else {
           lost = true;
-          static_cast<void>(cudaGetLastError());
         }
         ++taken;
       }
       drain_->poll_early();
-      std::unique_lock lock(mutex_);
-      for (std::size_t i = 0; i < taken; ++i) {
-        free_.push_back(in_flight_.front());
-        in_flight_.pop_front();
-      }
-      counts_ = drain_->counts();
-      ++rounds_;
-      idle_.notify_all();
+      std::unique_lock lock(lists.mutex);
+      const auto first = lists.in_flight.begin(), end = first + static_cast<std::ptrdiff_t>(taken);
+      lists.free.insert(lists.free.end(), first, end);
+      lists.in_flight.erase(first, end);
+      lists.counts = drain_->counts();
+      ++lists.rounds;
+      lists.idle.notify_all();
       if (stopping) return;
-      wake_.wait_for(lock, std::chrono::milliseconds(greater(options_.poll_ms, 1)));
+      lists.wake.wait_for(lock, std::chrono::milliseconds(greater(options_.poll_ms, 1)));
     }
   }
 
@@ -238,15 +263,10 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   cudaEvent_t order_ = nullptr;
   std::vector<Copy> copies_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_, idle_;
-  std::vector<std::size_t> free_;
-  std::deque<std::size_t> in_flight_;
-  DeviceRecorderCounts counts_;
-  std::uint64_t skipped_ = 0, rounds_ = 0;
-  bool stop_ = false;
+  const pid_t pid_ = getpid();
+  std::unique_ptr<Lists> lists_ = std::make_unique<Lists>();
+  std::vector<std::size_t> waiting_;  // the thread's own copy of what is in flight
   std::optional<RecordDrain> drain_;
-  std::thread thread_;
 };
 
 }  // namespace
@@ -257,9 +277,13 @@ Result<std::unique_ptr<DeviceRecorder>> DeviceRecorder::create(const DeviceRecor
   if (options.capacity == 0 || options.capacity > kMost || options.flagged_capacity > kMost) {
     return Status(StatusCode::kUsage, "[device recorder] expected capacities from 1 to " + std::to_string(kMost));
   }
-  auto recorder = std::make_unique<cuda::CudaRecorder>(options, std::move(sink));
-  if (Status status = recorder->allocate_all(); !status) return status;
-  return std::unique_ptr<DeviceRecorder>(std::move(recorder));
+  try {
+    auto recorder = std::make_unique<cuda::CudaRecorder>(options, std::move(sink));
+    if (Status status = recorder->allocate_all(); !status) return status;
+    return std::unique_ptr<DeviceRecorder>(std::move(recorder));
+  } catch (const std::exception& e) {  // no memory, or no thread
+    return Status(StatusCode::kUnsupported, std::string("[device recorder] ") + e.what());
+  }
 }
 
 }  // namespace nanhunt::kernels
