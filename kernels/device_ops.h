@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -200,6 +201,9 @@ struct ProductCall {
   void* c = nullptr;  // dense
 };
 
+class ReadingsPort;
+struct ReadingsOptions;
+
 struct DeviceMemory {
   std::uint64_t used = 0;    // handed out
   std::uint64_t cached = 0;  // kept to be used again
@@ -219,6 +223,8 @@ class DeviceBackend {
   virtual void to_host(void* to, const void* from, std::size_t bytes) = 0;  // waits
   virtual void on_device(void* to, const void* from, std::size_t bytes) = 0;
   virtual void wait() = 0;
+  // For DeviceReadings::open() (kernels/device_readings.h), on the stream of everything else. nullptr and why.
+  virtual std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) = 0;
 
   virtual void run(const MapCall& call) = 0;
   virtual void run(const CopyCall& call) = 0;

@@ -10,6 +10,7 @@
 #include "kernels/cublas.h"
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
+#include "kernels/cuda/device_readings.h"
 #include "kernels/cuda/map_kernels.h"
 #include "kernels/device_allocator.h"
 #include "kernels/device_ops.h"
@@ -99,6 +100,9 @@ class CudaBackend final : public DeviceBackend {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
   }
   void wait() override { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+  std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) override {
+    return cuda::open_readings_port(info_.index, stream_, options, why);
+  }
 
   void run(const MapCall& call) override {
     if (!cuda::launch_map_a(call, stream_) && !cuda::launch_map_b(call, stream_)) {

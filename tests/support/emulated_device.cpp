@@ -108,6 +108,8 @@ void EmulatedDevice::release(void* memory, std::size_t bytes) noexcept {
   used_ -= bytes;
 }
 
+const void* EmulatedDevice::on_host(const void* address) { return host(address); }
+
 DeviceMemory EmulatedDevice::memory() const { return {used_, 0}; }
 
 void EmulatedDevice::set_zero(void* to, std::size_t bytes) { std::memset(host(to), 0, bytes); }

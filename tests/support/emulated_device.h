@@ -12,10 +12,19 @@
 #include <vector>
 
 #include "kernels/device_ops.h"
+#include "kernels/device_readings.h"
 
 namespace nanhunt::testing_support {
 
 enum class Order : std::uint8_t { kForwards, kBackwards, kShuffled };
+
+// When results of kernels/device_readings.h are there. As on a GPU at its laziest, only the host's waiting tells that the
+// device has got somewhere, unless it is said otherwise.
+struct ReadingsDelivery {
+  bool after_waits = true;  // by any wait of the host that comes after the copy
+  int copies_later = -1;    // by themselves, once so many more copies were asked for; -1: never
+  bool fails = false;       // the device answers no more
+};
 
 class EmulatedDevice final : public kernels::DeviceBackend {
  public:
@@ -28,6 +37,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   Multiply multiply;           // default: plain loops that add up in order
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
+  ReadingsDelivery delivery;
   std::uint64_t live() const { return live_.size(); }
 
   std::string name() const override { return "emulated"; }
@@ -39,6 +49,8 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void to_host(void* to, const void* from, std::size_t bytes) override;
   void on_device(void* to, const void* from, std::size_t bytes) override;
   void wait() override { ++waits; }
+  std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options, std::string& why) override;
+  static const void* on_host(const void* address);  // of the device; throws std::logic_error for one of the host
 
   void run(const kernels::MapCall& call) override;
   void run(const kernels::CopyCall& call) override;

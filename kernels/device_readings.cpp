@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which slot is whose, what is under way and what has come: the same for every device.
+#include "kernels/device_readings.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "kernels/device_ops.h"
+
+namespace nanhunt::kernels {
+
+std::unique_ptr<DeviceReadings> DeviceReadings::open(DeviceBackend& device, const ReadingsOptions& wanted,
+                                                     std::string& why) noexcept {
+  try {
+    ReadingsOptions options = wanted;
+    options.tensors = std::max<std::size_t>(options.tensors, 1);
+    options.copies = std::max(options.copies, 1);
+    std::unique_ptr<ReadingsPort> port = device.open_readings(options, why);
+    if (port == nullptr) return nullptr;
+    return std::make_unique<DeviceReadings>(std::move(port), options);
+  } catch (const std::exception& e) {
+    why = e.what();
+  } catch (...) {
+    why = "unknown error";
+  }
+  return nullptr;
+}
+
+DeviceReadings::DeviceReadings(std::unique_ptr<ReadingsPort> port, const ReadingsOptions& options)
+    : port_(std::move(port)),
+      options_(options),
+      slots_(std::max<std::size_t>(options.tensors, 1)),
+      entries_(std::max<std::size_t>(options.tickets, 1)),
+      marks_(static_cast<std::size_t>(std::max(options.copies, 1))) {
+  gathered_.reserve(kTensorsInParameters);
+  others_.reserve(64);
+}
+
+void DeviceReadings::lose(std::uint64_t tensors, const std::string& why) {
+  counts_.lost += tensors;
+  if (tensors > 0 && counts_.first_loss.empty()) counts_.first_loss = why;
+}
+
+void DeviceReadings::fail(const Status& status) {
+  failed_ = true;
+  for (Ticket ticket = oldest_; ticket < next_; ++ticket) {
+    Entry& entry = entries_[ticket % entries_.size()];
+    if (entry.done || entry.end <= arrived_) continue;
+    entry.done = true;
+    lose(entry.end - entry.begin, status.message());
+  }
+}
+
+// What nobody asks for any more, from the oldest on.
+void DeviceReadings::advance_tail() {
+  while (oldest_ < next_ && entries_[oldest_ % entries_.size()].done) {
+    tail_ = entries_[oldest_ % entries_.size()].end;
+    ++oldest_;
+  }
+  if (oldest_ == next_) tail_ = head_;
+  handed_ = std::max(handed_, tail_);
+}
+
+// Old results that came and were not fetched give way; those under way do not.
+bool DeviceReadings::make_room(std::uint64_t slots) {
+  if (slots > slots_.size()) return false;
+  const auto fits = [&] { return head_ + slots - tail_ <= slots_.size() && next_ - oldest_ < entries_.size(); };
+  advance_tail();
+  if (fits()) return true;
+  look_for_arrivals();
+  for (advance_tail(); !fits(); advance_tail()) {
+    Entry& oldest = entries_[oldest_ % entries_.size()];
+    if (oldest_ == next_ || oldest.end > arrived_) return false;
+    oldest.done = true;
+    lose(oldest.end - oldest.begin, "results were not fetched in time");
+  }
+  return true;
+}
+
+DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level) noexcept {
+  counts_.tensors += tensors.size();
+  try {
+    if (tensors.empty()) return 0;
+    if (failed_) {
+      lose(tensors.size(), "the device failed");
+      return 0;
+    }
+    if (!make_room(tensors.size())) {
+      lose(tensors.size(), "there was no room for more results under way");
+      return 0;
+    }
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums));
+  } catch (...) {  // no memory
+    counts_.lost += tensors.size();
+    return 0;
+  }
+}
+
+DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level) {
+  const std::uint64_t begin = head_;
+  std::uint64_t at = begin;      // where the next tensor's result goes
+  std::uint64_t launched = begin;
+  std::uint64_t items = 0;
+  gathered_.clear();
+  others_.clear();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& tensor = tensors[i];
+    const std::int64_t count = tensor.numel();
+    if (!tensor.is_contiguous() || (tensor.data == nullptr && count > 0)) {
+      others_.push_back(static_cast<std::uint32_t>(i));
+      continue;
+    }
+    const std::uint64_t more = stats_items(static_cast<std::uint64_t>(count) * dtype_size(tensor.dtype));
+    const bool wraps = at % slots_.size() == 0;
+    if (!gathered_.empty() &&
+        (wraps || gathered_.size() == kTensorsInParameters || items + more > options_.max_items)) {
+      launch_gathered(level, launched);
+      launched = at;
+      items = 0;
+    }
+    items += more;
+    slot(at) = {static_cast<std::uint32_t>(i), false, 1};
+    gathered_.push_back({tensor.data, count, tensor.dtype, 0});
+    ++at;
+  }
+  launch_gathered(level, launched);
+  for (const std::uint32_t i : others_) {
+    Slot& mine = slot(at);
+    mine = {i, false, 1};
+    const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
+    const Status status = view ? port_->launch(*view, level, at % slots_.size()) : view.status();
+    if (view) ++counts_.launches;
+    mine.launched = status.is_ok();
+    if (!status) lose(1, status.message());
+    ++at;
+  }
+  head_ = at;
+  entries_[next_ % entries_.size()] = {begin, at, false};
+  return next_++;
+}
+
+void DeviceReadings::launch_gathered(StatsLevel level, std::uint64_t first) {
+  if (gathered_.empty()) return;
+  const Status status = port_->launch(gathered_, level, first % slots_.size());
+  ++counts_.launches;
+  for (std::uint64_t position = first; position < first + gathered_.size(); ++position) {
+    slot(position).launched = status.is_ok();
+  }
+  if (!status) lose(gathered_.size(), status.message());
+  gathered_.clear();
+}
+
+void DeviceReadings::hand_over() noexcept {
+  try {
+    if (handed_ == head_ || failed_) return;
+    if (next_mark_ - oldest_mark_ == marks_.size()) look_for_arrivals();
+    if (failed_) return;
+    if (next_mark_ - oldest_mark_ == marks_.size()) {  // the next copy takes this along
+      ++counts_.copies_put_off;
+      return;
+    }
+    Status status;
+    for (std::uint64_t at = handed_; at < head_ && status;) {
+      const std::uint64_t first = at % slots_.size();
+      const std::uint64_t count = std::min<std::uint64_t>(head_ - at, slots_.size() - first);
+      status = port_->copy(first, count);
+      at += count;
+    }
+    const std::size_t which = next_mark_ % marks_.size();
+    if (status) status = port_->mark(which);
+    if (!status) return fail(status);
+    ++counts_.copies;
+    marks_[which] = head_;
+    ++next_mark_;
+    handed_ = head_;
+  } catch (...) {  // no memory: the next copy takes this along
+    ++counts_.copies_put_off;
+  }
+}
+
+void DeviceReadings::look_for_arrivals() {
+  while (oldest_mark_ < next_mark_ && !failed_) {
+    const std::size_t which = oldest_mark_ % marks_.size();
+    const ReadingsPort::Mark state = port_->look(which);
+    if (state == ReadingsPort::Mark::kPending) return;
+    if (state == ReadingsPort::Mark::kFailed) {
+      return fail(Status(StatusCode::kUnsupported, "the device failed before results were copied"));
+    }
+    arrived_ = marks_[which];
+    ++oldest_mark_;
+  }
+}
+
+DeviceReadings::Entry* DeviceReadings::find(Ticket ticket) {
+  if (ticket < oldest_ || ticket >= next_) return nullptr;
+  Entry& entry = entries_[ticket % entries_.size()];
+  return entry.done ? nullptr : &entry;
+}
+
+ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<TensorStats>> out) {
+  for (auto& one : out) one.reset();
+  for (std::uint64_t position = entry.begin; position < entry.end; ++position) {
+    const Slot& mine = slot(position);
+    if (!mine.launched || mine.index >= out.size()) continue;
+    out[mine.index] = stats_of_record(port_->records()[position % slots_.size()], nullptr, mine.repeats);
+    ++counts_.delivered;
+  }
+  entry.done = true;
+  advance_tail();
+  return ReadingsState::kReady;
+}
+
+ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept {
+  try {
+    Entry* entry = find(ticket);
+    if (entry == nullptr) return ReadingsState::kLost;
+    if (entry->end > arrived_) look_for_arrivals();
+    if (entry->done) return ReadingsState::kLost;  // by a failure
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out);
+  } catch (...) {
+    return ReadingsState::kPending;
+  }
+}
+
+ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept {
+  try {
+    Entry* entry = find(ticket);
+    if (entry == nullptr) return ReadingsState::kLost;
+    look_for_arrivals();
+    while (!failed_ && entry->end > arrived_) {
+      hand_over();
+      if (failed_ || oldest_mark_ == next_mark_) break;
+      // Where all copies are under way, the oldest is waited for before this one's begins.
+      std::uint64_t mark = oldest_mark_;
+      while (mark + 1 < next_mark_ && entry->end <= handed_ && marks_[mark % marks_.size()] < entry->end) ++mark;
+      ++counts_.waits;
+      if (const Status status = port_->wait(mark % marks_.size()); !status) {
+        fail(status);
+        break;
+      }
+      look_for_arrivals();
+      if (oldest_mark_ > mark) continue;
+      entry->done = true;  // it was waited for, and is not there
+      lose(entry->end - entry->begin, "results did not come");
+      break;
+    }
+    if (entry->done) return ReadingsState::kLost;
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out);
+  } catch (...) {
+    return ReadingsState::kPending;
+  }
+}
+
+void DeviceReadings::drop(Ticket ticket) noexcept {
+  Entry* entry = find(ticket);
+  if (entry == nullptr) return;
+  entry->done = true;
+  counts_.dropped += entry->end - entry->begin;
+}
+
+}  // namespace nanhunt::kernels

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Statistics of tensors on a device that come later: asked for where the contents are, fetched once the device has got
+// there, without making the host wait. Contract: kernels/README.md, readings of the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/device_stats.h"
+#include "nanhunt/status.h"
+#include "nanhunt/tensor_stats.h"
+#include "nanhunt/tensor_view.h"
+
+namespace nanhunt::kernels {
+
+class DeviceBackend;
+
+struct ReadingsOptions {
+  std::size_t tensors = 8192;  // results under way or not fetched yet: 104 bytes of the device and of pinned memory each
+  std::size_t tickets = 4096;  // that are still asked after
+  int copies = 8;              // of results, under way at once
+  std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
+};
+
+// What a device does for readings; who does what when is decided by DeviceReadings. Slots are numbers below
+// ReadingsOptions::tensors. Nothing but wait() waits; all goes to one stream, the engine's.
+class ReadingsPort {
+ public:
+  enum class Mark : std::uint8_t { kPending, kReached, kFailed };
+  virtual ~ReadingsPort() = default;
+  // One launch; records go to slots `first`, first + 1, ... At most kTensorsInParameters.
+  virtual Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) = 0;
+  virtual Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) = 0;
+  // To the host's own slots, behind what was launched so far.
+  virtual Status copy(std::size_t first, std::size_t count) = 0;
+  // Mark number `which` (below ReadingsOptions::copies) is reached when the stream has done all it was asked so far.
+  virtual Status mark(std::size_t which) = 0;
+  virtual Mark look(std::size_t which) = 0;
+  virtual Status wait(std::size_t which) = 0;
+  virtual const DeviceStatsRecord* records() const = 0;  // the host's
+};
+
+struct ReadingsCounts {
+  std::uint64_t launches = 0;
+  std::uint64_t tensors = 0;    // asked for
+  std::uint64_t delivered = 0;  // fetched, of those
+  std::uint64_t lost = 0;       // will not come: no room, no contents, a failed launch or copy, not fetched in time
+  std::uint64_t dropped = 0;    // nobody wants them any more
+  std::uint64_t copies = 0, copies_put_off = 0;  // put off: all of ReadingsOptions::copies were under way
+  std::uint64_t waits = 0;      // of the host for the device
+  std::string first_loss = {};  // why; empty: nothing was lost
+};
+
+enum class ReadingsState : std::uint8_t {
+  kPending,  // ask again
+  kReady,
+  kLost,     // will not come, or was fetched before
+};
+
+// One thread's. Nothing here throws, and nothing but wait() waits.
+class DeviceReadings {
+ public:
+  using Ticket = std::uint64_t;  // 0: lost at once
+  // Null where the device has none, and `why` says why. Allocates, and may wait for the device.
+  static std::unique_ptr<DeviceReadings> open(DeviceBackend& device, const ReadingsOptions& options,
+                                              std::string& why) noexcept;
+  DeviceReadings(std::unique_ptr<ReadingsPort> port, const ReadingsOptions& options);
+
+  // Reads these tensors where the stream is now: in one launch where they have no gaps and are at most
+  // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
+  // tensors without gaps.
+  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level) noexcept;
+  // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
+  // reason, finds it there.
+  void hand_over() noexcept;
+
+  // A ticket is fetched once. `out` has a place for each tensor; one that could not be read stays empty (and is lost).
+  ReadingsState poll(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept;
+  // Hands over and waits where it has to. Counted.
+  ReadingsState wait(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept;
+  void drop(Ticket ticket) noexcept;
+
+  const ReadingsCounts& counts() const { return counts_; }
+
+ private:
+  // Positions only grow; the slot of one is its remainder by the number of slots.
+  struct Entry {
+    std::uint64_t begin = 0, end = 0;
+    bool done = false;  // fetched, dropped or lost
+  };
+  struct Slot {
+    std::uint32_t index = 0;    // of the tensor in its call
+    bool launched = false;
+    std::int64_t repeats = 1;
+  };
+
+  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level);
+  void launch_gathered(StatsLevel level, std::uint64_t first);
+  bool make_room(std::uint64_t slots);
+  void advance_tail();
+  Entry* find(Ticket ticket);
+  void look_for_arrivals();
+  void fail(const Status& status);
+  void lose(std::uint64_t tensors, const std::string& why);
+  ReadingsState fetch(Entry& entry, std::span<std::optional<TensorStats>> out);
+  Slot& slot(std::uint64_t position) { return slots_[position % slots_.size()]; }
+
+  std::unique_ptr<ReadingsPort> port_;
+  ReadingsOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint64_t> marks_;     // position up to which each one's copy goes
+  std::vector<DeviceTensor> gathered_;   // of the launch at hand
+  std::vector<std::uint32_t> others_;    // tensors with gaps, of the call at hand
+  Ticket oldest_ = 1, next_ = 1;
+  std::uint64_t tail_ = 0, head_ = 0;    // positions in use
+  std::uint64_t handed_ = 0, arrived_ = 0;
+  std::uint64_t oldest_mark_ = 0, next_mark_ = 0;
+  bool failed_ = false;                  // the device answers no more
+  ReadingsCounts counts_;
+};
+
+}  // namespace nanhunt::kernels

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readings of the emulated device: the statistics kernels of kernels/cuda in an emulated grid, their results as late as the
+// test says.
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/cuda/tensor_stats_kernel.h"
+#include "tests/support/emulated_device.h"
+#include "tests/support/emulated_grid.h"
+
+namespace nanhunt::testing_support {
+namespace {
+
+using namespace kernels;
+using namespace kernels::cuda;
+
+class EmulatedReadings final : public ReadingsPort {
+ public:
+  EmulatedReadings(EmulatedDevice& device, const ReadingsOptions& options)
+      : device_(device),
+        partials_(options.max_items),
+        tickets_(kTensorsInParameters),
+        records_(options.tensors),
+        host_(options.tensors),
+        marks_(static_cast<std::size_t>(options.copies)) {
+    // What was not copied has not come.
+    std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
+  }
+
+  Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
+    const auto table = std::make_unique<ParameterTable>();
+    if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
+    std::uint32_t items = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const DeviceTensor& tensor = tensors[i];
+      const auto count = static_cast<std::uint64_t>(tensor.count);
+      table->entries[i] = make_entry(address(tensor.data), count, tensor.dtype, items, tensor.tag);
+      items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
+    }
+    table->tensors = static_cast<std::uint32_t>(tensors.size());
+    return run(*table, items, level, first, tensors.size());
+  }
+  Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) override {
+    DeviceStatsView here = view;
+    here.data = address(reinterpret_cast<const void*>(view.data));
+    const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
+    return run(table_of(here, 0), items, level, slot, 1);
+  }
+
+  Status copy(std::size_t first, std::size_t count) override {
+    if (first + count > records_.size()) throw std::logic_error("slots that do not exist");
+    under_way_.push_back({first, {records_.begin() + static_cast<std::ptrdiff_t>(first),
+                                  records_.begin() + static_cast<std::ptrdiff_t>(first + count)}});
+    return Status::ok();
+  }
+  Status mark(std::size_t which) override {
+    marks_.at(which) = {++made_, device_.waits, std::move(under_way_)};
+    under_way_.clear();
+    return Status::ok();
+  }
+  Mark look(std::size_t which) override {
+    const ReadingsDelivery& delivery = device_.delivery;
+    if (delivery.fails) return Mark::kFailed;
+    MarkAt& mark = marks_.at(which);
+    const bool waited = delivery.after_waits && device_.waits > mark.waits;
+    const bool late = delivery.copies_later >= 0 && made_ - mark.number >= static_cast<std::uint64_t>(delivery.copies_later);
+    if (!waited && !late) return Mark::kPending;
+    for (const Copy& copy : mark.copies) std::copy(copy.records.begin(), copy.records.end(), host_.begin() + static_cast<std::ptrdiff_t>(copy.first));
+    mark.copies.clear();
+    return Mark::kReached;
+  }
+  Status wait(std::size_t) override {
+    ++device_.waits;
+    return device_.delivery.fails ? Status(StatusCode::kUnsupported, "the emulated device fails") : Status::ok();
+  }
+  const DeviceStatsRecord* records() const override { return host_.data(); }
+
+ private:
+  struct Copy {
+    std::size_t first = 0;
+    std::vector<DeviceStatsRecord> records;
+  };
+  struct MarkAt {
+    std::uint64_t number = 0, waits = 0;
+    std::vector<Copy> copies;
+  };
+
+  static std::uint64_t address(const void* on_device) {
+    return reinterpret_cast<std::uint64_t>(EmulatedDevice::on_host(on_device));
+  }
+
+  template <class Table>
+  Status run(const Table& table, std::uint32_t items, StatsLevel level, std::size_t first, std::size_t count) {
+    if (items > partials_.size() || first + count > records_.size()) throw std::logic_error("more than there is room for");
+    ++device_.launches;
+    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {}};
+    const bool backwards = device_.order == Order::kBackwards;
+    const auto orders = block_orders(items, 1);
+    const auto& order = device_.order == Order::kForwards ? orders[0] : backwards ? orders[1] : orders[2];
+    switch (level) {
+      case StatsLevel::kFinite:
+        run_grid(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, order, kStatsThreads, backwards);
+        return Status::ok();
+      case StatsLevel::kCounts:
+        run_grid(TensorStatsKernel<StatsLevel::kCounts, Table>{memory, table}, order, kStatsThreads, backwards);
+        return Status::ok();
+      case StatsLevel::kSums:
+        run_grid(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, order, kStatsThreads, backwards);
+        return Status::ok();
+      default:
+        throw std::logic_error("readings are never asked for more than sums");
+    }
+  }
+
+  EmulatedDevice& device_;
+  std::vector<StatsPartial> partials_;
+  std::vector<std::uint32_t> tickets_;
+  std::vector<DeviceStatsRecord> records_, host_;
+  std::vector<MarkAt> marks_;
+  std::vector<Copy> under_way_;
+  std::uint64_t made_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<kernels::ReadingsPort> EmulatedDevice::open_readings(const kernels::ReadingsOptions& options,
+                                                                     std::string& why) {
+  if (delivery.fails) {
+    why = "the emulated device fails";
+    return nullptr;
+  }
+  return std::make_unique<EmulatedReadings>(*this, options);
+}
+
+}  // namespace nanhunt::testing_support
