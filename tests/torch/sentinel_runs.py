@@ -68,7 +68,7 @@ def digest_of(*things):
 
     def add(thing):
         if isinstance(thing, torch.Tensor):
-            flat = thing.detach().contiguous().view(-1)
+            flat = thing.detach().cpu().contiguous().view(-1)
             h.update(flat.view(torch.uint8).numpy().tobytes() if thing.numel() else b"-")
         elif isinstance(thing, nn.Module):
             for name, t in [*thing.named_parameters(), *thing.named_buffers()]:
@@ -121,7 +121,9 @@ def run_once(build, steps, out=None, wanted=(), **options):
         shutil.rmtree(out, ignore_errors=True)
         session = Session(Options(out=str(out), **{"level": "sentinel", **options}))
         _levels.add_listeners(session)
-        next(part for part in session.listeners if isinstance(part, Sentinel)).wanted = set(wanted)
+        for part in session.listeners:
+            if isinstance(part, Sentinel):
+                part.wanted = set(wanted)
 
         def kept_replay(self, step, trigger, result, text=""):
             run.replays.append((step, trigger, RESULTS[result], text))

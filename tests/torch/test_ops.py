@@ -52,6 +52,18 @@ def test_a_step_shows_its_ops_in_their_phases():
     assert [name for phase, name in told if phase == "optimizer"] == ["add_"] * 4
 
 
+def test_lists_that_are_written_in_place_count_as_written():
+    alone, watched = [torch.ones(2), torch.ones(3)], [torch.ones(2), torch.ones(3)]
+    torch._foreach_mul_(alone, 2.0)
+    model = Net()
+    with watched_ops():
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        torch._foreach_mul_(watched, 2.0)
+        with torch.inference_mode():
+            torch._foreach_mul_([torch.ones(2)], 2.0)
+    assert [t._version for t in watched] == [t._version for t in alone] == [1, 1]
+
+
 def test_ops_know_their_module_in_forward_and_backward():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -63,6 +63,24 @@ def test_one_step_in_so_many_is_recorded_op_by_op_at_level_sampled(tmp_path, lib
     assert run.report["coverage"]["ops"] > 30
 
 
+def test_lists_written_between_calls_count_as_written(tmp_path, library):
+    def build():
+        model, average = nn.Linear(6, 3), [torch.zeros(3, 6), torch.zeros(3)]
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(i):
+            x, y = batch()
+            opt.zero_grad()
+            out = model(x)
+            torch._foreach_lerp_(average, [p.detach() for p in model.parameters()], 0.5)
+            F.cross_entropy(out, y).backward()
+            opt.step()
+
+        return step, model, average, lambda: [t._version for t in average]
+
+    watched(build, tmp_path)
+
+
 def test_norms_of_the_steps_before_are_written_on_a_trip(tmp_path, library):
     run = watched(amp_loop(), tmp_path, keep=2)
     gradients = [row for row in run.norms if row[1] == 1]

@@ -20,6 +20,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._listener import Listener
+from nanhunt._random import devices_in_use, random_state, set_random_state
 from nanhunt._recorder import pack
 from nanhunt._scaler import peek
 
@@ -412,7 +413,7 @@ def on_copies(session: Session, optimizer: torch.optim.Optimizer,
               parameters: Sequence[_Tensor]) -> Iterator[Copies | None]:
     """Taps are deaf and random numbers are put back meanwhile. None: it cannot be copied, which is noted."""
     before, session.replaying = session.replaying, True
-    rng = torch.get_rng_state()
+    rng = random_state(devices_in_use())
     try:
         copies = None
         try:
@@ -423,7 +424,7 @@ def on_copies(session: Session, optimizer: torch.optim.Optimizer,
         yield copies
     finally:
         session.replaying = before
-        torch.set_rng_state(rng)
+        set_random_state(rng)
 
 
 @dataclass

@@ -53,7 +53,7 @@ class ListOps:
         raise NotImplementedError
 
     def _per_element(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if kwargs or plan.written_if or not self.values.host_only or not self._in_columns(plan, args, result):
+        if kwargs or plan.written_if or not self._in_columns(plan, args, result):
             self._each(plan, args, kwargs, result)
 
     def _in_columns(self, plan: Plan, args: tuple[Any, ...], result: Any) -> bool:
@@ -164,6 +164,8 @@ class ListOps:
             identity = getattr(storage, name, None)
             if identity is None:
                 identity = values.born(storage)
+            if identity.away:
+                raise RuntimeError("not in host memory")
             if identities is not None:
                 identities.append(identity)
             quads.append((t.data_ptr(), identity.word, t.storage_offset(), layout))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,23 @@ class InfraMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch's wrapper for that costs as much as a row; `hide_from_dynamo` does the same once
+
+
+def writes_lists(name: str) -> bool:
+    """Ops of which torch forgets under a dispatch mode that they write: see `counted`."""
+    return name.startswith("aten::_foreach_") and name.endswith("_")
+
+
+def counted(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs such an op. Alone it counts as a write of each of its tensors; under a mode, kernels that go tensor by
+    tensor do not count, and autograd would miss that what it saved was written."""
+    tensors = args[0] if args else ()
+    first = tensors[0] if tensors and not tensors[0].is_inference() else None
+    before = first._version if first is not None else 0
+    result = func(*args, **kwargs)
+    if first is not None and first._version == before:
+        torch.autograd.graph.increment_version(tensors)
+    return result
 
 
 def hide_from_dynamo(modules: Sequence[Any] = ()) -> None:

@@ -20,6 +20,7 @@ from nanhunt._marks import tensors_in
 from nanhunt._ops import OpMode, OpWriter
 from nanhunt._origin import CapturingMode, Kept
 from nanhunt._places import LOSS, Places
+from nanhunt._random import set_random_state
 from nanhunt._session import plain_module, plain_path
 from nanhunt._tape import (
     BackwardEntry,
@@ -31,7 +32,6 @@ from nanhunt._tape import (
     RootEntry,
     Tape,
     op_results,
-    set_rng_state,
     tensors_of,
     version_of,
 )
@@ -182,7 +182,7 @@ class Replay:
 
     def _root(self, entry: RootEntry) -> None:
         self._fill_buffers(entry)
-        set_rng_state(entry.rng)
+        set_random_state(entry.rng)
         set_python_rng(entry.python_rng)
         for generator, state in entry.generators:
             generator.set_state(state)
@@ -232,7 +232,7 @@ class Replay:
 
     def _op(self, entry: OpEntry) -> None:
         if entry.rng is not None:
-            set_rng_state(entry.rng)
+            set_random_state(entry.rng)
             for generator, state in entry.generators:
                 generator.set_state(state)
         Autocast.set(None)

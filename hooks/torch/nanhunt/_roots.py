@@ -11,6 +11,7 @@ import torch
 
 from nanhunt._buffers import Buffers
 from nanhunt._contents import Picture, is_container, state_of
+from nanhunt._random import other_devices, random_state
 from nanhunt._tape import Held, version_of
 
 if TYPE_CHECKING:
@@ -24,15 +25,14 @@ _MAX_ITEMS = 10000       # of a container that is copied in each call
 class RootInfo:
     """What is known of one root module."""
 
-    __slots__ = ("module", "device", "generators", "buffers", "writes", "python_rng", "draws", "calls", "attributes",
-                 "things", "_before", "_chances")
+    __slots__ = ("module", "devices", "generators", "buffers", "writes", "python_rng", "draws", "calls", "attributes",
+                 "things", "_before", "_chances", "_first_device")
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         from nanhunt._session import plain_module
 
         self.module = weakref.ref(module)
-        parameter = next(module.parameters(), None)
-        self.device = parameter.device if parameter is not None else torch.device("cpu")
+        self.devices: set[torch.device] = set()  # where its parameters and buffers are, beside the CPU
         self.generators = [g for part in module.modules() for g in vars(part).values()
                            if isinstance(g, torch.Generator)]
         self.buffers = Buffers(plain_module(module), name)
@@ -45,6 +45,7 @@ class RootInfo:
         self.things: list[Any] = []
         self._before: Picture | None = None  # a call of the first few
         self._chances = 3
+        self._first_device: torch.device | None = None
 
     def learn_again(self) -> None:
         """What was learnt was not enough: its next calls are looked at as its first ones were."""
@@ -59,12 +60,22 @@ class RootInfo:
     def before_call(self, entry: RootEntry) -> None:
         """What forward is known to change, as it is before the call."""
         module = self.module()
+        self._find_devices(module)
+        entry.rng = random_state(self.devices | other_devices([held.tensor for held in entry.inputs]))
         if self.calls < LEARNING and module is not None:
             self._before = Picture(module)
             self._save_things(entry)
         elif self.attributes or self.things:
             entry.attributes = [(held, name, _kept(held[name])) for held, name in self.attributes if name in held]
             self._save_things(entry)
+
+    def _find_devices(self, module: torch.nn.Module | None) -> None:
+        """Again when the first parameter has moved."""
+        parameter = next(module.parameters(), None) if module is not None else None
+        device = parameter.device if parameter is not None else None
+        if module is not None and (self.calls < LEARNING or device != self._first_device):
+            self._first_device = device
+            self.devices = other_devices([*module.parameters(), *module.buffers()])
 
     def _save_things(self, entry: RootEntry) -> None:
         size = 0

@@ -26,8 +26,8 @@ from nanhunt._reading import Reader
 from nanhunt._replay import Refused, Replay
 from nanhunt._roots import LEARNING, RootInfo, python_rng, same_rng
 from nanhunt._scaler import peek
-from nanhunt._tape import BackwardEntry, Held, RootEntry, Tape, cloned, geometry, rng_state, tensors_of, version_of
-from nanhunt._unchanged import Autocast
+from nanhunt._tape import BackwardEntry, Held, RootEntry, Tape, cloned, geometry, tensors_of, version_of
+from nanhunt._unchanged import Autocast, is_autocast_on
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -127,10 +127,9 @@ class Sentinel(Listener):
             copies: list[Held] = []
             entry.args, entry.kwargs = cloned(entry.args, copies), cloned(entry.kwargs, copies)
             entry.inputs = copies
-        entry.rng = rng_state(info.device)
         if info.generators:
             entry.generators = [(g, g.get_state()) for g in info.generators]
-        entry.autocast = Autocast.get(info.device.type)
+        entry.autocast = Autocast.get()
         if info.python_rng:
             entry.python_rng = python_rng()
         entry.info = info
@@ -193,7 +192,7 @@ class Sentinel(Listener):
         entry = BackwardEntry(self.session.micro_batch, tape.segment)
         entry.tensors = [tape.pack(t) for t in tensors]
         entry.gradients = tape.pack(_listed(gradients))
-        entry.autocast_on = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        entry.autocast_on = is_autocast_on()
         entry.site = _site()
         return entry
 

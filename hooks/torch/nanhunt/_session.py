@@ -147,6 +147,7 @@ class Session:
     def _open(self) -> None:
         import torch
 
+        from nanhunt._random import accelerator
         from nanhunt._ranks import rank_and_world
         from nanhunt._recorder import Recorder
 
@@ -156,7 +157,7 @@ class Session:
         try:
             self.recorder = Recorder(
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
-                device="cuda" if torch.cuda.is_available() else "cpu", rank=rank, world_size=world,
+                device=accelerator() or "cpu", rank=rank, world_size=world,
                 drop=self.options.level != "ops", trust_inputs=self.options.level == "ops",
                 max_trace_bytes=max(self.options.max_trace_mb, 4) << 20, details=details)
         except Exception as error:  # a full disk, no permission: the run goes on unwatched

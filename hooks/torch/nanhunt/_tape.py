@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._modes import InfraMode
+from nanhunt._modes import InfraMode, counted, writes_lists
 from nanhunt._places import call_site
+from nanhunt._random import other_devices, random_state
 
 if TYPE_CHECKING:
     from nanhunt._buffers import Copy
@@ -149,7 +150,7 @@ class BackwardEntry:
 class _Info:
     """What the tape has to know of an op."""
 
-    __slots__ = ("skip", "random", "writes", "view")
+    __slots__ = ("skip", "random", "writes", "view", "counts")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -158,6 +159,7 @@ class _Info:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.writes = [(i, a.name) for i, a in enumerate(schema.arguments)
                        if a.alias_info is not None and a.alias_info.is_write]
+        self.counts = writes_lists(schema.name)
         returns = schema.returns
         self.view = bool(returns) and not self.writes and all(
             r.alias_info is not None and not r.alias_info.is_write for r in returns)
@@ -177,7 +179,8 @@ class TapeMode(InfraMode):
         if not tape.listens:
             return func(*args, **kwargs)
         entry = tape.begin_op(func, args, kwargs)
-        result = func(*args, **kwargs)
+        info = tape._infos.get(func)
+        result = counted(func, *args, **kwargs) if info is not None and info.counts else func(*args, **kwargs)
         if entry is not None:
             tape.end_op(entry, result)
         return result
@@ -322,7 +325,7 @@ class Tape:
             entry.grad = torch.is_grad_enabled()
             entry.site = call_site(3)
             if info.random:
-                entry.rng = rng_state(None)
+                entry.rng = random_state(_devices_of(args, kwargs))
                 entry.generators = [(v, v.get_state()) for v in kwargs.values() if isinstance(v, torch.Generator)]
             return entry
         except Exception as error:
@@ -449,6 +452,13 @@ def parts_of(value: Any) -> list[tuple[Any, Any]]:
     return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
 
 
+def _devices_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[torch.device]:
+    """Of the generators from which an op may draw: those of its tensors, or that on which it makes one."""
+    given = [*args, *kwargs.values()]
+    devices = other_devices([t for value in given for t in (value if type(value) is list else (value,))])
+    return devices | {value for value in given if isinstance(value, torch.device)}
+
+
 def op_results(result: Any) -> list[_Tensor]:
     """Tensors among the results of an op. Other results (script objects) are not looked into."""
     if isinstance(result, _Tensor):
@@ -473,19 +483,4 @@ def tensors_of(value: Any, depth: int = 0) -> Iterator[_Tensor]:
     elif not isinstance(value, type) and hasattr(value, "__dict__"):
         for item in vars(value).values():
             yield from tensors_of(item, depth + 1)
-
-
-def rng_state(device: torch.device | None) -> Any:
-    """States of torch's own generators: of the CPU, and of the device."""
-    state = [torch.get_rng_state()]
-    if device is not None and device.type == "cuda":
-        state.append(torch.cuda.get_rng_state(device))
-    return state, device
-
-
-def set_rng_state(saved: Any) -> None:
-    state, device = saved
-    torch.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state(state[1], device)
 

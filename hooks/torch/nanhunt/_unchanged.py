@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._contents import OWN, Contents, Tensors, modules_in
+from nanhunt._random import accelerator, devices_in_use, random_state, set_random_state
 from nanhunt._tape import BackwardEntry, RootEntry
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ def hushed() -> Iterator[None]:
 
 @contextmanager
 def random_states(needed: Sequence[Any]) -> Iterator[None]:
-    cpu = torch.get_rng_state()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    cuda = [torch.cuda.get_rng_state(d) for d in devices]
+    before = random_state(devices_in_use())
     own = [(g, g.get_state()) for entry in needed if not isinstance(entry, BackwardEntry)
            for g, _ in entry.generators]
     python = random.getstate()
@@ -92,9 +91,7 @@ def random_states(needed: Sequence[Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_rng_state(cpu)
-        for d, state in zip(devices, cuda):
-            torch.cuda.set_rng_state(state, d)
+        set_random_state(before)
         for g, state in own:
             g.set_state(state)
         random.setstate(python)
@@ -238,6 +235,10 @@ def module_hooks(places: Places, in_backward: Callable[[], bool]) -> Iterator[No
             handle.remove()
 
 
+is_autocast_on: Callable[[], bool] = getattr(
+    torch._C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in Autocast.devices()))
+
+
 class Autocast:
     """The state of autocast. In a replay it is set by hand: leaving and entering would drop its cache between calls of
     a module that share a region, and gradients would be added up in another order."""
@@ -245,19 +246,21 @@ class Autocast:
     nested = False
 
     @staticmethod
-    def get(device: str) -> Any:
-        if device != "cpu" and not torch.is_autocast_enabled(device) and not torch.is_autocast_enabled("cpu"):
+    def devices() -> list[str]:
+        other = accelerator()
+        return ["cpu", other] if other and torch.amp.is_autocast_available(other) else ["cpu"]
+
+    @staticmethod
+    def get() -> Any:
+        if not is_autocast_on():
             return None
-        state = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in dict.fromkeys(("cpu", device))]
-        if not any(on for _, on, _ in state):
-            return None
+        state = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in Autocast.devices()]
         return state, torch.is_autocast_cache_enabled()
 
     @classmethod
     @contextmanager
     def saved(cls) -> Iterator[None]:
-        devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-        before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+        before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in cls.devices()]
         cache = torch.is_autocast_cache_enabled()
         cls.nested = torch.autocast_increment_nesting() > 1  # the run is inside autocast: its cache is not ours to use
         try:
@@ -273,9 +276,8 @@ class Autocast:
     @classmethod
     def set(cls, state: Any) -> None:
         if state is None:
-            torch.set_autocast_enabled("cpu", False)
-            if torch.cuda.is_available():
-                torch.set_autocast_enabled("cuda", False)
+            for d in cls.devices():
+                torch.set_autocast_enabled(d, False)
             return
         for d, on, dtype in state[0]:
             torch.set_autocast_dtype(d, dtype)

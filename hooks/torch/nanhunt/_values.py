@@ -7,6 +7,7 @@ storage and so the number; a storage that takes over the memory of a dead one ha
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,15 +35,18 @@ _WIDE = (torch.float64, torch.complex128)
 # Under it a subclass of the user's is a plain tensor.
 no_torch_function: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
                                  getattr(torch._C, "DisableTorchFunction", None))
+# Under it no dispatch mode hears of an op.
+no_dispatch: Any = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 
 
 class Identity:
     """Of a storage. Dies with it; the recorder is told of the end with later rows."""
 
-    __slots__ = ("word", "dead", "as_of")
+    __slots__ = ("word", "dead", "as_of", "away")
 
-    def __init__(self, word: int, dead: list[int]) -> None:
+    def __init__(self, word: int, dead: list[int], away: bool) -> None:
         self.word, self.dead = word, dead
+        self.away = away  # not in host memory: its addresses must never reach the library
         self.as_of = -1  # torch's version of the contents that the word is known to stand for, where that was looked at
 
     def __del__(self) -> None:
@@ -61,12 +65,11 @@ class Values:
         self._layouts: dict[Any, int] = {}
         self._sizes: dict[int, int] = {}  # in bytes, of row-major layouts
         self.wide: set[int] = set()
-        self.host_only = not torch.cuda.is_available()  # what has no data address has a null one
         self._hosts: list[torch.Tensor] = []  # copies of what is not in host memory, alive until the rows are written
 
     def born(self, storage: Any) -> Identity:
         """The identity of a storage that has none yet."""
-        identity = Identity(next(_numbers) << 24, self.dead)
+        identity = Identity(next(_numbers) << 24, self.dead, storage.device.type != "cpu")
         setattr(storage, self.key, identity)
         return identity
 
@@ -102,19 +105,22 @@ class Values:
         layout = self.dense[t.dtype].get(shape) if dense else self._layouts.get((t.dtype, shape, t.stride()))
         if layout is None:
             layout = self._new_layout(t)
-        if not self.host_only and not t.is_cpu:
+        identity = self.identity_of(t.untyped_storage())
+        if identity.away:
             raise RuntimeError("not in host memory")
-        return t.data_ptr(), self.identity_of(t.untyped_storage()).word, t.storage_offset(), layout  # type: ignore[return-value]
+        return t.data_ptr(), identity.word, t.storage_offset(), layout  # type: ignore[return-value]
 
     def describe(self, t: torch.Tensor, with_data: bool = True) -> tuple[int, int, int, int] | None:
         """The four words of any tensor; None where t cannot be watched, which is noted."""
         try:
             if type(t) in PLAIN:
-                if with_data and self.host_only and t.is_contiguous() and not t.storage_offset():  # nearly all
+                if with_data and t.is_contiguous() and not t.storage_offset():  # nearly all
                     layout = self.dense.get(t.dtype, _NONE).get(t.shape)
                     storage = t.untyped_storage()
                     if layout is not None and self._sizes[layout] <= storage.nbytes():
-                        return t.data_ptr(), self.identity_of(storage).word, 0, layout  # type: ignore[return-value]
+                        identity = self.identity_of(storage)
+                        if not identity.away:
+                            return t.data_ptr(), identity.word, 0, layout  # type: ignore[return-value]
                 return self._describe(t, with_data)
             with no_torch_function():
                 return self._describe(t, with_data)
@@ -177,8 +183,9 @@ class Values:
     def _host(self, t: torch.Tensor) -> int:
         if t.device.type == "meta":
             return 0
-        copy = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
-        copy.copy_(t.detach())
+        with no_dispatch(), torch.no_grad():  # no row, no mode of the program's
+            copy = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
+            copy.copy_(t)
         self._hosts.append(copy)
         return copy.data_ptr()
 

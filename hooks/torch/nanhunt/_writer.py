@@ -15,6 +15,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._collectives import Collectives
 from nanhunt._lists import ListOps, as_float
+from nanhunt._modes import counted, writes_lists
 from nanhunt._places import IMPORTING, LOSS, Places, Sites, sequence_nr
 from nanhunt._plans import (
     AS_NUMBER,
@@ -80,6 +81,8 @@ class OpWriter(Collectives, ListOps):
             self.session.note(f"{plan.op}: what runs inside")
         if "generator" in plan.by_name:
             plan.call = functools.partial(self._draw, plan.call)
+        if writes_lists(plan.op):
+            plan.call = functools.partial(counted, plan.call)
         if plan.op.startswith("c10d::"):
             plan.call = functools.partial(self._give, plan, plan.call)
         self.plans[id(func)] = plan
@@ -122,8 +125,6 @@ class OpWriter(Collectives, ListOps):
     def _record(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any) -> None:
         values = self.values
         dense, strided, name = values.dense, values._layouts, values.key
-        if not values.host_only:
-            raise _Unusual
         words: list[int] = []
         key: list[int] = []
         numbers: list[float] = []
@@ -144,6 +145,8 @@ class OpWriter(Collectives, ListOps):
                     identity = getattr(storage, name, None)
                     if identity is None:
                         identity = values.born(storage)
+                    if identity.away:
+                        raise _Unusual
                     if arg.written:
                         if happens:
                             written.append((len(words), identity, arg))
