@@ -102,6 +102,9 @@ struct DeviceStatsOptions {
   std::uint64_t max_items = std::uint64_t{1} << 17;  // of one launch; 96 bytes each
   std::size_t max_tensors = kTensorsInParameters;    // of one launch
   bool details = false;                              // levels kWhatIf and kHistogram: 17 KB for each of max_tensors
+  // Asks the driver whose memory a tensor is, a question for each: a kernel that reads what its device cannot takes the
+  // whole process's CUDA with it. false: the caller knows. Sets are always asked about, when they are uploaded.
+  bool check_memory = true;
 };
 
 class DeviceRecorder;

@@ -17,18 +17,35 @@ namespace cuda {
 namespace {
 
 template <class T>
-Status allocate(T*& memory, std::size_t count, bool clear) {
+Status allocate(T*& memory, std::size_t count) {
   void* got = nullptr;
-  const std::size_t bytes = count * sizeof(T);
-  if (Status status = status_of(cudaMalloc(&got, bytes), "no memory for statistics on the device"); !status) {
+  if (Status status = status_of(cudaMalloc(&got, count * sizeof(T)), "no memory for statistics on the device"); !status) {
     return status;
   }
   memory = static_cast<T*>(got);
-  if (!clear) return Status::ok();
-  return status_of(cudaMemset(got, 0, bytes), "memory for statistics could not be cleared");
+  return Status::ok();
 }
 
 Status usage(std::string message) { return {StatusCode::kUsage, "[device statistics] " + std::move(message)}; }
+
+// Whether kernels of `device` may read there.
+Status readable(std::uint64_t address, int device) {
+  const auto refusal = [device](const std::string& what) {
+    return usage("expected memory of device " + std::to_string(device) + ", got " + what);
+  };
+  cudaPointerAttributes memory{};
+  const cudaError_t error = cudaPointerGetAttributes(&memory, reinterpret_cast<const void*>(address));
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return refusal(std::string("an address that cannot be asked about: ") + cudaGetErrorString(error));
+  }
+  if (memory.type == cudaMemoryTypeUnregistered) return refusal("memory of the host, or none");
+  if (memory.type == cudaMemoryTypeDevice && memory.device != device) {
+    return refusal("memory of device " + std::to_string(memory.device));
+  }
+  const bool elsewhere = memory.type == cudaMemoryTypeHost && reinterpret_cast<std::uint64_t>(memory.devicePointer) != address;
+  return elsewhere ? refusal("memory of the host that is not mapped") : Status::ok();
+}
 
 // Items of each tensor before it; false when they are more than a launch may have.
 class Counter {
@@ -71,17 +88,22 @@ class CudaStats final : public DeviceStats {
     static_cast<void>(cudaFree(memory_.partials));
     static_cast<void>(cudaFree(memory_.tickets));
     static_cast<void>(cudaFree(memory_.accumulators));
+    if (setup_ != nullptr) static_cast<void>(cudaStreamDestroy(setup_));
+    static_cast<void>(cudaGetLastError());
   }
 
   Status allocate_all() {
     const DeviceGuard guard(options_.device);
-    if (Status s = allocate(memory_.partials, options_.max_items, false); !s) return s;
-    if (Status s = allocate(memory_.tickets, options_.max_tensors, true); !s) return s;
-    if (options_.details) {
-      if (Status s = allocate(memory_.accumulators, options_.max_tensors * kDetailWords, true); !s) return s;
-    }
-    // cudaMemset may go on after it returns, and streams need not wait for it.
-    return status_of(cudaDeviceSynchronize(), "the device did not answer");
+    if (Status s = status_of(cudaSetDevice(options_.device), "the device cannot be used"); !s) return s;
+    if (Status s = status_of(cudaStreamCreateWithFlags(&setup_, cudaStreamNonBlocking), "a stream"); !s) return s;
+    if (Status s = load_kernels(); !s) return s;
+    if (Status s = allocate(memory_.partials, options_.max_items); !s) return s;
+    if (Status s = allocate(memory_.tickets, options_.max_tensors); !s) return s;
+    if (Status s = clear(memory_.tickets, options_.max_tensors); !s) return s;
+    if (!options_.details) return Status::ok();
+    const std::size_t words = options_.max_tensors * kDetailWords;
+    if (Status s = allocate(memory_.accumulators, words); !s) return s;
+    return clear(memory_.accumulators, words);
   }
 
   Status enqueue(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, const DeviceStatsTarget& target,
@@ -89,6 +111,10 @@ class CudaStats final : public DeviceStats {
     Counter counter(options_.max_items);
     std::uint32_t first = 0;
     if (!counter.add(view.count * element_bytes(view.dtype), first)) return too_many_items();
+    const DeviceGuard guard(options_.device);
+    if (options_.check_memory && view.count > 0) {
+      if (Status s = readable(view.data, options_.device); !s) return s;
+    }
     return launch(level, table_of(view, tag), 1, counter.items(), target, stream);
   }
 
@@ -103,9 +129,10 @@ class CudaStats final : public DeviceStats {
       return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
                    std::to_string(tensors.size()) + ": upload them as a set");
     }
+    const DeviceGuard guard(options_.device);
     ParameterTable table;
     std::uint32_t items = 0;
-    if (Status s = fill(tensors, table.entries, items); !s) return s;
+    if (Status s = fill(tensors, table.entries, items, options_.check_memory); !s) return s;
     table.tensors = static_cast<std::uint32_t>(tensors.size());
     return launch(level, table, tensors.size(), items, target, stream);
   }
@@ -115,28 +142,52 @@ class CudaStats final : public DeviceStats {
       return usage("expected 1 to " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
                    std::to_string(tensors.size()));
     }
+    const DeviceGuard guard(options_.device);
     std::vector<TensorEntry> entries(tensors.size());
     std::uint32_t items = 0;
-    if (Status s = fill(tensors, entries.data(), items); !s) return s;
-    const DeviceGuard guard(options_.device);
+    if (Status s = fill(tensors, entries.data(), items, true); !s) return s;
     TensorEntry* memory = nullptr;
-    if (Status s = allocate(memory, entries.size(), false); !s) return s;
+    if (Status s = allocate(memory, entries.size()); !s) return s;
     auto set = std::make_unique<UploadedSet>(options_.device, memory, static_cast<std::uint32_t>(entries.size()), items);
     const std::size_t bytes = entries.size() * sizeof(TensorEntry);
-    if (Status s = status_of(cudaMemcpy(memory, entries.data(), bytes, cudaMemcpyHostToDevice), "the table of tensors");
-        !s) {
-      return s;
-    }
+    // Not cudaMemcpy: of pageable memory it may return before the table is there, and streams need not wait for it.
+    cudaError_t copied = cudaMemcpyAsync(memory, entries.data(), bytes, cudaMemcpyHostToDevice, setup_);
+    if (copied == cudaSuccess) copied = cudaStreamSynchronize(setup_);
+    if (Status s = status_of(copied, "the table of tensors"); !s) return s;
     return std::unique_ptr<Set>(std::move(set));
   }
 
   Status enqueue(const Set& set, StatsLevel level, const DeviceStatsTarget& target, DeviceStream stream) override {
     const auto* uploaded = dynamic_cast<const UploadedSet*>(&set);
     if (uploaded == nullptr) return usage("expected a set that this backend uploaded");
+    const DeviceGuard guard(options_.device);
     return launch(level, uploaded->table(), uploaded->tensors(), uploaded->items(), target, stream);
   }
 
  private:
+  template <class T>
+  Status clear(T* memory, std::size_t count) const {
+    return status_of(clear_now(memory, count * sizeof(T), setup_), "memory for statistics could not be cleared");
+  }
+
+  // Those that will be launched; also where it shows that this build has no code for the device.
+  Status load_kernels() const {
+    cudaError_t error = load_stats<StatsLevel::kFinite, ViewOrRows>();
+    const auto also = [&error](cudaError_t (*load)()) {
+      if (error == cudaSuccess) error = load();
+    };
+    also(&load_stats<StatsLevel::kCounts, ViewOrRows>);
+    also(&load_stats<StatsLevel::kSums, ViewOrRows>);
+    also(&load_stats<StatsLevel::kFinite, ParameterTable>);
+    also(&load_stats<StatsLevel::kCounts, ParameterTable>);
+    also(&load_stats<StatsLevel::kSums, ParameterTable>);
+    if (options_.details) {
+      also(&load_stats<StatsLevel::kWhatIf, ViewOrRows>);
+      also(&load_stats<StatsLevel::kHistogram, ViewOrRows>);
+    }
+    return status_of(error, "statistics cannot run on this device");
+  }
+
   static DeviceStatsView view_of(const DeviceTensor& tensor) {
     DeviceStatsView view;
     view.data = reinterpret_cast<std::uint64_t>(tensor.data);
@@ -150,22 +201,29 @@ class CudaStats final : public DeviceStats {
                  " work items: raise max_items, or launch fewer at a time");
   }
 
-  Status fill(std::span<const DeviceTensor> tensors, TensorEntry* entries, std::uint32_t& items) const {
+  Status fill(std::span<const DeviceTensor> tensors, TensorEntry* entries, std::uint32_t& items, bool ask) const {
     Counter counter(options_.max_items);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const DeviceTensor& tensor = tensors[i];
       if (tensor.count < 0 || (tensor.count > 0 && tensor.data == nullptr)) {
         return usage("tensor " + std::to_string(i) + " has no contents");
       }
+      const auto address = reinterpret_cast<std::uint64_t>(tensor.data);
+      if (ask && tensor.count > 0) {
+        if (Status s = readable(address, options_.device); !s) {
+          return Status(s.code(), s.message() + " (tensor " + std::to_string(i) + ")");
+        }
+      }
       const auto count = static_cast<std::uint64_t>(tensor.count);
       std::uint32_t first = 0;
       if (!counter.add(count * element_bytes(tensor.dtype), first)) return too_many_items();
-      entries[i] = make_entry(reinterpret_cast<std::uint64_t>(tensor.data), count, tensor.dtype, first, tensor.tag);
+      entries[i] = make_entry(address, count, tensor.dtype, first, tensor.tag);
     }
     items = counter.items();
     return Status::ok();
   }
 
+  // With the device current.
   template <class Table>
   Status launch(StatsLevel level, const Table& table, std::size_t tensors, std::uint32_t items,
                 const DeviceStatsTarget& target, DeviceStream stream) {
@@ -181,7 +239,6 @@ class CudaStats final : public DeviceStats {
     memory.records = target.records;
     memory.details = target.details;
     if (const auto* owner = dynamic_cast<const RingOwner*>(target.recorder)) memory.ring = owner->ring();
-    const DeviceGuard guard(options_.device);
     auto* on = static_cast<cudaStream_t>(stream);
     cudaError_t error = cudaErrorInvalidValue;
     if (level == StatsLevel::kFinite) error = launch_stats<StatsLevel::kFinite>(memory, table, items, on);
@@ -196,6 +253,7 @@ class CudaStats final : public DeviceStats {
 
   DeviceStatsOptions options_;
   StatsMemory memory_;
+  cudaStream_t setup_ = nullptr;
 };
 
 }  // namespace

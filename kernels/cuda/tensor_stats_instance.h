@@ -13,15 +13,24 @@ constexpr int blocks_wanted(StatsLevel level) {
 }
 
 template <StatsLevel kLevel, class Table>
+const void* stats_function() {
+  return reinterpret_cast<const void*>(
+      &run_kernel<TensorStatsKernel<kLevel, Table>, kStatsThreads, blocks_wanted(kLevel)>);
+}
+
+template <StatsLevel kLevel, class Table>
 cudaError_t launch_table(const StatsMemory& memory, const Table& table, std::uint32_t blocks, cudaStream_t stream) {
-  using Kernel = TensorStatsKernel<kLevel, Table>;
-  Kernel kernel{memory, table};
+  TensorStatsKernel<kLevel, Table> kernel{memory, table};
   void* arguments[] = {&kernel};
-  const auto* function = reinterpret_cast<const void*>(&run_kernel<Kernel, kStatsThreads, blocks_wanted(kLevel)>);
-  return cudaLaunchKernel(function, dim3(blocks), dim3(kStatsThreads), arguments, 0, stream);
+  return cudaLaunchKernel(stats_function<kLevel, Table>(), dim3(blocks), dim3(kStatsThreads), arguments, 0, stream);
 }
 
 #define NANHUNT_DEFINE_STATS(level, Table)                                                                    \
+  template <>                                                                                                 \
+  cudaError_t load_stats<level, Table>() {                                                                    \
+    cudaFuncAttributes loaded{};                                                                              \
+    return cudaFuncGetAttributes(&loaded, stats_function<level, Table>());                                    \
+  }                                                                                                           \
   template <>                                                                                                 \
   cudaError_t launch_stats<level, Table>(const StatsMemory& memory, const Table& table, std::uint32_t items,  \
                                          cudaStream_t stream) {                                               \

@@ -4,9 +4,11 @@
 #include "tests/gpu/checks.h"
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "kernels/cpu/tensor_stats_block.h"
 #include "kernels/device_recorder.h"
@@ -185,6 +187,24 @@ void check_tables(Bench& bench, Rows& rows) {
   for (const kernels::DeviceTensor& tensor : there) bench.session->release(const_cast<void*>(tensor.data));
 }
 
+// Memory that the device cannot read is refused in words; a kernel that read it would end CUDA for the whole process.
+void check_foreign_memory(Bench& bench, Rows& rows) {
+  OwnedTensor tensor = make_tensor(DType::kF32, 5000, Content::kNormal, 1);
+  const TensorView host = tensor.view();
+  Tally tally;
+  bench.run(host, StatsLevel::kSums);
+  tally.add(!bench.last_error, "a tensor of the host was taken");
+  unsigned char* memory = bench.upload(tensor);
+  const kernels::DeviceTensor mixed[] = {{memory, 5000, DType::kF32, 0}, {host.data, 5000, DType::kF32, 1}};
+  tally.add(!bench.stats->enqueue(mixed, StatsLevel::kSums, bench.target, bench.session->stream()), "a mixed table was taken");
+  tally.add(!bench.stats->upload(mixed), "a mixed set was taken");
+  const TensorStats got = bench.run({memory, host.dtype, host.sizes, host.strides}, StatsLevel::kSums);
+  tally.add(bench.last_error.is_ok(), bench.last_error.message());
+  tally.compare(got, compute_stats(host, StatsLevel::kSums), "afterwards");
+  bench.session->release(memory);
+  finish(rows, "memory of the host is refused", tally);
+}
+
 void check_recorder(Bench& bench, Rows& rows) {
   std::mutex mutex;
   std::vector<kernels::DeviceRecord> got;
@@ -251,6 +271,7 @@ void run_kernel_checks(Rows& rows, bool quick) {
   check_lengths_and_alignments(**bench, rows, quick);
   check_views(**bench, rows);
   if (!quick) check_tables(**bench, rows);
+  check_foreign_memory(**bench, rows);
   check_recorder(**bench, rows);
 }
 
@@ -306,6 +327,42 @@ void run_large_checks(Rows& rows) {
   }
 }
 
+// The recorder's thread asks for the end of copies all the time, the graph's own thread captures in the strictest mode, and
+// a copy is asked for in the middle of it.
+void check_capture_beside_copies(Bench& bench, Rows& rows) {
+  DeviceSession& session = *bench.session;
+  auto recorder = kernels::DeviceRecorder::create({}, [](const kernels::DeviceRecord&) {});
+  constexpr std::size_t kBytes = std::size_t{512} << 20;  // long enough to read that the copies are still to come
+  void* memory = session.allocate(kBytes);
+  if (!recorder || memory == nullptr) {
+    rows.skip("a capture beside copies of the recorder", recorder ? "not enough memory on the device" : recorder.status().message());
+    return;
+  }
+  Status s = session.fill(memory, 0, kBytes);
+  const kernels::DeviceTensor large[] = {{memory, kBytes / 4, DType::kF32, 0}};
+  const kernels::DeviceTensor small[] = {{memory, 1000, DType::kF32, 1}};
+  DeviceStatsTarget target;
+  target.recorder = recorder->get();
+  const auto enqueue = [&](const auto& tensors) { return bench.stats->enqueue(tensors, StatsLevel::kCounts, target, session.stream()); };
+  for (int i = 0; i < 200 && s; ++i) s = enqueue(large);
+  if (s) s = (*recorder)->copy_ring(session.stream());
+  if (s) {
+    s = session.replay(
+        [&] {
+          Status captured = enqueue(small);
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          if (captured) captured = (*recorder)->copy_ring(session.stream());
+          return captured ? (*recorder)->advance_step(session.stream()) : captured;
+        },
+        10);
+  }
+  if (s) s = (*recorder)->flush();
+  const kernels::DeviceRecorderCounts counts = (*recorder)->counts();
+  rows.check("a capture goes on beside copies of the recorder", s.is_ok() && counts.copies_skipped == 1 && counts.delivered == 210,
+             std::to_string(counts.delivered) + " delivered, " + std::to_string(counts.copies_skipped) + " copies left out " + s.message());
+  session.release(memory);
+}
+
 void run_graph_checks(Rows& rows) {
   auto bench = Bench::open(kernels::kTensorsInParameters, std::uint64_t{1} << 17, true);
   if (!bench) {
@@ -317,6 +374,7 @@ void run_graph_checks(Rows& rows) {
   unsigned char* memory = (*bench)->upload(tensor);
   const TensorView view{memory, DType::kBF16, tensor.view().sizes, tensor.view().strides};
   std::int64_t repeats = 1;
+  check_capture_beside_copies(**bench, rows);
   const kernels::DeviceStatsView plan = *kernels::plan_device_view(view, repeats);
   for (const StatsLevel level : kLevels) {
     const TensorStats direct = (*bench)->run(view, level);
