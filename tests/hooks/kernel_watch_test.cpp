@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <stdexcept>
 #include <thread>
 
@@ -289,6 +290,30 @@ TEST_F(KernelWatchTest, detaching_turns_everything_off_and_finalizes_at_the_exit
   watch->drain(recorder_);
   watch->finish(recorder_);
   EXPECT_THAT(cupti.calls, SizeIs(7));
+}
+
+TEST_F(KernelWatchTest, detaching_waits_for_a_thread_that_is_inside_of_cupti) {
+  FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
+  auto watch = attach();
+  std::promise<void> inside, go_on;
+  cupti.on_push = [&] {
+    inside.set_value();
+    go_on.get_future().wait();
+  };
+  std::thread run([&] { watch->pop_op(watch->push_op(), 1, 1); });
+  inside.get_future().wait();
+  std::atomic<bool> left{false};
+  std::thread leaving([&] {
+    watch->detach();
+    left = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(left);
+  go_on.set_value();
+  run.join();
+  leaving.join();
+  cupti.on_push = nullptr;
+  EXPECT_TRUE(watch->stats().finalized);
 }
 
 TEST_F(KernelWatchTest, where_no_driver_call_can_carry_the_way_out_the_subscription_is_given_back) {

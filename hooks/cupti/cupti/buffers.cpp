@@ -43,7 +43,8 @@ std::vector<ActivityBuffers::Filled> ActivityBuffers::take_filled() {
 }
 
 void ActivityBuffers::give_back(const Filled& buffer) {
-  std::memset(buffer.data, 0, buffer.valid);  // CUPTI was told that it gets zeros
+  // CUPTI was told that it gets zeros. All of it: behind what is valid a record may have been begun.
+  std::memset(buffer.data, 0, bytes_);
   std::lock_guard lock(mutex_);
   if (open_) free_.push_back(buffer.data);
 }
@@ -78,7 +79,7 @@ std::uint8_t* ActivityBuffers::request() noexcept {
         const Filled oldest = filled_.front();
         filled_.pop_front();
         ++counts_.given_up;
-        std::memset(oldest.data, 0, oldest.valid);
+        std::memset(oldest.data, 0, bytes_);
         return oldest.data;
       }
       // CUPTI holds all of them: one more, for it cannot be refused.
@@ -98,19 +99,19 @@ std::uint8_t* ActivityBuffers::request() noexcept {
 }
 
 void CUPTIAPI ActivityBuffers::on_complete(CUcontext context, std::uint32_t stream, std::uint8_t* buffer,
-                                           std::size_t /*size*/, std::size_t valid) {
+                                           std::size_t size, std::size_t valid) {
   ActivityBuffers& self = instance();
   std::size_t dropped = 0;
   if (self.calls_.get_dropped == nullptr || self.calls_.get_dropped(context, stream, &dropped) != CUPTI_SUCCESS) dropped = 0;
-  self.complete(buffer, valid, dropped);
+  self.complete(buffer, size, valid, dropped);
 }
 
-void ActivityBuffers::complete(std::uint8_t* buffer, std::size_t valid, std::size_t dropped) noexcept {
+void ActivityBuffers::complete(std::uint8_t* buffer, std::size_t size, std::size_t valid, std::size_t dropped) noexcept {
   try {
     std::lock_guard lock(mutex_);
     if (!open_) return;
     counts_.dropped += dropped;
-    if (buffer == nullptr) return;
+    if (buffer == nullptr || size != bytes_) return;  // none, or of a session that CUPTI did not give up
     if (valid == 0) {
       free_.push_back(buffer);
     } else {

@@ -32,7 +32,7 @@ class ActivityBuffers {
   void close(bool finalized);
 
   std::vector<Filled> take_filled();
-  void give_back(const Filled& buffer);  // zeroes what was written
+  void give_back(const Filled& buffer);  // zeroes it
   Counts counts() const;
 
   static void CUPTIAPI on_request(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records);
@@ -42,7 +42,7 @@ class ActivityBuffers {
  private:
   ActivityBuffers() = default;
   std::uint8_t* request() noexcept;
-  void complete(std::uint8_t* buffer, std::size_t valid, std::size_t dropped) noexcept;
+  void complete(std::uint8_t* buffer, std::size_t size, std::size_t valid, std::size_t dropped) noexcept;
 
   mutable std::mutex mutex_;  // the callbacks take it: never held across a call into CUPTI
   CuptiCalls calls_;

@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kMaxNameBytes = 4096;
 constexpr std::size_t kMaxNames = 4096;
 constexpr std::chrono::seconds kLastFlush{5};     // a driver that hangs may not take the end of the run with it
+constexpr std::chrono::seconds kLastCall{5};      // nor may a thread that never comes back from CUPTI
 constexpr std::uint32_t kMayRefuseBuffers = 27;   // 12.9; before, CUPTI crashes when it is given none
 constexpr auto kOpKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
 constexpr auto kPlaceKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
@@ -68,13 +69,15 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
   std::uint64_t push_op() noexcept override {
-    if (!active_.load(std::memory_order_relaxed)) return 0;
+    const Entry entry(*this);
+    if (!entry) return 0;
     const std::uint64_t ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
     return push(kOpKind, ticket) ? ticket : 0;
   }
 
   void pop_op(std::uint64_t ticket, std::uint64_t seq, std::uint32_t step) noexcept override {
-    if (ticket == 0 || !active_.load(std::memory_order_relaxed)) return;
+    const Entry entry(*this);
+    if (ticket == 0 || !entry) return;
     pop(kOpKind);
     step_.store(step, std::memory_order_relaxed);
     try {
@@ -89,14 +92,15 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
   void push_own() noexcept override {
-    if (active_.load(std::memory_order_relaxed)) push(kOpKind, kOwnTicket);
+    if (const Entry entry(*this); entry) push(kOpKind, kOwnTicket);
   }
   void pop_own() noexcept override {
-    if (active_.load(std::memory_order_relaxed)) pop(kOpKind);
+    if (const Entry entry(*this); entry) pop(kOpKind);
   }
 
   void set_place(std::uint32_t step, Phase phase) noexcept override {
-    if (!active_.load(std::memory_order_relaxed)) return;
+    const Entry entry(*this);
+    if (!entry) return;
     step_.store(step, std::memory_order_relaxed);
     const std::uint64_t place = place_id(step, phase);
     const bool pushed = thread_place.session == session_number_;
@@ -142,7 +146,7 @@ class KernelWatchImpl final : public KernelWatch {
       }
       flusher_->wake.notify_all();
       if (flusher_->thread.joinable()) flusher_->thread.join();
-      finalized_ = session_.end(options_.driver);
+      finalized_ = session_.end(all_have_left() ? options_.driver : std::string());
       const ActivityBuffers::Counts counts = ActivityBuffers::instance().counts();
       ActivityBuffers::instance().close(finalized_);
       std::lock_guard lock(join_mutex_);
@@ -176,6 +180,35 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
  private:
+  // A call of the run into CUPTI, which detach() waits for: what is taken down under such a call corrupts memory.
+  class Entry {
+   public:
+    explicit Entry(KernelWatchImpl& watch) noexcept : watch_(watch) {
+      if (!watch_.active_.load(std::memory_order_relaxed)) return;
+      watch_.inside_.fetch_add(1);
+      open_ = watch_.active_.load();  // in this order, and detach() in the other: one of them sees the other
+      if (!open_) watch_.inside_.fetch_sub(1);
+    }
+    ~Entry() {
+      if (open_) watch_.inside_.fetch_sub(1);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    explicit operator bool() const { return open_; }
+
+   private:
+    KernelWatchImpl& watch_;
+    bool open_ = false;
+  };
+  bool all_have_left() const {
+    const auto end = std::chrono::steady_clock::now() + kLastCall;
+    while (inside_.load() != 0) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return true;
+  }
+
   struct Bind {
     std::uint64_t ticket = 0, seq = kNoSeq;
     std::uint32_t step = 0;
@@ -320,6 +353,7 @@ class KernelWatchImpl final : public KernelWatch {
   bool late_ = false, per_call_ = false;
   std::uint32_t session_number_ = 0;
   std::atomic<bool> attached_{false}, active_{false}, finalized_{false};
+  std::atomic<int> inside_{0};  // threads of the run in a call into CUPTI
   std::atomic<std::uint64_t> next_ticket_{1}, tags_failed_{0}, flushes_{0};
   std::atomic<std::uint32_t> step_{0};
   std::uint64_t collected_ = 0;  // flushes; this and the next by drain's thread

@@ -137,6 +137,7 @@ void return_buffers(bool incomplete) {
     record.kind = CUPTI_ACTIVITY_KIND_DRIVER;
     record.correlationId = next_correlation++;
     std::memcpy(buffer.data, &record, sizeof record);
+    buffer.data[buffer.size - 1] = 1;  // of a record that was begun
     hand_over(buffer, sizeof record + (incomplete ? 8 : 0));
   }
 }
@@ -257,6 +258,7 @@ CUptiResult CUPTIAPI cuptiFinalize() {
 }
 
 CUptiResult CUPTIAPI cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind kind, uint64_t id) {
+  if (fake.on_push) fake.on_push();
   stacks[kind].push_back(id);
   return CUPTI_SUCCESS;
 }

@@ -28,6 +28,7 @@ struct FakeCupti {
   bool hold_kernels = false;       // kernel records stay inside until they are let go
   unsigned shuffle = 0;            // 0: in the order in which they were made
   std::function<void()> on_flush;  // before a flush does anything
+  std::function<void()> on_push;   // inside of a push
 
   // What was asked of it, in order: "subscribe nanhunt", "enable 10", "disable 10", "unsubscribe", "finalize" ...
   std::vector<std::string> calls;
