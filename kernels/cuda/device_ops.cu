@@ -2,6 +2,7 @@
 // A GPU as the engine's device: one stream for all its work, a caching allocator, cuBLAS with its own workspace.
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,13 +55,38 @@ class CudaSource final : public DeviceAllocator::Source {
   int device_;
 };
 
+// A stream whose device is current for whoever takes it: a launch on a stream of another device is refused.
+class OwnStream {
+ public:
+  void open(int device) {
+    device_ = device;
+    use();
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  void use() const {
+    int now = -1;
+    if (cudaGetDevice(&now) != cudaSuccess || now != device_) check(cudaSetDevice(device_), "choosing the device");
+  }
+  operator cudaStream_t() const {
+    use();
+    return stream_;
+  }
+
+ private:
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+};
+
 // Never destroyed: tensors may outlive every other static object.
 class CudaBackend final : public DeviceBackend {
  public:
   CudaBackend(const DeviceInfo& info, const CublasFunctions& cublas)
       : info_(info), cublas_(cublas), source_(info.index), allocator_(source_) {
-    use();
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    stream_.open(info_.index);
+    int direct = 0;
+    check(cudaDeviceGetAttribute(&direct, cudaDevAttrPageableMemoryAccessUsesHostPageTables, info_.index),
+          "asking about pageable memory");
+    shares_page_tables_ = direct != 0;
     expect(cublas_.create(&handle_), "making a handle");
     expect(cublas_.set_stream(handle_, stream_), "setting the stream");
     // Its own workspace: with one, equal calls give equal bits whatever else runs.
@@ -76,7 +102,7 @@ class CudaBackend final : public DeviceBackend {
     const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
     return "cuda:" + std::to_string(info_.index) + " (" + info_.name + ", driver for CUDA " +
            version(info_.driver_version) + ", cuBLAS " + std::to_string(cublas_version_) +
-           ", TF32 off, reduced-precision reduction off)";
+           (tf32_is_forced() ? ", TF32 forced by NVIDIA_TF32_OVERRIDE" : ", TF32 off") + ", reduced-precision reduction off)";
   }
 
   void* allocate(std::size_t bytes) override {
@@ -89,8 +115,10 @@ class CudaBackend final : public DeviceBackend {
     check(cudaMemsetAsync(to, 0, bytes, stream_), "setting memory to zero");
   }
   void to_device(void* to, const void* from, std::size_t bytes) override {
-    // Of pageable memory: returns once the contents are staged, so the caller may change them.
+    // Of pageable memory: returns once the contents are staged, so the caller may change them. Where the
+    // device reads the host's pages itself (Grace) nothing need be staged.
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
+    if (shares_page_tables_) wait();
   }
   void to_host(void* to, const void* from, std::size_t bytes) override {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying to the host");
@@ -163,8 +191,13 @@ class CudaBackend final : public DeviceBackend {
     std::size_t bytes_;
   };
 
+  // cuBLAS obeys it whatever the math mode says.
+  static bool tf32_is_forced() {
+    const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
+    return value != nullptr && std::string(value) == "1";
+  }
   static DeviceAllocator::Stream name_of(cudaStream_t stream) { return reinterpret_cast<DeviceAllocator::Stream>(stream); }
-  void use() const { check(cudaSetDevice(info_.index), "choosing the device"); }
+  void use() const { stream_.use(); }
   static void expect(int status, const char* doing) {
     if (status == cublas::kSuccess) return;
     throw std::runtime_error(std::string("cublas: ") + doing + ": " + cublas_status_name(status));
@@ -174,7 +207,8 @@ class CudaBackend final : public DeviceBackend {
   const CublasFunctions& cublas_;
   CudaSource source_;
   DeviceAllocator allocator_;
-  cudaStream_t stream_ = nullptr;
+  OwnStream stream_;
+  bool shares_page_tables_ = false;  // with the host
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
   int cublas_version_ = 0;

@@ -16,6 +16,8 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
 }  // namespace
 
 std::vector<DeviceInfo> query_devices(std::string& why_none) {
@@ -29,6 +31,10 @@ std::vector<DeviceInfo> query_devices(std::string& why_none) {
     why_none = driver == 0             ? "no CUDA driver is installed"
                : status == cudaSuccess ? "the CUDA driver reports no device"
                                        : cudaGetErrorString(status);
+    if (status == cudaErrorInsufficientDriver && driver != 0) {
+      why_none = "the CUDA driver is too old: it is for CUDA " + version_text(driver) + ", this build needs " +
+                 version_text(CUDART_VERSION / 1000 * 1000) + " or newer; update the driver";
+    }
     return {};
   }
   int driver_version = 0;

@@ -29,6 +29,7 @@ class CudaReadings final : public ReadingsPort {
     DeviceStatsOptions stats;
     stats.device = device_;
     stats.max_items = options.max_items;
+    stats.check_memory = false;  // the engine's own
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     stats_ = std::move(*made);
