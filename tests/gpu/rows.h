@@ -33,6 +33,13 @@ class Rows {
     std::snprintf(numbers, sizeof numbers, ", \"ratio\": %.4f, \"required\": %.2f", ratio, required);
     write(name, required == 0 ? "measured" : passed ? "passed" : "failed", detail, numbers);
   }
+  // A measurement that must not be more than a limit.
+  void limit(const std::string& name, double ratio, double at_most, const std::string& detail) {
+    failed_ = failed_ || !(ratio <= at_most);
+    char numbers[128];
+    std::snprintf(numbers, sizeof numbers, ", \"ratio\": %.4f, \"at_most\": %.3f", ratio, at_most);
+    write(name, ratio <= at_most ? "passed" : "failed", detail, numbers);
+  }
 
  private:
   static std::string quoted(const std::string& text) {

@@ -31,7 +31,7 @@ TEST(DeviceGpu, what_needs_a_gpu_says_why_there_is_none) {
   }
 }
 
-TEST(DeviceGpu, statistics_on_a_gpu_are_those_of_the_cpu) {
+TEST(OnGpu, statistics_are_those_of_the_cpu) {
   const std::string why = why_no_gpu();
   if (!why.empty()) GTEST_SKIP() << "no GPU: " << why;
   auto bench = gpu::Bench::open(1, std::uint64_t{1} << 12, true);
