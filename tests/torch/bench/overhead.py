@@ -7,7 +7,8 @@ median over turns of the ratio to the unwatched process of the same turn.
 
     NANHUNT_BIN_DIR=build/ci/bin python tests/torch/bench/overhead.py --turns 60 --json out.json
 
-Run it on an idle machine. On a busy one `--clock cpu` says something, the wall clock nothing.
+Run it on an idle machine. On a busy one `--clock cpu` says something, the wall clock nothing. With `--device cuda` a
+step ends when the device is done; `gpt124m` (fp16 autocast, loss scaling) is for there.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LEVELS = ("sentinel", "sampled", "ops")
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 STEPS_PER_TURN = {"mlp": 20, "cnn": 10, "transformer": 2}
+FOR_DEVICES = {"gpt124m": 1}
 SAMPLE_EVERY = 100  # what the figure of `sampled` is for; sampled oftener here and weighted
 MEASURED_EVERY = 10
 
@@ -60,11 +62,16 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, layers: int = 12, width: int = 256, vocabulary: int = 512) -> None:
+    def __init__(
+        self, layers: int = 12, width: int = 256, vocabulary: int = 512, heads: int = 4, tied: bool = False
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=not tied)
+        if tied:
+            nn.init.normal_(self.embed.weight, std=0.02)
+            self.head.weight = self.embed.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
@@ -73,7 +80,7 @@ class Transformer(nn.Module):
         return self.head(self.norm(x)).flatten(0, 1)
 
 
-def make(name: str) -> tuple[nn.Module, Step]:
+def make(name: str, device: str) -> tuple[nn.Module, Step]:
     torch.manual_seed(0)
     if name == "mlp":
         layers = [part for _ in range(12) for part in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
@@ -88,15 +95,30 @@ def make(name: str) -> tuple[nn.Module, Step]:
         ]
         model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 16, 10))
         x, y = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
-    else:
+    elif name == "transformer":
         model = Transformer()
         x, y = torch.randint(512, (8, 128)), torch.randint(512, (8 * 128,))
+    else:
+        model = Transformer(width=768, vocabulary=50257, heads=12, tied=True)
+        x, y = torch.randint(50257, (8, 512)), torch.randint(50257, (8 * 512,))
+    model, x, y = model.to(device), x.to(device), y.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    kind, mixed = torch.device(device).type, name in FOR_DEVICES
+    scaler = torch.amp.GradScaler(kind, init_scale=1024.0, enabled=mixed)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        with torch.autocast(kind, dtype=torch.float16, enabled=mixed):
+            loss = F.cross_entropy(model(x), y)
+        if mixed:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+        if kind == "cuda":
+            torch.cuda.synchronize()
 
     return model, step
 
@@ -130,13 +152,13 @@ class Count(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def work(instrument: str, name: str, talk: Any) -> None:
+def work(instrument: str, name: str, device: str, talk: Any) -> None:
     """The life of a worker: for each line with a number it does so many steps and says how long each took."""
     import warnings
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    model, step = make(name)
+    model, step = make(name, device)
     with ExitStack() as kept:
         put_on(instrument, model, kept)
         for _ in range(3):
@@ -171,10 +193,11 @@ class Worker:
     talk: Any
 
     @staticmethod
-    def start(instrument: str, model: str, folder: Path) -> Worker:
+    def start(instrument: str, model: str, device: str, folder: Path) -> Worker:
         # Findings and the talk of instruments go to stdout: figures come through a pipe of their own.
         reading, writing = os.pipe()
-        command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--talk", str(writing)]
+        command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--device", device]
+        command += ["--talk", str(writing)]
         if instrument in LEVELS:
             nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
             out = folder / f"{model}-{instrument}"
@@ -211,12 +234,14 @@ class Worker:
         return told["ops"]
 
 
-def measure(model: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path) -> dict[str, Any]:
+def measure(
+    model: str, device: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path
+) -> dict[str, Any]:
     shuffle = random.Random(seed)
-    workers = {name: Worker.start(name, model, folder) for name in instruments}
+    workers = {name: Worker.start(name, model, device, folder) for name in instruments}
     for worker in workers.values():
         worker.hear()  # ready
-    steps = STEPS_PER_TURN[model]
+    steps = {**STEPS_PER_TURN, **FOR_DEVICES}[model]
     taken: dict[str, list[list[float]]] = {name: [] for name in instruments}
     firsts: dict[str, list[int]] = {name: [] for name in instruments}
     for _ in range(turns):
@@ -275,7 +300,8 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=list(STEPS_PER_TURN))
+    parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
+    parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
     parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=INSTRUMENTS)
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
@@ -286,16 +312,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         with os.fdopen(args.talk, "w", encoding="utf-8") as talk:
-            work(args.worker, args.models[0], talk)
+            work(args.worker, args.models[0], args.device, talk)
         return
     instruments = [UNWATCHED, *(name for name in args.instruments if name != UNWATCHED)]
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:
-            results.append(measure(model, instruments, args.turns, args.clock, args.seed, Path(folder)))
+            results.append(measure(model, args.device, instruments, args.turns, args.clock, args.seed, Path(folder)))
             show(results[-1])
     if args.json:
-        machine = {"torch": torch.__version__, "clock": args.clock, "load": os.getloadavg()}
+        machine = {"torch": torch.__version__, "clock": args.clock, "device": args.device, "load": os.getloadavg()}
         args.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n", encoding="utf-8")
 
 
