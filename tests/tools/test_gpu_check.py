@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tools/gpu_check`: what it says without a GPU, and what it makes of the results of its parts."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = '{"device": "Made-up GPU", "compute": "9.0", "driver": 13000, "runtime": 13000}'
+FACTS = {
+    "driver": {"name": "libcuda.so.1", "version": "580.1"},
+    "libraries": [{"name": "libcublas.so", "version": None}],
+    "cupti": {"version": "13.0", "path": "/there"},
+    "findings": [{"level": "problem", "what": "There is no cuBLAS here."}],
+}
 
 
 def executable(path: Path, text: str) -> None:
@@ -19,15 +28,31 @@ def executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+def shorten(at: Path, seconds: int) -> None:
+    """The limit of a part, in this copy."""
+    program = at / "gpu_check"
+    text = program.read_text()
+    assert "PART_SECONDS = 470" in text
+    program.write_text(text.replace("PART_SECONDS = 470", f"PART_SECONDS = {seconds}"))
+
+
 @pytest.fixture
 def carried(tmp_path) -> Path:
-    """The folder as it arrives on another machine, with a stand-in for the programs."""
+    """The folder as it arrives on another machine, with stand-ins for the programs."""
     at = tmp_path / "gpu_check"
     (at / "bin").mkdir(parents=True)
     shutil.copytree(ROOT / "tests" / "gpu" / "parts", at / "parts")
-    shutil.copy2(ROOT / "tools" / "gpu_check", at / "gpu_check")
+    for name in ("tools/gpu_check", "tests/gpu/part.py", "tests/gpu/pairs.py", "tests/gpu/found_torch.py"):
+        shutil.copy2(ROOT / name, at / Path(name).name)
+    executable(at / "bin" / "nanhunt", f"#!/bin/sh\n[ \"$1\" = doctor ] && echo '{json.dumps(FACTS)}'\nexit 0\n")
     (at / "about.json").write_text('{"commit": "abc"}')
     return at
+
+
+def only(at: Path, *numbers: int) -> None:
+    for part in list((at / "parts").iterdir()):
+        if int(part.name.split("-")[0]) not in numbers:
+            part.unlink()
 
 
 def stand_in(at: Path, body: str) -> None:
@@ -38,7 +63,20 @@ def stand_in(at: Path, body: str) -> None:
 
 def gpu_check(at: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(at / "gpu_check"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def rows_of(at: Path, number: int) -> list[dict]:
+    return [json.loads(line) for line in (at / "results" / f"part-{number}.jsonl").read_text().splitlines()[1:] if line]
+
+
+@pytest.fixture
+def tool():
+    """tools/gpu_check as a module."""
+    loader = importlib.machinery.SourceFileLoader("gpu_check_tool", str(ROOT / "tools" / "gpu_check"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check_tool", loader))
+    loader.exec_module(module)
+    return module
 
 
 ROW = '{"check": "%s", "status": "%s", "detail": "d"}'
@@ -49,6 +87,7 @@ def test_it_lists_the_parts_that_there_are(carried):
     assert listed.returncode == 0
     numbers = [line.split()[0] for line in listed.stdout.splitlines()]
     assert numbers == [str(n) for n in range(1, len(list((carried / "parts").iterdir())) + 1)]
+    assert len(numbers) >= 13
 
 
 def test_a_part_is_added_by_adding_a_file(carried):
@@ -57,10 +96,7 @@ def test_a_part_is_added_by_adding_a_file(carried):
 
 
 def test_without_a_gpu_it_says_so_and_ends_with_5(carried):
-    binaries = os.environ.get("NANHUNT_BIN_DIR")
-    if not binaries or not Path(binaries, "gpu_kernels").is_file():
-        pytest.skip("gpu_kernels is not built: tools/test builds it and names NANHUNT_BIN_DIR")
-    shutil.copy2(Path(binaries, "gpu_kernels"), carried / "bin" / "gpu_kernels")
+    shutil.copy2(real_gpu_kernels(), carried / "bin" / "gpu_kernels")
     if subprocess.run([carried / "bin" / "gpu_kernels", "probe"], capture_output=True).returncode == 0:
         pytest.skip("there is a GPU here")
 
@@ -84,9 +120,7 @@ def test_wrong_usage_is_told(carried):
 
 
 def test_the_parts_become_one_table(carried):
-    for part in list((carried / "parts").iterdir()):
-        if part.name[0] not in "12":
-            part.unlink()
+    only(carried, 1, 2)
     stand_in(carried, f"echo '{ROW % ('$1', 'passed')}' | sed \"s/[$]1/$1/\" >>\"$3\"\n")
     done = gpu_check(carried)
 
@@ -94,8 +128,51 @@ def test_the_parts_become_one_table(carried):
     table = json.loads((carried / "table.json").read_text())
     assert [(row["part"], row["check"]) for row in table["rows"]] == [(1, "kernels"), (2, "large")]
     assert table["machine"]["device"] == "Made-up GPU"
-    assert table["counts"] == {"passed": 2, "failed": 0, "skipped": 0}
+    assert table["counts"] == {"passed": 2, "failed": 0, "skipped": 0, "measured": 0}
     assert "2 passed, 0 failed, 0 skipped" in (carried / "table.txt").read_text()
+
+
+def test_the_table_says_what_the_machine_is(carried):
+    only(carried, 1)
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    assert gpu_check(carried).returncode == 0
+    table = json.loads((carried / "table.json").read_text())
+    assert table["environment"] == FACTS and table["about"] == {"commit": "abc"} and len(table["dates"]) == 1
+    text = (carried / "table.txt").read_text()
+    for said in ("Made-up GPU", "compute capability 9.0", "driver for CUDA 13.0", "commit abc", "libcuda.so.1 580.1",
+                 "libcublas.so not found", "problem: There is no cuBLAS here."):  # fmt: skip
+        assert said in text and said in (carried / "table.md").read_text(), said
+
+
+def test_a_program_that_does_not_start_is_told_in_the_facts(carried):
+    only(carried, 1)
+    missing = "nanhunt: error while loading shared libraries: libopenblas.so.0: cannot open shared object file"
+    executable(carried / "bin" / "nanhunt", f"#!/bin/sh\necho '{missing}' >&2\nexit 127\n")
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    assert gpu_check(carried).returncode == 0
+    assert missing in (carried / "table.txt").read_text()
+
+
+def test_the_table_can_be_pasted_into_a_readme(carried):
+    only(carried, 1, 2)
+    rows = [
+        {"check": "speed | of one", "status": "passed", "detail": "d", "ratio": 0.95, "required": 0.9},
+        {"check": "cost of two", "status": "failed", "detail": "d", "ratio": 1.2, "at_most": 1.01},
+        {"check": "three", "status": "passed", "detail": "d"},
+        {"check": "four", "status": "skipped", "detail": "there is none"},
+    ]
+    lines = "".join(f"echo '{json.dumps(row)}' >>\"$3\"\n" for row in rows)
+    stand_in(carried, lines)
+    gpu_check(carried, "--run-part", "1")
+    gpu_check(carried, "--merge")
+    text = (carried / "table.md").read_text()
+    assert "### On a GPU: Made-up GPU" in text
+    assert "| 1 | speed \\| of one | passed | 0.950 of 0.90 | d |" in text
+    assert "| 1 | cost of two | failed | 1.200, at most 1.01 | d |" in text
+    assert "| 1 | four | skipped |  | there is none |" in text
+    assert "| three |" not in text and "| 1 more passed |" in text
+    assert "Part 2 was not run. (tensors of more than 2^32 elements)" in text
+    assert "2 passed, 1 failed, 1 skipped, 0 measured" in text
 
 
 def test_a_missing_part_is_no_success(carried):
@@ -110,8 +187,15 @@ def test_a_missing_part_is_no_success(carried):
     ("body", "told"),
     [
         (f"echo '{ROW % ('one', 'failed')}' >>\"$3\"; exit 1\n", "failed    one"),
-        ("kill -SEGV $$\n", "ended with status"),
-        ("printf '{\"check\": \"cut' >>\"$3\"\n", "a row was cut short"),
+        ("kill -SEGV $$\n", "ended with status -11, SIGSEGV"),
+        (f"echo '{ROW % ('one', 'passed')}' >>\"$3\"; kill -KILL $$\n", "ended with status -9, SIGKILL"),
+        (f"echo '{ROW % ('one', 'passed')}' >>\"$3\"; echo 'cuda: it broke' >&2; exit 1\n", "1: cuda: it broke"),
+        ("exit 0\n", "found nothing"),
+        ('head -c 300 /dev/urandom >>"$3"\n', "a row was cut short"),
+        ("echo '[1, 2]' >>\"$3\"\n", "a row was cut short"),
+        (f"echo '{ROW % ('one', 'wonderful')}' >>\"$3\"\n", "a row was cut short"),
+        ('echo \'{"check": "c", "status": "passed", "detail": "d", "ratio": "x"}\' >>"$3"\n', "cut short"),
+        ('printf \'{"check": "cut\' >>"$3"\n', "a row was cut short"),
     ],
 )
 def test_what_fails_or_dies_is_in_the_table(carried, body, told):
@@ -121,9 +205,149 @@ def test_what_fails_or_dies_is_in_the_table(carried, body, told):
     assert told in done.stdout
 
 
+def test_a_part_that_hangs_is_ended_with_all_that_it_started(carried, tmp_path):
+    only(carried, 1, 2)
+    shorten(carried, 1)
+    child = tmp_path / "child"
+    stand_in(carried, f"[ $1 = large ] && exit 0\nsleep 600 &\necho $! >{child}\nwait\n")
+    began = time.monotonic()
+    done = gpu_check(carried)
+    assert time.monotonic() - began < 30
+    assert done.returncode == 1
+    assert "did not end within 1 s" in rows_of(carried, 1)[0]["detail"]
+    assert "found nothing" in rows_of(carried, 2)[0]["detail"]  # the next one was run all the same
+    stat = Path("/proc", child.read_text().strip(), "stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_parts_run_though_their_permissions_were_lost(carried):
+    only(carried, 1, 6)
+    for part in (carried / "parts").iterdir():
+        part.chmod(0o644)
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    assert gpu_check(carried, "--run-part", "1").returncode == 0
+    gpu_check(carried, "--run-part", "6")
+    assert "no program of tests was carried" in rows_of(carried, 6)[0]["detail"]
+
+
+def test_results_that_cannot_be_written_end_it_with_6(carried):
+    stand_in(carried, "exit 0\n")
+    (carried / "results").write_text("in the way")
+    done = gpu_check(carried, "--run-part", "1")
+    assert done.returncode == 6 and "cannot be written" in done.stderr
+    (carried / "results").unlink()
+    gpu_check(carried, "--run-part", "1")
+    (carried / "table.json").mkdir()
+    done = gpu_check(carried, "--merge")
+    assert done.returncode == 6 and "the table cannot be written" in done.stderr
+
+
+def test_results_that_cannot_be_read_are_failures_of_the_table(carried):
+    only(carried, 1, 2)
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    gpu_check(carried, "--run-part", "1")
+    (carried / "results" / "part-2.jsonl").write_bytes(b"\xff\xfe nonsense\n")
+    done = gpu_check(carried, "--merge")
+    assert done.returncode == 1
+    assert "its head cannot be read" in done.stdout and "Part 2 was not run." in done.stdout
+
+
+@pytest.mark.parametrize("printed", ["", "not JSON", "[1]"])
+def test_a_probe_that_prints_no_machine_is_told(carried, printed):
+    executable(carried / "bin" / "gpu_kernels", f"#!/bin/sh\necho '{printed}'\n")
+    done = gpu_check(carried, "--run-part", "1")
+    assert done.returncode == 1 and "printed no machine" in done.stderr
+
+
+def real_gpu_kernels() -> Path:
+    binaries = os.environ.get("NANHUNT_BIN_DIR")
+    if not binaries or not Path(binaries, "gpu_kernels").is_file():
+        pytest.skip("gpu_kernels is not built: tools/test builds it and names NANHUNT_BIN_DIR")
+    return Path(binaries, "gpu_kernels")
+
+
+def test_a_driver_that_is_too_old_is_told(carried, tmp_path):
+    shutil.copy2(real_gpu_kernels(), carried / "bin" / "gpu_kernels")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here to make a driver with")
+    source = tmp_path / "driver.c"
+    source.write_text(
+        "int cuInit(unsigned f) { return 0; }\nint cuDriverGetVersion(int* v) { *v = 11000; return 0; }\n"
+    )
+    library = tmp_path / "driver" / "libcuda.so.1"
+    library.parent.mkdir()
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    command = [sys.executable, str(carried / "gpu_check"), "--run-part", "1"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 5, done.stderr
+    assert "no GPU here to check: " in done.stderr and "driver" in done.stderr
+
+
+def packed(tool, tmp_path) -> Path:
+    """A small repository and build, packed."""
+    root, built, to = tmp_path / "root", tmp_path / "built", tmp_path / "carried"
+    for source, _ in tool.CARRIED:
+        if (ROOT / source).is_dir():
+            (root / source).mkdir(parents=True)
+            (root / source / "one").write_text("1")
+        else:
+            (root / source).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / source, root / source)
+    (built / "bin").mkdir(parents=True)
+    (built / "lib").mkdir()
+    for name in tool.PROGRAMS:
+        executable(built / "bin" / name, "#!/bin/sh\nexit 0\n")
+    shutil.copy2(shutil.which("true"), built / "bin" / "nanhunt")
+    shutil.copy2(shutil.which("true"), built / "lib" / "libnanhunt.so")
+    tool.pack(root, built, to)
+    return to
+
+
+def test_programs_are_packed_and_unpacked_where_they_are_run(tool, tmp_path):
+    at = packed(tool, tmp_path)
+    assert not (at / "bin").exists()  # they lie there once, small
+    (at / "parts" / "1-one").write_text("#!/bin/sh\n# part: one\n")
+    done = gpu_check(at, "--run-part", "1")
+    assert "printed no machine" in done.stderr, done.stderr
+    assert {path.name for path in (at / "bin").iterdir()} == set(tool.PROGRAMS)
+    assert all(os.access(path, os.X_OK) for path in (at / "bin").iterdir())
+    assert (at / "lib" / "python" / "libnanhunt.so").is_file()
+    assert not list(at.glob("unpacked-*"))
+
+
+def test_a_damaged_archive_is_told(tool, tmp_path):
+    at = packed(tool, tmp_path)
+    archive = at / "programs.tar.xz"
+    archive.write_bytes(archive.read_bytes()[:-200])
+    (at / "parts" / "1-one").write_text("#!/bin/sh\n# part: one\n")
+    done = gpu_check(at, "--run-part", "1")
+    assert done.returncode == 1 and "is damaged" in done.stderr and "Carry it again" in done.stderr
+    assert not (at / "bin").exists()
+
+
+def test_more_than_can_be_carried_is_refused(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "MOST_BYTES", 1000)
+    with pytest.raises(tool.Stop, match="too many to carry"):
+        packed(tool, tmp_path)
+
+
+def test_a_folder_that_is_packed_again_holds_nothing_old(tool, tmp_path):
+    at = packed(tool, tmp_path)
+    (at / "bin").mkdir()
+    (at / "parts" / "99-old").write_text("#!/bin/sh\n# part: old\n")
+    (at / "results").mkdir()
+    shutil.rmtree(tmp_path / "root")
+    shutil.rmtree(tmp_path / "built")
+    assert packed(tool, tmp_path) == at
+    assert not (at / "bin").exists() and not (at / "parts" / "99-old").exists() and (at / "results").is_dir()
+
+
 def test_parts_of_different_machines_do_not_make_a_table(carried):
     stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
-    for number in range(1, 6):
+    only(carried, 1, 2, 3, 5)
+    for number in (1, 2, 3, 5):
         gpu_check(carried, "--run-part", str(number))
     rows = carried / "results" / "part-2.jsonl"
     rows.write_text(rows.read_text().replace("Made-up", "Another"))
@@ -138,7 +362,7 @@ def test_a_sanitizer_that_is_refused_is_reported_as_such(carried, tmp_path):
     tools.mkdir()
     executable(tools / "compute-sanitizer", "#!/bin/sh\necho '========= Error: not permitted here'\nexit 3\n")
     rows = tmp_path / "rows"
-    part = next(path for path in (carried / "parts").iterdir() if path.name.endswith("-sanitizer"))
+    part = next(path for path in (carried / "parts").iterdir() if path.name == "4-sanitizer")
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "GPU_CHECK_BIN": str(carried / "bin"),
                    "GPU_CHECK_ROWS": str(rows)}  # fmt: skip
     done = subprocess.run([str(part)], env=environment, timeout=60)

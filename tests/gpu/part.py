@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parts of gpu_check share: rows, programs that may fail in any way, and a clock.
+
+A part must not die of what it checks: whatever a program does comes back as a `Done`. Python 3.8 is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BIN = Path(os.environ.get("GPU_CHECK_BIN", "bin"))
+ROOT = BIN.parent
+ROWS = os.environ.get("GPU_CHECK_ROWS", "/dev/stdout")
+DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")  # tests of the parts themselves say cpu
+UNUSABLE = 5
+ENDS = time.monotonic() + float(os.environ.get("GPU_CHECK_SECONDS", "440"))
+
+
+def left() -> float:
+    """Seconds until the part should be done."""
+    return max(0.0, ENDS - time.monotonic())
+
+
+class Rows:
+    """Written at once, so that a part that dies leaves what it had found."""
+
+    failed = False
+
+    def write(self, check: str, status: str, detail: str, **numbers: float) -> None:
+        self.failed = self.failed or status == "failed"
+        row = {"check": check, "status": status, "detail": " ".join(detail.split())[:600], **numbers}
+        with Path(ROWS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def check(self, check: str, passed: bool, detail: str) -> bool:
+        self.write(check, "passed" if passed else "failed", detail)
+        return passed
+
+    def skip(self, check: str, why: str) -> None:
+        self.write(check, "skipped", why)
+
+    def fail(self, check: str, why: str) -> None:
+        self.write(check, "failed", why)
+
+    def measure(self, check: str, ratio: float, detail: str, at_most: float | None = None) -> None:
+        if at_most is None:
+            self.write(check, "measured", detail, ratio=ratio)
+        else:
+            self.write(check, "passed" if ratio <= at_most else "failed", detail, ratio=ratio, at_most=at_most)
+
+
+@dataclass
+class Done:
+    status: int | None  # None: it was ended, or never began
+    out: str
+    err: str
+    why: str  # in words, where it did not end by itself with a status of its own
+
+    def told(self) -> str:
+        """The end of what it said, for a row."""
+        return " ".join(filter(None, [self.why, *(self.err.strip() or self.out.strip()).splitlines()[-3:]]))
+
+
+def ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"died of {signal.Signals(-status).name}"
+    except ValueError:
+        return f"died of signal {-status}"
+
+
+def run(command: list[str | Path], seconds: float, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
+    words = [str(word) for word in command]
+    seconds = min(seconds, left())
+    if seconds <= 0:
+        return Done(None, "", "", "was not begun: the part's time is over")
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd,
+            start_new_session=True)  # fmt: skip
+    except OSError as error:
+        return Done(None, "", "", f"{words[0]} could not be started: {error.strerror or error}")
+    try:
+        out, err = process.communicate(timeout=seconds)
+        why = "" if process.returncode >= 0 else ended(process.returncode)
+        status: int | None = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        why, status = f"did not end within {seconds:.0f} s", None
+    return Done(status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), why)
+
+
+def parsed(text: str) -> dict | list | None:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def nanhunt(*words: str | Path, seconds: float = 120) -> Done:
+    return run([BIN / "nanhunt", *words], seconds)
+
+
+def why_no_cupti() -> str:
+    """Why there is no CUPTI on this machine; empty where there is one, whether it will do or not."""
+    facts = parsed(nanhunt("doctor", "--env", "--json").out)
+    cupti = facts.get("cupti") if isinstance(facts, dict) else None
+    if not isinstance(cupti, dict) or cupti.get("path"):
+        return ""
+    return str(cupti.get("why_not") or "it was not found")
+
+
+def main(name: str, work: Callable[[Rows], None]) -> None:
+    """Runs a part: what it does not expect becomes a row as well."""
+    rows = Rows()
+    try:
+        work(rows)
+    except Exception:  # noqa: BLE001
+        traceback.print_exc()
+        rows.fail(name, "the part itself failed: " + traceback.format_exc().strip().splitlines()[-1])
+    sys.exit(1 if rows.failed else 0)
