@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hooks/engine/door.h"
+#include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/trainer.h"
 #include "nanhunt/recorder.h"
@@ -19,6 +21,7 @@
 
 namespace nanhunt::hooks {
 
+class DeviceSentinel;
 class KernelTags;
 class LastingWatch;
 class OpAdapter;
@@ -50,6 +53,10 @@ struct WatchOptions {
   // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
   // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
+  // On a device (hooks/engine/door.h): how what goes bad is learnt, and the most that a copy of parameters and state may
+  // take there. On the CPU everything is known at once.
+  Door door = Door::kAuto;
+  std::uint64_t copy_bytes = std::uint64_t{4} << 30;
   // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
   record::KernelSource* kernels = nullptr;
 };
@@ -67,12 +74,18 @@ class TrainerWatch {
   TrainerWatch& operator=(const TrainerWatch&) = delete;
 
   std::uint32_t trips() const;  // replays so far
+  // Tells what is still under way on a device, and waits for it. For the end of a run; the destructor does it too.
+  void finish() noexcept;
+  const DoorPlan& door() const { return door_; }
+  kernels::ReadingsCounts readings() const;  // of a device
 
  private:
   std::unique_ptr<KernelTags> tags_;
   std::unique_ptr<EngineWatch> ops_;
   std::unique_ptr<LastingWatch> lasting_;
   std::unique_ptr<Sentinel> sentinel_;
+  std::unique_ptr<DeviceSentinel> on_device_;
+  DoorPlan door_;
   engine::HookHandle handle_;
 };
 

@@ -1,59 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What follows when a watched quantity is bad: norms of the steps before, what changed unseen, the replay.
-#include <algorithm>
-#include <map>
-#include <utility>
-
-#include "hooks/engine/sentinel.h"
-
 #include <fmt/format.h>
+
+#include "hooks/engine/replay_record.h"
+#include "hooks/engine/sentinel.h"
 
 namespace nanhunt::hooks {
 namespace {
 
 constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
 constexpr std::uint32_t kLoadedBits = bit(MarkKind::kBatch) | bit(MarkKind::kLabel);
-
-// Records the replay and keeps what it is compared by.
-class ReplayRecord final : public OpAdapter {
- public:
-  ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several)
-      : OpAdapter(recorder, /*whole_run=*/false), trigger_(trigger), several_(several) {}
-
-  void on_step_begin(std::uint32_t step) noexcept override {
-    began_ = true;
-    ReplayEvent event;
-    event.step = step;
-    event.trigger = trigger_;
-    recorder_.on_replay(event);
-    OpAdapter::on_step_begin(step);
-  }
-
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override {
-    OpAdapter::on_mark(kind, path, tensor);
-    if (!tensor.defined() || !is_sink(kind)) return;
-    try {
-      std::string name(path);
-      if (kind == MarkKind::kLoss) {
-        name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
-      }
-      facts_[{kind, name}] = {kind, name, is_finite(tensor), checksum_of(tensor)};  // the last of its name counts
-    } catch (...) {  // no memory: it counts as not come about
-    }
-  }
-
-  bool began() const { return began_; }
-  std::vector<hunt::StepFact> facts() const {
-    std::vector<hunt::StepFact> all;
-    for (const auto& [key, fact] : facts_) all.push_back(fact);
-    return all;
-  }
-
- private:
-  ReplayTrigger trigger_;
-  bool several_, began_ = false;
-  std::map<std::pair<MarkKind, std::string>, hunt::StepFact> facts_;
-};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/device_sentinel.h"
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/kernel_tags.h"
 #include "hooks/engine/lasting_watch.h"
@@ -38,12 +39,36 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
     if (tags_) tags_->observe_last();
     return;
   }
+  const std::vector<engine::NamedTensor>& parameters = trainer.optimizer().parameters();
+  if (!parameters.empty() && !parameters[0].tensor.device().is_cpu()) {
+    on_device_ = std::make_unique<DeviceSentinel>(trainer, recorder, options);
+    if (on_device_->usable()) {
+      door_ = on_device_->door();
+      handle_ = engine::add_observer(*on_device_);
+      return;
+    }
+    recorder.on_note({0,
+                      "door sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(),
+                      1});
+    on_device_.reset();
+    door_.way = DoorPlan::Way::kSync;
+  }
   sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);
   handle_ = engine::add_observer(*sentinel_);
 }
 
 TrainerWatch::~TrainerWatch() = default;
 
-std::uint32_t TrainerWatch::trips() const { return sentinel_ ? sentinel_->trips() : 0; }
+std::uint32_t TrainerWatch::trips() const {
+  return sentinel_ ? sentinel_->trips() : on_device_ ? on_device_->trips() : 0;
+}
+
+kernels::ReadingsCounts TrainerWatch::readings() const {
+  return on_device_ ? on_device_->counts() : kernels::ReadingsCounts{};
+}
+
+void TrainerWatch::finish() noexcept {
+  if (on_device_) on_device_->finish();
+}
 
 }  // namespace nanhunt::hooks

@@ -43,7 +43,8 @@ bool is_bad(const StepFact& fact) { return !fact.finite; }
 
 }  // namespace
 
-ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay) {
+ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay,
+                                std::string_view what) {
   std::map<std::pair<MarkKind, std::string_view>, const StepFact*> replayed;
   for (const StepFact& fact : replay) replayed[{fact.kind, fact.path}] = &fact;
   std::size_t different = 0;
@@ -56,7 +57,7 @@ ReplayComparison compare_replay(const std::vector<StepFact>& original, const std
     if (missing) {
       first = fmt::format("{} did not come about", name_of(fact));
     } else if (found->second->finite == fact.finite) {
-      first = fmt::format("{} is {} in both, with other bits", name_of(fact), state_of(fact.finite));
+      first = fmt::format("{} is {} in both, with other {}", name_of(fact), state_of(fact.finite), what);
     } else {
       first = fmt::format("{} was {} and is {} in the replay", name_of(fact), state_of(fact.finite),
                           state_of(found->second->finite));
@@ -64,7 +65,7 @@ ReplayComparison compare_replay(const std::vector<StepFact>& original, const std
   }
   ReplayComparison out;
   if (different == 0) {
-    out.text = fmt::format("The replay gave the same bits as the step: {}.", compared(original));
+    out.text = fmt::format("The replay gave the same {} as the step: {}.", what, compared(original));
     return out;
   }
   const bool was_bad = std::any_of(original.begin(), original.end(), is_bad);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/event.h"
@@ -15,7 +16,7 @@ struct StepFact {
   MarkKind kind = MarkKind::kLoss;
   std::string path;             // "loss", "loss of micro-batch 1", "fc1.weight"
   bool finite = true;
-  std::uint64_t checksum = 0;   // of the bytes
+  std::uint64_t checksum = 0;   // of the bytes, or of what else they are compared by
 };
 
 struct ReplayComparison {
@@ -27,6 +28,8 @@ struct ReplayComparison {
 //   reproduced  every fact of the original came out again, bit for bit
 //   clean       the original was bad somewhere, the replay nowhere
 //   differs     anything else
-ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay);
+// `what` equal checksums mean: the same "bits", or the same "statistics" where contents stay on a device.
+ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay,
+                                std::string_view what = "bits");
 
 }  // namespace nanhunt::hunt

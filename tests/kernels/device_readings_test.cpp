@@ -128,7 +128,7 @@ TEST(DeviceReadings, come_late_and_in_order_when_several_steps_are_under_way) {
 
 TEST(DeviceReadings, that_never_come_are_lost_when_there_is_no_room_for_more_and_nobody_hangs) {
   Rig rig({.tensors = 4, .copies = 2});
-  rig.device.delivery = {.after_waits = false};
+  rig.device.delivery = {.never = true};
   const std::vector<TensorView> tensors = {rig.add({1}), rig.add({2})};
   Found found(2);
   std::vector<DeviceReadings::Ticket> tickets;

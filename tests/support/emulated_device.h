@@ -21,8 +21,9 @@ enum class Order : std::uint8_t { kForwards, kBackwards, kShuffled };
 // When results of kernels/device_readings.h are there. As on a GPU at its laziest, only the host's waiting tells that the
 // device has got somewhere, unless it is said otherwise.
 struct ReadingsDelivery {
-  bool after_waits = true;  // by any wait of the host that comes after the copy
+  bool after_waits = true;  // by any wait of the host that comes after the copy; else by one for them alone
   int copies_later = -1;    // by themselves, once so many more copies were asked for; -1: never
+  bool never = false;       // not even by a wait for them
   bool fails = false;       // the device answers no more
 };
 

@@ -62,15 +62,17 @@ class EmulatedReadings final : public ReadingsPort {
     const ReadingsDelivery& delivery = device_.delivery;
     if (delivery.fails) return Mark::kFailed;
     MarkAt& mark = marks_.at(which);
-    const bool waited = delivery.after_waits && device_.waits > mark.waits;
+    if (delivery.never) return Mark::kPending;
+    const bool waited = mark.number <= waited_for_ || (delivery.after_waits && device_.waits > mark.waits);
     const bool late = delivery.copies_later >= 0 && made_ - mark.number >= static_cast<std::uint64_t>(delivery.copies_later);
     if (!waited && !late) return Mark::kPending;
     for (const Copy& copy : mark.copies) std::copy(copy.records.begin(), copy.records.end(), host_.begin() + static_cast<std::ptrdiff_t>(copy.first));
     mark.copies.clear();
     return Mark::kReached;
   }
-  Status wait(std::size_t) override {
+  Status wait(std::size_t which) override {
     ++device_.waits;
+    waited_for_ = std::max(waited_for_, marks_.at(which).number);
     return device_.delivery.fails ? Status(StatusCode::kUnsupported, "the emulated device fails") : Status::ok();
   }
   const DeviceStatsRecord* records() const override { return host_.data(); }
@@ -118,7 +120,7 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<DeviceStatsRecord> records_, host_;
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
-  std::uint64_t made_ = 0;
+  std::uint64_t made_ = 0, waited_for_ = 0;
 };
 
 }  // namespace

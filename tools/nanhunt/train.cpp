@@ -135,6 +135,15 @@ class TrainVerb final : public Verb {
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
+    app.add_option("--door", door_,
+                   "On a device, how bad numbers are learnt of at --level sentinel and sampled: late (waits for nothing, a "
+                   "copy of parameters and optimizer state on the device lets the step run again), sync (waits once a step, "
+                   "before the optimizer), auto (a loss scaler's own read; without one late where the copy fits, else sync)")
+        ->check(CLI::IsMember({"auto", "sync", "late"}))
+        ->capture_default_str();
+    app.add_option("--copy-mb", copy_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
+        ->check(CLI::Range(0u, 1000000u))
+        ->capture_default_str();
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
@@ -152,7 +161,8 @@ class TrainVerb final : public Verb {
         const std::string name = option->get_name();
         if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
-                               name == "--no-verify" || name == "--no-captures";
+                               name == "--no-verify" || name == "--no-captures" || name == "--door" ||
+                               name == "--copy-mb";
         if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
       }
     });
@@ -279,7 +289,11 @@ class TrainVerb final : public Verb {
     const scenarios::ScenarioRun run = scenario.make(config(""));
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
-      watch.emplace(*run.trainer, *recorder, hooks::WatchOptions{.level = *hooks::parse_watch_level(level_), .kernels = kernels.get()});
+      watch.emplace(*run.trainer, *recorder,
+                    hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
+                                        .door = *hooks::parse_door(door_),
+                                        .copy_bytes = std::uint64_t{copy_mb_} * 1'000'000,
+                                        .kernels = kernels.get()});
     }
     Progress progress("training " + scenario.name, steps);
     for (std::uint32_t i = 0; i < steps; ++i) {
@@ -326,16 +340,20 @@ class TrainVerb final : public Verb {
     info.dtypes = scenario.dtypes;
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
+    if (!device_.is_cpu() && level_ != "ops") {
+      info.options.emplace_back("door", door_);
+      info.options.emplace_back("copy_mb", std::to_string(copy_mb_));
+    }
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu";
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;
-  std::uint32_t max_trace_mb_ = 0;
+  std::uint32_t max_trace_mb_ = 0, copy_mb_ = 4096;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
