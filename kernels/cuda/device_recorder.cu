@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -133,44 +134,13 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
                      "the step could not be counted");
   }
 
-  Status copy_ring(DeviceStream stream) override {
-    const DeviceGuard guard(options_.device);
-    const bool capturing = is_capturing(static_cast<cudaStream_t>(stream));
-    Lists& lists = *lists_;
-    std::size_t which = 0;
-    {
-      const std::lock_guard lock(lists.mutex);
-      if (capturing || lists.free.empty()) {  // the next copy takes what this one would have
-        ++lists.skipped;
-        return Status::ok();
-      }
-      which = lists.free.back();
-      lists.free.pop_back();
-    }
-    const Status status = enqueue_copy(copies_[which], static_cast<cudaStream_t>(stream));
-    {
-      const std::lock_guard lock(lists.mutex);
-      (status ? lists.in_flight : lists.free).push_back(which);
-    }
-    lists.wake.notify_all();
-    return status;
-  }
+  Status copy_ring(DeviceStream stream) override { return copy_ring(stream, 0); }
 
   Status flush() override {
     const DeviceGuard guard(options_.device);
-    if (Status s = status_of(cudaDeviceSynchronize(), "the device did not answer"); !s) return s;
-    Lists& lists = *lists_;
-    {
-      std::unique_lock lock(lists.mutex);
-      lists.idle.wait(lock, [&] { return lists.in_flight.empty(); });
-    }
-    if (Status s = copy_ring(side_); !s) return s;
-    if (Status s = status_of(cudaStreamSynchronize(side_), "records could not be copied"); !s) return s;
-    std::unique_lock lock(lists.mutex);
-    const std::uint64_t round = lists.rounds;
-    lists.wake.notify_all();
-    lists.idle.wait(lock, [&] { return lists.in_flight.empty() && lists.rounds > round; });
-    return Status::ok();
+    if (Status s = copy_and_wait(0); !s || lists_->caught_up) return s;
+    // What was written when that copy was taken is settled once the device has stopped again.
+    return copy_and_wait(counts().written);
   }
 
   DeviceRecorderCounts counts() const override {
@@ -184,6 +154,7 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   struct Copy {
     unsigned char* bytes = nullptr;
     cudaEvent_t done = nullptr;
+    std::uint64_t settled = 0;  // numbers that nobody writes any more
   };
   // What the thread and the run share. Apart, so that a forked child can leave it as it is: what a thread that is not
   // there waits on cannot be destroyed.
@@ -193,9 +164,50 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
     std::vector<std::size_t> free, in_flight;  // in_flight: oldest first
     DeviceRecorderCounts counts;
     std::uint64_t skipped = 0, rounds = 0;
+    std::atomic<bool> caught_up{true};
     bool stop = false;
     std::thread thread;
   };
+
+  Status copy_ring(DeviceStream stream, std::uint64_t settled) {
+    const DeviceGuard guard(options_.device);
+    const bool capturing = is_capturing(static_cast<cudaStream_t>(stream));
+    Lists& lists = *lists_;
+    std::size_t which = 0;
+    {
+      const std::lock_guard lock(lists.mutex);
+      if (capturing || lists.free.empty()) {  // the next copy takes what this one would have
+        ++lists.skipped;
+        return Status::ok();
+      }
+      which = lists.free.back();
+      lists.free.pop_back();
+      copies_[which].settled = settled;
+    }
+    const Status status = enqueue_copy(copies_[which], static_cast<cudaStream_t>(stream));
+    {
+      const std::lock_guard lock(lists.mutex);
+      (status ? lists.in_flight : lists.free).push_back(which);
+    }
+    lists.wake.notify_all();
+    return status;
+  }
+
+  Status copy_and_wait(std::uint64_t settled) {
+    if (Status s = status_of(cudaDeviceSynchronize(), "the device did not answer"); !s) return s;
+    Lists& lists = *lists_;
+    {
+      std::unique_lock lock(lists.mutex);
+      lists.idle.wait(lock, [&] { return lists.in_flight.empty(); });
+    }
+    if (Status s = copy_ring(side_, settled); !s) return s;
+    if (Status s = status_of(cudaStreamSynchronize(side_), "records could not be copied"); !s) return s;
+    std::unique_lock lock(lists.mutex);
+    const std::uint64_t round = lists.rounds;
+    lists.wake.notify_all();
+    lists.idle.wait(lock, [&] { return lists.in_flight.empty() && lists.rounds > round; });
+    return Status::ok();
+  }
 
   std::size_t bytes() const { return kHeaderBytes + std::size_t{capacity_} * sizeof(DeviceRecord); }
 
@@ -234,7 +246,7 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
         if (state == cudaErrorNotReady) break;
         if (state == cudaSuccess) {
           drain_->take_copy(*reinterpret_cast<const RingHeader*>(copy.bytes),
-                            reinterpret_cast<const DeviceRecord*>(copy.bytes + kHeaderBytes));
+                            reinterpret_cast<const DeviceRecord*>(copy.bytes + kHeaderBytes), copy.settled);
         } else {
           lost = true;
         }
@@ -246,6 +258,7 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
       lists.free.insert(lists.free.end(), first, end);
       lists.in_flight.erase(first, end);
       lists.counts = drain_->counts();
+      lists.caught_up = drain_->caught_up();
       ++lists.rounds;
       lists.idle.notify_all();
       if (stopping) return;

@@ -22,9 +22,9 @@ class RecordDrain {
     }
   }
 
-  // A copy of the bulk ring. What came early is not handed over again.
-  void take_copy(const RingHeader& header, const DeviceRecord* slots) {
-    bulk_.take(header, slots, [&](const DeviceRecord& record) {
+  // A copy of the bulk ring. What came early is not handed over again. `settled`: BulkReader::take().
+  void take_copy(const RingHeader& header, const DeviceRecord* slots, std::uint64_t settled = 0) {
+    bulk_.take(header, slots, settled, [&](const DeviceRecord& record) {
       if ((record.flags & kRecordSentEarly) == 0) deliver(record);
     });
     counts_.written = bulk_.written();

@@ -155,8 +155,10 @@ class BulkReader {
   explicit BulkReader(std::uint32_t capacity) : capacity_(capacity) {}
 
   // Hands over, in order, every record of the copy that was not handed over before, up to the first that is not there yet.
+  // Numbers up to `settled` are written by nobody any more: one that is not there was spoiled, by the late writer of an
+  // older one in a ring smaller than its writers are many, and is lost.
   template <class Deliver>
-  void take(const RingHeader& header, const DeviceRecord* slots, Deliver deliver) {
+  void take(const RingHeader& header, const DeviceRecord* slots, std::uint64_t settled, Deliver deliver) {
     const std::uint64_t cursor = header.cursor;
     // Numbers this far behind the cursor were overwritten, or are being.
     if (cursor > capacity_ && done_ < cursor - capacity_) skip_to(cursor - capacity_);
@@ -166,9 +168,14 @@ class BulkReader {
         skip_to(done_ + 1);
         continue;
       }
-      if (slot.sequence != done_ + 1 || slot.check != record_check(slot)) break;
-      ++done_;
-      deliver(slot);
+      if (slot.sequence == done_ + 1 && slot.check == record_check(slot)) {
+        ++done_;
+        deliver(slot);
+      } else if (done_ < settled) {
+        skip_to(done_ + 1);
+      } else {
+        break;
+      }
     }
     written_ = greater(written_, cursor);
   }
