@@ -285,6 +285,19 @@ def test_a_driver_that_is_too_old_is_told(carried, tmp_path):
     assert "no GPU here to check: " in done.stderr and "driver" in done.stderr
 
 
+PROGRAMS = ("gpu_kernels", "nanhunt", "some_tests")
+
+
+def test_every_program_of_tests_that_need_a_gpu_is_carried(tool):
+    binaries = real_gpu_kernels().parent
+    carried = (binaries.parent / tool.LISTED).read_text().split()
+    assert {"gpu_kernels", "gpu_engine", "nanhunt"} <= set(carried)
+    for program in sorted(binaries.glob("*_tests")):
+        words = [str(program), "--gtest_filter=*OnGpu*", "--gtest_list_tests"]
+        listed = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+        assert ("OnGpu" in listed) == (program.name in carried), program.name
+
+
 def packed(tool, tmp_path) -> Path:
     """A small repository and build, packed."""
     root, built, to = tmp_path / "root", tmp_path / "built", tmp_path / "carried"
@@ -297,8 +310,9 @@ def packed(tool, tmp_path) -> Path:
             shutil.copy2(ROOT / source, root / source)
     (built / "bin").mkdir(parents=True)
     (built / "lib").mkdir()
-    for name in tool.PROGRAMS:
+    for name in PROGRAMS:
         executable(built / "bin" / name, "#!/bin/sh\nexit 0\n")
+    (built / tool.LISTED).write_text("\n".join(PROGRAMS))
     shutil.copy2(shutil.which("true"), built / "bin" / "nanhunt")
     shutil.copy2(shutil.which("true"), built / "lib" / "libnanhunt.so")
     tool.pack(root, built, to)
@@ -311,7 +325,7 @@ def test_programs_are_packed_and_unpacked_where_they_are_run(tool, tmp_path):
     (at / "parts" / "1-one").write_text("#!/bin/sh\n# part: one\n")
     done = gpu_check(at, "--run-part", "1")
     assert "printed no machine" in done.stderr, done.stderr
-    assert {path.name for path in (at / "bin").iterdir()} == set(tool.PROGRAMS)
+    assert {path.name for path in (at / "bin").iterdir()} == set(PROGRAMS)
     assert all(os.access(path, os.X_OK) for path in (at / "bin").iterdir())
     assert (at / "lib" / "python" / "libnanhunt.so").is_file()
     assert not list(at.glob("unpacked-*"))
