@@ -103,16 +103,19 @@ class Worker:
 def start(
     commands: dict[str, list[str | Path]], env: dict[str, str] | None = None
 ) -> tuple[dict[str, Worker], dict[str, str]]:
-    """Those that became ready, and why the others did not. One after the other: models are made on the same cores."""
-    ready, gone = {}, {}
+    """Those that became ready, and why the others did not. They make their models at the same time, on a core each."""
+    begun: dict[str, Worker] = {}
+    ready: dict[str, Worker] = {}
+    gone: dict[str, str] = {}
     for name, command in commands.items():
         try:
-            worker = Worker(name, command, env)
+            begun[name] = Worker(name, command, env)
         except Gone as error:
             gone[name] = str(error)
-            continue
+    ends = time.monotonic() + min(180.0, left())
+    for name, worker in begun.items():
         try:
-            worker.wait_ready(min(180.0, left()))
+            worker.wait_ready(max(1.0, ends - time.monotonic()))
             ready[name] = worker
         except Gone as error:
             gone[name] = str(error)
