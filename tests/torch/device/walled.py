@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -29,6 +30,7 @@ class CannotCompile(Exception):
     """Why, as a sentence."""
 
 
+@functools.cache
 def compiled() -> Path:
     """The library, compiled if it was not yet: in the build folder, or else for this user in the temporary one."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
@@ -46,8 +48,6 @@ def compiled() -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the one that comes first compiles
         if not library.exists():
-            for old in folder.glob("walled-*.so"):
-                old.unlink()
             made = library.with_suffix(".part")
             command = [*compiler.split(), *flags, f"-I{HERE.parents[2]}", "-isystem", str(torch_folder / "include"),
                        str(HERE / "device.cpp"), "-o", str(made), f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
