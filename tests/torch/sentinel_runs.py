@@ -47,6 +47,7 @@ class Run:
     notes: dict = field(default_factory=dict)
     report: dict = field(default_factory=dict)
     norms: list = field(default_factory=list)
+    steps: list = field(default_factory=list)
 
     @property
     def results(self):
@@ -116,7 +117,8 @@ def run_once(build, steps, out=None, wanted=(), **options):
     numpy.random.seed(7)
     run = Run()
     session = None
-    replay, health, norm = Recorder.replay, Recorder.health, Recorder.norm
+    kept = Recorder.replay, Recorder.health, Recorder.norm, Recorder.step
+    replay, health, norm, end = kept
     if out is not None:
         shutil.rmtree(out, ignore_errors=True)
         session = Session(Options(out=str(out), **{"level": "sentinel", **options}))
@@ -137,7 +139,12 @@ def run_once(build, steps, out=None, wanted=(), **options):
             run.norms.append(args)
             norm(self, *args)
 
+        def kept_step(self, *args):
+            run.steps.append(args)
+            end(self, *args)
+
         Recorder.replay, Recorder.health, Recorder.norm = kept_replay, kept_health, kept_norm
+        Recorder.step = kept_step
         _taps.install(session)
     try:
         step, *things = build()
@@ -146,10 +153,10 @@ def run_once(build, steps, out=None, wanted=(), **options):
         run.digest = digest_of(*things, torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist())
         assert torch._C._len_torch_dispatch_stack() <= 1
     finally:
-        Recorder.replay, Recorder.health, Recorder.norm = replay, health, norm
         if session is not None:
             session.close()
             run.notes = session.notes
+        Recorder.replay, Recorder.health, Recorder.norm, Recorder.step = kept
     if session is not None:
         assert not session.errors, session.last_error
         assert torch._C._len_torch_dispatch_stack() == 0

@@ -218,7 +218,7 @@ def test_a_dry_run_draws_no_random_number_and_calls_no_hook(audit):
 
 @pytest.mark.parametrize("implementation", [dict(foreach=False), dict(foreach=True), dict(fused=True)], ids=str)
 def test_the_update_is_shown_op_by_op_and_named(tmp_path, implementation):
-    from nanhunt._audit import AuditWatch
+    from nanhunt._audit_watch import AuditWatch
 
     def train(folder, eps):
         torch.manual_seed(0)
@@ -247,7 +247,7 @@ def test_the_update_is_shown_op_by_op_and_named(tmp_path, implementation):
 
 
 def test_weights_are_the_same_bits_with_and_without(tmp_path):
-    from nanhunt._audit import AuditWatch
+    from nanhunt._audit_watch import AuditWatch
 
     def train():
         torch.manual_seed(1)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._listener import Listener
 from nanhunt._random import devices_in_use, random_state, set_random_state
 from nanhunt._recorder import pack
 from nanhunt._scaler import peek
@@ -38,8 +37,8 @@ _WIDE = (torch.float32, torch.float64, torch.bfloat16)
 _LARGEST_PARAMETER = 2.0**60   # as src/hunt/pre_audit.h assumes of parameters that it does not read
 _CALM = 1e18                   # gradients whose square every wide format holds
 _ROOM = 1e37
-_COPIES = 256 << 20            # bytes of parameters that are run on copies at once
-_SHOWN = 8                     # parameters that are shown op by op
+COPIES = 256 << 20            # bytes of parameters that are run on copies at once
+SHOWN = 8                     # parameters that are shown op by op
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Foreseen:
     text: str            # in words, for the first of them
 
 
-class _Known:
+class Known:
     """What holds of one optimizer's state, so that it need not be read."""
 
     __slots__ = ("optimizer", "state", "steps", "top", "growth", "proved", "memory", "skips")
@@ -124,7 +123,7 @@ class Audit:
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Known] = {}
         self._shapes: dict[int, tuple[int, set[torch.dtype]]] = {}
 
     def foresee(self, optimizer: torch.optim.Optimizer, top: float | None = None) -> Foreseen | None:
@@ -135,7 +134,7 @@ class Audit:
         if not is_torchs(optimizer):
             self.session.note(f"what {type(optimizer).__name__} is about to store: it is none of torch.optim")
             return None
-        known = self._known_of(optimizer)
+        known = self.known_of(optimizer)
         if top is None:
             top = max(self._amaxes(optimizer).values(), default=0.0)
         if not math.isfinite(top):
@@ -144,7 +143,7 @@ class Audit:
         before, known.top = known.top, max(known.top, top)
         name = type(optimizer).__name__
         rest = [g for g in optimizer.param_groups
-                if not (known.proved and is_calm(name, g, self._dtypes(g), known.top, known.steps))]
+                if not (known.proved and is_calm(name, g, self.dtypes(g), known.top, known.steps))]
         known.steps += 1
         if name == "Adadelta" and not rest:
             known.growth = 2.1 * known.growth + 1e-6
@@ -166,10 +165,10 @@ class Audit:
             known.top, known.proved = before, False
         return found
 
-    def _known_of(self, optimizer: torch.optim.Optimizer) -> _Known:
+    def known_of(self, optimizer: torch.optim.Optimizer) -> Known:
         known = self._known.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
-            known = self._known[id(optimizer)] = _Known(optimizer)
+            known = self._known[id(optimizer)] = Known(optimizer)
             self._shapes.clear()  # ids of groups that ended may be another's by now
             known.state = optimizer.state
             known.proved = not optimizer.state
@@ -178,7 +177,7 @@ class Audit:
             known.memory.clear()
         return known
 
-    def _settle(self, optimizer: torch.optim.Optimizer, known: _Known) -> None:
+    def _settle(self, optimizer: torch.optim.Optimizer, known: Known) -> None:
         """State that was not seen from its beginning: read once, then what holds of it is known."""
         largest = self._largest_state(optimizer)
         if not largest <= 1e15:
@@ -192,7 +191,7 @@ class Audit:
                    if isinstance(t, _Tensor) and t.is_floating_point() and t.numel() > 1]
         return max(self._read(tensors), default=0.0)
 
-    def _dtypes(self, group: dict[str, Any]) -> set[torch.dtype]:
+    def dtypes(self, group: dict[str, Any]) -> set[torch.dtype]:
         count = len(group["params"])
         entry = self._shapes.get(id(group["params"]))
         if entry is None or entry[0] != count:
@@ -228,7 +227,7 @@ class Audit:
 
     # SGD and Adam: element by element, by the library.
     def _look(self, optimizer: torch.optim.Optimizer, name: str, groups: list[dict[str, Any]],
-              known: _Known) -> Foreseen | None:
+              known: Known) -> Foreseen | None:
         recorder = self.session.recorder
         assert recorder is not None
         names = dict((id(p), path) for p, path in self.session.parameters_of(optimizer))
@@ -260,7 +259,7 @@ class Audit:
         return Foreseen(optimizer, [path for _, path in bad], text)
 
     def _audit_one(self, recorder: Any, options: lib.AuditOptions, optimizer: torch.optim.Optimizer, p: _Tensor,
-                   amax: float, known: _Known, group: dict[str, Any]) -> lib.Audit | None:
+                   amax: float, known: Known, group: dict[str, Any]) -> lib.Audit | None:
         state = optimizer.state.get(p, {}) if p in optimizer.state else {}
         grad = p.grad
         assert grad is not None
@@ -310,7 +309,7 @@ class Audit:
     def _try(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> Foreseen | None:
         session = self.session
         parameters = [p for g in groups for p in g["params"] if p.grad is not None]
-        if sum(p.numel() * p.element_size() for p in parameters) > _COPIES:
+        if sum(p.numel() * p.element_size() for p in parameters) > COPIES:
             session.note(f"what {type(optimizer).__name__} is about to store: its parameters are too large for copies")
             return None
         with on_copies(session, optimizer, parameters) as copies:
@@ -437,17 +436,19 @@ class Shown:
 
 
 def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimizer: torch.optim.Optimizer,
-                     paths: Sequence[str], kept: Kept) -> Shown:
-    """The coming step of these parameters on copies, op by op, as rows of phase optimizer."""
+                     paths: Sequence[str], kept: Kept, named: Sequence[tuple[_Tensor, str]] | None = None) -> Shown:
+    """The coming step of these parameters on copies, op by op, as rows of phase optimizer. `named`: its parameters with
+    their paths, where it is none of the run's."""
     from nanhunt._origin import CapturingMode
 
     recorder = session.recorder
     shown = Shown()
     if recorder is None:
         return shown
-    wanted = set(list(paths)[:_SHOWN])
-    names = {id(p): path for p, path in session.parameters_of(optimizer)}
-    chosen = [p for p, path in session.parameters_of(optimizer) if path in wanted]
+    wanted = set(list(paths)[:SHOWN])
+    named = session.parameters_of(optimizer) if named is None else named
+    names = {id(p): path for p, path in named}
+    chosen = [p for p, path in named if path in wanted]
     with on_copies(session, optimizer, chosen) as copies:
         if copies is None:
             return shown
@@ -502,63 +503,3 @@ def _share_identity(values: Values, ours: Any, twin: _Tensor) -> None:
             setattr(twin.untyped_storage(), values.key, values.identity_of(ours.untyped_storage()))
         except Exception:
             return  # no storage of its own
-
-
-class AuditWatch(Listener):
-    """Levels sentinel and sampled: foresees, and shows what it foresaw."""
-
-    def __init__(self, session: Session, values: Values) -> None:
-        self.session, self.values = session, values
-        self.audit = Audit(session, values)
-        options = session.options
-        self._library = lib.load_library().fast
-        self._policy = self._library.nanhunt_trip_policy_new(options.max_trips, options.distance)
-        self._shown: Shown | None = None
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        session = self.session
-        if session.gradients_are_bad or held_back_now(optimizer):
-            return
-        found = self.audit.foresee(optimizer, session.largest_gradient)
-        if found is None:
-            return
-        session.foreseen.extend(found.paths)
-        if self._library.nanhunt_trip_policy_judge(self._policy, session.step, 2) == 1:
-            self.show(found)
-
-    def show(self, found: Foreseen) -> None:
-        from nanhunt._ops import OpWriter
-        from nanhunt._origin import Kept, prove
-        from nanhunt._places import Places
-
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
-        recorder.replay(session.step, TRIGGER_AUDIT, BEGIN)
-        writer = OpWriter(session, self.values, Places(session.parameter_names))
-        kept = Kept()
-        self._shown = replay_optimizer(session, self.values, writer, found.optimizer, found.paths, kept)
-        text = f"The optimizer ran on copies of {min(len(found.paths), _SHOWN)} parameters. {found.text}"
-        recorder.replay(session.step, TRIGGER_AUDIT, REPRODUCED if self._shown.bad else DIFFERS, text)
-        prove(session, kept)
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        shown, self._shown = self._shown, None
-        if shown is None:
-            return
-        # The run has done what was shown: its tensors hold what the copies did.
-        for p, key, identity in shown.results:
-            t = p if not key else optimizer.state.get(p, {}).get(key)
-            if isinstance(t, _Tensor):
-                setattr(t.untyped_storage(), self.values.key, identity)
-                identity.as_of = t._version
-
-    def on_step_end(self, step: int, skipped: bool) -> None:
-        self.session.foreseen.clear()
-        self.session.largest_gradient = None
-        self.session.gradients_are_bad = False
-
-
-def held_back_now(optimizer: torch.optim.Optimizer) -> bool:
-    """A fused optimizer that a scaler's flag will hold back."""
-    flag = peek(getattr(optimizer, "found_inf", None))
-    return flag is not None and flag > 0

@@ -26,6 +26,9 @@ class Copy:
             self.joined = [(group, _join(group)) for group in groups]
             self.single = [(b, b.detach().clone()) for b in single]
 
+    def ids(self) -> set[int]:
+        return {id(b) for b in [*[b for group, _ in self.joined for b in group], *[b for b, _ in self.single]]}
+
     def contents(self) -> Iterator[tuple[_Tensor, _Tensor]]:
         """Buffers, and what they held. Raises where a buffer has another shape by now."""
         for group, joined in self.joined:
@@ -94,6 +97,10 @@ class Buffers:
             copied = Copy(self._groups, self._single)
         self._versions = versions
         return copied
+
+    def left(self) -> tuple[list[_Tensor], list[str], list[int]]:
+        """Buffers, their paths, and their versions when the last call ended."""
+        return self.tensors, self.paths, self._versions
 
     def after_call(self, copied: Copy | None) -> str:
         """Learns which were written. Why the call cannot be done again; "": it can."""

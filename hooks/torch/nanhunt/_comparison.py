@@ -2,12 +2,15 @@
 """What is known of a step and of its replay, and whether they are the same: hunt::compare_replay in Python."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._away import Reading, read_now
+from nanhunt._device import is_away
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -16,8 +19,9 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 REPRODUCED, CLEAN, DIFFERS, REFUSED = 1, 2, 3, 4
 
-# (kind, path) -> (finite, checksum)
-Facts = dict[tuple[int, str], tuple[bool, int]]
+# (kind, path) -> (finite, checksum, or what stands for it)
+Facts = dict[tuple[int, str], tuple[bool, Any]]
+_ROUNDING = 1e-5  # of norms: where a gradient lies in memory decides in which order it is summed up
 
 _NAMES = {lib.MARK_PARAMETER: "parameter", lib.MARK_STATE: "state", lib.MARK_BUFFER: "buffer"}
 
@@ -110,4 +114,43 @@ def read_facts(session: Session, values: Values, items: Sequence[tuple[int, str,
     readings, _ = recorder.read(pairs, lib.READ_NORM | lib.READ_CHECKSUM)
     for name, reading in zip(named, readings):
         facts[name] = (reading.bad == 0, int(reading.checksum))
+    return facts
+
+
+class Measure:
+    """What stands for the bits of a gradient that was read on a device."""
+
+    __slots__ = ("norm", "amax")
+
+    def __init__(self, reading: Reading) -> None:
+        self.norm, self.amax = reading.norm, reading.amax
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Measure):
+            return False
+        return (_same(self.amax, other.amax) and
+                (_same(self.norm, other.norm) or math.isclose(self.norm, other.norm, rel_tol=_ROUNDING)))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def measured(readings: Iterable[Reading]) -> Facts:
+    """Of gradients at a door."""
+    return {(lib.MARK_GRADIENT, r.name): (not r.bad, Measure(r)) for r in readings}
+
+
+def measure(session: Session, values: Values, gradients: Sequence[tuple[str, _Tensor]]) -> Facts:
+    """Of gradients as they are now."""
+    facts = measured(read_now(session, [(path, g) for path, g in gradients if is_away(g)]))
+    recorder = session.recorder
+    here = [(path, g.detach()) for path, g in gradients if not is_away(g)]
+    if recorder is not None and here:
+        words = [word for _, g in here for word in (g.data_ptr(), values.layout(g))]
+        readings, _ = recorder.read(words, lib.READ_NORM)
+        facts.update(measured(Reading(path, r.norm, r.amax if not r.bad else math.nan, r.bad != 0)
+                              for (path, _), r in zip(here, readings)))
     return facts

@@ -22,7 +22,7 @@ def add_listeners(session: Session) -> None:
         # Marks come inside the mode: what is marked before an op has the identity that the op reads.
         session.listeners += [OpsLevel(session, values), Marks(session, values), LastingWatch(session, values)]
     else:
-        from nanhunt._audit import AuditWatch
+        from nanhunt._audit_watch import AuditWatch
         from nanhunt._sentinel import Sentinel
 
         # The audit comes after the sentinel has read the gradients, and before the optimizer.

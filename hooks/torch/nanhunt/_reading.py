@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _device
 from nanhunt import _library as lib
+from nanhunt._away import read_now
+from nanhunt._device import is_away
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -22,25 +25,32 @@ class Reader:
         self.session, self.values = session, values
         self._layouts: dict[Any, int] = {}
         self._dense: dict[Any, int] = {}  # layouts of contiguous tensors
+        self.away: list[tuple[str, _Tensor]] = []  # what the last reading of gradients left on a device
 
     def gradients(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False
                   ) -> tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]:
-        """Paths, norms and amaxes of all gradients, or weights, and the paths of bad ones: one pass over each."""
+        """Paths, norms and amaxes of all gradients, or weights, and the paths of bad ones: one pass over each. Those
+        on a device are left in `away`."""
         recorder = self.session.recorder
         assert recorder is not None
         pairs: list[int] = []
         paths: list[str] = []
         dense = self._dense
         hosts = []
+        self.away = []
+        plain = _PLAIN if _device.pretend is None else ()
         for p, path in parameters:
             g = p if weights else p.grad
             if g is None:
                 continue
             try:
-                if type(g) in _PLAIN and g.is_cpu and g.is_contiguous():
+                if type(g) in plain and g.is_cpu and g.is_contiguous():
                     layout = dense[g.dtype, g.shape]
+                elif is_away(getattr(g, "_local_tensor", g)):
+                    self.away.append((path, g))
+                    continue
                 else:
-                    copy = self._on_host(g)
+                    copy = self._plain(g)
                     if copy is None:
                         continue
                     g = copy
@@ -65,25 +75,27 @@ class Reader:
         number = self._layouts[(g.dtype, g.shape, g.stride())] = self.values.layout(g)
         return number
 
-    def _on_host(self, g: _Tensor) -> _Tensor | None:
+    def _plain(self, g: _Tensor) -> _Tensor | None:
         local = getattr(g, "_local_tensor", g)  # of a DTensor: this rank's part
         if not isinstance(local, _Tensor):
             return None
-        if not local.is_cpu:
-            self.session.note(f"what waiting costs: tensors on {local.device.type} are copied to the host to be read")
         if local.layout is not torch.strided:
-            if local.layout is torch.sparse_coo:
-                return local._values().detach().cpu()
-            return None
-        return local.detach().cpu()
+            return local._values().detach() if local.layout is torch.sparse_coo else None
+        return local.detach()
 
     def bad_among(self, items: Sequence[tuple[int, str, _Tensor]]) -> list[tuple[int, str]]:
+        """Kinds and paths of those that are not finite. Waits where they are on a device."""
+        away = [i for i, (_, _, t) in enumerate(items) if is_away(getattr(t, "_local_tensor", t))]
+        if away:
+            wrong = {int(r.name) for r in read_now(self.session, [(str(i), items[i][2]) for i in away]) if r.bad}
+            wrong |= {i for i in range(len(items)) if i not in set(away) and self.bad_among([items[i]])}
+            return [(kind, path) for i, (kind, path, _) in enumerate(items) if i in wrong]
         pairs: list[int] = []
         names = []
         hosts = []
         for kind, path, t in items:
             try:
-                host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._on_host(t)
+                host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._plain(t)
                 if host is None:
                     continue
                 hosts.append(host)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._comparison import OUTPUT, Facts, read_facts
+from nanhunt._comparison import OUTPUT, Facts, measure, read_facts
 from nanhunt._contents import has_contents, modules_in, put
 from nanhunt._listener import RootCall
 from nanhunt._marks import tensors_in
@@ -31,6 +31,8 @@ from nanhunt._tape import (
     Ref,
     RootEntry,
     Tape,
+    TapeOfStep,
+    leaves,
     op_results,
     tensors_of,
     version_of,
@@ -51,6 +53,7 @@ from nanhunt._unchanged import (
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._shadow import Slot
     from nanhunt._values import Values
 
 _Tensor = torch.Tensor
@@ -61,11 +64,12 @@ class Refused(Exception):
 
 
 class Replay:
-    """Plays a tape once. `writer` None: nothing is recorded, `mode` sees the ops instead."""
+    """Plays a tape once. `writer` None: nothing is recorded, `mode` sees the ops instead. `slot`: the run has gone on
+    since, and this is what its parameters were."""
 
-    def __init__(self, session: Session, values: Values, tape: Tape,
-                 parameters: Sequence[tuple[_Tensor, str]]) -> None:
-        self.session, self.values, self.tape = session, values, tape
+    def __init__(self, session: Session, values: Values, tape: Tape | TapeOfStep,
+                 parameters: Sequence[tuple[_Tensor, str]], slot: Slot | None = None) -> None:
+        self.session, self.values, self.tape, self.slot = session, values, tape, slot
         self.parameters = parameters
         self.hold: dict[Key, _Tensor] = {}  # gradients of root outputs, for the fallback
         self.facts: Facts = {}
@@ -96,21 +100,41 @@ class Replay:
                 if entry.module.training != entry.training:
                     raise Refused("a module was switched between training and evaluation after its call")
                 for held in entry.inputs:
-                    if not held.is_unchanged():
+                    if not self._is_as_it_was(held):
                         raise Refused("an input was written after the module was called with it")
                 self._check_buffers(entry)
                 things = {id(thing) for thing, _ in entry.things}
                 for _, name, value in entry.attributes:
-                    if isinstance(value, Held) and not value.is_unchanged() and id(value.tensor) not in things:
+                    if isinstance(value, Held) and not self._is_as_it_was(value) and id(value.tensor) not in things:
                         raise Refused(f"the tensor that was {name} of a module was written after the call")
             elif isinstance(entry, OpEntry):
-                for value in _leaves(entry.args, entry.kwargs):
-                    if isinstance(value, Held) and not value.is_unchanged():
+                for value in leaves(entry.args, entry.kwargs):
+                    if isinstance(value, Held) and not self._is_as_it_was(value):
                         raise Refused(f"an input of {entry.func} was written after the operation had read it")
         for module in {id(e.module): e.module for e in needed if isinstance(e, RootEntry)}.values():
             why = _sharded(module)
             if why:
                 raise Refused(why)
+        if self.slot is not None:
+            self._check_what_is_older(needed, self.slot)
+
+    def _is_as_it_was(self, held: Held) -> bool:
+        return held.is_unchanged() or (self.slot is not None and self.slot.as_it_was(held.tensor, held.version))
+
+    def _check_what_is_older(self, needed: Sequence[Any], slot: Slot) -> None:
+        """What the shadow copy does not hold must be as the step left it."""
+        if any(version_of(p) != version for p, version in slot.others):
+            raise Refused("a parameter of which there is no shadow copy was written since")
+        left: dict[int, tuple[_Tensor, str, int]] = {}
+        copied: set[int] = set()
+        for entry in needed:
+            if isinstance(entry, RootEntry):
+                left.update({id(b): (b, path, version) for b, path, version in zip(*entry.left)})
+                if entry.buffers is not None:
+                    copied.update(entry.buffers.ids())
+        for key, (b, path, version) in left.items():
+            if key not in copied and version_of(b) != version:
+                raise Refused(f"the buffer {path} was written since, and there is no copy of it")
 
     def needed(self) -> list[Any]:
         """Entries that the backward calls since the last door depend on, in order."""
@@ -284,7 +308,8 @@ class Replay:
                 raise Refused("a tensor of the step came out otherwise or was made where nothing is watched")
             return t
         if kind is Held:
-            return value.tensor
+            number = self.slot.number(value) if self.slot is not None else None
+            return value.tensor if number is None else number
         if kind is Copied:
             return value.make({name: self._unpack(item) for name, item in value.parts.items()})
         if kind is list or kind is tuple:
@@ -355,7 +380,7 @@ class Replay:
         for p, _ in self.parameters:
             self._set_aside(p)
         for entry in needed:
-            for value in _leaves(entry):
+            for value in leaves(entry):
                 if isinstance(value, Held) and value.tensor.requires_grad:
                     self._set_aside(value.tensor)
         try:
@@ -388,8 +413,12 @@ class Replay:
         with no_mode():
             items = [(lib.MARK_GRADIENT, path, self.gradients[id(p)]) for p, path in self.parameters
                      if id(p) in self.gradients]
-            self.facts.update(read_facts(self.session, self.values, items))
+            if self.by_measure:
+                self.facts.update(measure(self.session, self.values, [(path, g) for _, path, g in items]))
+            else:
+                self.facts.update(read_facts(self.session, self.values, items))
 
+    by_measure = False   # gradients of the step are known by their norms only
     scale: float = 1.0  # by which the gradients are still multiplied
     kept: Kept | None = None  # where what bad ops read is kept
 
@@ -482,26 +511,8 @@ def _renew(values: Values, t: _Tensor) -> None:
         return
 
 
-def _leaves(*values: Any) -> Iterator[Any]:
-    """Ref and Held in packed arguments and entries."""
-    for value in values:
-        kind = type(value)
-        if kind is Ref or kind is Held:
-            yield value
-        elif kind is RootEntry or kind is OpEntry:
-            yield from _leaves(value.args, value.kwargs)
-        elif kind is BackwardEntry:
-            yield from _leaves(value.tensors, value.gradients, value.inputs)
-        elif kind is Copied:
-            yield from _leaves(*value.parts.values())
-        elif isinstance(value, dict):
-            yield from _leaves(*value.values())
-        elif isinstance(value, (list, tuple)):
-            yield from _leaves(*value)
-
-
 def _numbers_in(entry: Any) -> Iterator[int]:
-    for value in _leaves(entry):
+    for value in leaves(entry):
         if isinstance(value, Ref):
             yield value.key[0]
 

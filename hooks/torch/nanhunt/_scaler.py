@@ -2,7 +2,8 @@
 """What a loss scaler and gradient clipping did, as scaler rows.
 
 On the CPU everything is read. Elsewhere nothing is waited for that the scaler has not waited for itself: the scale is
-computed along by torch's own rule, and read again only when something else wrote it.
+computed along by torch's own rule, and read again only when something else wrote it. A flag that only a fused optimizer
+reads is fetched, and rows wait for it.
 """
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _device
 from nanhunt import _library as lib
+from nanhunt._away import Readings
 from nanhunt._listener import Listener
 
 if TYPE_CHECKING:
@@ -29,7 +32,9 @@ def peek(t: Any) -> float | None:
     """The number in a tensor of one element, without an op that anything could see; None where that would take one."""
     if not isinstance(t, torch.Tensor):
         return float(t) if isinstance(t, (int, float)) else None
-    if not t.is_cpu or t.numel() != 1 or type(t) not in (torch.Tensor, torch.nn.Parameter):
+    if not t.is_cpu or (_device.pretend is not None and _device.pretend(t)):
+        return None
+    if t.numel() != 1 or type(t) not in (torch.Tensor, torch.nn.Parameter):
         return None
     kind = _PEEK.get(t.dtype)
     if kind is not None:
@@ -39,6 +44,9 @@ def peek(t: Any) -> float | None:
     if t.dtype == torch.bfloat16:  # the upper half of a float
         return float(struct.unpack("<f", b"\0\0" + ctypes.string_at(t.data_ptr(), 2))[0])
     return None
+
+
+_Numbers = tuple[float, int]  # scale and growth tracker
 
 
 def as_f32(number: float) -> float:
@@ -74,8 +82,9 @@ def reads_flag_itself(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def held_back(scaler: Any, optimizer: Any, ran: bool) -> bool:
-    """Whether GradScaler.step kept the optimizer from changing anything. `ran`: its step was called."""
+def held_back(scaler: Any, optimizer: Any, ran: bool) -> bool | None:
+    """Whether GradScaler.step kept the optimizer from changing anything. `ran`: its step was called. None: only the
+    device knows."""
     if not getattr(scaler, "_enabled", True):
         return False
     found = found_inf(scaler, optimizer)
@@ -83,9 +92,12 @@ def held_back(scaler: Any, optimizer: Any, ran: bool) -> bool:
         return found
     if not reads_flag_itself(optimizer):
         return not ran
-    # A flag on another device that nothing has waited for.
+    return None
+
+
+def flags_of(scaler: Any, optimizer: Any) -> list[torch.Tensor]:
     state = scaler._per_optimizer_states.get(id(optimizer), {})
-    return any(float(flag) > 0 for flag in state.get("found_inf_per_device", {}).values())
+    return list(state.get("found_inf_per_device", {}).values())
 
 
 class ScalerWatch(Listener):
@@ -95,17 +107,32 @@ class ScalerWatch(Listener):
         self._clip_bound = 0.0
         self._in_scaler = 0  # a scaler's own calls of itself
 
-    def _event(self, action: int, scaler: Any = None, optimizer: Any = None, **fields: Any) -> None:
+    def _event(self, action: int, scaler: Any = None, optimizer: Any = None, known: _Numbers | None = None,
+               **fields: Any) -> None:
+        """`known`: scale and tracker, as they were just read."""
         session = self.session
-        recorder = session.open()
+        if session.open() is None:
+            return
+        state = self._states[id(scaler)] if scaler is not None else None
+        number = session.number_of(optimizer) if optimizer is not None else 0
+        step, micro_batch = session.step, session.micro_batch
+
+        def tell() -> None:
+            if state is not None and known is not None:
+                state.scale, state.tracker = known
+            self._tell(action, state, step, micro_batch, number, fields)
+
+        session.pending.later(tell)
+
+    def _tell(self, action: int, state: ScalerState | None, step: int, micro_batch: int, optimizer: int,
+              fields: dict[str, Any]) -> None:
+        session, recorder = self.session, self.session.recorder
         if recorder is None:
             return
-        if scaler is not None:
-            state = self._states[id(scaler)]
+        if state is not None:
             session.last_scale = state.scale
             fields.setdefault("growth_tracker", state.tracker)
-        recorder.scaler(step=session.step, micro_batch=session.micro_batch, action=action,
-                        optimizer=session.number_of(optimizer) if optimizer is not None else 0,
+        recorder.scaler(step=step, micro_batch=micro_batch, action=action, optimizer=optimizer,
                         scale=session.last_scale, **fields)
 
     # What the scaler holds.
@@ -114,35 +141,39 @@ class ScalerWatch(Listener):
         state = self._states.get(id(scaler))
         if state is None or state.scaler() is not scaler:
             state = self._states[id(scaler)] = ScalerState(scaler)
-            self._read(scaler, state)
-            self._event(lib.CREATE, scaler, dynamic=1, text="torch.amp", **_options(scaler))
+            self._event(lib.CREATE, scaler, known=self._read(scaler, state), dynamic=1, text="torch.amp",
+                        **_options(scaler))
         elif state.versions != _versions(scaler):
-            before = state.scale, state.tracker
-            self._read(scaler, state)
-            if before != (state.scale, state.tracker):
-                self._event(lib.SET, scaler)  # load_state_dict, or a hand on its tensors
+            known = self._read(scaler, state)
+            step, micro_batch = self.session.step, self.session.micro_batch
+
+            def tell() -> None:
+                before = state.scale, state.tracker
+                state.scale, state.tracker = known
+                if before != known:  # load_state_dict, or a hand on its tensors
+                    self._tell(lib.SET, state, step, micro_batch, 0, {})
+
+            if self.session.open() is not None:
+                self.session.pending.later(tell)
         return state
 
-    def _read(self, scaler: Any, state: ScalerState) -> None:
+    def _read(self, scaler: Any, state: ScalerState) -> _Numbers:
         scale, tracker = getattr(scaler, "_scale", None), getattr(scaler, "_growth_tracker", None)
-        if scale is None:
-            state.scale = as_f32(float(getattr(scaler, "_init_scale", 1.0)))
-        else:
-            number = peek(scale)
-            state.scale = float(scale) if number is None else number
-        if tracker is None:
-            state.tracker = int(getattr(scaler, "_init_growth_tracker", 0))
-        else:
-            number = peek(tracker)
-            state.tracker = int(tracker) if number is None else int(number)
         state.versions = _versions(scaler)
+        first = as_f32(float(getattr(scaler, "_init_scale", 1.0))) if scale is None else self._number(scale)
+        if tracker is None:
+            return first, int(getattr(scaler, "_init_growth_tracker", 0))
+        return first, int(self._number(tracker))
+
+    def _number(self, t: Any) -> float:
+        number = peek(t)
+        if number is None:
+            self.session.note("waits for the device that the watch has added: a scale that was set")
+            number = float(t)
+        return number
 
     def _follow(self, scaler: Any, state: ScalerState) -> None:
-        """After an update: on the CPU what the scaler holds, elsewhere what it must hold by its own rule."""
-        scale = getattr(scaler, "_scale", None)
-        if scale is None or scale.is_cpu:
-            self._read(scaler, state)
-            return
+        """After an update elsewhere than on the CPU: what the scaler must hold by its own rule."""
         if state.skipped:
             state.scale = as_f32(state.scale * float(scaler._backoff_factor))
             state.tracker = 0
@@ -152,7 +183,6 @@ class ScalerWatch(Listener):
             state.tracker = 0
         else:
             state.tracker += 1
-        state.versions = _versions(scaler)
 
     # What happens to it.
     def before_scale(self, scaler: Any, loss: Any) -> None:
@@ -198,20 +228,63 @@ class ScalerWatch(Listener):
             if not optimizer_ran():  # else it is the optimizer's own
                 self._event(lib.REFUSED, scaler, optimizer, text=str(error))
             return
+        session, state = self.session, self._states[id(scaler)]
         skipped = held_back(scaler, optimizer, optimizer_ran())
-        state = self._states[id(scaler)]
-        state.skipped = state.skipped or skipped
-        self._event(lib.SKIPPED if skipped else lib.STEPPED, scaler, optimizer, found_inf=int(skipped))
+        if skipped is None:
+            self._fetch_flag(scaler, optimizer, state)
+            return
+        held = skipped
+
+        def tell() -> None:
+            state.skipped = state.skipped or held
+
+        session.pending.later(tell)
+        self._event(lib.SKIPPED if held else lib.STEPPED, scaler, optimizer, found_inf=int(held))
+
+    def _fetch_flag(self, scaler: Any, optimizer: torch.optim.Optimizer, state: ScalerState) -> None:
+        """What a fused optimizer has read on the device."""
+        session, facts = self.session, self.session.facts
+        step, micro_batch, number = session.step, session.micro_batch, session.number_of(optimizer)
+        readings = Readings(session)
+        for flag in flags_of(scaler, optimizer):
+            readings.number(flag)
+        if not readings.send():
+            return
+
+        def tell() -> None:
+            readings.take()
+            held = any(flag > 0 for flag in readings.numbers)
+            state.skipped, facts.skipped = state.skipped or held, facts.skipped or held
+            self._tell(lib.SKIPPED if held else lib.STEPPED, state, step, micro_batch, number, {"found_inf": int(held)})
+
+        session.pending.expect(readings.fetches, tell)
 
     def before_update(self, scaler: Any) -> None:
         if not getattr(scaler, "_enabled", True):
             return
         state = self._look(scaler)
-        flags = [flag for known in getattr(scaler, "_per_optimizer_states", {}).values()
-                 for flag in known.get("found_inf_per_device", {}).values()]
+        states = list(getattr(scaler, "_per_optimizer_states", {}).values())
+        flags = [flag for its in states for flag in its.get("found_inf_per_device", {}).values()]
         known = [peek(flag) for flag in flags]
         if None not in known:  # also of optimizers that were unscaled and never stepped
-            state.skipped = any(flag > 0 for flag in known if flag is not None)
+            skipped = any(flag > 0 for flag in known if flag is not None)
+
+            def tell() -> None:
+                state.skipped = skipped
+
+            self.session.pending.later(tell)
+            return
+        unread = [flag for its in states if getattr(its.get("stage"), "name", "") != "STEPPED"
+                  for flag in its.get("found_inf_per_device", {}).values()]
+        readings = Readings(self.session)
+        for flag in unread:
+            readings.number(flag)
+        if unread and readings.send():
+            def arrived() -> None:
+                readings.take()
+                state.skipped = state.skipped or any(flag > 0 for flag in readings.numbers)
+
+            self.session.pending.expect(readings.fetches, arrived)
 
     def after_update(self, scaler: Any, error: BaseException | None) -> None:
         from nanhunt._taps import scale_was_given
@@ -223,19 +296,38 @@ class ScalerWatch(Listener):
             return
         state = self._states[id(scaler)]
         given = scale_was_given()
-        if given:
-            self._read(scaler, state)
-        else:
-            self._follow(scaler, state)
-        state.skipped = False
-        self._event(lib.SET if given else lib.UPDATED, scaler, dynamic=1, **_options(scaler))
+        scale = getattr(scaler, "_scale", None)
+        known = self._read(scaler, state) if given or scale is None or not _device.is_away(scale) else None
+        state.versions = _versions(scaler)
+
+        def follow() -> None:
+            if known is None:
+                self._follow(scaler, state)
+            state.skipped = False
+
+        self.session.pending.later(follow)
+        self._event(lib.SET if given else lib.UPDATED, scaler, known=known, dynamic=1, **_options(scaler))
 
     def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
         self._clip_bound = bound
 
     def after_clip(self, total_norm: Any) -> None:
-        norm = peek(total_norm)  # elsewhere reading it would wait for the device; by value there is none
-        self._event(lib.CLIPPED, total_norm=0.0 if norm is None else norm, max_norm=self._clip_bound)
+        norm, bound, session = peek(total_norm), self._clip_bound, self.session
+        if norm is None and isinstance(total_norm, torch.Tensor) and _device.is_away(total_norm) and (
+                session.open() is not None):
+            readings = Readings(session)
+            readings.number(total_norm)
+            if readings.send():
+                step, micro_batch = session.step, session.micro_batch
+
+                def tell() -> None:
+                    readings.take()
+                    self._tell(lib.CLIPPED, None, step, micro_batch, 0,
+                               {"total_norm": readings.numbers[0], "max_norm": bound})
+
+                session.pending.expect(readings.fetches, tell)
+                return
+        self._event(lib.CLIPPED, total_norm=0.0 if norm is None else norm, max_norm=bound)  # by value there is none
 
 
 def _versions(scaler: Any) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ once at the door. Parameters, optimizer state and the batch are read on a trip o
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -16,35 +15,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, read_facts
+from nanhunt._device import is_away
+from nanhunt._door import DeviceDoor, Here
 from nanhunt._listener import Listener, RootCall
 from nanhunt._modes import hide_from_dynamo
-from nanhunt._ops import OpWriter
-from nanhunt._origin import Kept, prove
-from nanhunt._places import Places
 from nanhunt._reading import Reader
-from nanhunt._replay import Refused, Replay
 from nanhunt._roots import LEARNING, RootInfo, python_rng, same_rng
 from nanhunt._scaler import peek
 from nanhunt._tape import BackwardEntry, Held, RootEntry, Tape, cloned, geometry, tensors_of, version_of
+from nanhunt._trip import Found, Look, Norms, Trips
 from nanhunt._unchanged import Autocast, is_autocast_on
 
 if TYPE_CHECKING:
-    from nanhunt._session import Session
+    from nanhunt._buffers import Buffers
+    from nanhunt._session import Session, StepFacts
     from nanhunt._values import Values
 
 _Tensor = torch.Tensor
 HEALTH_AUDIT = 1 << 16
-NONE, REPLAY, WAITS, SPENT = range(4)
-TRIGGER_AUDIT, TRIGGER_USER = 6, 8
-NO_HARM, SCALED, HARM = range(3)
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
-
-
-def _bit(kind: int) -> int:
-    return 1 << kind
+CAPTURED = "the step is captured into a CUDA graph"
 
 
 class Sentinel(Listener):
@@ -52,21 +44,17 @@ class Sentinel(Listener):
         self.session, self.values = session, values
         self.tape = Tape(session)
         hide_from_dynamo()
-        options = session.options
-        if options.door == "late":
-            session.note("door=late: gradients are read at the door, before the optimizer runs")
-        self._library = lib.load_library().fast
-        self._policy = self._library.nanhunt_trip_policy_new(options.max_trips, options.distance)
+        keep = max(session.options.keep, 1)
         self._infos: dict[int, RootInfo] = {}
         self._watched: list[tuple[_Tensor, str]] = []  # parameters of all roots and optimizers
         self._watched_key: Any = None
-        self._norms: deque[tuple[int, list[str], Sequence[float], Sequence[float]]] = deque(
-            maxlen=max(options.keep, 1))
+        self._norms: Norms = deque(maxlen=keep)
+        self._weights: Norms = deque(maxlen=keep)
         self._reader = Reader(session, values)
-        self._weights: deque[tuple[int, list[str], list[float], list[float]]] = deque(maxlen=self._norms.maxlen)
-        self._last_spent = -2
+        self.trips = Trips(session, values, self._reader, self._norms, self._weights)
+        self._device_door = DeviceDoor(session, values, self)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
-        self._was_bad = False        # gradients, in the step before
+        self.was_bad = False         # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
         self._begin_work()
         self._begin()
@@ -75,7 +63,8 @@ class Sentinel(Listener):
         self.tape.clear()
         self._names = ()
         self._keeps_graph = False
-        self._losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
+        self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
+        self._device_door.begin()
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
         self._unread = False         # a backward has added to gradients since they were read
         self._backwards = 0
@@ -86,12 +75,7 @@ class Sentinel(Listener):
 
     def _begin(self) -> None:
         """Nothing is known of the step yet."""
-        self._gradient_norm = math.nan
-        self._weight_norm = math.nan
-        self._bad = self._bad_tensors = 0
-        self._first_bad = ""
-        self._first_kind: int | None = None
-        self._judged = False
+        self.found = Found()
         self._before_door = (0, 0)   # losses and entries of the tape that came before the last one
         self._told = (0, 0, "")      # what was bad at it
 
@@ -104,9 +88,9 @@ class Sentinel(Listener):
         base = min((entry.micro_batch for entry in self.tape.entries), default=0)
         for entry in self.tape.entries:
             entry.micro_batch -= base
-        for path, _, finite in self._losses[losses:]:
+        for path, _, finite in self.losses[losses:]:
             if not finite:
-                self._note(lib.MARK_LOSS, path)
+                self.found.note(lib.MARK_LOSS, path)
 
     # Root calls.
     def _info(self, call: RootCall) -> RootInfo:
@@ -121,6 +105,9 @@ class Sentinel(Listener):
         if tape.refusal:
             return
         info = self._info(call)
+        if self._device_door.is_capturing():
+            tape.refuse(CAPTURED)
+            return
         entry = RootEntry(call, self.session.micro_batch, tape.segment)
         tape.begin_root(entry, call)
         if info.writes:
@@ -160,6 +147,7 @@ class Sentinel(Listener):
                     info.writes = True
                     tape.refuse("a module writes its inputs; from the next step on they are copied before the call")
         tape.end_root(entry, output)
+        entry.left = info.buffers.left()
         entry.seen = [(weakref.ref(t), version_of(t)) for t in tensors_of(output)]
         tape.on()
 
@@ -246,7 +234,7 @@ class Sentinel(Listener):
         finally:
             self.tape.listens = listens
         number = peek(shared)
-        if number is None and loss.numel() == 1 and loss.is_cpu:
+        if number is None and loss.numel() == 1 and not is_away(loss):
             number = float(shared.float())
         return shared, number is None or math.isfinite(number)
 
@@ -260,44 +248,54 @@ class Sentinel(Listener):
                     scaled.append(("", self.tape.pack(t), shared, finite))
         session = self.session
         for _, named, shared, finite in scaled:
-            n = len(self._losses)
+            n = len(self.losses)
             path = "the loss" if n == 0 else f"loss {n} of the step"
             if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
-                self._losses.append((path, shared, finite))
+                self.losses.append((path, shared, finite))
             names.append((path, named))
             if math.isnan(session.loss):
                 number = peek(shared)
                 if number is not None:
                     session.loss = number
             if not finite:
-                self._note(lib.MARK_LOSS, path)
+                self.found.note(lib.MARK_LOSS, path)
         self._names = names
 
     def _look_for_older(self) -> None:
         self._older = any(p.grad is not None for p, _ in self._parameters()[:1])
-        if self._was_bad and any(p.grad is not None for p, _ in self._parameters()):
+        if (self.was_bad or len(self.session.pending)) and any(p.grad is not None for p, _ in self._parameters()):
             _, _, bad = self._reader.gradients(self._parameters())
-            self._kept = bool(bad)
+            self._kept = self.was_bad and bool(bad)
+            self._device_door.look_for_older(self._reader.away, self._scaler)
 
     # The door.
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._door()
+        self._door(optimizer)
 
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
         self._door()
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._door()
+        self._door(optimizer)
+
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+        self._poll()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._door()
+        self._door(optimizer)
+        self._poll()  # a scaler has waited for its flag, and with it for what was read before
         self._stepping = True
+
+    def _poll(self) -> None:
+        if len(self.session.pending):
+            self.session.pending.poll()
 
     _stepping = False
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._stepping = False
         self.tape.segment += 1
+        self.trips.updates += 1
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self._scaled = False
@@ -320,7 +318,7 @@ class Sentinel(Listener):
             self._watched = list(found.values())
         return self._watched
 
-    def _door(self) -> None:
+    def _door(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
         if not self._unread:
@@ -328,219 +326,117 @@ class Sentinel(Listener):
         self._unread = False
         if self.session.open() is None:
             return
+        self._poll()
         paths, words, bad = self._reader.gradients(self._parameters())
-        if paths:
-            norms, amaxes = words
-            scale = self.session.last_scale if self._scaled else 1.0
-            if scale != 1.0 and scale > 0:
-                norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
-            self._gradient_norm = math.hypot(*norms)
-            self._norms.append((self.session.step, paths, norms, amaxes))
-            self._read_weights()
-            self.session.largest_gradient = max(amaxes)
-        self.session.gradients_are_bad = bool(bad)
-        for path in bad:
-            self._note(lib.MARK_GRADIENT, path)
-        self._was_bad = bool(bad)
-        self._read_buffers()
-        if self._bad:
-            self._trip()
-        elif self.session.step in self.wanted or self._samples():
-            self._replay()
-        self._before_door = len(self._losses), len(self.tape.entries)
-        self._told = self._bad, self._bad_tensors, self._first_bad
+        if self._reader.away:
+            self._device_door.pass_door(self._look(), optimizer, (paths, words, bad), self._reader.away)
+        else:
+            self._pass_door(paths, words, bad)
+        self._before_door = len(self.losses), len(self.tape.entries)
 
-    def _read_weights(self) -> None:
-        """In the first steps, now and then, and where gradients grow: whether the weights grow as well."""
-        step = self.session.step
+    def _pass_door(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+        session, found = self.session, self.found
+        if paths:
+            norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
+            if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
+                paths, (weights, largest), _ = self._reader.gradients(self._parameters(), weights=True)
+                self.keep_weights(session.step, paths, weights, largest)
+            session.facts.largest_gradient = max(amaxes)
+        self.tell_gradients(found, session.facts, bad)
+        self._read_buffers()
+        if found.bad:
+            self.trips.trip(self._look())
+        elif self.replays(session.step):
+            self.trips.replay(self._look())
+        self._told = found.bad, found.bad_tensors, found.first_bad
+
+    def _look(self) -> Look:
+        session = self.session
+        look = Look(self.found, session.facts, session.step, session.micro_batch, self.tape, self.losses,
+                    self._parameters(), self._scaler, self._scaled, self._kept, self._older)
+        look.updates = self.trips.updates
+        return look
+
+    # Of any door, when its readings are there.
+    def weigh(self, found: Found, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+              scaled: bool) -> tuple[Sequence[float], Sequence[float]]:
+        """Keeps norms of gradients, as the optimizer will use them."""
+        norms, amaxes = words
+        scale = self.session.last_scale if scaled else 1.0
+        if scale != 1.0 and scale > 0:
+            norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
+        found.gradient_norm = math.hypot(*norms)
+        self._norms.append((step, paths, norms, amaxes))
+        return norms, amaxes
+
+    def grows(self, norm: float) -> bool:
         smallest = min(self._gradient_norms, default=math.inf)
-        self._gradient_norms.append(self._gradient_norm)
-        grows = not self._gradient_norm <= _GROWS * smallest
-        if step % _WEIGHTS_EVERY and step >= _WEIGHTS_EVERY and not grows:
-            return
-        paths, (norms, amaxes), _ = self._reader.gradients(self._parameters(), weights=True)
+        self._gradient_norms.append(norm)
+        return not norm <= _GROWS * smallest
+
+    def read_weights(self) -> tuple[Here, list[tuple[str, _Tensor]]]:
+        return self._reader.gradients(self._parameters(), weights=True), self._reader.away
+
+    def is_one_bad(self, items: Sequence[tuple[int, str, _Tensor]]) -> bool:
+        return bool(self._reader.bad_among(items))
+
+    @staticmethod
+    def weights_are_due(step: int, grows: bool) -> bool:
+        """In the first steps, now and then, and where gradients grow: whether the weights grow as well."""
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows
+
+    def keep_weights(self, step: int, paths: list[str], norms: Sequence[float], amaxes: Sequence[float]) -> None:
         if step > 0:  # as the step before left them
             self._weights.append((step - 1, paths, list(norms), list(amaxes)))
 
-    def _samples(self) -> bool:
+    def tell_gradients(self, found: Found, facts: StepFacts, bad: list[str]) -> None:
+        facts.gradients_are_bad = self.was_bad = bool(bad)
+        for path in bad:
+            found.note(lib.MARK_GRADIENT, path)
+
+    def replays(self, step: int) -> bool:
         """Level sampled: one step in so many is done again op by op, though it is healthy."""
         options = self.session.options
-        return options.level == "sampled" and self.session.step % max(options.every, 1) == 0
+        return step in self.wanted or options.level == "sampled" and step % max(options.every, 1) == 0
 
-    def _read_buffers(self) -> None:
+    def hot_buffers(self) -> list[Buffers]:
         for key in [key for key, info in self._infos.items() if info.module() is None]:
             del self._infos[key]
-        hot = [info.buffers for info in self._infos.values() if info.buffers.hot]
-        read = self._reader.bad_among([(lib.MARK_BUFFER, "", t) for buffers in hot for t in buffers.to_read()])
-        for buffers in hot if read else ():
+        return [info.buffers for info in self._infos.values() if info.buffers.hot]
+
+    def _read_buffers(self) -> None:
+        hot = self.hot_buffers()
+        if self._reader.bad_among([(lib.MARK_BUFFER, "", t) for buffers in hot for t in buffers.to_read()]):
+            self.tell_buffers(self.found, hot)
+
+    def tell_buffers(self, found: Found, hot: Sequence[Buffers]) -> None:
+        """Which of those it is."""
+        for buffers in hot:
             for kind, path in self._reader.bad_among([(lib.MARK_BUFFER, *one) for one in buffers.bad_ones()]):
-                self._note(kind, path)
-
-    def _note(self, kind: int, path: str) -> None:
-        self._bad |= _bit(kind)
-        self._bad_tensors += 1
-        if self._first_kind is None or kind in _LASTING and self._first_kind not in _LASTING:
-            self._first_kind, self._first_bad = kind, path
-
-    # The trip.
-    def _harm(self) -> int:
-        bad = self._bad & ~(_bit(lib.MARK_BATCH) | _bit(lib.MARK_LABEL))
-        if not bad:
-            return NO_HARM
-        held_back = self._scaler is not None and getattr(self._scaler, "_enabled", True)
-        return SCALED if held_back and not self._kept and bad == _bit(lib.MARK_GRADIENT) else HARM
-
-    def _trip(self) -> None:
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
-        if not self._judged:
-            self._look_further()
-        answer = self._library.nanhunt_trip_policy_judge(self._policy, session.step, self._harm())
-        if answer in (NONE, WAITS):
-            return
-        if answer == SPENT:
-            told = session.step <= self._last_spent + 1
-            self._last_spent = session.step
-            if told:
-                return
-        for kind, ring in ((lib.MARK_PARAMETER, self._weights), (lib.MARK_GRADIENT, self._norms)):
-            for step, paths, norms, amaxes in ring:
-                for path, norm, amax in zip(paths, norms, amaxes):
-                    recorder.norm(step, kind, path, norm, amax)
-            ring.clear()
-        if answer == SPENT:
-            self._refuse("No replay is left for this step: the number of replays of a run is limited.")
-            return
-        self._replay()
-
-    def _look_further(self) -> None:
-        """What is read on a trip only: parameters, optimizer state, the batch."""
-        self._judged = True
-        items = [(lib.MARK_PARAMETER, path, p) for p, path in self._parameters()]
-        for optimizer in self.session._keep:
-            for p, path in self.session.parameters_of(optimizer):
-                for name, state in optimizer.state.get(p, {}).items():
-                    if isinstance(state, _Tensor) and state.is_floating_point() and state.numel() > 1:
-                        items.append((lib.MARK_STATE, f"{path}.{name}", state))
-        for kind, path in self._reader.bad_among(items):
-            self._note(kind, path)
-        batch: list[tuple[int, str, _Tensor]] = []
-        for entry in self.tape.entries:
-            if isinstance(entry, RootEntry):
-                batch += [(lib.MARK_BATCH, f"input {i}", h.tensor) for i, h in enumerate(entry.inputs)
-                          if h.tensor.is_floating_point()]
-        for kind, path in self._reader.bad_among(batch):
-            if self._first_kind not in _LASTING:
-                self._first_kind, self._first_bad = kind, path
-            self._note(kind, path)
-
-    def _trigger(self) -> int:
-        if self._first_kind is None:
-            return TRIGGER_AUDIT if self._bad else TRIGGER_USER
-        return {lib.MARK_LABEL: lib.MARK_BATCH}.get(self._first_kind, self._first_kind)
-
-    def _original(self, needed: Sequence[Any]) -> Facts:
-        told = {path for entry in needed if isinstance(entry, BackwardEntry) for path, _ in entry.loss or ()}
-        items = [(lib.MARK_LOSS, path, t) for path, t, _ in self._losses if t is not None and path in told]
-        items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in self._parameters() if p.grad is not None]
-        for entry in needed:
-            if not isinstance(entry, RootEntry):
-                continue
-            for i, (reference, version) in enumerate(entry.seen):
-                t = reference()
-                if t is not None and version_of(t) == version:
-                    items.append((OUTPUT, f"{i} of call {entry.index} of {entry.name or type(entry.module).__name__}",
-                                  t))
-        return read_facts(self.session, self.values, items)
-
-    def _replay(self) -> None:
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
-        replay = Replay(session, self.values, self.tape, self._parameters())
-        replay.scale = session.last_scale if self._scaled else 1.0
-        try:
-            needed = replay.needed()
-            replay.check(needed)
-        except Refused as why:
-            self._refuse(f"The step was not replayed: {why}.")
-            return
-        original = self._original(needed)
-        places = Places(session.parameter_names)
-        replay.kept = Kept()
-        recorder.replay(session.step, self._trigger(), 0)
-        try:
-            replay.run(needed, OpWriter(session, self.values, places))
-        except Refused as why:
-            self._refuse(f"The replay did not end: {why}.")
-            return
-        except Exception as error:
-            session.note(f"replays that did not end: {type(error).__name__}")
-            self._refuse(f"The replay did not end: {type(error).__name__}: {_first_line(error)}")
-            return
-        bits = not self._older and not self._is_reduced()
-        if self._older:  # what this backward does not reach is older than the step
-            original = {name: fact for name, fact in original.items()
-                        if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
-        result, text = compare(original, replay.facts, bits)
-        if result in (CLEAN, DIFFERS):
-            replay.learn_again(needed)
-        text = " ".join([text, *self._remarks(result), *replay.notes])
-        recorder.replay(session.step, self._trigger(), result, text)
-        prove(session, replay.kept)
-
-    def _is_reduced(self) -> bool:
-        distributed = sys.modules.get("torch.distributed")
-        return bool(distributed is not None and distributed.is_available() and distributed.is_initialized()
-                    and distributed.get_world_size() > 1)
-
-    def _remarks(self, result: int) -> list[str]:
-        remarks = []
-        if self._is_reduced():
-            remarks.append("Gradients of the step were reduced over all ranks, those of the replay are this rank's.")
-        elif self._older:
-            remarks.append("Gradients were there before the step's backward, so only finiteness was compared.")
-        compiled = any(type(e.module).__name__ == "OptimizedModule" for e in self.tape.entries
-                       if isinstance(e, RootEntry))
-        if result in (CLEAN, DIFFERS) and compiled:
-            remarks.append("The step ran compiled code, and the replay the same code as it was written.")
-        return remarks
-
-    def _refuse(self, why: str) -> None:
-        """Without a replay the analyzer has at least what is bad now."""
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
-        recorder.replay(session.step, self._trigger(), REFUSED, why)
-        items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in self._parameters()]
-        items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in self._parameters() if p.grad is not None]
-        bad = set(self._reader.bad_among(items))
-        for kind, path, t in items:
-            if (kind, path) in bad:
-                value = self.values.describe(t.detach())
-                if value is not None:
-                    recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
-        self.values.release_hosts()
+                found.note(kind, path)
 
     # The end.
     def on_step_end(self, step: int, skipped: bool) -> None:
         self.tape.off()
-        recorder = self.session.recorder
-        if recorder is not None:
-            foreseen, overran = self.session.foreseen, self.session.overran
-            bad, tensors, first = self._told if overran else (self._bad, self._bad_tensors, self._first_bad)
-            recorder.health(step, bad | (HEALTH_AUDIT if foreseen else 0), tensors + len(foreseen),
-                            first or (foreseen[0] if foreseen else ""), self._gradient_norm, self._weight_norm)
-        if self.session.overran:
+        found, facts, overran = self.found, self.session.facts, self.session.overran
+        told = self._told if overran and not self._device_door.passed else None
+        self.session.pending.later(lambda: self._tell_health(step, found, facts, told))
+        if overran:
             self._carry_over()
         else:
             self._begin_work()
             self._begin()
 
+    def _tell_health(self, step: int, found: Found, facts: StepFacts, told: tuple[int, int, str] | None) -> None:
+        recorder, foreseen = self.session.recorder, facts.foreseen
+        if recorder is not None:
+            bad, tensors, first = told or (found.bad, found.bad_tensors, found.first_bad)
+            recorder.health(step, bad | (HEALTH_AUDIT if foreseen else 0), tensors + len(foreseen),
+                            first or (foreseen[0] if foreseen else ""), found.gradient_norm, found.weight_norm)
+
     def on_close(self) -> None:
         self.tape.off()
         self.tape.clear()
-
-
-_LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
 
 
 def _listed(value: Any) -> list[Any] | None:
@@ -553,8 +449,3 @@ def _site() -> str:
     from nanhunt._places import call_site
 
     return call_site(3)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else "no message"

@@ -13,12 +13,15 @@ import sys
 import threading
 import traceback
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
 from nanhunt._known import Known
+from nanhunt._pending import Pending
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +43,7 @@ class Options:
     every: int = 100            # sampled: one step in so many
     keep: int = 16              # sampled: steps in the ring that a trip writes
     door: str = "auto"          # "auto", "sync" or "late"
+    shadow_mb: int | None = None  # what door=late may use of a device; None: a quarter of what is free there
     max_trace_mb: int = 1024
     max_trips: int = 10
     distance: int = 100
@@ -51,12 +55,26 @@ class Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0")
-        for name in ("every", "keep", "max_trace_mb"):
+        for name in ("every", "keep", "max_trace_mb", "shadow_mb"):
             key = f"NANHUNT_{name.upper()}"
             if get(key, "").isdigit():
                 setattr(options, name, int(get(key, "")))
         options.command = [sys.executable, *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else list(sys.argv)
         return options
+
+
+class StepFacts:
+    """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
+
+    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
+
+    def __init__(self) -> None:
+        self.loss: float | None = None  # unscaled, where it could be read without waiting
+        self.skipped = False
+        # What the parts of a sentinel tell each other.
+        self.largest_gradient: float | None = None  # at the door, unscaled; None: not read
+        self.gradients_are_bad = False
+        self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
 
 
 class Session:
@@ -80,7 +98,8 @@ class Session:
         self.step = 0
         self.micro_batch = 0
         self.phase = lib.DATA
-        self._loss: float | None = None  # of the step, unscaled, where it could be read for free
+        self.facts = StepFacts()     # of the step that runs
+        self.pending = Pending(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
@@ -89,12 +108,7 @@ class Session:
         self._made = 0
         self.borders = Borders()
         self.overran = False         # the step that ends did so at its last door: what came since belongs to the next
-        self.skipped = False
         self.scaler: Any = None      # last one used in this step
-        # What the parts of a sentinel tell each other of this step.
-        self.largest_gradient: float | None = None  # at the door, unscaled; None: not read
-        self.gradients_are_bad = False
-        self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
         self.replaying = False       # our own computing: taps are deaf
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
@@ -105,11 +119,11 @@ class Session:
     @property
     def loss(self) -> float:
         """Of the step so far; NaN also where it is not known."""
-        return math.nan if self._loss is None else self._loss
+        return math.nan if self.facts.loss is None else self.facts.loss
 
     @loss.setter
     def loss(self, number: float) -> None:
-        self._loss = number
+        self.facts.loss = number
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[tuple[torch.Tensor, str]]:
         """Parameters of an optimizer with their paths; by place where no root has them."""
@@ -241,7 +255,7 @@ class Session:
 
     def passed_door(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
         self.borders.passed[id(optimizer)] = None
-        self.skipped = self.skipped or skipped
+        self.facts.skipped = self.facts.skipped or skipped
         if scaler is not None:
             self.scaler = scaler
         elif self.scaler is None:
@@ -281,20 +295,44 @@ class Session:
         if recorder is None or self.dead:
             return
         self.phase, self.overran = lib.UPDATE, overran
-        self.tell("on_step_end", self.step, self.skipped)
+        facts, step, lr = self.facts, self.step, self._lr()
+        self.tell("on_step_end", step, facts.skipped)
         try:
-            if self._loss is None:  # a NaN would be told as one
-                self.note("the loss of steps in which it could not be read without waiting")
-            recorder.step(self.step, self.skipped, 0.0 if self._loss is None else self._loss, self._lr(), self._scale())
+            self.pending.later(lambda: self._tell_step(step, facts, lr))
+            if len(self.pending):
+                self.pending.poll()
             self.tell_notes()
         except Exception as error:
             self.failed(error, "the end of a step")
         self.borders.end()
         self.overran = False
-        self.skipped, self.scaler, self._loss = False, None, None
+        self.facts, self.scaler = StepFacts(), None
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA
+
+    def _tell_step(self, step: int, facts: StepFacts, lr: float) -> None:
+        if facts.loss is None:  # a NaN would be told as one
+            self.note("the loss of steps in which it could not be read without waiting")
+        if self.recorder is not None:
+            self.recorder.step(step, facts.skipped, 0.0 if facts.loss is None else facts.loss, lr, self._scale())
+
+    @contextmanager
+    def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
+        """Rows are of that step, which is over."""
+        now = self.step, self.micro_batch
+        self.step, self.micro_batch = step, micro_batch
+        try:
+            yield
+        finally:
+            self.step, self.micro_batch = now
+
+    def settle(self) -> None:
+        """Whoever asks for what is recorded so far waits for what a device has not told yet."""
+        from nanhunt import _taps
+
+        if len(self.pending) and not self.dead and not _taps.is_inside() and self.hears():
+            self.pending.drain()
 
     def _lr(self) -> float:
         for optimizer in self._keep[:1]:
@@ -322,6 +360,7 @@ class Session:
             if recorder is not None:
                 if self.borders.passed:
                     self.end_step()
+                self.pending.drain()
                 self.tell("on_close")
                 self.tell_notes()
         except Exception as error:

@@ -87,7 +87,7 @@ class RootEntry:
 
     __slots__ = ("module", "name", "index", "micro_batch", "segment", "args", "kwargs", "outputs", "rng", "generators",
                  "autocast", "training", "inputs", "site", "python_rng", "seen", "attributes", "things", "buffers",
-                 "info")
+                 "info", "left")
 
     def __init__(self, call: RootCall, micro_batch: int, segment: int) -> None:
         self.module, self.name, self.index = call.module, call.name, call.index
@@ -108,6 +108,7 @@ class RootEntry:
         self.buffers: Copy | None = None         # those that forward writes
         self.info: RootInfo | None = None
         self.seen: list[Any] = []  # weak references to outputs, with their versions
+        self.left: tuple[list[_Tensor], list[str], list[int]] = ([], [], [])  # buffers, their paths, versions after it
 
 
 class OpEntry:
@@ -184,6 +185,14 @@ class TapeMode(InfraMode):
         if entry is not None:
             tape.end_op(entry, result)
         return result
+
+
+class TapeOfStep:
+    """What a replay needs of a tape, when the tape has gone on."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.entries, self.segment, self.start = list(tape.entries), tape.segment, dict(tape.start)
+        self.roots, self.refusal = tape.roots, tape.refusal
 
 
 class Tape:
@@ -484,3 +493,20 @@ def tensors_of(value: Any, depth: int = 0) -> Iterator[_Tensor]:
         for item in vars(value).values():
             yield from tensors_of(item, depth + 1)
 
+
+def leaves(*values: Any) -> Iterator[Any]:
+    """Ref and Held in packed arguments and entries."""
+    for value in values:
+        kind = type(value)
+        if kind is Ref or kind is Held:
+            yield value
+        elif kind is RootEntry or kind is OpEntry:
+            yield from leaves(value.args, value.kwargs)
+        elif kind is BackwardEntry:
+            yield from leaves(value.tensors, value.gradients, value.inputs)
+        elif kind is Copied:
+            yield from leaves(*value.parts.values())
+        elif isinstance(value, dict):
+            yield from leaves(*value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from leaves(*value)

@@ -60,6 +60,11 @@ def install(session: Session) -> None:
     _patches.hook_steps(_before_step, _after_step)
 
 
+def is_inside() -> bool:
+    """Whether a root or a backward runs."""
+    return _root is not None or _in_backward > 0
+
+
 def uninstall(session: Session) -> None:
     """Torch is its own again, if it is this session that listens. Calls that are under way end as they began."""
     global _session
@@ -448,7 +453,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
         session.phase = before
         if error is None:
             try:
-                skipped = held_back(scaler, optimizer, _stepped)
+                skipped = bool(held_back(scaler, optimizer, _stepped))  # None: known later
             except Exception as mistake:
                 session.failed(mistake, "scaler step")
                 skipped = not _stepped

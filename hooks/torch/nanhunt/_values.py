@@ -183,6 +183,8 @@ class Values:
     def _host(self, t: torch.Tensor) -> int:
         if t.device.type == "meta":
             return 0
+        if not self.session.replaying:
+            self.session.note(f"what waiting costs: tensors on {t.device.type} are copied to the host to be read")
         with no_dispatch(), torch.no_grad():  # no row, no mode of the program's
             copy = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
             copy.copy_(t)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
           level: str | None = None, every: int | None = None, keep: int | None = None, door: str | None = None,
-          captures: bool | None = None, max_trace_mb: int | None = None) -> Watch:
+          captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
     model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
@@ -39,7 +39,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     level       "sentinel" (default): a check of every step, and a step that went bad computed again, op by op.
                 "sampled": statistics of modules every `every` (100) steps too, the last `keep` (16) written on a trip.
                 "ops": every operation of every step.
-    door        how gradients are read before an optimizer uses them: "auto", "sync" or "late".
+    door        on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "late" never waits, and
+                judges a step while the next one runs, with a shadow copy of parameters and optimizer state. "auto": as
+                a GradScaler reads them, else late if the copy fits, else sync. On the CPU all are one.
+    shadow_mb   bounds that copy; without it, a quarter of the GPU's memory that is free.
     captures    keep what the failing operation read in the run folder.
     max_trace_mb  bounds the trace (1024).
 
@@ -51,7 +54,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     _check_scaler(scaler)
     given: dict[str, Any] = {
         "out": None if out is None else os.fspath(out), "level": level, "every": every, "keep": keep, "door": door,
-        "captures": captures, "max_trace_mb": max_trace_mb}
+        "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
     session = _session.current
@@ -116,7 +119,7 @@ class Watch:
         session = self._session
         if session.recorder is None or session.dead:
             return
-        for part in (session.tell_notes, session.recorder.flush):
+        for part in (session.settle, session.tell_notes, session.recorder.flush):
             try:
                 part()
             except Exception as error:
@@ -222,7 +225,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name, words in (("level", LEVELS), ("door", DOORS)):
         if name in given and given[name] not in words:
             raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
-    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 4)):
+    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 4), ("shadow_mb", 0)):
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")

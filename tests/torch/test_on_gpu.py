@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Doors on a real GPU: what test_device_doors.py holds to account without one. Skipped where there is none."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nanhunt._away import read_now
+from nanhunt._session import Options, Session
+from planted import blow_up, nan_batch, overflow
+from sentinel_runs import net, run_once
+from torch import nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this PyTorch finds no CUDA device")
+
+CUDA = "cuda"
+CASES = {
+    "fp16 overflow": (overflow, {}, {"bad": ()}),
+    "fp16 overflow, unscaled and clipped": (
+        overflow, {"unscale": True, "clip": True}, {"unscale": True, "clip": True, "bad": ()}),
+    "fp16 overflow, fused": (overflow, {"fused": True}, {"fused": True, "bad": ()}),
+    "learning rate": (blow_up, {}, {"lr": 1e-2}),
+    "batch with a NaN": (nan_batch, {}, {"bad": ()}),
+    "batch with a NaN, normalised": (
+        nan_batch, {"extra": (lambda: nn.BatchNorm1d(8), lambda: nn.Dropout(0.2))},
+        {"extra": (lambda: nn.BatchNorm1d(8),), "bad": ()}),
+}  # fmt: skip
+DOORS = ("auto", "late", "sync")
+
+
+def with_generator(build):
+    def make():
+        step, *things = build()
+        return step, *things, torch.cuda.get_rng_state
+
+    return make
+
+
+def watched_and_alone(build, tmp_path, steps=6, **options):
+    plain = run_once(with_generator(build), steps)
+    run = run_once(with_generator(build), steps, tmp_path / "gpu", **options)
+    assert run.digest == plain.digest, "the run was changed"
+    return run
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_on_a_gpu_gets_the_verdict_that_it_gets_on_the_cpu(tmp_path, library, case, door):
+    make, options, _ = CASES[case]
+    here = run_once(make(**options), 6, tmp_path / "cpu")
+    away = watched_and_alone(make(**options, device=CUDA), tmp_path, door=door)
+    # Later steps of a run that is broken differ between devices; where it broke and what the replay was do not.
+    assert [row[0] for row in away.health if row[1]] == [row[0] for row in here.health if row[1]], away.notes
+    assert away.results == here.results, (away.texts, away.notes)
+    keys = ("class", "severity", "step", "phase", "module")
+    assert away.report["verdict"]["status"] == here.report["verdict"]["status"]
+    assert {k: away.headline[k] for k in keys} == {k: here.headline[k] for k in keys}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("case", CASES)
+def test_its_twin_on_a_gpu_is_silent(tmp_path, library, case, door):
+    make, _, options = CASES[case]
+    away = watched_and_alone(make(**options, device=CUDA), tmp_path, door=door)
+    assert away.replays == [] and away.report["verdict"]["status"] == "clean", away.report["findings"]
+
+
+def resident(fused=False, stream=None):
+    """A loop that never waits for its device."""
+
+    def build():
+        model = net(nn.BatchNorm1d(8)).to(CUDA)
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+        x, y = torch.randn(8, 6, device=CUDA), torch.randint(0, 3, (8,), device=CUDA)
+
+        def step(i):
+            with torch.cuda.stream(stream):
+                opt.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_step_waits_at_door_late(tmp_path, library, fused):
+    def strict(build):
+        def make():
+            step, *things = build()
+
+            def step_of(i):
+                if i >= 2:  # state comes, calls are learnt
+                    torch.cuda.set_sync_debug_mode("error")
+                try:
+                    step(i)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+
+            return step_of, *things
+
+        return make
+
+    # What waits inside nanhunt raises there, and run_once fails for it.
+    away = watched_and_alone(strict(resident(fused)), tmp_path, steps=20, door="late")
+    assert [row[0] for row in away.health] == list(range(20))
+    assert not any(note.startswith(("waits", "errors", "readings")) for note in away.notes), away.notes
+
+
+def test_a_run_on_a_stream_of_its_own(tmp_path, library):
+    away = watched_and_alone(resident(stream=torch.cuda.Stream()), tmp_path, steps=8, wanted=(3,), door="late")
+    assert away.results == [(3, "reproduced")] and len(away.health) == 8, away.texts
+
+
+def test_memory_grows_by_no_more_than_was_told(tmp_path, library):
+    model = nn.Linear(1024, 1024).to(CUDA)
+
+    def build():
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        x = torch.randn(8, 1024, device=CUDA)
+
+        def step(i):
+            opt.zero_grad()
+            model(x).square().mean().backward()
+            opt.step()
+
+        return step, model, opt
+
+    def peak(**options):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        notes = run_once(build, 8, **options).notes
+        return torch.cuda.max_memory_allocated() - before, notes
+
+    alone, _ = peak()
+    watched, notes = peak(out=tmp_path / "run", door="late")
+    told = max(float(note.split(": ")[1].split(" MiB")[0]) for note in notes if note.startswith("what door=late costs"))
+    assert watched - alone <= (told + 2) * (1 << 20), (alone, watched, notes)
+
+
+def test_a_step_that_is_captured_into_a_graph_is_left_alone(tmp_path, library):
+    def build():
+        model = net().to(CUDA)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+        x, y = torch.randn(8, 6, device=CUDA), torch.randint(0, 3, (8,), device=CUDA)
+        graph = torch.cuda.CUDAGraph()
+
+        def train():
+            opt.zero_grad(set_to_none=False)
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+        def step(i):
+            if i < 3:
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    train()
+                torch.cuda.current_stream().wait_stream(side)
+            elif i == 3:
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    train()
+            else:
+                graph.replay()
+
+        return step, model
+
+    away = watched_and_alone(build, tmp_path, steps=8)
+    assert away.notes.get("steps that are captured into a CUDA graph", 0) >= 1, away.notes
+
+
+# What is read: a library's norms on this device against numbers that are known.
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_norms_and_finiteness_of_every_format(tmp_path, library, dtype):
+    top = min(torch.finfo(dtype).max, 60000.0)
+    tensors = {
+        "large": torch.full((5000,), top, dtype=dtype),  # its 2-norm leaves fp16
+        "nan": torch.tensor([1.0, math.nan, 2.0], dtype=dtype),
+        "inf": torch.tensor([1.0, -math.inf], dtype=dtype),
+        "nan and inf": torch.tensor([math.inf, math.nan], dtype=dtype),
+        "small": torch.full((7,), torch.finfo(dtype).tiny, dtype=dtype),
+        "empty": torch.empty(0, dtype=dtype),
+        "one": torch.tensor(3.0, dtype=dtype),
+        "slice": torch.arange(40, dtype=dtype).view(5, 8)[:, 1:7],
+        "last": torch.cat([torch.zeros(70001), torch.tensor([math.nan])]).to(dtype),
+    }
+    session = Session(Options(out=str(tmp_path / "run")))
+    found = {r.name: r for r in read_now(session, [(name, t.to(CUDA)) for name, t in tensors.items()])}
+    assert [name for name, r in found.items() if r.bad] == ["nan", "inf", "nan and inf", "last"]
+    assert math.isnan(found["nan"].norm) and found["inf"].norm == math.inf
+    for name in ("large", "one", "slice"):
+        wide = tensors[name].double()
+        assert found[name].amax == float(wide.abs().max())
+        assert found[name].norm == pytest.approx(float(wide.norm()), rel=1e-4)
+    assert found["small"].amax == torch.finfo(dtype).tiny and found["empty"].amax == 0
