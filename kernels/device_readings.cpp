@@ -3,6 +3,7 @@
 #include "kernels/device_readings.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -78,26 +79,31 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
   return true;
 }
 
-DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level) noexcept {
-  counts_.tensors += tensors.size();
+DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
+                                               const FindingsCall* findings, std::size_t of,
+                                               const UpdatesCall* updates) noexcept {
+  const std::size_t slots = tensors.size() + (findings == nullptr ? 0 : 1) + (updates == nullptr ? 0 : 1);
+  counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
     if (failed_) {
-      lose(tensors.size(), "the device failed");
+      lose(slots, "the device failed");
       return 0;
     }
-    if (!make_room(tensors.size())) {
-      lose(tensors.size(), "there was no room for more results under way");
+    if (!make_room(slots)) {
+      lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums));
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, of, updates);
   } catch (...) {  // no memory
-    counts_.lost += tensors.size();
+    counts_.lost += slots;
     return 0;
   }
 }
 
-DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level) {
+DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
+                                                   const FindingsCall* findings, std::size_t of,
+                                                   const UpdatesCall* updates) {
   const std::uint64_t begin = head_;
   std::uint64_t at = begin;      // where the next tensor's result goes
   std::uint64_t launched = begin;
@@ -120,14 +126,14 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
       items = 0;
     }
     items += more;
-    slot(at) = {static_cast<std::uint32_t>(i), false, 1};
+    slot(at) = {static_cast<std::uint32_t>(i), false, Slot::Holds::kStats, 1};
     gathered_.push_back({tensor.data, count, tensor.dtype, 0});
     ++at;
   }
   launch_gathered(level, launched);
   for (const std::uint32_t i : others_) {
     Slot& mine = slot(at);
-    mine = {i, false, 1};
+    mine = {i, false, Slot::Holds::kStats, 1};
     const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
     const Status status = view ? port_->launch(*view, level, at % slots_.size()) : view.status();
     if (view) ++counts_.launches;
@@ -135,9 +141,35 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     if (!status) lose(1, status.message());
     ++at;
   }
+  if (findings != nullptr) launch_findings(*findings, begin, of, at++);
+  if (updates != nullptr) launch_updates(*updates, at++);
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
+}
+
+// The statistics of tensor `of` of the call lie somewhere between `begin` and `at`.
+void DeviceReadings::launch_findings(const FindingsCall& call, std::uint64_t begin, std::size_t of, std::uint64_t at) {
+  Slot& mine = slot(at);
+  mine = {0, false, Slot::Holds::kFindings, 1};
+  std::uint64_t its = begin;
+  while (its < at && slot(its).index != of) ++its;
+  Status status(StatusCode::kUnsupported, "what the output holds is not known");
+  if (its < at && slot(its).launched) {
+    status = port_->launch(call, its % slots_.size(), at % slots_.size());
+    counts_.launches += 3;
+  }
+  mine.launched = status.is_ok();
+  if (!status) lose(1, status.message());
+}
+
+void DeviceReadings::launch_updates(const UpdatesCall& call, std::uint64_t at) {
+  Slot& mine = slot(at);
+  mine = {0, false, Slot::Holds::kUpdates, 1};
+  const Status status = port_->launch(call, at % slots_.size());
+  ++counts_.launches;
+  mine.launched = status.is_ok();
+  if (!status) lose(1, status.message());
 }
 
 void DeviceReadings::launch_gathered(StatsLevel level, std::uint64_t first) {
@@ -198,12 +230,22 @@ DeviceReadings::Entry* DeviceReadings::find(Ticket ticket) {
   return entry.done ? nullptr : &entry;
 }
 
-ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<TensorStats>> out) {
+ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<TensorStats>> out,
+                                    Besides* besides) {
   for (auto& one : out) one.reset();
+  if (besides != nullptr) *besides = {};
   for (std::uint64_t position = entry.begin; position < entry.end; ++position) {
     const Slot& mine = slot(position);
+    const DeviceStatsRecord* record = port_->records() + position % slots_.size();
+    if (mine.holds != Slot::Holds::kStats) {
+      if (!mine.launched || besides == nullptr) continue;
+      const auto copy = [&](auto& found) { std::memcpy(static_cast<void*>(&found), record, sizeof found); };
+      mine.holds == Slot::Holds::kFindings ? copy(besides->findings.emplace()) : copy(besides->updates.emplace());
+      ++counts_.delivered;
+      continue;
+    }
     if (!mine.launched || mine.index >= out.size()) continue;
-    out[mine.index] = stats_of_record(port_->records()[position % slots_.size()], nullptr, mine.repeats);
+    out[mine.index] = stats_of_record(*record, nullptr, mine.repeats);
     ++counts_.delivered;
   }
   entry.done = true;
@@ -211,19 +253,21 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
   return ReadingsState::kReady;
 }
 
-ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept {
+ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<TensorStats>> out,
+                                   Besides* besides) noexcept {
   try {
     Entry* entry = find(ticket);
     if (entry == nullptr) return ReadingsState::kLost;
     if (entry->end > arrived_) look_for_arrivals();
     if (entry->done) return ReadingsState::kLost;  // by a failure
-    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out);
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
   } catch (...) {
     return ReadingsState::kPending;
   }
 }
 
-ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept {
+ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<TensorStats>> out,
+                                   Besides* besides) noexcept {
   try {
     Entry* entry = find(ticket);
     if (entry == nullptr) return ReadingsState::kLost;
@@ -246,7 +290,7 @@ ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<Tensor
       break;
     }
     if (entry->done) return ReadingsState::kLost;
-    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out);
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
   } catch (...) {
     return ReadingsState::kPending;
   }

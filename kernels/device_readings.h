@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device_findings.h"
 #include "kernels/device_stats.h"
 #include "nanhunt/status.h"
 #include "nanhunt/tensor_stats.h"
@@ -36,6 +37,9 @@ class ReadingsPort {
   // One launch; records go to slots `first`, first + 1, ... At most kTensorsInParameters.
   virtual Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) = 0;
   virtual Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) = 0;
+  // What elements say of an op: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings in slot `slot`.
+  virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) = 0;
+  virtual Status launch(const UpdatesCall& call, std::size_t slot) = 0;  // leaves DeviceUpdates
   // To the host's own slots, behind what was launched so far.
   virtual Status copy(std::size_t first, std::size_t count) = 0;
   // Mark number `which` (below ReadingsOptions::copies) is reached when the stream has done all it was asked so far.
@@ -62,6 +66,12 @@ enum class ReadingsState : std::uint8_t {
   kLost,     // will not come, or was fetched before
 };
 
+// What was asked for besides statistics, as far as it came.
+struct Besides {
+  std::optional<DeviceFindings> findings;
+  std::optional<DeviceUpdates> updates;
+};
+
 // One thread's. Nothing here throws, and nothing but wait() waits.
 class DeviceReadings {
  public:
@@ -74,15 +84,19 @@ class DeviceReadings {
   // Reads these tensors where the stream is now: in one launch where they have no gaps and are at most
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
-  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level) noexcept;
+  // `findings`: of the op that made tensor `of`, in three launches more; `updates`: in one more.
+  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, const FindingsCall* findings = nullptr,
+                 std::size_t of = 0, const UpdatesCall* updates = nullptr) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
 
   // A ticket is fetched once. `out` has a place for each tensor; one that could not be read stays empty (and is lost).
-  ReadingsState poll(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept;
+  ReadingsState poll(Ticket ticket, std::span<std::optional<TensorStats>> out,
+                     Besides* besides = nullptr) noexcept;
   // Hands over and waits where it has to. Counted.
-  ReadingsState wait(Ticket ticket, std::span<std::optional<TensorStats>> out) noexcept;
+  ReadingsState wait(Ticket ticket, std::span<std::optional<TensorStats>> out,
+                     Besides* besides = nullptr) noexcept;
   void drop(Ticket ticket) noexcept;
 
   const ReadingsCounts& counts() const { return counts_; }
@@ -95,11 +109,16 @@ class DeviceReadings {
   };
   struct Slot {
     std::uint32_t index = 0;    // of the tensor in its call
+    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates };
     bool launched = false;
+    Holds holds = Holds::kStats;
     std::int64_t repeats = 1;
   };
 
-  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level);
+  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, const FindingsCall* findings, std::size_t of,
+                     const UpdatesCall* updates);
+  void launch_findings(const FindingsCall& call, std::uint64_t begin, std::size_t of, std::uint64_t at);
+  void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(StatsLevel level, std::uint64_t first);
   bool make_room(std::uint64_t slots);
   void advance_tail();
@@ -107,7 +126,7 @@ class DeviceReadings {
   void look_for_arrivals();
   void fail(const Status& status);
   void lose(std::uint64_t tensors, const std::string& why);
-  ReadingsState fetch(Entry& entry, std::span<std::optional<TensorStats>> out);
+  ReadingsState fetch(Entry& entry, std::span<std::optional<TensorStats>> out, Besides* besides);
   Slot& slot(std::uint64_t position) { return slots_[position % slots_.size()]; }
 
   std::unique_ptr<ReadingsPort> port_;

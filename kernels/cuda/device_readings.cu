@@ -4,8 +4,10 @@
 
 #include <cuda_runtime.h>
 
+#include <exception>
 #include <utility>
 
+#include "kernels/cuda/device_findings.h"
 #include "kernels/cuda/device_guard.h"
 
 namespace nanhunt::kernels::cuda {
@@ -54,6 +56,20 @@ class CudaReadings final : public ReadingsPort {
   }
   Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) override {
     return stats_->enqueue(view, 0, level, {records_ + slot, nullptr, nullptr}, stream_);
+  }
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
+    const DeviceGuard guard(device_);
+    try {
+      launch_findings(call, records_ + of, reinterpret_cast<DeviceFindings*>(records_ + slot), stream_);
+    } catch (const std::exception& e) {
+      return {StatusCode::kUnsupported, e.what()};
+    }
+    return Status::ok();
+  }
+  Status launch(const UpdatesCall& call, std::size_t slot) override {
+    const DeviceGuard guard(device_);
+    return status_of(launch_updates(call, reinterpret_cast<DeviceUpdates*>(records_ + slot), stream_),
+                     "updates could not be looked at");
   }
   Status copy(std::size_t first, std::size_t count) override {
     const DeviceGuard guard(device_);

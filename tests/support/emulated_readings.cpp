@@ -2,9 +2,12 @@
 // Readings of the emulated device: the statistics kernels of kernels/cuda in an emulated grid, their results as late as the
 // test says.
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
+#include "kernels/cuda/finding_kernels.h"
 #include "kernels/cuda/tensor_stats_kernel.h"
+#include "kernels/cuda/update_kernels.h"
 #include "tests/support/emulated_device.h"
 #include "tests/support/emulated_grid.h"
 
@@ -45,6 +48,36 @@ class EmulatedReadings final : public ReadingsPort {
     here.data = address(reinterpret_cast<const void*>(view.data));
     const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
     return run(table_of(here, 0), items, level, slot, 1);
+  }
+
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
+    device_.launches += 3;
+    FindingsCall here = call;
+    here.out.data = const_cast<void*>(EmulatedDevice::on_host(call.out.data));
+    for (int k = 0; k < call.inputs; ++k) {
+      if (!call.in[k].is_number) here.in[k].data = const_cast<void*>(EmulatedDevice::on_host(call.in[k].data));
+    }
+    // A device's memory has no types.
+    DeviceFindings found;
+    FindingsBegin{&found}(0);
+    const FindingsScan scan{here, &records_.at(of), &found};
+    const bool backwards = device_.order == Order::kBackwards;
+    for (std::int64_t i = 0; i < scan.count(); ++i) scan(backwards ? scan.count() - 1 - i : i);
+    FindingsEnd{here, &found}(0);
+    std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
+    return Status::ok();
+  }
+
+  Status launch(const UpdatesCall& call, std::size_t slot) override {
+    ++device_.launches;
+    UpdatesCall here = call;
+    for (DeviceArray* array : {&here.self, &here.a, &here.b}) {
+      if (array->data != nullptr) array->data = const_cast<void*>(EmulatedDevice::on_host(array->data));
+    }
+    DeviceUpdates found;
+    run_grid(LostUpdatesKernel{here, &found}, {0}, LostUpdatesKernel::kThreads, device_.order == Order::kBackwards);
+    std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
+    return Status::ok();
   }
 
   Status copy(std::size_t first, std::size_t count) override {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Findings of an op (finding_kernels.h) as launches. For .cu files.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device_findings.h"
+
+namespace nanhunt::kernels::cuda {
+
+// Throws std::runtime_error where a launch fails.
+void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found, cudaStream_t stream);
+cudaError_t launch_updates(const UpdatesCall& call, DeviceUpdates* found, cudaStream_t stream);
+
+}  // namespace nanhunt::kernels::cuda
