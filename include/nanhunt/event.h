@@ -44,7 +44,14 @@ struct ValueView {
   std::uint64_t storage = 0;    // storage generation: unique per allocation, never reused; 0: unknown
   std::uint32_t version = 0;    // grows by 1 with each in-place write to the storage
   std::int64_t offset = 0;      // in elements from the start of the storage
+  // Not 0, with tensor.data nullptr: the host cannot read the contents, but their statistics come later, to
+  // Recorder::on_late_stats() under this number. Ignored where the recorder knows the contents already.
+  std::uint64_t late = 0;
 };
+
+// In place of a number: the contents are readable somewhere, nothing will be told of them, for they are those of a value
+// that the recorder knows (Recorder::wants_stats() said no).
+inline constexpr std::uint64_t kLateAsKnown = ~std::uint64_t{0};
 
 struct OpInput {
   std::string_view slot;  // argument name as the dispatcher has it: "self", "other", "mat1"
@@ -74,6 +81,37 @@ struct OpEvent {
   std::span<const OpInput> inputs;
   std::span<const OpOutput> outputs;
   std::span<const OpScalar> scalars;
+  // Not 0: what only those can say who read its elements comes later, to Recorder::on_late_findings() under this number.
+  std::uint64_t late = 0;
+};
+
+// What only those can say of an op who read its elements where the host cannot: it comes as late as the statistics do.
+// The recorder keeps of it what its own rules ask for (src/record/README.md).
+struct LateOperand {
+  std::size_t input = 0;  // index among the op's inputs
+  std::int64_t flat_index = -1;
+  double number = 0;
+};
+struct LateElement {
+  std::size_t output = 0;        // index among the op's outputs
+  bool nan = false;              // its first NaN; false: its first infinity
+  std::int64_t flat_index = -1;  // row-major
+  double number = 0;
+  std::span<const LateOperand> operands = {};
+};
+struct LateHistogram {
+  bool of_output = false;
+  std::size_t index = 0;  // among the op's outputs, or inputs
+  std::int32_t min_exponent = 0;
+  std::span<const std::int64_t> bins = {};
+};
+struct LateFindings {
+  std::span<const LateElement> elements = {};
+  std::span<const LateHistogram> histograms = {};
+  std::int64_t flushed = -1;    // of the first output: stored as 0 although the exact result is not; -1: not taken
+  std::int64_t updates = -1;    // of an optimizer's op: elements that it meant to change; -1: not taken
+  std::int64_t lost_updates = 0;
+  double lost_update_share = 0;
 };
 
 // The part a value plays. The first five are sinks (design section 2). Written to traces: never renumber.

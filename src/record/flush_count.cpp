@@ -213,11 +213,11 @@ std::int64_t count_elements(const std::vector<Factor>& factors, const TensorView
 
 }  // namespace
 
-std::int64_t count_flushed(FlushRule rule, std::span<const FlushInput> inputs, std::span<const OpScalar> scalars,
-                           const TensorView& output, const TensorStats& output_stats) {
-  if (rule == FlushRule::kNotMeasured || output_stats.level < StatsLevel::kCounts || !is_floating(output.dtype))
+namespace {
+
+std::int64_t settle(const Question& q, FlushRule rule, DType output_dtype, const TensorStats& output_stats) {
+  if (rule == FlushRule::kNotMeasured || output_stats.level < StatsLevel::kCounts || !is_floating(output_dtype))
     return -1;
-  const Question q = ask(rule, inputs, scalars);
   if (!q.measurable) return -1;
   if (output_stats.zero == 0 || q.exact_zero) return 0;
 
@@ -233,7 +233,32 @@ std::int64_t count_flushed(FlushRule rule, std::span<const FlushInput> inputs, s
       return flushed >= 0 ? flushed : -1;
     }
   }
-  return count_elements(q.factors, output);
+  return kNeedsElements;
+}
+
+}  // namespace
+
+std::int64_t settle_flushed(FlushRule rule, std::span<const FlushInput> inputs, std::span<const OpScalar> scalars,
+                            DType output_dtype, const TensorStats& output_stats) {
+  return settle(ask(rule, inputs, scalars), rule, output_dtype, output_stats);
+}
+
+std::vector<FlushFactor> flush_factors(FlushRule rule, std::span<const FlushInput> inputs,
+                                       std::span<const OpScalar> scalars) {
+  const Question q = ask(rule, inputs, scalars);
+  std::vector<FlushFactor> factors;
+  if (!q.measurable || q.exact_zero) return factors;
+  for (const Factor& f : q.factors) {
+    factors.push_back({static_cast<std::size_t>(f.input - inputs.data()), f.must == Must::kBeNonZero});
+  }
+  return factors;
+}
+
+std::int64_t count_flushed(FlushRule rule, std::span<const FlushInput> inputs, std::span<const OpScalar> scalars,
+                           const TensorView& output, const TensorStats& output_stats) {
+  const Question q = ask(rule, inputs, scalars);
+  const std::int64_t settled = settle(q, rule, output.dtype, output_stats);
+  return settled == kNeedsElements ? count_elements(q.factors, output) : settled;
 }
 
 }  // namespace nanhunt::record

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cuda/update_kernels.h"
 #include "src/core/op_name.h"
 
 namespace nanhunt::record {
@@ -30,7 +31,7 @@ void narrow(DType dtype, const float* from, std::uint16_t* to, std::int64_t coun
 // What is needed of an op: its output and operands without gaps, all of one size.
 class Call {
  public:
-  explicit Call(const OpEvent& event) : event_(event) {}
+  explicit Call(const OpEvent& event, bool readable = true) : event_(event), readable_(readable) {}
 
   const TensorView* self() const {
     if (event_.phase != Phase::kOptimizer || event_.outputs.empty()) return nullptr;
@@ -64,10 +65,11 @@ class Call {
   }
 
  private:
-  static bool is_plain(const TensorView& view) {
-    return view.data != nullptr && view.sizes.size() == view.strides.size() && view.is_contiguous();
+  bool is_plain(const TensorView& view) const {
+    return (view.data != nullptr) == readable_ && view.sizes.size() == view.strides.size() && view.is_contiguous();
   }
   const OpEvent& event_;
+  const bool readable_;
 };
 
 void read(const TensorView& view, std::int64_t start, std::int64_t count, float* out) {
@@ -78,97 +80,87 @@ void read(const TensorView& view, std::int64_t start, std::int64_t count, float*
   }
 }
 
-// self becomes round(self * keep + change), with change computed in fp32 from up to three operands.
+using kernels::UpdateKind;
+
 struct Update {
-  enum class Kind : std::uint8_t { kScaled, kQuotient, kDecay, kSgd, kAdam };
-  Kind kind = Kind::kScaled;
-  const TensorView *a = nullptr, *b = nullptr, *c = nullptr;
-  float keep = 1, factor = 1, momentum = 0;
-  float correction = 1, eps = 0;  // adam
-  float slack = 0;
-  double smallest_square = 0;     // adam: below it a stored second moment says too little
+  kernels::UpdateFormula formula;
+  const TensorView *a = nullptr, *b = nullptr;
 };
 
 std::optional<Update> update_of(const Call& call, std::string_view op) {
   Update u;
+  kernels::UpdateFormula& f = u.formula;
   if (op == "add_" || op == "sub_") {
     const auto alpha = static_cast<float>(call.scalar("alpha", 1));
-    u.factor = op == "sub_" ? -alpha : alpha;
+    f.factor = op == "sub_" ? -alpha : alpha;
     u.a = call.operand("other");
     return u.a != nullptr ? std::optional(u) : std::nullopt;
   }
   if (op == "addcdiv_") {
-    u.kind = Update::Kind::kQuotient;
-    u.factor = static_cast<float>(call.scalar("value", 1));
+    f.kind = UpdateKind::kQuotient;
+    f.factor = static_cast<float>(call.scalar("value", 1));
     u.a = call.operand("tensor1");
     u.b = call.operand("tensor2");
     return u.a != nullptr && u.b != nullptr ? std::optional(u) : std::nullopt;
   }
   if (op == "mul_") {
-    u.kind = Update::Kind::kDecay;
-    u.keep = static_cast<float>(call.scalar("other", 1));
+    f.kind = UpdateKind::kDecay;
+    f.keep = static_cast<float>(call.scalar("other", 1));
     return call.has_scalar("other") ? std::optional(u) : std::nullopt;
   }
-  u.slack = kFusedSlack;
+  f.slack = kFusedSlack;
   const double lr = call.scalar("lr", 0), decay = call.scalar("weight_decay", 0);
   if (op == "_fused_sgd_") {
-    u.kind = Update::Kind::kSgd;
+    f.kind = UpdateKind::kSgd;
     u.a = call.operand("grad");
-    u.momentum = static_cast<float>(call.scalar("momentum", 0));
-    u.b = u.momentum == 0 ? u.a : call.operand("momentum_buffer");
-    u.factor = static_cast<float>(-lr);
+    f.momentum = static_cast<float>(call.scalar("momentum", 0));
+    u.b = f.momentum == 0 ? u.a : call.operand("momentum_buffer");
+    f.factor = static_cast<float>(-lr);
     // The decay is in the buffer, where there is one.
-    if (u.momentum == 0) u.keep = static_cast<float>(1 - lr * decay);
+    if (f.momentum == 0) f.keep = static_cast<float>(1 - lr * decay);
     return u.a != nullptr && u.b != nullptr ? std::optional(u) : std::nullopt;
   }
   if (op == "_fused_adam_" || op == "_fused_adamw_") {
-    u.kind = Update::Kind::kAdam;
+    f.kind = UpdateKind::kAdam;
     u.a = call.operand("exp_avg");
     u.b = call.operand("exp_avg_sq");
-    u.c = call.operand("grad");
     const double step = call.scalar("step", 0);
-    if (u.a == nullptr || u.b == nullptr || u.c == nullptr || !(step >= 1)) return std::nullopt;
-    u.factor = static_cast<float>(-lr / (1 - std::pow(call.scalar("beta1", 0.9), step)));
-    u.correction = static_cast<float>(std::sqrt(1 - std::pow(call.scalar("beta2", 0.999), step)));
-    u.eps = static_cast<float>(call.scalar("eps", 0));
-    if (op == "_fused_adamw_") u.keep = static_cast<float>(1 - lr * decay);
-    u.smallest_square = is_16_bit(u.b->dtype) ? format_limits(u.b->dtype).min_normal : 0;
+    if (u.a == nullptr || u.b == nullptr || call.operand("grad") == nullptr || !(step >= 1)) return std::nullopt;
+    f.factor = static_cast<float>(-lr / (1 - std::pow(call.scalar("beta1", 0.9), step)));
+    f.correction = static_cast<float>(std::sqrt(1 - std::pow(call.scalar("beta2", 0.999), step)));
+    f.eps = static_cast<float>(call.scalar("eps", 0));
+    if (op == "_fused_adamw_") f.keep = static_cast<float>(1 - lr * decay);
+    f.smallest_square = is_16_bit(u.b->dtype) ? format_limits(u.b->dtype).min_normal : 0;
     return u;
   }
   return std::nullopt;
 }
 
 // The change of each element but for `keep`. false where it is not known.
+template <UpdateKind kKind>
 void compute_changes(const Update& u, std::int64_t start, std::int64_t count, float* change, bool* known) {
-  Floats a, b;
-  std::fill_n(known, count, true);
+  kernels::UpdateFormula f = u.formula;
+  f.kind = kKind;  // known to the compiler, so that the loop has no branch
+  Floats a{}, b{};
   if (u.a != nullptr) read(*u.a, start, count, a);
   if (u.b != nullptr) read(*u.b, start, count, b);
-  switch (u.kind) {
-    case Update::Kind::kScaled:
-      for (std::int64_t i = 0; i < count; ++i) change[i] = u.factor * a[i];
-      return;
-    case Update::Kind::kQuotient:
-      for (std::int64_t i = 0; i < count; ++i) change[i] = u.factor * a[i] / b[i];
-      return;
-    case Update::Kind::kDecay:
-      std::fill_n(change, count, 0.0f);
-      return;
-    case Update::Kind::kSgd:
-      // With a buffer it may be Nesterov's, which is larger where both point the same way: nothing is taken for lost
-      // that could have been moved by either.
-      for (std::int64_t i = 0; i < count; ++i) {
-        const float nesterov = a[i] + u.momentum * b[i];
-        const float most = u.momentum != 0 && std::fabs(nesterov) > std::fabs(b[i]) ? nesterov : b[i];
-        change[i] = u.factor * most;
-      }
-      return;
-    case Update::Kind::kAdam:
-      for (std::int64_t i = 0; i < count; ++i) {
-        change[i] = u.factor * a[i] / (std::sqrt(b[i]) / u.correction + u.eps);
-        known[i] = static_cast<double>(b[i]) >= u.smallest_square;
-      }
-      return;
+  for (std::int64_t i = 0; i < count; ++i) {
+    change[i] = kernels::cuda::update_change(f, a[i], b[i]);
+    known[i] = kernels::cuda::change_is_known(f, b[i]);
+  }
+}
+void compute_changes(const Update& u, std::int64_t start, std::int64_t count, float* change, bool* known) {
+  switch (u.formula.kind) {
+    case UpdateKind::kScaled:
+      return compute_changes<UpdateKind::kScaled>(u, start, count, change, known);
+    case UpdateKind::kQuotient:
+      return compute_changes<UpdateKind::kQuotient>(u, start, count, change, known);
+    case UpdateKind::kDecay:
+      return compute_changes<UpdateKind::kDecay>(u, start, count, change, known);
+    case UpdateKind::kSgd:
+      return compute_changes<UpdateKind::kSgd>(u, start, count, change, known);
+    case UpdateKind::kAdam:
+      return compute_changes<UpdateKind::kAdam>(u, start, count, change, known);
   }
 }
 
@@ -212,6 +204,15 @@ class Judge {
 
 }  // namespace
 
+std::optional<LateUpdate> late_update(const OpEvent& event) {
+  const Call call(event, /*readable=*/false);
+  const TensorView* self = call.self();
+  if (self == nullptr) return std::nullopt;
+  const std::optional<Update> update = update_of(call, element_op_name(event.op));
+  if (!update) return std::nullopt;
+  return LateUpdate{update->formula, self, update->a, update->b};
+}
+
 std::optional<LostUpdates> count_lost_updates(const OpEvent& event) {
   const Call call(event);
   const TensorView* self = call.self();
@@ -229,14 +230,14 @@ std::optional<LostUpdates> count_lost_updates(const OpEvent& event) {
     Judge judge(self->dtype, static_cast<const std::uint16_t*>(self->data) + start, count);
     compute_changes(*update, start, count, change, known);
     std::fill_n(unchanged, count, true);
-    judge.judge(update->keep, change, 1 - update->slack, unchanged);
-    if (update->slack != 0) judge.judge(update->keep, change, 1 + update->slack, unchanged);
+    judge.judge(update->formula.keep, change, 1 - update->formula.slack, unchanged);
+    if (update->formula.slack != 0) judge.judge(update->formula.keep, change, 1 + update->formula.slack, unchanged);
     for (std::int64_t i = 0; i < count; ++i) {
       const float x = judge.x()[i];
-      const bool decays = update->kind == Update::Kind::kDecay;
+      const bool decays = update->formula.kind == UpdateKind::kDecay;
       // Weight decay alone is no update that was learnt.
       if (!std::isfinite(x) || !std::isfinite(change[i]) || (!decays && change[i] == 0)) continue;
-      const double kept = static_cast<double>(x) * (static_cast<double>(update->keep) - 1);
+      const double kept = static_cast<double>(x) * (static_cast<double>(update->formula.keep) - 1);
       const double size = std::fabs(static_cast<double>(change[i]) + kept);
       if (size == 0) continue;
       ++found.updates;

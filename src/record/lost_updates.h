@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/device_findings.h"
 #include "nanhunt/event.h"
 
 namespace nanhunt::record {
@@ -26,5 +27,12 @@ struct LostUpdates {
 // sub_, addcdiv_, mul_ by a number, or a fused SGD, Adam or AdamW. nullopt: another op, or operands that were not read,
 // have gaps or broadcast. Of a fused op the change is computed from the state as stored, and is known to 2 %.
 std::optional<LostUpdates> count_lost_updates(const OpEvent& event);
+// Of an op whose output and operands the host cannot read: what there is to count for whoever can. The views are the
+// event's; nullptr: not used.
+struct LateUpdate {
+  kernels::UpdateFormula formula;
+  const TensorView *self = nullptr, *a = nullptr, *b = nullptr;
+};
+std::optional<LateUpdate> late_update(const OpEvent& event);
 
 }  // namespace nanhunt::record

@@ -22,10 +22,13 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
+  std::size_t waiting;
   std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
       changed, probes, captures, notes, collectives, kernels;
+  explicit Checkpoint(const PendingRows& rows) : Checkpoint(rows.batch) { waiting = rows.waiting; }
   explicit Checkpoint(const RecordBatch& b)
-      : values(b.values.size()),
+      : waiting(0),
+        values(b.values.size()),
         ops(b.ops.size()),
         inputs(b.inputs.size()),
         outputs(b.outputs.size()),
@@ -50,7 +53,10 @@ struct RowBuilder::Checkpoint {
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
 class RowBuilder::Rollback {
  public:
-  explicit Rollback(RowBuilder& builder) : builder_(builder), before_(builder.rows_.batch) {}
+  explicit Rollback(RowBuilder& builder) : builder_(builder), before_(builder.rows_) {
+    builder.event_late_.clear();
+    builder.event_numbers_.clear();
+  }
   ~Rollback() {
     if (done_) return;
     PendingRows& rows = builder_.rows_;
@@ -58,7 +64,11 @@ class RowBuilder::Rollback {
     for (std::size_t i = before_.values; i < b.values.size(); ++i) {
       ValueInfo* info = builder_.table_.find_id(b.values[i].storage, b.values[i].id);
       if (info != nullptr) info->row_batch = 0;
+      const auto late = builder_.late_.values.find(b.values[i].id);
+      if (late != builder_.late_.values.end()) late->second.batch = 0;
     }
+    builder_.take_late_back();
+    rows.waiting = before_.waiting;
     cut(b.values, before_.values);
     cut(b.ops, before_.ops);
     cut(b.inputs, before_.inputs);
@@ -107,6 +117,7 @@ RowBuilder::RowBuilder(const RowBuilderOptions& options)
 void RowBuilder::write_row(ValueInfo& info) {
   rows_.batch.values.push_back(info.record);
   info.row_batch = rows_.number;
+  if (info.is_late) place_late_row(info);
 }
 
 void RowBuilder::write_again_if_dropped(ValueInfo& info) {
@@ -147,8 +158,11 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
     record.base = base->record.id;
     write_again_if_dropped(*base);
   }
+  const bool late = !readable && view.late != 0 && !use.old_contents;
+  const ValueInfo* same_key = late ? table_.find(view.storage, view.version, view.offset, layout) : nullptr;
   ValueInfo& info = table_.add(std::move(record), view.tensor.dtype, /*row_batch=*/0);
   ++next_value_;
+  if (late) expect_late(info, view, base, same_key);
   info.checksum = checksum;
   info.has_checksum = checked;
   info.checked_after = use.after;
@@ -299,7 +313,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   op.call_site = numbers.call_site;
   op.compute_dtype = event.compute_dtype;
 
-  bool bad_in = false, bad_out = false;
+  bool bad_in = false, bad_out = false, late = event.late != 0;
   op.first_input = static_cast<std::uint32_t>(b.inputs.size());
   op.input_count = static_cast<std::uint32_t>(event.inputs.size());
   inputs_.clear();
@@ -308,6 +322,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     ValueInfo& info = look_up(in.value, numbers.input_layouts[i], {seq, seq, event.step, in.role == ArgRole::kOverwritten});
     inputs_.push_back(&info);
     bad_in = bad_in || info.is_bad();
+    late = late || info.is_late;
     b.inputs.push_back({info.record.id, numbers.input_slots[i], in.role});
   }
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
@@ -319,8 +334,10 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     ValueInfo& info = make_output(event, out, numbers.output_layouts[i], numbers.traits.flush, use);
     outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, numbers.output_slots[i], ArgRole::kRead});
+    late = late || info.is_late;
     if (!info.is_bad()) continue;
     bad_out = true;
+    if (late) continue;  // judged when all is known
     const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
     if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, out, info, birth, seq);
@@ -337,8 +354,16 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     b.scalars.push_back({strings_.intern(kLostShareScalar, b), updates->share});
     op.scalar_count += 3;
   }
+  const bool update_slots = late && late_update(event).has_value();
+  if (update_slots) {
+    for (const std::string_view name : {kUpdatesScalar, kLostUpdatesScalar, kLostShareScalar}) {
+      b.scalars.push_back({strings_.intern(name, b), 0});
+    }
+    op.scalar_count += 3;
+  }
   b.ops.push_back(op);
   rows_.op_is_essential.push_back(bad_in || bad_out ? 1 : 0);
+  if (late) add_late_op(event, numbers, seq, bad_out, update_slots);
   rollback.commit();
   finish_event();
   return bad_out;
@@ -362,6 +387,7 @@ void RowBuilder::add_mark(const MarkEvent& event, StringId path, LayoutId layout
   const bool bad = info.is_bad();
   rows_.batch.marks.push_back(mark);
   rows_.mark_is_essential.push_back(bad ? 1 : 0);
+  if (info.is_late) late_.values[mark.value].marks.emplace_back(rows_.number, rows_.batch.marks.size() - 1);
   rollback.commit();
   finish_event();
 }

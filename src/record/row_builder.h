@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "nanhunt/event.h"
 #include "nanhunt/trace.h"
 #include "src/record/flush_count.h"
 #include "src/record/interner.h"
+#include "src/record/late_rows.h"
 #include "src/record/op_table.h"
 #include "src/record/pending_rows.h"
 #include "src/record/value_table.h"
@@ -69,6 +71,24 @@ class RowBuilder {
   void add_kernel(const KernelEvent& event);
   void add_experiment(const ExperimentRecord& experiment);
   void add_drop(const Dropped& dropped);
+
+  // row_builder_late.cpp: statistics that come later. Rows that wait for them are held, with those after them.
+  bool wants_stats(const ValueView& view);
+  void late_stats(std::uint64_t number, const TensorStats& stats);
+  void late_findings(std::uint64_t number, const LateFindings& findings);
+  void late_lost(std::uint64_t number);
+  void end_late_step(std::uint32_t late_steps);  // what was told so many ends of steps ago is given up
+  void give_up_late(std::uint64_t since, std::uint64_t number);
+  void give_up_all_late() { give_up_late(~std::uint64_t{0}, ~std::uint64_t{0}); }
+  void note_not_taken(std::uint32_t step);  // rows of what was given up since the last ones
+  const LateRows& late() const { return late_; }
+  std::uint64_t take_late_anomalies() { return std::exchange(late_.anomalies, 0); }
+  bool must_hold() const { return rows_.waiting != 0 || !late_.held.empty(); }
+  void hold_rows(RecordBatch&& empty_batch);  // the rows at hand become the last held ones
+  HeldRows* ready_rows();                     // the first held ones, when nothing of theirs is still to come
+  Dropped thin_ready_rows();
+  void pop_ready_rows() noexcept;
+  Dropped drop_late() noexcept;  // forgets what is awaited; held values go, and all rows that name values
 
   PendingRows& rows() { return rows_; }
   const PendingRows& rows() const { return rows_; }
@@ -131,6 +151,22 @@ class RowBuilder {
   void add_histograms(const OpEvent& event, std::uint64_t seq);
   void add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq);
   void finish_event() noexcept;
+  // row_builder_late.cpp
+  bool shares_contents(const ValueView& view, LayoutId layout, const ValueInfo& known) const;
+  void expect_late(ValueInfo& info, const ValueView& view, const ValueInfo* base, const ValueInfo* same_key);
+  void place_late_row(const ValueInfo& info);
+  void add_late_op(const OpEvent& event, const OpNumbers& numbers, std::uint64_t seq, bool bad_out, bool has_update_slots);
+  void take_late_back() noexcept;  // of the event at hand
+  void trim_late() noexcept;
+  PendingRows* rows_numbered(std::uint64_t number);
+  void settle(ValueId id, const TensorStats* stats);  // nullptr: they do not come
+  void give_up_findings(LateOp& op) noexcept;
+  void judge_ops();
+  void judge(LateOp& op) noexcept;
+  Birth birth_of(const LateOp& op, const TensorStats& made) const;
+  void count_late_flushed(const LateOp& op, std::size_t index);
+  void add_late_evidence(const LateOp& op, std::size_t index, Birth birth, PendingRows& rows);
+  void add_late_histograms(const LateOp& op, PendingRows& rows);
 
   StatsLevel level_;
   std::uint32_t evidence_left_, histograms_left_;
@@ -147,6 +183,9 @@ class RowBuilder {
   std::vector<FlushInput> flush_inputs_;
   std::vector<StringId> names_;      // of numbers_of()
   std::vector<LayoutId> op_layouts_;
+  LateRows late_;
+  std::vector<ValueId> event_late_;           // values that the event at hand made late_ know
+  std::vector<std::uint64_t> event_numbers_;  // under which something of it comes
 };
 
 }  // namespace nanhunt::record

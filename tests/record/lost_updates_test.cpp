@@ -4,15 +4,49 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
+#include <utility>
 
+#include "kernels/cuda/update_kernels.h"
 #include "tests/record/support.h"
+#include "tests/support/emulated_grid.h"
 
 namespace nanhunt::record {
 namespace {
 
 using testing::TestTensor;
 
+// The kernel that looks where the host cannot read, run here over the same contents.
+void expect_the_same_of_a_device(OpEvent event, std::vector<OpInput> inputs, std::vector<OpOutput> outputs,
+                                 const std::optional<LostUpdates>& expected) {
+  std::map<const TensorView*, const void*> contents;
+  for (OpInput& in : inputs) contents[&in.value.tensor] = std::exchange(in.value.tensor.data, nullptr);
+  for (OpOutput& out : outputs) contents[&out.value.tensor] = std::exchange(out.value.tensor.data, nullptr);
+  event.inputs = inputs;
+  event.outputs = outputs;
+  const auto late = late_update(event);
+  // Without data on the host as well there is nothing to compare.
+  for (const TensorView* view : {late ? late->self : nullptr, late ? late->a : nullptr, late ? late->b : nullptr}) {
+    if (view != nullptr && contents.at(view) == nullptr) return;
+  }
+  ASSERT_EQ(late.has_value(), expected.has_value()) << event.op;
+  if (!late) return;
+  const auto array = [&](const TensorView* view) {
+    kernels::DeviceArray out;
+    if (view == nullptr) return out;
+    out.dtype = view->dtype;
+    out.data = const_cast<void*>(contents.at(view));
+    return out;
+  };
+  kernels::DeviceUpdates found;
+  const kernels::cuda::LostUpdatesKernel kernel{
+      {late->formula, late->self->numel(), array(late->self), array(late->a), array(late->b)}, &found};
+  testing_support::run_grid(kernel, {0}, kernel.kThreads, /*backwards=*/false);
+  EXPECT_EQ(static_cast<std::int64_t>(found.updates), expected->updates) << event.op;
+  EXPECT_EQ(static_cast<std::int64_t>(found.lost), expected->lost) << event.op;
+  EXPECT_NEAR(found.all_sizes > 0 ? found.lost_sizes / found.all_sizes : 0, expected->share, 1e-12) << event.op;
+}
 
 std::optional<LostUpdates> count(std::string_view op, const TestTensor& self, std::vector<OpInput> others,
                                  std::vector<OpScalar> scalars, std::vector<OpOutput> more = {},
@@ -27,7 +61,9 @@ std::optional<LostUpdates> count(std::string_view op, const TestTensor& self, st
   event.inputs = inputs;
   event.outputs = outputs;
   event.scalars = scalars;
-  return count_lost_updates(event);
+  const auto found = count_lost_updates(event);
+  expect_the_same_of_a_device(event, inputs, outputs, found);
+  return found;
 }
 
 TestTensor written(DType dtype, const std::vector<double>& values, std::uint64_t storage) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -111,6 +112,66 @@ TEST(OutOfMemory, EveryFailedAllocationCostsAnEventAtMost) {
     for (const OpArg& arg : all.outputs) EXPECT_TRUE(values.contains(arg.value)) << failing;
     for (const OpRecord& op : all.ops) EXPECT_TRUE(strings.contains(op.op) && strings.contains(op.module));
     if (!failed) break;  // past the last allocation
+  }
+  EXPECT_TRUE(failed_somewhere);
+}
+
+// As record_all(), of contents that the host cannot read; what comes of them comes at the end, in another order.
+void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& number) {
+  std::vector<std::pair<std::uint64_t, TensorStats>> coming;
+  const auto late = [&](const TestTensor& tensor) {
+    ValueView view = tensor.value();
+    coming.emplace_back(++number, compute_stats(tensor.tensor(), StatsLevel::kSums));
+    view.tensor.data = nullptr;
+    view.late = number;
+    return view;
+  };
+  const long left = std::exchange(allocations_until_failure, -1);
+  std::vector<OpInput> div_in;
+  for (const OpInput& in : events.div_in) div_in.push_back(in);
+  for (std::size_t i = 0; i < div_in.size(); ++i) div_in[i].value = late(i == 0 ? events.v : events.w);
+  const std::vector<OpOutput> div_out = {{"out", late(events.nan)}};
+  allocations_until_failure = left;
+  OpEvent div;
+  div.op = "div";
+  div.module = "a_module_whose_name_is_too_long_for_the_small_string";
+  div.inputs = div_in;
+  div.outputs = div_out;
+  div.late = ++number;
+  recorder.on_op(div);
+  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", div_out[0].value});
+  const LateOperand operand{0, 0, 0};
+  const LateElement element{0, true, 0, 1, {&operand, 1}};
+  recorder.on_late_findings(number, {.elements = {&element, 1}, .flushed = 0});
+  for (auto it = coming.rbegin(); it != coming.rend(); ++it) recorder.on_late_stats(it->first, it->second);
+  recorder.on_step_end({});
+}
+
+TEST(OutOfMemory, EveryFailedAllocationOfLateStatisticsCostsAnEventAtMost) {
+  const Events events;
+  bool failed_somewhere = false;
+  for (long failing = 0; failing < 300; ++failing) {
+    auto script = std::make_shared<WriterScript>();
+    auto recorder = make_recorder({}, std::make_unique<ScriptedWriter>(script));
+    ASSERT_TRUE(recorder);
+    std::uint64_t number = 0;
+    allocations_until_failure = failing;
+    record_all_late(**recorder, events, number);
+    const bool failed = allocations_until_failure == 0;
+    allocations_until_failure = -1;
+    failed_somewhere = failed_somewhere || failed;
+    record_all_late(**recorder, events, number);
+    ASSERT_TRUE((*recorder)->close());
+    const RecordBatch all = script->all();
+    const RecorderCounters counters = (*recorder)->counters();
+    EXPECT_EQ(counters.ops + counters.dropped_ops, 2u);
+    EXPECT_EQ(all.ops.size(), counters.ops);
+    EXPECT_GE(counters.ops, 1u);
+    std::set<ValueId> values;
+    for (const ValueRecord& v : all.values) EXPECT_TRUE(values.insert(v.id).second) << failing;
+    for (const OpArg& arg : all.inputs) EXPECT_TRUE(values.contains(arg.value)) << failing;
+    for (const OpArg& arg : all.outputs) EXPECT_TRUE(values.contains(arg.value)) << failing;
+    if (!failed) break;
   }
   EXPECT_TRUE(failed_somewhere);
 }
