@@ -21,21 +21,34 @@
 
 namespace nanhunt::hooks {
 
+class DeviceReader;
 class DeviceSentinel;
 class KernelTags;
 class LastingWatch;
 class OpAdapter;
 class Sentinel;
 
+// How level `ops` learns what is in tensors of a device.
+enum class DeviceStats : std::uint8_t {
+  // Contents are copied to the host, which waits for the device at every op: all that is known of a run on the CPU.
+  kSync,
+  // Read on the device and told later: no wait. What needs more than that is told as not taken (hooks/engine/README.md).
+  kLate,
+};
+std::string_view device_stats_name(DeviceStats stats);  // "sync", "late"
+std::optional<DeviceStats> parse_device_stats(std::string_view name);
+
 // Level `ops`: every op, mark, batch and step of this thread's engine goes to `recorder` while this lives.
 class EngineWatch {
  public:
-  explicit EngineWatch(Recorder& recorder);  // not owned; must outlive this
+  explicit EngineWatch(Recorder& recorder, DeviceStats stats = DeviceStats::kSync);  // not owned; must outlive this
   ~EngineWatch();
   EngineWatch(const EngineWatch&) = delete;
   EngineWatch& operator=(const EngineWatch&) = delete;
+  OpAdapter& adapter() { return *adapter_; }
 
  private:
+  std::unique_ptr<DeviceReader> reader_;
   std::unique_ptr<OpAdapter> adapter_;
   engine::HookHandle handle_;
 };
@@ -57,6 +70,7 @@ struct WatchOptions {
   // take there. On the CPU everything is known at once.
   Door door = Door::kAuto;
   std::uint64_t copy_bytes = std::uint64_t{4} << 30;
+  DeviceStats device_stats = DeviceStats::kSync;  // kOps
   // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
   record::KernelSource* kernels = nullptr;
 };

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/op_adapter.h"
 
 namespace nanhunt::hooks {
 
-EngineWatch::EngineWatch(Recorder& recorder)
-    : adapter_(std::make_unique<OpAdapter>(recorder)), handle_(engine::add_observer(*adapter_)) {}
+EngineWatch::EngineWatch(Recorder& recorder, DeviceStats stats)
+    : reader_(stats == DeviceStats::kLate ? std::make_unique<DeviceReader>(recorder) : nullptr),
+      adapter_(std::make_unique<OpAdapter>(recorder, /*whole_run=*/true, reader_.get())),
+      handle_(engine::add_observer(*adapter_)) {}
 
 EngineWatch::~EngineWatch() = default;
 

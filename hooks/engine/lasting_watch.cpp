@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/lasting_watch.h"
 
+#include "hooks/engine/host_contents.h"
 #include "hooks/engine/op_adapter.h"
 
 namespace nanhunt::hooks {
 
-LastingWatch::LastingWatch(engine::Trainer& trainer, Recorder& recorder)
-    : trainer_(trainer), recorder_(recorder) {
+LastingWatch::LastingWatch(engine::Trainer& trainer, Recorder& recorder, OpAdapter& adapter, bool copies)
+    : trainer_(trainer), recorder_(recorder), adapter_(adapter), copies_(copies) {
   const auto add = [&](MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) all_.push_back({kind, path, tensor});
   };
@@ -15,8 +16,14 @@ LastingWatch::LastingWatch(engine::Trainer& trainer, Recorder& recorder)
   add(MarkKind::kBuffer, trainer.model().named_buffers());
 }
 
-void LastingWatch::check(const Lasting& lasting) noexcept {
-  if (lasting.tensor.defined()) recorder_.check_contents(step_, view_of(lasting.tensor, lasting.tensor.version()));
+void LastingWatch::check(const engine::Tensor& tensor) noexcept {
+  if (!tensor.defined()) return;
+  if (!copies_ && !tensor.device().is_cpu()) {
+    ++unseen_;
+    return;
+  }
+  const ScopedHostContents contents;
+  recorder_.check_contents(step_, view_of(tensor, tensor.version()));
 }
 
 void LastingWatch::on_op(const engine::OpCall& call) noexcept {
@@ -24,9 +31,12 @@ void LastingWatch::on_op(const engine::OpCall& call) noexcept {
       call.phase == Phase::kUnscale || call.phase == Phase::kClip || call.phase == Phase::kOptimizer;
   if (!after_backward || gradients_checked_) return;
   gradients_checked_ = true;
+  // A device unscales all gradients by one launch before it tells of the first: what they were can be seen no more.
+  const bool over = call.phase == Phase::kUnscale && !call.outputs.empty() && call.outputs[0].tensor != nullptr &&
+                    call.outputs[0].tensor->defined() && !call.outputs[0].tensor->device().is_cpu();
+  if (over) return;
   for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters()) {
-    const engine::Tensor gradient = parameter.tensor.grad();
-    if (gradient.defined()) recorder_.check_contents(step_, view_of(gradient, gradient.version()));
+    check(parameter.tensor.grad());
   }
 }
 
@@ -36,21 +46,25 @@ void LastingWatch::on_step_begin(std::uint32_t step) noexcept {
   for (Lasting& lasting : all_) {
     if (!lasting.tensor.defined()) continue;
     if (known_ && lasting.tensor.version() != lasting.version) {
-      recorder_.on_mark({step_, 0, lasting.kind, lasting.path, view_of(lasting.tensor, lasting.tensor.version())});
+      adapter_.on_mark(lasting.kind, lasting.path, lasting.tensor);
     } else if (lasting.kind == MarkKind::kBuffer) {
-      check(lasting);
+      check(lasting.tensor);
     }
   }
 }
 
 void LastingWatch::on_optimizer_begin() noexcept {
   for (const Lasting& lasting : all_) {
-    if (lasting.kind != MarkKind::kBuffer) check(lasting);
+    if (lasting.kind != MarkKind::kBuffer) check(lasting.tensor);
   }
 }
 
 void LastingWatch::on_step_end(std::uint32_t step, double /*loss*/, double /*lr*/, double /*scale*/,
                                bool /*skipped*/) noexcept {
+  if (unseen_ != told_unseen_) {
+    recorder_.on_note({step, "not taken on a device: whether contents changed unseen", unseen_});
+    told_unseen_ = unseen_;
+  }
   step_ = step + 1;
   known_ = true;
   for (Lasting& lasting : all_) {

@@ -12,13 +12,17 @@
 
 namespace nanhunt::hooks {
 
+class OpAdapter;
+
 // An optimizer and a batch norm write over their state in one op, so no op shows what it held before. This looks at it
 // in time: what has a new version when a step begins was written by the program and is marked anew; contents that
 // changed under the same version are found before they are gone. So are those of gradients, which unscale and clip
 // write over: all but the first one, whose op is over when it is heard of.
 class LastingWatch final : public engine::Observer {
  public:
-  LastingWatch(engine::Trainer& trainer, Recorder& recorder);
+  // Marks go through `adapter`, which must know of a step before this does. `copies`: contents on a device are copied to
+  // be looked at, which waits; else they are not looked at, and that is told.
+  LastingWatch(engine::Trainer& trainer, Recorder& recorder, OpAdapter& adapter, bool copies = true);
 
   void on_op(const engine::OpCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
@@ -32,10 +36,13 @@ class LastingWatch final : public engine::Observer {
     engine::Tensor tensor;
     std::uint32_t version = 0;  // when the last step ended
   };
-  void check(const Lasting& lasting) noexcept;
+  void check(const engine::Tensor& tensor) noexcept;
 
   engine::Trainer& trainer_;
   Recorder& recorder_;
+  OpAdapter& adapter_;
+  const bool copies_;
+  std::uint64_t unseen_ = 0, told_unseen_ = 0;  // looks that were left out
   std::vector<Lasting> all_;
   bool gradients_checked_ = false;  // in this step
   std::uint32_t step_ = 0;

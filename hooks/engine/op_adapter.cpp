@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/op_adapter.h"
 
+#include "hooks/engine/device_reader.h"
 #include "hooks/engine/host_contents.h"
 
 namespace nanhunt::hooks {
@@ -40,7 +41,21 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   event.inputs = inputs_;
   event.outputs = outputs_;
   event.scalars = call.scalars;
+  if (reader_ == nullptr) return recorder_.on_op(event);
+  try {
+    event.late = reader_->read_findings(call, event);
+    reader_->take();
+  } catch (...) {  // no memory: what is not launched is told as lost
+  }
   recorder_.on_op(event);
+  reader_->tell_lost();
+}
+
+ValueView OpAdapter::view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents) {
+  const bool late = has_contents && reader_ != nullptr && reader_->can_read(tensor);
+  ValueView value = view_of(tensor, version, has_contents && !late);
+  if (late) reader_->read(tensor, value);
+  return value;
 }
 
 void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
@@ -56,7 +71,13 @@ void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::i
 void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   if (paused_ || !tensor.defined()) return;
   const ScopedHostContents contents;
-  recorder_.on_mark({step_, micro_batch_, kind, path, view_of(tensor, tensor.version())});
+  try {
+    const ValueView value = view(tensor, tensor.version(), true);
+    if (reader_ != nullptr) reader_->take();
+    recorder_.on_mark({step_, micro_batch_, kind, path, value});
+    if (reader_ != nullptr) reader_->tell_lost();
+  } catch (...) {  // no memory
+  }
 }
 
 void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
@@ -68,6 +89,7 @@ void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
 }
 
 void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  if (reader_ != nullptr) reader_->end_step();
   if (whole_run_) recorder_.on_step_end({step, skipped, loss, lr, scale});
   step_ = step + 1;  // what happens between two steps belongs to the coming one
   micro_batch_ = 0;
@@ -80,11 +102,11 @@ void OpAdapter::gather(const engine::OpCall& call) {
     if (in.tensor == nullptr || !in.tensor->defined()) continue;
     // Contents are gone when the op wrote over them, or anything else did since.
     const bool has_contents = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
-    inputs_.push_back({in.slot, view_of(*in.tensor, in.version, has_contents), in.role});
+    inputs_.push_back({in.slot, view(*in.tensor, in.version, has_contents), in.role});
   }
   for (const engine::OpArgument& out : call.outputs) {
     if (out.tensor == nullptr || !out.tensor->defined()) continue;
-    outputs_.push_back({out.slot, view_of(*out.tensor, out.version, out.tensor->version() == out.version)});
+    outputs_.push_back({out.slot, view(*out.tensor, out.version, out.tensor->version() == out.version)});
   }
 }
 

@@ -12,6 +12,8 @@
 
 namespace nanhunt::hooks {
 
+class DeviceReader;
+
 // The contents of `tensor` as they are named; their bytes only if they are still there.
 ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents = true);
 
@@ -19,7 +21,9 @@ ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_
 class OpAdapter : public engine::Observer {
  public:
   // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to tell.
-  explicit OpAdapter(Recorder& recorder, bool whole_run = true) : recorder_(recorder), whole_run_(whole_run) {}
+  // `reader`: contents on a device are read there, and told later; not owned. nullptr: they are copied, which waits.
+  explicit OpAdapter(Recorder& recorder, bool whole_run = true, DeviceReader* reader = nullptr)
+      : recorder_(recorder), whole_run_(whole_run), reader_(reader) {}
 
   void on_op(const engine::OpCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
@@ -39,7 +43,10 @@ class OpAdapter : public engine::Observer {
  private:
   void gather(const engine::OpCall& call);
 
+  ValueView view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents);
+
   bool whole_run_, paused_ = false;
+  DeviceReader* reader_;
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;
 };

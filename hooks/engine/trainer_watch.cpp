@@ -27,14 +27,23 @@ std::optional<WatchLevel> parse_watch_level(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view device_stats_name(DeviceStats stats) { return stats == DeviceStats::kLate ? "late" : "sync"; }
+
+std::optional<DeviceStats> parse_device_stats(std::string_view name) {
+  for (const DeviceStats stats : {DeviceStats::kSync, DeviceStats::kLate}) {
+    if (device_stats_name(stats) == name) return stats;
+  }
+  return std::nullopt;
+}
+
 TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options) {
   if (options.level == WatchLevel::kOps) {
     if (options.kernels != nullptr) {
       tags_ = std::make_unique<KernelTags>(recorder, *options.kernels);
       tags_->observe_first();
     }
-    ops_ = std::make_unique<EngineWatch>(recorder);
-    lasting_ = std::make_unique<LastingWatch>(trainer, recorder);
+    ops_ = std::make_unique<EngineWatch>(recorder, options.device_stats);
+    lasting_ = std::make_unique<LastingWatch>(trainer, recorder, ops_->adapter(), options.device_stats == DeviceStats::kSync);
     handle_ = engine::add_observer(*lasting_);
     if (tags_) tags_->observe_last();
     return;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -57,16 +58,18 @@ struct Watched {
   RecordBatch rows;
   std::vector<std::string> ops;
   std::uint32_t replays = 0;
+  RecorderCounters counters;
+  std::map<std::string, std::uint64_t> notes;
 };
 
-Watched watch(const Device& device, WatchLevel level, double lr = 1e-2) {
+Watched watch(const Device& device, WatchLevel level, double lr = 1e-2, DeviceStats stats = DeviceStats::kSync) {
   Watched out;
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
   EXPECT_TRUE(recorder);
   const auto trainer = make_trainer(device, lr);
   {
-    TrainerWatch watching(*trainer, **recorder, {.level = level});
+    TrainerWatch watching(*trainer, **recorder, {.level = level, .device_stats = stats});
     out.left = train(*trainer);
     out.replays = watching.trips();
   }
@@ -74,6 +77,8 @@ Watched watch(const Device& device, WatchLevel level, double lr = 1e-2) {
   out.rows = script->all();
   std::map<StringId, std::string> strings{{0, ""}};
   for (const StringRecord& s : out.rows.strings) strings[s.id] = s.text;
+  out.counters = (*recorder)->counters();
+  for (const NoteRecord& note : out.rows.notes) out.notes[strings.at(note.text)] = note.count;
   for (const OpRecord& op : out.rows.ops) {
     out.ops.push_back(std::string(phase_name(op.phase)) + " " + strings.at(op.module) + " " + strings.at(op.op));
   }
@@ -86,6 +91,7 @@ TEST(DeviceWatch, sees_the_ops_and_statistics_of_the_cpu) {
   const Watched device = watch(kEmulated, WatchLevel::kOps);
   EXPECT_EQ(device.ops, cpu.ops);
   EXPECT_GT(cpu.ops.size(), 100U);
+  EXPECT_EQ(device.rows.changed.size(), 0U);
   ASSERT_EQ(device.rows.values.size(), cpu.rows.values.size());
   for (std::size_t i = 0; i < cpu.rows.values.size(); ++i) {
     const ValueRecord &a = cpu.rows.values[i], &b = device.rows.values[i];
@@ -97,12 +103,128 @@ TEST(DeviceWatch, sees_the_ops_and_statistics_of_the_cpu) {
   }
 }
 
+// Counts and extrema are the same; sums were added in another order, and are within the bounds of kernels/README.md.
+void expect_same_statistics(const Watched& cpu, const Watched& device) {
+  ASSERT_EQ(device.ops, cpu.ops);
+  ASSERT_EQ(device.rows.values.size(), cpu.rows.values.size());
+  for (std::size_t i = 0; i < cpu.rows.values.size(); ++i) {
+    const ValueRecord &a = cpu.rows.values[i], &b = device.rows.values[i];
+    SCOPED_TRACE(i);
+    EXPECT_EQ(b.producer, a.producer);
+    EXPECT_EQ(b.base, a.base);
+    ASSERT_EQ(b.has_stats, a.has_stats);
+    TensorStats x = a.stats, y = b.stats;
+    const double most = static_cast<double>(x.numel) * x.amax;
+    EXPECT_NEAR(y.sum, x.sum, 1e-13 * most);
+    EXPECT_NEAR(y.sum_sq, x.sum_sq, 1e-13 * most * x.amax);
+    x.sum = y.sum = x.sum_sq = y.sum_sq = 0;
+    EXPECT_EQ(y, x);
+    EXPECT_EQ(b.flushed, a.flushed);
+  }
+}
+
+std::uint64_t waits_of(bool watched, DeviceStats stats) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  const auto script = std::make_shared<WriterScript>();
+  auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+  const auto trainer = make_trainer(kEmulated, 1e-2);
+  std::unique_ptr<TrainerWatch> watching;
+  if (watched) {
+    watching = std::make_unique<TrainerWatch>(*trainer, **recorder,
+                                              WatchOptions{.level = WatchLevel::kOps, .device_stats = stats});
+  }
+  const std::uint64_t before = emulated.device.waits;
+  for (int i = 0; i < kSteps; ++i) trainer->step();
+  return emulated.device.waits - before;  // the end of the watch may wait
+}
+
+TEST(DeviceWatch, adds_no_wait_where_statistics_come_later) {
+  const std::uint64_t alone = waits_of(false, DeviceStats::kLate);
+  EXPECT_EQ(waits_of(true, DeviceStats::kLate), alone);
+  EXPECT_GT(waits_of(true, DeviceStats::kSync), alone);
+}
+
+TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
+  const Watched cpu = watch({}, WatchLevel::kOps);
+  for (const testing_support::Order order :
+       {testing_support::Order::kForwards, testing_support::Order::kBackwards, testing_support::Order::kShuffled}) {
+    engine::testing::ScopedEmulatedDevice emulated;
+    emulated.device.order = order;
+    const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
+    expect_same_statistics(cpu, device);
+    EXPECT_GT(device.counters.late_values, 100U);
+    EXPECT_EQ(device.counters.late_lost, 0U);
+  }
+}
+
+TEST(DeviceWatch, late_evidence_of_a_run_that_fails_is_that_of_the_cpu) {
+  // A learning rate with which parameters overflow.
+  const Watched cpu = watch({}, WatchLevel::kOps, 1e38);
+  ASSERT_FALSE(cpu.rows.evidence.empty());
+  engine::testing::ScopedEmulatedDevice emulated;
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kLate);
+  expect_same_statistics(cpu, device);
+  // Of first outputs; that others are not looked at is told.
+  std::vector<EvidenceRecord> expected;
+  std::uint64_t others = 0;
+  for (const EvidenceRecord& e : cpu.rows.evidence) {
+    const auto op = std::ranges::find(cpu.rows.ops, e.seq, &OpRecord::seq);
+    const bool first = cpu.rows.outputs.at(op->first_output).value == e.value;
+    first ? expected.push_back(e) : static_cast<void>(++others);
+  }
+  EXPECT_EQ(device.notes.at("not taken on a device: first bad elements and what they were made from"), others);
+  ASSERT_EQ(device.rows.evidence.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const EvidenceRecord &a = expected[i], &b = device.rows.evidence[i];
+    SCOPED_TRACE(i);
+    EXPECT_EQ(b.seq, a.seq);
+    EXPECT_EQ(b.value, a.value);
+    EXPECT_EQ(b.flat_index, a.flat_index);
+    EXPECT_TRUE(b.number == a.number || (std::isnan(b.number) && std::isnan(a.number)));
+    ASSERT_EQ(b.operands.size(), a.operands.size());
+    for (std::size_t k = 0; k < a.operands.size(); ++k) {
+      const Operand &x = a.operands[k], &y = b.operands[k];
+      EXPECT_EQ(y.value, x.value);
+      EXPECT_EQ(y.flat_index, x.flat_index);
+      EXPECT_TRUE(y.number == x.number || (std::isnan(y.number) && std::isnan(x.number)));
+    }
+  }
+}
+
+TEST(DeviceWatch, tells_what_it_did_not_take) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kLate);
+  EXPECT_GT(device.notes.at("not taken on a device: whether contents changed unseen"), 0U);
+  EXPECT_GT(device.notes.at("not taken on a device: histograms of ops where bad numbers were born"), 0U);
+}
+
+TEST(DeviceWatch, statistics_that_are_lost_are_unknown_and_told) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  emulated.device.delivery.never = true;
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
+  EXPECT_GT(device.counters.late_lost, 100U);
+  EXPECT_EQ(device.notes.at("not taken on a device: statistics that were lost or came too late"), device.counters.late_lost);
+  // Numbers that the host holds itself are known.
+  const auto known = std::ranges::count_if(device.rows.values, [](const ValueRecord& value) { return value.has_stats; });
+  EXPECT_LT(known, std::ssize(device.rows.values) / 10);
+}
+
+TEST(DeviceWatch, a_device_whose_results_cannot_be_had_is_copied_from) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  emulated.device.delivery.fails = true;
+  const Watched cpu = watch({}, WatchLevel::kOps);
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
+  expect_same_statistics(cpu, device);
+  EXPECT_EQ(device.notes.count("statistics on the device, so contents were copied: the emulated device fails"), 1U);
+}
+
 TEST(DeviceWatch, changes_no_bit_of_the_run_at_any_level) {
   engine::testing::ScopedEmulatedDevice emulated;
   const std::vector<double> unwatched = train(*make_trainer(kEmulated, 1e-2));
   for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
     EXPECT_EQ(watch(kEmulated, level).left, unwatched) << watch_level_name(level);
   }
+  EXPECT_EQ(watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate).left, unwatched);
 }
 
 TEST(DeviceWatch, replays_a_bad_step_as_on_the_cpu) {

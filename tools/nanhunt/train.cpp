@@ -129,6 +129,10 @@ class TrainVerb final : public Verb {
                    "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
                    "level that sees the scenario's fault)")
         ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
+    app.add_option("--device-stats", device_stats_,
+                   "At level ops on a device: sync copies every tensor to the host, late reads it there without a wait")
+        ->check(CLI::IsMember({"sync", "late"}))
+        ->capture_default_str();
     app.add_option("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
@@ -293,6 +297,7 @@ class TrainVerb final : public Verb {
                     hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
                                         .door = *hooks::parse_door(door_),
                                         .copy_bytes = std::uint64_t{copy_mb_} * 1'000'000,
+                                        .device_stats = *hooks::parse_device_stats(device_stats_),
                                         .kernels = kernels.get()});
     }
     Progress progress("training " + scenario.name, steps);
@@ -349,7 +354,7 @@ class TrainVerb final : public Verb {
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto";
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto", device_stats_ = "sync";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/device_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hooks/engine/late_group.h"
+#include "src/engine/backend.h"
+#include "src/record/flush_count.h"
+#include "src/record/lost_updates.h"
+#include "src/record/op_table.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+using kernels::DeviceArray;
+using kernels::FindingsCall;
+using kernels::ReadingsState;
+
+constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
+constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
+
+bool same_contents(const ValueView& a, const ValueView& b) {
+  return a.storage == b.storage && a.version == b.version && a.offset == b.offset &&
+         std::ranges::equal(a.tensor.sizes, b.tensor.sizes) && std::ranges::equal(a.tensor.strides, b.tensor.strides);
+}
+
+// Strides of a tensor over `sizes`; false: it does not broadcast to them.
+bool strides_over(std::span<const std::int64_t> sizes, const TensorView& tensor, std::vector<std::int64_t>& strides) {
+  strides.assign(sizes.size(), 0);
+  if (tensor.sizes.size() > sizes.size()) return false;
+  const std::size_t lead = sizes.size() - tensor.sizes.size();
+  for (std::size_t d = 0; d < tensor.sizes.size(); ++d) {
+    if (tensor.sizes[d] == 1) continue;
+    if (tensor.sizes[d] != sizes[lead + d]) return false;
+    strides[lead + d] = tensor.strides[d];
+  }
+  return true;
+}
+
+// Dimensions that all arrays have without a step between them become one. False: too many are left.
+bool fill_walk(FindingsCall& call, std::span<const std::int64_t> sizes,
+               std::span<const std::vector<std::int64_t>> strides) {
+  const auto array = [&](std::size_t k) -> DeviceArray& { return k == 0 ? call.out : call.in[k - 1]; };
+  kernels::Walk& walk = call.walk;
+  walk.count = 1;
+  walk.dims = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    walk.count *= sizes[d];
+    if (sizes[d] == 1) continue;
+    bool joins = walk.dims > 0;
+    for (std::size_t k = 0; k < strides.size() && joins; ++k) {
+      joins = array(k).strides[walk.dims - 1] == strides[k][d] * sizes[d];
+    }
+    if (!joins && walk.dims == kernels::kMaxWalkDims) return false;
+    if (!joins) walk.sizes[walk.dims++] = 1;
+    walk.sizes[walk.dims - 1] *= sizes[d];
+    for (std::size_t k = 0; k < strides.size(); ++k) array(k).strides[walk.dims - 1] = strides[k][d];
+  }
+  if (walk.dims == 0) {
+    walk.dims = 1;
+    walk.sizes[0] = 1;
+    for (std::size_t k = 0; k < strides.size(); ++k) array(k).strides[0] = 0;
+  }
+  return true;
+}
+
+// Where in an operand the element lies that meets the output's at `flat`.
+std::int64_t place_in(std::span<const std::int64_t> operand, std::span<const std::int64_t> sizes, std::int64_t flat) {
+  std::vector<std::int64_t> coords(sizes.size());
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    coords[d] = flat % sizes[d];
+    flat /= sizes[d];
+  }
+  if (operand.size() > sizes.size()) return 0;  // a single number of higher rank
+  std::int64_t place = 0;
+  const std::size_t lead = sizes.size() - operand.size();
+  for (std::size_t d = 0; d < operand.size(); ++d) {
+    place = place * operand[d] + (operand[d] == 1 ? 0 : coords[lead + d]);
+  }
+  return place;
+}
+
+}  // namespace
+
+DeviceReader::~DeviceReader() {
+  if (readings_ == nullptr) return;
+  try {
+    for (const Taken& taken : under_way_) {
+      results_.resize(taken.numbers.size());
+      kernels::Besides found;
+      const ReadingsState state = readings_->wait(taken.ticket, results_, &found);
+      tell(taken, state, found);
+    }
+  } catch (...) {  // no memory: the recorder gives up what it is not told
+  }
+}
+
+bool DeviceReader::can_read(const engine::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return false;
+  if (!opened_) {
+    opened_ = true;
+    device_ = tensor.device();
+    std::string why;
+    readings_ = kernels::DeviceReadings::open(engine::backend_of(device_), kReadings, why);
+    if (readings_ == nullptr) recorder_.on_note({0, "statistics on the device, so contents were copied: " + why, 1});
+  }
+  return readings_ != nullptr && tensor.device() == device_;
+}
+
+void DeviceReader::read(const engine::Tensor& tensor, ValueView& value) {
+  value.tensor.data = nullptr;
+  value.late = kLateAsKnown;
+  if (!recorder_.wants_stats(value)) return;
+  for (const TensorView& other : views_) {  // mul(x, x), x not seen before
+    if (other.data == device_view(tensor).data && other.dtype == value.tensor.dtype &&
+        std::ranges::equal(other.sizes, value.tensor.sizes) && std::ranges::equal(other.strides, value.tensor.strides)) {
+      return;
+    }
+  }
+  value.late = ++last_number_;
+  views_.push_back(device_view(tensor));
+  at_hand_.numbers.push_back(value.late);
+}
+
+std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEvent& event) {
+  if (event.outputs.empty() || readings_ == nullptr) return 0;
+  const OpOutput& output = event.outputs.front();
+  const auto& numbers = at_hand_.numbers;
+  const auto its = std::find(numbers.begin(), numbers.end(), output.value.late);
+  if (its == numbers.end() || !is_floating(output.value.tensor.dtype)) return 0;
+  const auto made = std::find_if(call.outputs.begin(), call.outputs.end(), [](const engine::OpArgument& out) {
+    return out.tensor != nullptr && out.tensor->defined();
+  });
+  if (made == call.outputs.end() || !plan(call, event, output, *made->tensor)) return 0;
+  at_hand_.findings->counts_updates = plan_updates(call, event);
+  finds_of_ = static_cast<std::size_t>(its - numbers.begin());
+  at_hand_.findings->number = ++last_number_;
+  return last_number_;
+}
+
+bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, const OpOutput& output,
+                        const engine::Tensor& made) {
+  const record::OpTraits traits = record::op_traits(event.op);
+  const TensorView shape = output.value.tensor;
+  call_ = {};
+  call_.out.dtype = shape.dtype;
+  call_.out.data = const_cast<void*>(device_view(made).data);
+  Findings findings;
+  findings.sizes.assign(shape.sizes.begin(), shape.sizes.end());
+  std::vector<std::vector<std::int64_t>> strides(1, {shape.strides.begin(), shape.strides.end()});
+  std::vector<std::size_t> places(event.inputs.size(), 0);  // 1 + its place in call_.in
+
+  // The event's inputs are the call's that are defined, in order.
+  std::size_t i = 0;
+  const auto add = [&](std::size_t input, const engine::OpArgument& argument) {
+    const TensorView& view = event.inputs[input].value.tensor;
+    if (call_.inputs == kernels::kMaxFoundInputs || view.numel() <= 0) return false;
+    std::vector<std::int64_t> mine;
+    if (view.numel() == 1) {
+      mine.assign(shape.sizes.size(), 0);
+    } else if (!strides_over(shape.sizes, view, mine)) {
+      return false;
+    }
+    DeviceArray& array = call_.in[call_.inputs];
+    array.dtype = view.dtype;
+    if (argument.tensor->device().is_cpu()) {
+      if (view.numel() != 1 || view.data == nullptr) return false;
+      array.is_number = true;
+      array.number = load_as_f64(view.dtype, view.data);
+    } else {
+      array.data = const_cast<void*>(device_view(*argument.tensor).data);
+    }
+    strides.push_back(std::move(mine));
+    findings.operands.push_back({input, {view.sizes.begin(), view.sizes.end()}});
+    places[input] = static_cast<std::size_t>(++call_.inputs);
+    return true;
+  };
+  for (const engine::OpArgument& in : call.inputs) {
+    if (in.tensor == nullptr || !in.tensor->defined()) continue;
+    const std::size_t input = i++;
+    const bool is_there = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
+    const bool mixes = in.role != ArgRole::kMask && in.role != ArgRole::kIndex;
+    if (!is_there || !mixes || traits.elements == record::ElementMap::kNone) continue;
+    const TensorView& view = event.inputs[input].value.tensor;
+    const bool same = std::ranges::equal(view.sizes, shape.sizes);
+    if (traits.elements == record::ElementMap::kSameShape && !same && view.numel() != 1) continue;
+    add(input, in);
+  }
+
+  if (traits.flush != record::FlushRule::kNotMeasured) {
+    std::vector<record::FlushInput> inputs;
+    for (std::size_t k = 0; k < event.inputs.size(); ++k) {
+      std::size_t first = 0;  // the same contents have the same id
+      while (!same_contents(event.inputs[first].value, event.inputs[k].value)) ++first;
+      inputs.push_back({&event.inputs[k], nullptr, first + 1});
+    }
+    const auto factors = record::flush_factors(traits.flush, inputs, event.scalars);
+    call_.counts_flushed = !factors.empty();
+    for (const record::FlushFactor& factor : factors) {
+      if (places[factor.input] == 0) {  // its contents are gone, or there are too many inputs
+        call_.counts_flushed = false;
+        break;
+      }
+      const auto bit = static_cast<std::uint8_t>(1u << (places[factor.input] - 1));
+      if (factor.must_be_nonzero) call_.must_be_nonzero |= bit;
+      if (!factor.must_be_nonzero) call_.must_not_be_inf |= bit;
+    }
+  }
+  findings.counts_flushed = call_.counts_flushed;
+  if (!fill_walk(call_, shape.sizes, strides)) return false;
+  at_hand_.findings = std::move(findings);
+  return true;
+}
+
+bool DeviceReader::plan_updates(const engine::OpCall& call, const OpEvent& event) {
+  const std::optional<record::LateUpdate> update = record::late_update(event);
+  if (!update) return false;
+  updates_ = {};
+  updates_.formula = update->formula;
+  updates_.count = update->self->numel();
+  // The event's lists are the call's without what is not defined.
+  const auto fill = [&](DeviceArray& array, const TensorView* wanted) {
+    if (wanted == nullptr) return true;
+    array.dtype = wanted->dtype;
+    const auto look_in = [&](auto arguments, auto views) {
+      std::size_t i = 0;
+      for (const engine::OpArgument& argument : arguments) {
+        if (argument.tensor == nullptr || !argument.tensor->defined()) continue;
+        if (&views[i++].value.tensor != wanted) continue;
+        if (argument.tensor->device().is_cpu() || argument.tensor->version() != argument.version) return;
+        array.data = const_cast<void*>(device_view(*argument.tensor).data);
+      }
+    };
+    look_in(call.inputs, event.inputs);
+    look_in(call.outputs, event.outputs);
+    return array.data != nullptr;
+  };
+  return fill(updates_.self, update->self) && fill(updates_.a, update->a) && fill(updates_.b, update->b);
+}
+
+void DeviceReader::take() {
+  if (views_.empty() || readings_ == nullptr) return;
+  const bool finds = at_hand_.findings.has_value();
+  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, finds ? &call_ : nullptr, finds_of_,
+                                        finds && at_hand_.findings->counts_updates ? &updates_ : nullptr);
+  tensors_since_copy_ += views_.size();
+  views_.clear();
+}
+
+void DeviceReader::tell_lost() {
+  if (at_hand_.numbers.empty()) return;
+  Taken taken = std::exchange(at_hand_, {});
+  if (taken.ticket == 0) {
+    results_.resize(taken.numbers.size());
+    tell(taken, ReadingsState::kLost, {});
+  } else {
+    under_way_.push_back(std::move(taken));
+  }
+  if (tensors_since_copy_ < kTensorsToACopy) return;
+  readings_->hand_over();
+  tensors_since_copy_ = 0;
+  poll();
+}
+
+void DeviceReader::end_step() {
+  if (readings_ == nullptr) return;
+  readings_->hand_over();
+  tensors_since_copy_ = 0;
+  poll();
+}
+
+void DeviceReader::poll() {
+  while (!under_way_.empty()) {
+    const Taken& taken = under_way_.front();
+    results_.resize(taken.numbers.size());
+    kernels::Besides found;
+    const ReadingsState state = readings_->poll(taken.ticket, results_, &found);
+    if (state == ReadingsState::kPending) return;
+    tell(taken, state, found);
+    under_way_.pop_front();
+  }
+}
+
+void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::Besides& besides) {
+  for (std::size_t i = 0; i < taken.numbers.size(); ++i) {
+    if (state == ReadingsState::kReady && results_[i]) {
+      recorder_.on_late_stats(taken.numbers[i], *results_[i]);
+    } else {
+      recorder_.on_late_lost(taken.numbers[i]);
+    }
+  }
+  if (!taken.findings) return;
+  if (state == ReadingsState::kReady && besides.findings) {
+    tell_findings(*taken.findings, besides);
+  } else {
+    recorder_.on_late_lost(taken.findings->number);
+  }
+}
+
+void DeviceReader::tell_findings(const Findings& findings, const kernels::Besides& besides) {
+  const kernels::DeviceFindings& found = *besides.findings;
+  std::array<LateOperand, kernels::kMaxFoundInputs> operands[2];
+  std::array<LateElement, 2> elements;
+  std::size_t count = 0;
+  for (const bool nan : {false, true}) {
+    const std::uint64_t at = nan ? found.first_nan : found.first_inf;
+    const double* numbers = nan ? found.at_nan : found.at_inf;
+    if (at == kernels::kNoIndex) continue;
+    LateElement& element = elements[count];
+    element.nan = nan;
+    element.flat_index = static_cast<std::int64_t>(at);
+    element.number = numbers[0];
+    for (std::size_t k = 0; k < findings.operands.size(); ++k) {
+      const Operand& operand = findings.operands[k];
+      operands[count][k] = {operand.input, place_in(operand.sizes, findings.sizes, element.flat_index), numbers[1 + k]};
+    }
+    element.operands = std::span(operands[count]).first(findings.operands.size());
+    ++count;
+  }
+  LateFindings told = {.elements = std::span(elements).first(count),
+                       .flushed = findings.counts_flushed ? static_cast<std::int64_t>(found.flushed) : -1};
+  if (findings.counts_updates && besides.updates) {
+    told.updates = static_cast<std::int64_t>(besides.updates->updates);
+    told.lost_updates = static_cast<std::int64_t>(besides.updates->lost);
+    told.lost_update_share = besides.updates->all_sizes > 0 ? besides.updates->lost_sizes / besides.updates->all_sizes : 0;
+  }
+  recorder_.on_late_findings(findings.number, told);
+}
+
+}  // namespace nanhunt::hooks
