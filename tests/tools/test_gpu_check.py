@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tools/gpu_check`: what it says without a GPU, and what it makes of the results of its parts."""
 
+import ast
 import importlib.machinery
 import importlib.util
 import json
@@ -88,6 +89,12 @@ def test_it_lists_the_parts_that_there_are(carried):
     numbers = [line.split()[0] for line in listed.stdout.splitlines()]
     assert numbers == [str(n) for n in range(1, len(list((carried / "parts").iterdir())) + 1)]
     assert len(numbers) >= 13
+
+
+def test_what_runs_on_the_other_machine_is_python_3_8(carried):
+    for path in [carried / "gpu_check", *carried.glob("*.py"), *(carried / "parts").iterdir()]:
+        if "python3" in path.read_text().splitlines()[0] or path.suffix == ".py":
+            ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_a_part_is_added_by_adding_a_file(carried):

@@ -23,7 +23,7 @@ def _feed(running: Any, value: Any) -> None:
             value = value.coalesce()
             _feed(running, (value.indices(), value.values()))
             return
-        raw = value.detach().resolve_conj().contiguous().reshape(-1)
+        raw = value.detach().cpu().resolve_conj().contiguous().reshape(-1)
         running.update(raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b"")
     elif isinstance(value, dict):
         for key in value:

@@ -42,21 +42,21 @@ class Transformer(nn.Module):
 
     def forward(self, x):
         rows = self.embed(x.view(-1, 8, 8))
-        mask = nn.Transformer.generate_square_subsequent_mask(8)
+        mask = nn.Transformer.generate_square_subsequent_mask(8, device=x.device)
         return self.head(self.encoder(rows, mask=mask, is_causal=True)[:, -1])
 
 
-def build(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(name: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     if name == "mlp":
         model = nn.Sequential()
         for _ in range(3):
             model.append(nn.Linear(64, 64)).append(nn.LayerNorm(64)).append(nn.GELU())
-        model.append(nn.Linear(64, 10))
+        model = model.append(nn.Linear(64, 10)).to(device)
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     if name == "cnn":
-        model = CNN()
+        model = CNN().to(device)
         return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
-    model = Transformer()
+    model = Transformer().to(device)
     return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
 
@@ -65,23 +65,27 @@ def main() -> None:
     parser.add_argument("model", choices=("mlp", "cnn", "transformer"))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--bad-step", type=int, default=60)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    kind = torch.device(args.device).type
+    if kind != "cpu":
+        torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
-    images, labels = torch.rand(256, 64), torch.randint(10, (256,))
-    model, optimizer = build(args.model)
+    images, labels = torch.rand(256, 64).to(args.device), torch.randint(10, (256,)).to(args.device)
+    model, optimizer = build(args.model, args.device)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=25)
+    scaler = torch.amp.GradScaler(kind, init_scale=2.0**10, growth_interval=25)
     losses, gradients = [], []
     for step in range(args.steps):
-        chosen = torch.randint(len(images), (BATCH,))
+        chosen = torch.randint(len(images), (BATCH,)).to(args.device)
         x = images[chosen] + 0.01 * random.random() + 0.01 * float(np.random.rand())
         if step == args.bad_step:
             x = x * 3e6  # beyond fp16 where the first layer casts it
         optimizer.zero_grad(set_to_none=step % 2 == 0)
         for part in (slice(0, BATCH // 2), slice(BATCH // 2, BATCH)):
-            with torch.autocast("cpu", dtype=torch.float16):
+            with torch.autocast(kind, dtype=torch.float16):
                 loss = F.cross_entropy(model(x[part]), labels[chosen[part]]) / 2
             scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -92,6 +96,9 @@ def main() -> None:
         scaler.update()
         schedule.step()
         losses.append(loss.item())
+    states = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+    if kind == "cuda":
+        states.append(torch.cuda.get_rng_state())
     result = {
         "weights": digest(dict(model.named_parameters())),
         "buffers": digest(dict(model.named_buffers())),
@@ -99,7 +106,7 @@ def main() -> None:
         "optimizer": digest(optimizer.state_dict()),
         "scaler": digest(scaler.state_dict()),
         "losses": digest(losses),
-        "random": digest([torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]),
+        "random": digest(states),
         "skipped": sum(loss != loss for loss in losses),
     }
     print(json.dumps(result))
