@@ -214,6 +214,71 @@ def test_the_copy_and_its_size_are_told(tmp_path, library):
         "for 1 shadow copy of parameters and optimizer state") for note in away.notes), away.notes
 
 
+# Loops of every kind.
+def two_models():
+    maker, judge = net(), nn.Linear(3, 1)
+    ours, its = torch.optim.SGD(maker.parameters(), lr=0.05), torch.optim.Adam(judge.parameters(), lr=1e-3)
+
+    def step(i):
+        x, _ = batch(bad=False)
+        if i == 2:
+            x[0, 0] = math.nan
+        its.zero_grad()
+        judge(maker(x).detach()).square().mean().backward()
+        its.step()
+        ours.zero_grad()
+        judge(maker(x)).mean().backward()
+        ours.step()
+
+    return step, maker, judge, ours, its
+
+
+def accumulating():
+    model = net(nn.Dropout(0.3))
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(i):
+        opt.zero_grad()
+        for k in range(3):
+            x, y = batch()
+            if (i, k) == (2, 1):
+                x[0, 0] = math.inf
+            F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+
+    return step, model, opt
+
+
+def closures():
+    model = net()
+    opt = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+
+    def step(i):
+        x, y = batch()
+        if i == 2:
+            x[0, 0] = math.nan
+
+        def closure():
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+
+    return step, model
+
+
+@pytest.mark.parametrize("lane", [{"lag": 0}, {"lag": 1}])
+@pytest.mark.parametrize("build", [two_models, accumulating, closures])
+def test_loops_of_every_kind_are_told_as_on_the_cpu(tmp_path, library, build, lane):
+    here, away, _ = both(build, tmp_path, {"door": "late"}, lane, steps=4)
+    assert [row[:2] for row in away.health][:3] == [row[:2] for row in here.health][:3]
+    assert away.results[:1] == here.results[:1], (away.texts, here.texts)
+    assert told(away)[0] == told(here)[0] == "fault"
+
+
 # What a replay of a step that is over must not use.
 def reused(name):
     """Something that the step used is written before the readings are there."""
@@ -284,6 +349,47 @@ def test_nothing_is_read_while_a_graph_is_captured(tmp_path, library, monkeypatc
         away = run_once(nan_batch(), 4, tmp_path / "away")
     assert away.digest == plain.digest
     assert lane.copies == 0 and away.notes["steps that are captured into a CUDA graph"] == 4
+
+
+# Optimizers that nothing is read of before they run.
+def tiny_eps(dtype=torch.float16, eps=1e-8):
+    """eps is 0 in fp16: elements whose gradient is 0 become 0/0."""
+
+    def build():
+        model = net().to(dtype)
+        opt = torch.optim.Adam(model.parameters(), lr=1e-3, eps=eps)
+
+        def step(i):
+            x, y = batch()
+            opt.zero_grad()
+            if i < 2:  # state comes
+                for p in model.parameters():
+                    p.grad = torch.ones_like(p)
+            F.cross_entropy(model(x.to(dtype)).float(), y).backward()
+            if i == 2:
+                for p in model.parameters():
+                    opt.state[p]["exp_avg_sq"].zero_()
+                    p.grad.zero_()
+            opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.parametrize("options, lane", [({}, {"lag": 1}), ({}, {}), ({"door": "sync"}, {"lag": 0})])
+def test_what_an_optimizer_made_bad_is_shown_in_hindsight(tmp_path, library, options, lane):
+    here, away, _ = both(tiny_eps(), tmp_path, options, lane)
+    first = [row for row in away.health if row[1]][0]
+    assert first[:2] == [row for row in here.health if row[1]][0][:2] and first[1] & 1 << 16, (away.health, here.health)
+    assert away.report["verdict"]["status"] == here.report["verdict"]["status"] == "fault"
+    keys = ("class", "step", "op", "phase")
+    assert {k: away.headline[k] for k in keys} == {k: here.headline[k] for k in keys}, (away.headline, here.headline)
+
+
+def test_an_optimizer_whose_options_prove_nothing_is_read_but_stays_silent(tmp_path, library):
+    _, away, _ = both(tiny_eps(eps=1e-3), tmp_path, {}, {"lag": 1})
+    assert not any(row[1] for row in away.health), away.health
 
 
 # Loss scalers whose flags only the device knows.
