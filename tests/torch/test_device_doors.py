@@ -7,9 +7,12 @@ import random
 from collections import Counter
 from contextlib import suppress
 
+import nanhunt
 import pytest
 import torch
 from nanhunt import _device
+from nanhunt._away import read_now
+from nanhunt._session import Options, Session
 from planted import blow_up, nan_batch, overflow
 from pretended import NEVER, PretendedLane, counted, pretended
 from scaler_rows import bare_optimizer, give_gradients, watched_scalers
@@ -429,3 +432,63 @@ def test_rows_of_a_scaler_are_those_of_the_cpu(seed, lane):
     with pretended(PretendedLane(**lane)):
         away = rows_of(seed)
     assert away == here
+
+
+def test_what_the_copy_may_use_is_an_option(monkeypatch):
+    assert Options().shadow_mb is None
+    monkeypatch.setenv("NANHUNT_SHADOW_MB", "64")
+    assert Options.from_environment().shadow_mb == 64
+    with pytest.raises(ValueError, match="shadow_mb: expected a whole number of at least 0, got -1"):
+        nanhunt.watch(shadow_mb=-1)
+
+
+NUMBERS = {
+    "large": [60000.0] * 5000,  # its 2-norm leaves fp16
+    "nan": [1.0, math.nan, 2.0],
+    "inf": [1.0, -math.inf],
+    "both": [math.inf, math.nan],
+    "small": [6e-8] * 7,
+    "empty": [],
+    "last": [0.0] * 70001 + [math.nan],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_norms_and_finiteness_are_right_in_every_format(tmp_path, dtype):
+    tensors = {name: torch.tensor(values, dtype=dtype) for name, values in NUMBERS.items()}
+    tensors["slice"] = torch.arange(40, dtype=dtype).view(5, 8)[:, 1:7]
+    session = Session(Options(out=str(tmp_path / "run")))
+    with pretended(PretendedLane()):
+        found = {r.name: r for r in read_now(session, list(tensors.items()))}
+    assert [name for name, r in found.items() if r.bad] == ["nan", "inf", "both", "last"]
+    assert math.isnan(found["nan"].norm) and found["inf"].norm == math.inf and math.isnan(found["both"].norm)
+    for name in ("large", "small", "slice"):
+        wide = tensors[name].double()
+        assert found[name].amax == float(wide.abs().max())
+        assert found[name].norm == pytest.approx(float(wide.norm()), rel=1e-5)
+    assert found["empty"].amax == found["empty"].norm == 0
+
+
+def test_squares_beyond_fp32_do_not_make_a_tensor_bad_and_that_is_noted(tmp_path):
+    session = Session(Options(out=str(tmp_path / "run")))
+    with pretended(PretendedLane()):
+        huge, wide = read_now(session, [("a", torch.full((4,), 1e30)), ("b", torch.full((4,), 1e30).double())])
+    assert (huge.bad, huge.norm, wide.bad) == (False, huge.amax, False)
+    assert wide.norm == pytest.approx(2e30)
+    assert any(note.startswith("norms on a device whose squares leave fp32") for note in session.notes)
+
+
+def test_what_cannot_be_read_there_is_noted(tmp_path):
+    session = Session(Options(out=str(tmp_path / "run")))
+    items = [
+        ("sparse", torch.sparse_coo_tensor(torch.tensor([[1, 3]]), torch.tensor([1.0, math.nan]), (5,),
+                                           check_invariants=True)),
+        ("integer", torch.ones(3, dtype=torch.int64)),
+        ("complex", torch.tensor([complex(1, math.inf)])),
+        ("fp8", torch.ones(3).to(torch.float8_e5m2)),
+        ("meta", torch.ones(3, device="meta")),
+    ]  # fmt: skip
+    with pretended(PretendedLane()):
+        found = {r.name: r.bad for r in read_now(session, items)}
+    assert found == {"sparse": True, "complex": True}
+    assert session.notes == {"float8_e5m2 tensors on a device": 1}
