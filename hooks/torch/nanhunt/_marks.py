@@ -12,7 +12,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
-from nanhunt._scaler import peek
+from nanhunt._scaler import read
 from nanhunt._session import plain_path
 from nanhunt._values import no_torch_function
 
@@ -85,7 +85,7 @@ class Marks(Listener):
         for t in tensors:
             if t.numel() == 1:
                 self.mark(lib.MARK_LOSS, "loss", t)
-                number, scale = peek(t), self.session.last_scale
+                number, scale = read(t), self.session.last_scale
                 if math.isnan(self.session.loss) and number is not None and scale > 0:
                     self.session.loss = number / scale
 

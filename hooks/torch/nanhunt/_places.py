@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,21 +24,42 @@ _MAX_CLAIMS = 1 << 20
 LOSS = "<loss>"
 
 
+class _Claims:
+    """Whose the nodes are that one thread has made: autograd counts them for each thread."""
+
+    __slots__ = ("last", "ends", "owners", "previous")
+
+    def __init__(self) -> None:
+        self.last = 0                          # the first number that nobody has claimed
+        self.ends: list[int] = []              # of intervals of sequence numbers, ascending
+        self.owners: list[tuple[str, int]] = []  # path, number of the call site's text
+        self.previous = 0                      # where the claims of this step begin
+
+    def forget(self) -> None:
+        """What the step before the last claimed."""
+        keep = self.previous if len(self.ends) < _MAX_CLAIMS else len(self.ends)
+        del self.ends[:keep], self.owners[:keep]
+        self.previous = len(self.ends)
+
+
 class Places:
     """Module paths. Forward: a stack. Backward: autograd numbers its nodes in forward, so the numbers handed out while
-    a module was on top belong to it, and those handed out since the op before belong to the op."""
+    a module was on top belong to it, and those handed out since the op before belong to the op.
+
+    A device's part of a backward runs in a thread of the device. What a checkpoint runs again there is counted there,
+    and a backward inside of that backward meets those nodes."""
 
     def __init__(self, parameters: dict[int, str]) -> None:
         self.parameters = parameters  # id -> path
         self.path = ""
-        self.last = 0                 # the first number that nobody has claimed
         self.recomputing = 0          # depth of modules that a checkpoint runs again, inside backward
         self._stack: list[str] = []
         self._names: Known[str] = Known()    # of modules of all roots: their paths
         self._roots: Known[str] = Known()
-        self._ends: list[int] = []           # of intervals of sequence numbers, ascending
-        self._claims: list[tuple[str, int]] = []  # whose they are: path, number of the call site's text
-        self._previous = 0                   # where the claims of this step begin
+        self._own = self.claims = _Claims()  # of the thread that trains; of the one that runs modules now
+        self._threads: dict[int, _Claims] = {}  # of others
+        self._thread = threading.get_ident()
+        self._outermost = -1  # autograd's number of the backward that the program called
 
     def enter_root(self, call: RootCall) -> None:
         from nanhunt._session import plain_module, plain_path
@@ -64,6 +86,7 @@ class Places:
         if _graph_task_id() >= 0:  # inside backward: a checkpoint runs it again
             if not self.recomputing:
                 self.path = self.backward()[0]
+                self.claims = self._of_this_thread()
             self.recomputing += 1
         self.path = self._names.get(id(module), self.path)
 
@@ -73,22 +96,32 @@ class Places:
             self.path = self._stack.pop()
         if self.recomputing:
             self.recomputing -= 1
+            if not self.recomputing:
+                self.claims = self._own
 
     def claim(self, path: str, site: int) -> None:
         """Numbers handed out since the last claim are this path's and this call site's."""
-        end = sequence_nr()
-        if end > self.last:
-            self.last = end
-            self._ends.append(end)
-            self._claims.append((path, site))
+        end, claims = sequence_nr(), self.claims
+        if end > claims.last:
+            claims.last = end
+            claims.ends.append(end)
+            claims.owners.append((path, site))
 
     def begin_step(self) -> None:
         """What the step before the last claimed is forgotten."""
-        keep = self._previous if len(self._ends) < _MAX_CLAIMS else len(self._ends)
-        del self._ends[:keep], self._claims[:keep]
-        self._previous = len(self._ends)
+        self.claims, self._thread = self._own, threading.get_ident()
+        for claims in (self._own, *self._threads.values()):
+            claims.forget()
         self.claim("", 0)
         self.path = ""
+
+    def begin_backward(self) -> None:
+        """The program calls backward."""
+        self._outermost = -1
+
+    def _of_this_thread(self) -> _Claims:
+        thread = threading.get_ident()
+        return self._own if thread == self._thread else self._threads.setdefault(thread, _Claims())
 
     def backward(self) -> tuple[str, int]:
         """Path and call site's number of the node that runs now; ("", 0) where there is none."""
@@ -98,8 +131,12 @@ class Places:
         number = node._sequence_nr()
         if number == _ACCUMULATE:
             return self.parameters.get(id(getattr(node, "variable", None)), ""), 0
-        at = bisect_right(self._ends, number)
-        return self._claims[at] if at < len(self._claims) else (LOSS, 0)
+        task = _graph_task_id()
+        if self._outermost < 0:
+            self._outermost = task
+        claims = self._own if task == self._outermost else self._of_this_thread()
+        at = bisect_right(claims.ends, number)
+        return claims.owners[at] if at < len(claims.owners) else (LOSS, 0)
 
 
 _OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep, "<frozen",

@@ -280,6 +280,7 @@ class Replay:
         writer = self.writer
         if writer is not None:
             self._losses(entry)
+            writer.places.begin_backward()
             writer.phase = lib.BACKWARD
             writer.site = entry.site
         if not entry.autocast_on:

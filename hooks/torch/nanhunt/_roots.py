@@ -45,7 +45,11 @@ class RootInfo:
         self.things: list[Any] = []
         self._before: Picture | None = None  # a call of the first few
         self._chances = 3
-        self._first_device: torch.device | None = None
+        self._first_device = _device_of(module)
+
+    def is_of(self, module: torch.nn.Module) -> bool:
+        """Whether it is what is known of this module. One that has moved to another device has other buffers."""
+        return self.module() is module and self._first_device == _device_of(module)
 
     def learn_again(self) -> None:
         """What was learnt was not enough: its next calls are looked at as its first ones were."""
@@ -60,7 +64,8 @@ class RootInfo:
     def before_call(self, entry: RootEntry) -> None:
         """What forward is known to change, as it is before the call."""
         module = self.module()
-        self._find_devices(module)
+        if self.calls < LEARNING and module is not None:
+            self.devices = other_devices([*module.parameters(), *module.buffers()])
         entry.rng = random_state(self.devices | other_devices([held.tensor for held in entry.inputs]))
         if self.calls < LEARNING and module is not None:
             self._before = Picture(module)
@@ -68,14 +73,6 @@ class RootInfo:
         elif self.attributes or self.things:
             entry.attributes = [(held, name, _kept(held[name])) for held, name in self.attributes if name in held]
             self._save_things(entry)
-
-    def _find_devices(self, module: torch.nn.Module | None) -> None:
-        """Again when the first parameter has moved."""
-        parameter = next(module.parameters(), None) if module is not None else None
-        device = parameter.device if parameter is not None else None
-        if module is not None and (self.calls < LEARNING or device != self._first_device):
-            self._first_device = device
-            self.devices = other_devices([*module.parameters(), *module.buffers()])
 
     def _save_things(self, entry: RootEntry) -> None:
         size = 0
@@ -116,6 +113,11 @@ class RootInfo:
             return False
         self.things.append(thing)
         return True
+
+
+def _device_of(module: torch.nn.Module) -> torch.device | None:
+    parameter = next(module.parameters(), None)
+    return parameter.device if parameter is not None else None
 
 
 def _kept(value: Any) -> Any:

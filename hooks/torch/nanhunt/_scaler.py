@@ -20,6 +20,7 @@ from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._away import Readings
 from nanhunt._listener import Listener
+from nanhunt._values import no_dispatch
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -47,6 +48,18 @@ def peek(t: Any) -> float | None:
 
 
 _Numbers = tuple[float, int]  # scale and growth tracker
+
+
+def read(t: Any) -> float | None:
+    """As `peek`; of a tensor on a device as well, which is waited for. For levels that wait anyway."""
+    number = peek(t)
+    if number is not None or not isinstance(t, torch.Tensor) or t.is_cpu or t.numel() != 1:
+        return number
+    try:
+        with no_dispatch(), torch.no_grad():
+            return float(t)
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def as_f32(number: float) -> float:

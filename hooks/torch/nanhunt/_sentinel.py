@@ -95,7 +95,7 @@ class Sentinel(Listener):
     # Root calls.
     def _info(self, call: RootCall) -> RootInfo:
         info = self._infos.get(id(call.module))
-        if info is None or info.module() is not call.module:
+        if info is None or not info.is_of(call.module):
             info = self._infos[id(call.module)] = RootInfo(call.module, call.name)
         return info
 

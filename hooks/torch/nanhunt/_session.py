@@ -24,6 +24,8 @@ from nanhunt._known import Known
 from nanhunt._pending import Pending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from nanhunt._listener import Listener
@@ -206,11 +208,14 @@ class Session:
             self.note("nothing any more: too many errors inside nanhunt")
             self.close()
 
+    # Whether the calling thread is one of a device, in which a backward runs that the watched thread waits for.
+    in_backward: Callable[[], bool] = staticmethod(lambda: False)
+
     def hears(self) -> bool:
         """Whether the calling thread is the one that is watched."""
         if self.dead or self.replaying:
             return False
-        if self.thread is None or self.thread == threading.get_ident():
+        if self.thread is None or self.thread == threading.get_ident() or self.in_backward():
             return True
         self.note(OTHER_THREADS)
         return False

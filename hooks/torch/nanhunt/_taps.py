@@ -58,6 +58,11 @@ def install(session: Session) -> None:
         _patch(torch.nn.utils, name, _clip)
     _patch(torch.optim.Optimizer, "__init__", _optimizer_made)
     _patches.hook_steps(_before_step, _after_step)
+    session.in_backward = _runs_backward  # type: ignore[method-assign]
+
+
+def _runs_backward() -> bool:
+    return _in_backward > 0 and _graph_task_id() >= 0
 
 
 def is_inside() -> bool:
@@ -222,11 +227,15 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
     """What watch() named has that name. Other roots are named by their path in the model that they are part of, be it
     called or not: the first model has no name ("" in paths), others get theirs from their class: "Discriminator",
     "Discriminator.body"."""
-    known = session.roots.get(id(module))
-    if known is not None and known[0]() is module:
-        return known[1]
     from nanhunt._session import plain_module
 
+    known = session.roots.get(id(module))
+    if known is not None and known[0]() is module:
+        first = next(module.parameters(), None)
+        if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
+            for path, parameter in plain_module(module).named_parameters():
+                session.parameter_names.tell_new(parameter, _joined(known[1], path))
+        return known[1]
     name = session.given_name(module)
     if name is None:
         top, path = _model_of(plain_module(module))
@@ -327,6 +336,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     tensors = bound["tensors"]
     session.begins_work()
     before, session.phase = session.phase, lib.BACKWARD
+    if session.places is not None:
+        session.places.begin_backward()
     session.tell("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
                  bound.get("grad_tensors"), bound)
     _in_backward += 1
@@ -345,6 +356,8 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         return original(*args, **kwargs)
     bound = _bind(original, args, kwargs)
     before, session.phase = session.phase, lib.BACKWARD
+    if session.places is not None:
+        session.places.begin_backward()
     session.tell("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
     result = None
     _in_backward += 1

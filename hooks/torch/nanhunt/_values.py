@@ -7,6 +7,7 @@ storage and so the number; a storage that takes over the memory of a dead one ha
 from __future__ import annotations
 
 import itertools
+import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -186,8 +187,7 @@ class Values:
         if not self.session.replaying:
             self.session.note(f"what waiting costs: tensors on {t.device.type} are copied to the host to be read")
         with no_dispatch(), torch.no_grad():  # no row, no mode of the program's
-            copy = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
-            copy.copy_(t)
+            copy = _on_host(t)
         self._hosts.append(copy)
         return copy.data_ptr()
 
@@ -202,6 +202,18 @@ class Values:
         while dead:  # another thread may add while we take
             words += (lib.ROW_RELEASE, dead.pop() >> 24)
         return words
+
+
+def _on_host(t: torch.Tensor) -> torch.Tensor:
+    """Memory with the numbers of t in its strides, from the first one on."""
+    strides = t.stride()
+    sizes = [1 if stride == 0 else size for size, stride in zip(t.shape, strides)]  # what was expanded is there once
+    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides)) if t.numel() else 0
+    if span <= 2 * math.prod(sizes):  # windows may overlap, and nothing can be written into those
+        return t.as_strided((span,), (1,)).cpu()
+    copy = torch.empty_strided(sizes, strides, dtype=t.dtype, device="cpu")
+    copy.copy_(t.as_strided(sizes, strides))
+    return copy
 
 
 def _holds(storage: Any, t: torch.Tensor) -> bool:

@@ -282,7 +282,7 @@ class OpWriter(Collectives, ListOps):
             if phase >= lib.UNSCALE or (phase == lib.DATA):
                 path = self._owner(words, inputs) if self.owners else ""
         end = sequence_nr()
-        if end > places.last:
+        if end > places.claims.last:
             places.claim(path, site)
         texts = recorder._texts
         try:
@@ -345,7 +345,7 @@ class OpWriter(Collectives, ListOps):
     def claim_views(self) -> None:
         """A view has no row, but its node in the graph has a place."""
         places = self.places
-        if sequence_nr() > places.last and not self.off:
+        if sequence_nr() > places.claims.last and not self.off:
             try:
                 recorder, phase = self.session.recorder, self.session.phase if self.phase is None else self.phase
                 if recorder is None:
