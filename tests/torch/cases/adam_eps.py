@@ -28,18 +28,19 @@ class Net(nn.Module):
 
 def main():
     args = options(__doc__, steps=10)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Net()
     if not args.fixed:
         model.half()
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=128.0, enabled=args.fixed)
+    scaler = torch.amp.GradScaler(args.device, init_scale=128.0, enabled=args.fixed)
     losses = []
     for _ in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
         inputs = images[chosen].to(next(model.parameters()).dtype)
-        with torch.autocast("cpu", dtype=torch.float16, enabled=args.fixed):
+        with torch.autocast(args.device, dtype=torch.float16, enabled=args.fixed):
             loss = F.cross_entropy(model(inputs), labels[chosen])
         model.zero_grad()
         scaler.scale(loss).backward()

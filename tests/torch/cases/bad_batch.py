@@ -34,10 +34,12 @@ def main():
     model.add_module("norm", nn.BatchNorm1d(32))
     model.add_module("output", nn.Linear(32, 10))
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     hidden, norm, output = model
     optimizer = torch.optim.NAdam(model.parameters(), lr=2e-3)
     losses = []
     for x, y in loader:
+        x, y = x.to(args.device), y.to(args.device)
         logits = output(torch.relu(norm(hidden(x))))
         loss = nn.functional.cross_entropy(logits, y)
         optimizer.zero_grad()

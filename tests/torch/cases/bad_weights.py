@@ -24,13 +24,14 @@ class Net(nn.Module):
 
 def main():
     args = options(__doc__, steps=6)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Net()
     checkpoint = {name: value.clone() for name, value in model.state_dict().items()}
     if not args.fixed:
         checkpoint["fc2.weight"][4, 17] = float("nan")
     model.load_state_dict(checkpoint)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     for _ in range(args.steps):

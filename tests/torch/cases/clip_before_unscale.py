@@ -13,15 +13,16 @@ BATCH = 32
 
 def main():
     args = options(__doc__, steps=12)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(args.device, init_scale=1024.0)
     losses = []
     for _ in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(args.device, dtype=torch.float16):
             loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
         optimizer.zero_grad()
         scaler.scale(loss).backward()

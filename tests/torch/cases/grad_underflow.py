@@ -25,15 +25,16 @@ class Autoencoder(nn.Module):
 
 def main():
     args = options(__doc__, steps=24)
-    images, _ = digits()
+    images, _ = digits(args.device)
     model = Autoencoder()
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, enabled=args.fixed)
+    scaler = torch.amp.GradScaler(args.device, init_scale=2.0**14, enabled=args.fixed)
     losses = []
     for _ in range(args.steps):
         x = images[torch.randint(len(images), (BATCH,))]
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(args.device, dtype=torch.float16):
             difference = model(x).float() - x
             loss = 1e-4 * difference.square().mean()
         optimizer.zero_grad()

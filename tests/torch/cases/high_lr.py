@@ -38,9 +38,10 @@ def boxes(images: torch.Tensor) -> torch.Tensor:
 def main():
     args = options(__doc__, steps=12)
     images, _ = digits()
-    targets = boxes(images)
+    images, targets = images.to(args.device), boxes(images).to(args.device)
     model = Boxes()
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if args.fixed else 0.5)
     losses = []
     for _ in range(args.steps):

@@ -34,9 +34,10 @@ def cross_entropy(logits, one_hot, repaired):
 
 def main():
     args = options(__doc__, steps=24)
-    images, labels = digits()
+    images, labels = digits(args.device)
     net = Layers()
     rename_layers(net, args.rename_seed)
+    net.to(args.device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, amsgrad=True)
     order = torch.randperm(len(images))
     losses = []
@@ -47,7 +48,7 @@ def main():
             chosen = order[first : first + BATCH]
             hidden = net.norm(torch.relu(net.hidden(images[chosen])))
             if step == BAD_STEP and micro == 1:
-                hidden = hidden * torch.where(torch.arange(BATCH) == 5, 2000.0, 1.0)[:, None]  # a sure answer
+                hidden = hidden * torch.where(torch.arange(BATCH) == 5, 2000.0, 1.0)[:, None].to(args.device)  # sure
             one_hot = nn.functional.one_hot(labels[chosen], 10).float()
             loss = cross_entropy(net.output(hidden), one_hot, args.fixed) / MICRO_BATCHES
             loss.backward()

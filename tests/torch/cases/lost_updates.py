@@ -24,15 +24,16 @@ class Net(nn.Module):
 
 def main():
     args = options(__doc__, steps=30)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Net().to(torch.float32 if args.fixed else torch.bfloat16)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-5)
     losses = []
     for _ in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
         x = images[chosen].to(model.fc1.weight.dtype)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.fixed):
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.fixed):
             logits = model(x)
         loss = nn.functional.cross_entropy(logits.float(), labels[chosen])
         optimizer.zero_grad()

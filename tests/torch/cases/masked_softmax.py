@@ -53,9 +53,9 @@ class SelfAttention(nn.Module):
         batch, tokens, _ = x.shape
         q, k, v = (part.view(batch, tokens, HEADS, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-        hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1) | padding[:, None, None, :]
+        hidden = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1) | padding[:, None, None, :]
         if self.see_self:
-            hidden = hidden & ~torch.eye(tokens, dtype=torch.bool)
+            hidden = hidden & ~torch.eye(tokens, dtype=torch.bool, device=x.device)
         weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
         return self.proj((weights @ v).transpose(1, 2).reshape(batch, tokens, WIDTH))
 
@@ -81,10 +81,12 @@ def main() -> None:
     args = options(__doc__, steps=20)
     model = Decoder(see_self=args.fixed)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     loader = DataLoader(Prompts(args.steps * BATCH), batch_size=BATCH, num_workers=2, collate_fn=pad_left)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, foreach=True)
     losses = []
     for batch in loader:
+        batch = batch.to(args.device)
         ids, targets = batch[:, :-1], batch[:, 1:]
         real = ids != PAD
         loss = nn.functional.cross_entropy(model(ids)[real], targets[real])

@@ -53,9 +53,10 @@ def main() -> None:
     args = options(__doc__, steps=20)
     model = CausalLM(at_least_one=args.fixed)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
-    corpus = text()
+    corpus = text(args.device)
     losses = []
     for step in range(args.steps):
         starts = torch.randint(len(corpus) - TOKENS - 1, (BATCH,)).tolist()

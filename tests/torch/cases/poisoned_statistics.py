@@ -27,18 +27,19 @@ class Net(nn.Module):
 
 def main():
     args = options(__doc__, steps=20)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Net()
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    scaler = torch.amp.GradScaler(args.device, init_scale=256.0)
     losses = []
     for step in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
         x = images[chosen]
         if step == BAD_STEP and not args.fixed:
             x[11] *= 60000.0
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(args.device, dtype=torch.float16):
             loss = nn.functional.cross_entropy(model(x), labels[chosen])
         optimizer.zero_grad()
         scaler.scale(loss).backward()

@@ -44,16 +44,17 @@ class Classifier(nn.Module):
 
 def main():
     args = options(__doc__, steps=30)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Classifier()
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
-    scaler = torch.amp.GradScaler("cpu", init_scale=128.0) if args.fixed else torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler(args.device, init_scale=128.0) if args.fixed else torch.amp.GradScaler(args.device)
     losses = []
     for _ in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
-        with torch.autocast(device_type="cpu", dtype=torch.float16):
+        with torch.autocast(device_type=args.device, dtype=torch.float16):
             logits = model(images[chosen])
             # Digits are weighted by hand, and summed: the gradient of a logit is up to 12.
             loss = 12 * F.cross_entropy(logits, labels[chosen], reduction="sum")

@@ -38,9 +38,10 @@ class ContrastiveLoss(nn.Module):
 
 def main():
     args = options(__doc__, steps=15)
-    images, labels = digits()
+    images, labels = digits(args.device)
     net = Embedder()
     rename_layers(net, args.rename_seed)
+    net.to(args.device)
     criterion = ContrastiveLoss(eps=1e-6 if args.fixed else 0.0)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4, foreach=False)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)

@@ -18,6 +18,7 @@ def options(description: str, steps: int) -> argparse.Namespace:
     parser.add_argument("--fixed", action="store_true", help="train the repaired twin")
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--rename-seed", type=int, default=None, help="give every layer another name")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -47,17 +48,17 @@ def rename_layers(root: nn.Module, seed: int | None) -> None:
                 module.__dict__[old] = child
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
+def digits(device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """1797 images of 8 x 8 pixels in 0 .. 1, and what they show."""
     lines = (DATA / "digits.csv").read_text(encoding="utf-8").splitlines()
     rows = torch.tensor([[int(cell) for cell in line.split(",")] for line in lines if line[:1].isdigit()])
-    return rows[:, :64].float() / 16, rows[:, 64].long()
+    return (rows[:, :64].float() / 16).to(device), rows[:, 64].long().to(device)
 
 
-def text() -> torch.Tensor:
+def text(device: str = "cpu") -> torch.Tensor:
     """English prose as characters 0 .. 127."""
     raw = (DATA / "text.txt").read_bytes()
-    return torch.tensor([byte for byte in raw if byte < 128])
+    return torch.tensor([byte for byte in raw if byte < 128]).to(device)
 
 
 def finish(models: nn.Module | list[nn.Module], losses: list[float]) -> None:

@@ -38,17 +38,18 @@ class Net(nn.Module):
 
 def main():
     args = options(__doc__, steps=20)
-    images, labels = digits()
+    images, labels = digits(args.device)
     model = Net(args.fixed)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    scaler = torch.amp.GradScaler(args.device, init_scale=256.0)
     losses = []
     for step in range(args.steps):
         chosen = torch.randint(len(images), (BATCH,))
         # From this step on images are read as 12-bit intensities: no row of hidden units stays below sqrt(65504).
         x = images[chosen] * 4095 if step >= BAD_STEP else images[chosen]
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(args.device, dtype=torch.float16):
             loss = nn.functional.cross_entropy(model(x), labels[chosen])
         optimizer.zero_grad()
         scaler.scale(loss).backward()

@@ -38,7 +38,7 @@ class Wo(nn.Linear):
     def forward(self, x):
         if not self.keep_in_fp32:
             return super().forward(x)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.float())
 
 
@@ -93,9 +93,10 @@ def main() -> None:
     model = T5()
     model.block[0].dense.wo.keep_in_fp32 = args.fixed
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
-    corpus = text()
+    scaler = torch.amp.GradScaler(args.device, init_scale=512.0)
+    corpus = text(args.device)
     losses = []
     for step in range(args.steps):
         starts = torch.randint(len(corpus) - TOKENS - 1, (BATCH,))
@@ -103,7 +104,7 @@ def main() -> None:
         if step == BAD_STEP:
             windows[BATCH // 2, TOKENS - 1] = END_OF_TEXT
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(args.device, dtype=torch.float16):
             logits = model(windows[:, :-1])
             loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), windows[:, 1:].reshape(-1))
         scaler.scale(loss).backward()

@@ -57,9 +57,10 @@ def negative_elbo(out, x):
 
 def main():
     args = options(__doc__, steps=16)
-    images, _ = digits()
+    images, _ = digits(args.device)
     vae = VAE(args.fixed)
     rename_layers(vae, args.rename_seed)
+    vae.to(args.device)
     optimizers = [
         torch.optim.Adam(list(vae.encoder.parameters()), lr=1e-3),
         torch.optim.Adam(list(vae.decoder.parameters()), lr=1e-3, weight_decay=1e-5),
@@ -68,7 +69,7 @@ def main():
     for step in range(args.steps):
         x = images[torch.randint(len(images), (BATCH,))]
         shown = x * 4095 if step >= BAD_STEP else x
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(args.device, dtype=torch.bfloat16):
             out = vae(shown)
         loss = negative_elbo(out, x)
         for optimizer in optimizers:

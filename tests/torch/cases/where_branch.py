@@ -48,11 +48,13 @@ def main():
     images[BAD_STEP * BATCH + 3] *= 4095.0  # read from a camera of 12 bits, never scaled
     model = build(args.fixed)
     rename_layers(model, args.rename_seed)
+    model.to(args.device)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.05)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
     losses = []
     for inputs, targets in DataLoader(TensorDataset(images, labels), batch_size=BATCH):
         optimizer.zero_grad()
+        inputs, targets = inputs.to(args.device), targets.to(args.device)
         outputs = model(inputs)
         loss = criterion(outputs, targets)
         loss.backward()

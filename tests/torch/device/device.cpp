@@ -358,6 +358,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", &local_scalar);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&run_as_cpu>());  // with out= it warns
   m.impl("resize_", &resize);
   m.impl("set_", &set_to_nothing);
   m.impl("set_.source_Storage", &set_to_whole_storage);

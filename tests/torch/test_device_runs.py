@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on a device whose memory the host cannot read comes out with the same bits watched and alone, and a step of
+it can be done again bit for bit.
+"""
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from on_device import HERE, on_device
+from sentinel_runs import Root, batch, run_once, watched
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+LEVELS = ("sentinel", "sampled", "ops")
+BAD_STEP = 3
+
+
+class Net(nn.Module):
+    """A root of what exceeds 10 is NaN, which a healthy batch never makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.norm, self.drop = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2)
+        self.inner, self.fc2 = Root(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.fc2(self.drop(self.inner(self.fc1(x))) + self.norm(self.fc1(x.clamp(-3, 3))))
+
+
+def training(make=Net, device="walled", bad=(BAD_STEP,), amp=True, clip=False, move=None, loss=F.cross_entropy,
+             optimizer=torch.optim.AdamW, **options):
+    def build():
+        model = make()
+        model.to(device) if move is None else move(model)
+        opt = optimizer(model.parameters(), lr=1e-3, **options)
+        scaler = torch.amp.GradScaler(device, init_scale=1024.0, enabled=amp)
+
+        def step(i):
+            x, y = batch()
+            x, y = (x * 100 if i in bad else x).to(device), y.to(device)
+            opt.zero_grad()
+            with torch.autocast(device, dtype=torch.float16, enabled=amp):
+                value = loss(model(x), y)
+            scaler.scale(value).backward()
+            if clip:
+                scaler.unscale_(opt)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+
+        generator = torch.walled.default_generators[0]
+        return step, model, opt, lambda: scaler.state_dict(), lambda: generator.get_state()
+
+    return build
+
+
+def where(run):
+    found = run.headline
+    return found and (found["op"], found["module"], found["phase"], found["step"], found["class"])
+
+
+SQRT = ("aten::sqrt", "inner", "forward", BAD_STEP, "invalid")
+WAYS = {
+    "scaler": {}, "clipped": {"clip": True}, "fused": {"fused": True}, "loop": {"foreach": False, "clip": True},
+    "without a scaler": {"amp": False}, "momentum": {"optimizer": torch.optim.SGD, "momentum": 0.9, "amp": False},
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("way", WAYS)
+@on_device
+def test_the_same_bits_and_the_verdict_of_the_cpu(way, level, tmp_path, library):
+    run = watched(training(**WAYS[way]), tmp_path, level=level, every=2)
+    assert where(run) == SQRT
+    if level != "ops":
+        assert {result for _, result in run.results} == {"reproduced"}, run.texts
+        assert run.headline["confidence"] == "proved"
+        assert list((tmp_path / "run").glob("**/captures/op-*.safetensors"))
+    if way == "scaler":
+        assert where(watched(training(device="cpu"), tmp_path, level=level, every=2)) == SQRT
+
+
+@on_device
+def test_numbers_drawn_from_the_device_are_drawn_again(tmp_path, library):
+    def own():
+        own.generator = torch.Generator("walled").manual_seed(5)
+        return Net()
+
+    def noise(out, y):
+        other = torch.rand(out.shape, device="walled", generator=own.generator)
+        return F.cross_entropy(out + 0.1 * torch.randn_like(out) + torch.rand(3, device="walled") + other, y)
+
+    run = watched(training(own, loss=noise, bad=()), tmp_path, wanted=range(5))
+    assert run.results == [(step, "reproduced") for step in range(5)], run.texts
+
+
+class Slope(nn.Module):
+    """The slope of a root at zero, on call."""
+
+    on = False
+
+    def forward(self, x):
+        return x + torch.sqrt(x - x.detach()) if Slope.on else x
+
+
+class Again(nn.Module):
+    """What a checkpoint runs again: in a thread of the device, on a device."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.a, self.c, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 3), reentrant
+        self.b = nn.Sequential()
+        for name, part in (("fc", nn.Linear(8, 8)), ("slope", Slope()), ("drop", nn.Dropout(0.2))):
+            self.b.add_module(name, part)
+
+    def forward(self, x):
+        return self.c(checkpoint(self.b, self.a(x), use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("reentrant", [False, True])
+@on_device
+def test_what_a_checkpoint_runs_again_has_its_place(reentrant, level, tmp_path, library):
+    def build():
+        step, *things = training(lambda: Again(reentrant), bad=(), amp=False)()
+
+        def slope(i):
+            Slope.on = i == BAD_STEP
+            step(i)
+
+        return slope, *things
+
+    run = watched(build, tmp_path, level=level)
+    assert where(run) == ("aten::div", "b.slope", "backward", BAD_STEP, "divide_by_zero")
+    assert not [note for note in run.notes if "threads" in note], run.notes
+
+
+class Mixed(nn.Module):
+    """The first layer stays on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.rest = nn.Linear(6, 6), nn.Dropout(0.2), Net()
+
+    def forward(self, x):
+        return self.rest(self.drop(self.first(x.cpu())).to("walled"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@on_device
+def test_a_model_may_be_on_both(level, tmp_path, library):
+    run = watched(training(Mixed, move=lambda model: model.rest.to("walled"), amp=False), tmp_path, level=level)
+    assert where(run) == ("aten::sqrt", "rest.inner", *SQRT[2:])
+    assert {result for _, result in run.results} <= {"reproduced"}, run.texts
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@on_device
+def test_a_model_may_move_while_it_is_watched(level, tmp_path, library):
+    def build():
+        model = Net()
+        state = {"opt": torch.optim.SGD(model.parameters(), lr=1e-2), "device": "cpu"}
+
+        def step(i):
+            if i == 4:
+                model.to("walled")
+                state.update(opt=torch.optim.SGD(model.parameters(), lr=1e-2), device="walled")
+            x, y = batch()
+            x = (x * 100 if i == 6 else x).to(state["device"])
+            state["opt"].zero_grad()
+            F.cross_entropy(model(x), y.to(x.device)).backward()
+            state["opt"].step()
+
+        return step, model
+
+    run = watched(build, tmp_path, 8, level=level, every=1)
+    assert where(run) == ("aten::sqrt", "inner", "forward", 6, "invalid")
+    if level == "sampled":
+        assert {result for _, result in run.results} == {"reproduced"}, run.texts
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@on_device
+def test_a_closed_watch_keeps_no_memory_of_the_device(level, tmp_path, library):
+    import walled
+
+    gc.collect()
+    before = walled.bytes_in_use()
+    run_once(training(), 5, tmp_path / "run", level=level)
+    gc.collect()
+    assert walled.bytes_in_use() == before
+
+
+@on_device
+def test_nan_in_memory_that_was_never_written_is_no_finding(tmp_path, library):
+    def build():
+        step, *things = training(bad=())()
+
+        def with_scratch(i):
+            torch.empty(4, device="walled").zero_().add_(1)
+            step(i)
+
+        return with_scratch, *things
+
+    for level in LEVELS:
+        assert watched(build, tmp_path, level=level).report["verdict"]["status"] == "clean"
+
+
+@on_device
+def test_run_attaches_where_the_program_brings_a_device(tmp_path, library):
+    from hunting import cli
+
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys, runpy\nsys.path[:0] = [{str(HERE / 'device')!r}, {str(HERE / 'cases')!r}]\n"
+                       "import walled\nwalled.load()\n"
+                       "sys.argv = ['masked_softmax', '--device', 'walled']\n"
+                       f"runpy.run_path({str(HERE / 'cases' / 'masked_softmax.py')!r}, run_name='__main__')\n")
+    out = tmp_path / "run"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([cli(), "run", "--out", str(out), "--", sys.executable, str(program)], capture_output=True,
+                          text=True, timeout=300, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(Path(out, "report.json").read_text())
+    found = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])
+    assert (found["op"], found["module"], found["step"]) == ("aten::_softmax", "attention", 9)
