@@ -123,7 +123,7 @@ class Measure:
     __slots__ = ("norm", "amax")
 
     def __init__(self, reading: Reading) -> None:
-        self.norm, self.amax = reading.norm, reading.amax
+        self.norm, self.amax = reading.norm, math.nan if reading.bad else reading.amax  # of what is bad: none
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Measure):
@@ -151,6 +151,6 @@ def measure(session: Session, values: Values, gradients: Sequence[tuple[str, _Te
     if recorder is not None and here:
         words = [word for _, g in here for word in (g.data_ptr(), values.layout(g))]
         readings, _ = recorder.read(words, lib.READ_NORM)
-        facts.update(measured(Reading(path, r.norm, r.amax if not r.bad else math.nan, r.bad != 0)
+        facts.update(measured(Reading(path, r.norm, r.amax, r.bad != 0)
                               for (path, _), r in zip(here, readings)))
     return facts
