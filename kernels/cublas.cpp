@@ -134,6 +134,7 @@ const CublasFunctions* load_cublas(std::string& why) {
 void cublas_multiply(const CublasFunctions& cublas, void* handle, const ProductCall& call) {
   const auto [type, compute] = format_of(call.dtype);
   const bool wide = call.dtype == DType::kF64;
+  const int type_c = format_of(call.result()).type;
   const float one_f = 1, beta_f = static_cast<float>(call.beta);
   const double one_d = 1, beta_d = call.beta;
   const void* alpha = wide ? static_cast<const void*>(&one_d) : &one_f;
@@ -149,10 +150,10 @@ void cublas_multiply(const CublasFunctions& cublas, void* handle, const ProductC
   int status = 0;
   if (call.batch == 1) {
     status = cublas.gemm(handle, op(call.b), op(call.a), n, m, k, alpha, call.b.data, type, lead_b, call.a.data, type,
-                         lead_a, beta, call.c, type, n, compute, cublas::kDefaultAlgorithm);
+                         lead_a, beta, call.c, type_c, n, compute, cublas::kDefaultAlgorithm);
   } else {
     status = cublas.gemm_batched(handle, op(call.b), op(call.a), n, m, k, alpha, call.b.data, type, lead_b, call.b.step,
-                                 call.a.data, type, lead_a, call.a.step, beta, call.c, type, n, call.m * call.n,
+                                 call.a.data, type, lead_a, call.a.step, beta, call.c, type_c, n, call.m * call.n,
                                  as_int(call.batch), compute, cublas::kDefaultAlgorithm);
   }
   if (status != cublas::kSuccess) {

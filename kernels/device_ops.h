@@ -198,7 +198,95 @@ struct ProductCall {
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   MatrixOperand a, b;
   double beta = 0;  // 0 or 1
-  void* c = nullptr;  // dense
+  bool wide_result = false;  // c is fp32 where the operands have 16 bits
+  void* c = nullptr;         // dense, of result()
+  DType result() const { return wide_result && dtype_size(dtype) == 2 ? DType::kF32 : dtype; }
+};
+
+// Windows that slide over images (N, C, H, W), all without gaps. Window (oh, ow) begins at (oh * stride - padding, ...); what
+// hangs over the edge is not there.
+struct WindowSizes {
+  std::int64_t images = 0, channels = 0, height = 0, width = 0;
+  std::int64_t kernel_height = 1, kernel_width = 1, stride = 1, padding = 0;
+  std::int64_t out_height = 0, out_width = 0;
+};
+
+// A convolution is a product of its filters and of columns: (channel, place in the window) by (image, window). Bits as they
+// are, elements of `bytes` bytes; what is not there is 0.
+struct UnfoldCall {
+  int bytes = 4;
+  WindowSizes windows;
+  const void* images = nullptr;
+  void* columns = nullptr;
+};
+// images = the sums of all elements of the columns that were read from each place, place after place of the window.
+struct FoldCall {
+  bool wide = false;
+  WindowSizes windows;
+  DeviceArray columns, images;
+};
+// out (image, channel, plane) = products (channel, image, plane) + bias (channel); 0 is added where there is no bias.
+struct ChannelBiasCall {
+  bool wide = false;
+  std::int64_t images = 0, channels = 0, plane = 0;
+  DeviceArray products, bias, out;
+};
+// out (channel) = sums of grad (image, channel, plane): `group` images at a time, and the groups' sums pairwise.
+struct ChannelSumCall {
+  bool wide = false;
+  std::int64_t images = 0, channels = 0, plane = 0, group = 1;
+  DeviceArray grad, out;
+};
+
+// The first of the largest elements of a window wins, and of NaNs the last; `indices` tell where in its plane it lies.
+struct MaxPoolCall {
+  bool wide = false;
+  WindowSizes windows;
+  DeviceArray in, out;
+  std::int64_t* indices = nullptr;
+};
+struct MaxPoolGradientCall {
+  bool wide = false;
+  WindowSizes windows;
+  DeviceArray grad, out;
+  const std::int64_t* indices = nullptr;
+};
+// What is not there counts as 0: a sum is divided by the whole window.
+struct AvgPoolCall {
+  bool wide = false;
+  WindowSizes windows;
+  DeviceArray in, out;
+};
+struct AvgPoolGradientCall {
+  bool wide = false;
+  WindowSizes windows;
+  DeviceArray grad, out;
+};
+// Every element of out (count, width) is the sum of a square of scale x scale elements of grad, line by line.
+struct UpsampleGradientCall {
+  bool wide = false;
+  std::int64_t count = 0, width = 0, scale = 1;  // count: elements of out
+  DeviceArray grad, out;
+};
+
+// A row is a channel. One element for each channel, without gaps: weight, bias, and what follows. mean and invstd: op math, what
+// the channel was normalised with. Not training: of running_mean and running_var. Training: of the row, and new_mean and new_var
+// get the moving averages; op math is double there, rounded to fp32 first where they are narrower.
+struct BatchNormCall {
+  bool wide = false, training = false;
+  double momentum = 0, eps = 0;
+  Rows rows;
+  DeviceArray in, out;  // over the rows
+  DeviceArray weight, bias, running_mean, running_var;
+  DeviceArray mean, invstd, new_mean, new_var;
+};
+// What is not wanted has no data. spread: invstd in training, else the running variance.
+struct BatchNormGradientCall {
+  bool wide = false, training = false;
+  double eps = 0;
+  Rows rows;
+  DeviceArray grad, in, grad_in;  // over the rows
+  DeviceArray weight, mean, spread, grad_weight, grad_bias;
 };
 
 class ReadingsPort;
@@ -244,6 +332,20 @@ class DeviceBackend {
   virtual void run(const FusedSgdCall& call) = 0;
   virtual void run(const FusedAdamCall& call) = 0;
   virtual void run(const ProductCall& call) = 0;
+  virtual void run(const UnfoldCall& call) = 0;
+  virtual void run(const FoldCall& call) = 0;
+  virtual void run(const ChannelBiasCall& call) = 0;
+  virtual void run(const ChannelSumCall& call) = 0;
+  virtual void run(const MaxPoolCall& call) = 0;
+  virtual void run(const MaxPoolGradientCall& call) = 0;
+  virtual void run(const AvgPoolCall& call) = 0;
+  virtual void run(const AvgPoolGradientCall& call) = 0;
+  virtual void run(const UpsampleGradientCall& call) = 0;
+  virtual void run(const BatchNormCall& call) = 0;
+  virtual void run(const BatchNormGradientCall& call) = 0;
+
+  // How many bytes of columns, as op math values, a convolution unfolds at a time.
+  virtual std::int64_t column_bytes() const = 0;
 };
 
 // The backend of one GPU, made on the first call and kept; nullptr where it cannot be had, and `why` says why and what to do.

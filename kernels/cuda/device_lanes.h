@@ -4,10 +4,10 @@
 
 #include <cuda_runtime.h>
 
-#include <limits>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/constants.h"
 #include "kernels/cuda/lanes.h"
 
 namespace nanhunt::kernels::cuda {
@@ -49,8 +49,7 @@ class DeviceLanes {
   }
   template <class T, class F>
   NANHUNT_HOST_DEVICE T largest(std::int64_t n, const F& f) const {
-    constexpr T kLowest = -std::numeric_limits<T>::infinity();
-    T out = kLowest;
+    T out = -kInfinity<T>;
     for (std::int64_t i = lane_; i < n; i += kLanes) {
       const T x = f(i);
       out = x > out ? x : out;

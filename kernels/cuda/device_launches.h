@@ -30,5 +30,16 @@ void launch(const UnscaleCall& call, cudaStream_t stream);
 void launch(const UnscaleManyCall& call, cudaStream_t stream);
 void launch(const FusedSgdCall& call, cudaStream_t stream);
 void launch(const FusedAdamCall& call, cudaStream_t stream);
+void launch(const UnfoldCall& call, cudaStream_t stream);
+void launch(const FoldCall& call, cudaStream_t stream);
+void launch(const ChannelBiasCall& call, cudaStream_t stream);
+void launch(const ChannelSumCall& call, cudaStream_t stream);
+void launch(const MaxPoolCall& call, cudaStream_t stream);
+void launch(const MaxPoolGradientCall& call, cudaStream_t stream);
+void launch(const AvgPoolCall& call, cudaStream_t stream);
+void launch(const AvgPoolGradientCall& call, cudaStream_t stream);
+void launch(const UpsampleGradientCall& call, cudaStream_t stream);
+void launch(const BatchNormCall& call, cudaStream_t stream);
+void launch(const BatchNormGradientCall& call, cudaStream_t stream);
 
 }  // namespace nanhunt::kernels::cuda

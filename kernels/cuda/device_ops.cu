@@ -172,6 +172,18 @@ class CudaBackend final : public DeviceBackend {
     use();
     cublas_multiply(cublas_, handle_, call);
   }
+  void run(const UnfoldCall& call) override { cuda::launch(call, stream_); }
+  void run(const FoldCall& call) override { cuda::launch(call, stream_); }
+  void run(const ChannelBiasCall& call) override { cuda::launch(call, stream_); }
+  void run(const ChannelSumCall& call) override { cuda::launch(call, stream_); }
+  void run(const MaxPoolCall& call) override { cuda::launch(call, stream_); }
+  void run(const MaxPoolGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const AvgPoolCall& call) override { cuda::launch(call, stream_); }
+  void run(const AvgPoolGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const UpsampleGradientCall& call) override { cuda::launch(call, stream_); }
+  void run(const BatchNormCall& call) override { cuda::launch(call, stream_); }
+  void run(const BatchNormGradientCall& call) override { cuda::launch(call, stream_); }
+  std::int64_t column_bytes() const override { return std::int64_t{256} << 20; }
 
  private:
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20;

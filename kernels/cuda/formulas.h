@@ -6,9 +6,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numbers>
 
+#include "kernels/cuda/constants.h"
 #include "kernels/cuda/host_device.h"
 #include "kernels/cuda/scalar_math.h"
 
@@ -130,8 +130,7 @@ struct Clamp {
   template <class T>
   NANHUNT_HOST_DEVICE T operator()(T x) const {
     const T low = static_cast<T>(min), high = static_cast<T>(max);
-    constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-    if (!(low == low) || !(high == high)) return kNaN;
+    if (!(low == low) || !(high == high)) return kNaN<T>;
     const T raised = x < low ? low : x;
     return raised > high ? high : raised;
   }

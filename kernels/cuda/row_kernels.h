@@ -4,9 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "kernels/cuda/arrays.h"
+#include "kernels/cuda/constants.h"
 #include "kernels/cuda/host_device.h"
 #include "kernels/cuda/lanes.h"
 #include "kernels/cuda/scalar_math.h"
@@ -50,8 +50,7 @@ struct ReduceKernel {
       // NaN wins: counted, for largest() leaves it out.
       const T nans = lanes.template sum<T>(call.rows.length, [&](std::int64_t i) { return in(i) == in(i) ? T{0} : T{1}; });
       const T largest = lanes.template largest<T>(call.rows.length, in);
-      constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-      put(lanes, row, nans > T{0} ? kNaN : largest);
+      put(lanes, row, nans > T{0} ? T{kNaN<T>} : largest);
       return;
     }
     const Reduction kind = call.kind;

@@ -97,6 +97,30 @@ TEST_F(Cublas, is_asked_for_the_products_that_are_meant) {
   }
 }
 
+TEST_F(Cublas, is_asked_for_a_wide_result_of_narrow_operands) {
+  setenv("NANHUNT_CUBLAS", NANHUNT_FAKE_CUBLAS, 1);
+  CublasFunctions cublas;
+  std::string why;
+  ASSERT_TRUE(find_cublas(cublas, why)) << why;
+  const std::uint16_t a[] = {0x3f80, 0x4000}, b[] = {0x4040, 0x3c00};  // bf16: 1, 2 and 3, 2^-7
+  float c = 8;
+  ProductCall call;
+  call.dtype = DType::kBF16;
+  call.m = call.n = 1;
+  call.k = call.a.lead = 2;
+  call.a.data = a;
+  call.b.data = b;
+  call.beta = 1;
+  call.c = &c;
+  EXPECT_EQ(call.result(), DType::kBF16);
+  call.wide_result = true;
+  EXPECT_EQ(call.result(), DType::kF32);
+  cublas_multiply(cublas, nullptr, call);
+  EXPECT_EQ(c, 11 + 0x1p-6f);
+  call.dtype = DType::kF64;
+  EXPECT_EQ(call.result(), DType::kF64);
+}
+
 TEST_F(Cublas, that_fails_is_named_with_the_product) {
   setenv("NANHUNT_CUBLAS", NANHUNT_FAKE_CUBLAS, 1);
   CublasFunctions cublas;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library with the few functions of cuBLAS that are used, for tests of how they are found and called: column-major products
-// of fp32 in host memory.
+// of fp32, and of bf16 with an fp32 result, in host memory.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace {
 
-constexpr int kNotSupported = 15, kF32 = 0;
+constexpr int kNotSupported = 15, kF32 = 0, kBF16 = 14;
 
 }  // namespace
 
@@ -24,11 +25,15 @@ int cublasGetVersion_v2(void*, int* version) {
 
 int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,
                                int lda, long long step_a, const void* b, int, int ldb, long long step_b, const void* beta,
-                               void* c, int, int ldc, long long step_c, int batch, int, int) {
-  if (type_a != kF32) return kNotSupported;
-  const auto at = [](const void* data, long long start, int op, int ld, int row, int column) {
+                               void* c, int type_c, int ldc, long long step_c, int batch, int, int) {
+  if ((type_a != kF32 && type_a != kBF16) || type_c != kF32) return kNotSupported;
+  const auto at = [type_a](const void* data, long long start, int op, int ld, int row, int column) {
     const long long index = op == 0 ? row + static_cast<long long>(column) * ld : column + static_cast<long long>(row) * ld;
-    return static_cast<const float*>(data)[start + index];
+    if (type_a == kF32) return static_cast<const float*>(data)[start + index];
+    const std::uint32_t bits = std::uint32_t{static_cast<const std::uint16_t*>(data)[start + index]} << 16;
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
   };
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   for (int i = 0; i < batch; ++i) {

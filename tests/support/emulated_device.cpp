@@ -8,6 +8,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "kernels/cuda/batch_norm_kernels.h"
+#include "kernels/cuda/image_kernels.h"
 #include "kernels/cuda/index_kernels.h"
 #include "kernels/cuda/map_kernels.h"
 #include "kernels/cuda/row_kernels.h"
@@ -72,9 +74,9 @@ void plain_multiply(const ProductCall& call) {
     for (std::int64_t i = 0; i < call.m; ++i) {
       for (std::int64_t j = 0; j < call.n; ++j) {
         const std::int64_t c = (b * call.m + i) * call.n + j;
-        T sum = call.beta != 0 ? load_element<T>(call.dtype, call.c, c) : T{0};
+        T sum = call.beta != 0 ? load_element<T>(call.result(), call.c, c) : T{0};
         for (std::int64_t k = 0; k < call.k; ++k) sum += at(call.a, b, i, k) * at(call.b, b, k, j);
-        store_element(call.dtype, call.c, c, sum);
+        store_element(call.result(), call.c, c, sum);
       }
     }
   }
@@ -350,6 +352,97 @@ void EmulatedDevice::run(const ProductCall& call) {
   here.b.data = host(call.b.data);
   here.c = host(call.c);
   multiply(here);
+}
+
+void EmulatedDevice::run(const UnfoldCall& call) {
+  UnfoldCall here = call;
+  here.images = host(call.images);
+  here.columns = host(call.columns);
+  switch (here.bytes) {
+    case 2:
+      return each(UnfoldKernel<std::uint16_t>{here});
+    case 4:
+      return each(UnfoldKernel<std::uint32_t>{here});
+    default:
+      return each(UnfoldKernel<std::uint64_t>{here});
+  }
+}
+
+void EmulatedDevice::run(const FoldCall& call) {
+  FoldCall here = call;
+  here.columns = host(call.columns);
+  here.images = host(call.images);
+  here.wide ? each(FoldKernel<double>{here}) : each(FoldKernel<float>{here});
+}
+
+void EmulatedDevice::run(const ChannelBiasCall& call) {
+  ChannelBiasCall here = call;
+  here.products = host(call.products);
+  here.bias = host(call.bias);
+  here.out = host(call.out);
+  here.wide ? each(ChannelBiasKernel<double>{here}) : each(ChannelBiasKernel<float>{here});
+}
+
+void EmulatedDevice::run(const ChannelSumCall& call) {
+  ChannelSumCall here = call;
+  here.grad = host(call.grad);
+  here.out = host(call.out);
+  here.wide ? rows(ChannelSumKernel<double>{here}) : rows(ChannelSumKernel<float>{here});
+}
+
+void EmulatedDevice::run(const MaxPoolCall& call) {
+  MaxPoolCall here = call;
+  here.in = host(call.in);
+  here.out = host(call.out);
+  here.indices = host(call.indices);
+  here.wide ? each(MaxPoolKernel<double>{here}) : each(MaxPoolKernel<float>{here});
+}
+
+void EmulatedDevice::run(const MaxPoolGradientCall& call) {
+  MaxPoolGradientCall here = call;
+  here.grad = host(call.grad);
+  here.out = host(call.out);
+  here.indices = host(call.indices);
+  here.wide ? each(MaxPoolGradientKernel<double>{here}) : each(MaxPoolGradientKernel<float>{here});
+}
+
+void EmulatedDevice::run(const AvgPoolCall& call) {
+  AvgPoolCall here = call;
+  here.in = host(call.in);
+  here.out = host(call.out);
+  here.wide ? each(AvgPoolKernel<double>{here}) : each(AvgPoolKernel<float>{here});
+}
+
+void EmulatedDevice::run(const AvgPoolGradientCall& call) {
+  AvgPoolGradientCall here = call;
+  here.grad = host(call.grad);
+  here.out = host(call.out);
+  here.wide ? each(AvgPoolGradientKernel<double>{here}) : each(AvgPoolGradientKernel<float>{here});
+}
+
+void EmulatedDevice::run(const UpsampleGradientCall& call) {
+  UpsampleGradientCall here = call;
+  here.grad = host(call.grad);
+  here.out = host(call.out);
+  here.wide ? each(UpsampleGradientKernel<double>{here}) : each(UpsampleGradientKernel<float>{here});
+}
+
+void EmulatedDevice::run(const BatchNormCall& call) {
+  BatchNormCall here = call;
+  for (DeviceArray* array : {&here.in, &here.out, &here.weight, &here.bias, &here.running_mean, &here.running_var, &here.mean,
+                             &here.invstd, &here.new_mean, &here.new_var}) {
+    *array = host(*array);
+  }
+  here.wide ? rows(BatchNormKernel<double>{here}) : rows(BatchNormKernel<float>{here});
+}
+
+void EmulatedDevice::run(const BatchNormGradientCall& call) {
+  BatchNormGradientCall here = call;
+  for (DeviceArray* array : {&here.grad, &here.in, &here.grad_in, &here.weight, &here.mean, &here.spread, &here.grad_weight,
+                             &here.grad_bias}) {
+    *array = host(*array);
+  }
+  here.wide ? rows(BatchNormGradientKernel<double>{here}) : rows(BatchNormGradientKernel<float>{here});
 }
 
 }  // namespace nanhunt::testing_support

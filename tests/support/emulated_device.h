@@ -36,6 +36,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
 
   Order order = Order::kForwards;
   Multiply multiply;           // default: plain loops that add up in order
+  std::int64_t columns = 512 << 10;  // column_bytes(): the CPU engine's, so that its products have the same sizes
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
   ReadingsDelivery delivery;
@@ -71,6 +72,18 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void run(const kernels::FusedSgdCall& call) override;
   void run(const kernels::FusedAdamCall& call) override;
   void run(const kernels::ProductCall& call) override;
+  void run(const kernels::UnfoldCall& call) override;
+  void run(const kernels::FoldCall& call) override;
+  void run(const kernels::ChannelBiasCall& call) override;
+  void run(const kernels::ChannelSumCall& call) override;
+  void run(const kernels::MaxPoolCall& call) override;
+  void run(const kernels::MaxPoolGradientCall& call) override;
+  void run(const kernels::AvgPoolCall& call) override;
+  void run(const kernels::AvgPoolGradientCall& call) override;
+  void run(const kernels::UpsampleGradientCall& call) override;
+  void run(const kernels::BatchNormCall& call) override;
+  void run(const kernels::BatchNormGradientCall& call) override;
+  std::int64_t column_bytes() const override { return columns; }
 
  private:
   template <class Kernel>

@@ -137,6 +137,36 @@ std::vector<Tensor> backward(const Channels& s, const Tensor& grad, const Node& 
   return gradients;
 }
 
+Result forward_on_device(const Channels& s, const Arguments& a, bool training) {
+  const Device device = a.input.device();
+  const DType compute = op_math(a.input.dtype()), kept = a.running_mean.dtype();
+  const Shape per_channel{s.channels};
+  Result result{Tensor::empty(a.input.sizes(), a.input.dtype(), device), Tensor::empty(per_channel, compute, device),
+                Tensor::empty(per_channel, compute, device)};
+  const Tensor new_mean = training ? Tensor::empty(per_channel, kept, device) : Tensor();
+  const Tensor new_var = training ? Tensor::empty(per_channel, kept, device) : Tensor();
+  device_batch_norm({a.input, a.weight, a.bias, a.running_mean, a.running_var, result.out, result.mean, result.invstd,
+                     new_mean, new_var},
+                    training, a.momentum, a.eps);
+  if (training) {
+    a.running_mean.copy_from(new_mean);
+    a.running_var.copy_from(new_var);
+  }
+  return result;
+}
+
+std::vector<Tensor> backward_on_device(const Tensor& grad, const Node& node, bool training, double eps) {
+  const auto made = [&](std::size_t edge, const Tensor& like) {
+    return node.edges[edge].wanted() ? Tensor::empty(like.sizes(), like.dtype(), grad.device()) : Tensor();
+  };
+  const Tensor &input = node.saved[0].tensor, &gain = node.saved[1].tensor;
+  const AffineGradients out{made(0, input), made(1, gain), made(2, gain)};
+  device_batch_norm_gradient(grad, {input, gain, node.saved[2].tensor, node.saved[3].tensor}, training, eps, out);
+  std::vector<Tensor> gradients{out.input, out.weight, out.bias};
+  gradients.resize(node.edges.size());
+  return gradients;
+}
+
 constexpr std::string_view kOp = "native_batch_norm";
 
 Channels check(const Arguments& a, bool training) {
@@ -163,11 +193,12 @@ Channels check(const Arguments& a, bool training) {
 
 Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
                   Tensor& running_var, bool training, double momentum, double eps) {
-  expect_cpu(kOp, {&input, &weight, &bias, &running_mean, &running_var});
   const Arguments arguments{input, weight, bias, running_mean, running_var, momentum, eps};
   const Channels s = check(arguments, training);
   const DType compute = op_math(input.dtype());
-  Result result = in_op_math(compute, [&]<typename T>(T) { return forward<T>(s, arguments, training); });
+  const bool on_host = same_device(kOp, {&input, &weight, &bias, &running_mean, &running_var}).is_cpu();
+  Result result = on_host ? in_op_math(compute, [&]<typename T>(T) { return forward<T>(s, arguments, training); })
+                          : forward_on_device(s, arguments, training);
   const ArgRole statistics = training ? ArgRole::kOverwritten : ArgRole::kRead;
   std::vector<Arg> also;
   if (training) {
@@ -188,6 +219,7 @@ Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  {training ? "save_mean" : "running_mean", training ? &result.mean : &running_mean},
                  {training ? "save_invstd" : "running_var", training ? &result.invstd : &running_var}},
                 [=](const Tensor& g, const Node& node) {
+                  if (!on_cpu(g)) return backward_on_device(g, node, training, eps);
                   return in_op_math(compute, [&]<typename T>(T) { return backward<T>(s, g, node, training, eps); });
                 },
                 Args(also));

@@ -9,6 +9,7 @@
 #include "src/engine/ops/blas.h"
 #include "src/engine/ops/dense.h"
 #include "src/engine/ops/device_calls.h"
+#include "src/engine/ops/device_images.h"
 #include "src/engine/ops/unfold.h"
 
 namespace nanhunt::engine {
@@ -21,11 +22,7 @@ struct Convolution {
   std::int64_t out_channels = 0;
 
   std::int64_t rows() const { return w.channels * w.kernel_height * w.kernel_width; }
-  std::int64_t images_per_chunk(std::size_t value_size) const {
-    const std::int64_t one = rows() * w.out_plane() * static_cast<std::int64_t>(value_size);
-    const std::int64_t fitting = kColumnBytes / std::max<std::int64_t>(one, 1);
-    return std::clamp<std::int64_t>(fitting, 1, std::max<std::int64_t>(w.images, 1));
-  }
+  std::int64_t images_per_chunk(std::size_t value_size) const { return images_at_a_time(w, value_size, kColumnBytes); }
 };
 
 // (images, channels, plane) <-> (channels, images * plane), for `count` images.
@@ -65,14 +62,10 @@ Tensor forward(const Convolution& conv, const Tensor& input, const Tensor& weigh
   return out.finish();
 }
 
-struct Wanted {
-  bool input, weight, bias;
-};
-
 // Gradients of input, weight and bias; undefined where not wanted.
 template <typename T>
 std::array<Tensor, 3> backward(const Convolution& conv, const Tensor& grad, const Tensor& input, const Tensor& weight,
-                               const Wanted& wanted, const Shape& weight_sizes) {
+                               const ConvolutionWanted& wanted, const Shape& weight_sizes) {
   const Windows& w = conv.w;
   const std::int64_t rows = conv.rows(), plane = w.out_plane(), outs = conv.out_channels;
   const DType dtype = grad.dtype();
@@ -141,19 +134,23 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std
         [=](const Tensor& x, const Tensor& w, const Tensor& b) { return conv2d(x, w, b, stride, padding); }, input,
         weight, bias);
   }
-  expect_cpu("convolution", {&input, &weight, &bias});
   const Convolution conv = check(input, weight, bias, stride, padding);
+  const bool on_host = same_device("convolution", {&input, &weight, &bias}).is_cpu();
   std::vector<Arg> inputs{{"input", &input}, {"weight", &weight}};
   if (bias.defined()) inputs.push_back({"bias", &bias});
-  Tensor out = in_op_math(input.dtype(), [&]<typename T>(T) { return forward<T>(conv, input, weight, bias); });
+  Tensor out = on_host ? in_op_math(input.dtype(), [&]<typename T>(T) { return forward<T>(conv, input, weight, bias); })
+                       : device_convolution(conv.w, input, weight, bias);
   return finish("convolution", op_math(input.dtype()), std::move(out), Args(inputs),
                 {{"stride", static_cast<double>(stride)}, {"padding", static_cast<double>(padding)}},
                 {{"input", saved_for(weight, input)}, {"weight", saved_for(input, weight)}},
                 [conv](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const std::vector<Edge>& edges = node.edges;
-                  const Wanted wanted{edges[0].wanted(), edges[1].wanted(), edges.size() > 2 && edges[2].wanted()};
+                  const ConvolutionWanted wanted{edges[0].wanted(), edges[1].wanted(), edges.size() > 2 && edges[2].wanted()};
+                  const Tensor &x = node.saved[0].tensor, &filters = node.saved[1].tensor;
                   auto gradients = in_op_math(g.dtype(), [&]<typename T>(T) {
-                    return backward<T>(conv, g, node.saved[0].tensor, node.saved[1].tensor, wanted, edges[1].sizes);
+                    if (on_cpu(g)) return backward<T>(conv, g, x, filters, wanted, edges[1].sizes);
+                    return device_convolution_gradient(conv.w, g, x, filters, wanted, edges[1].sizes,
+                                                       conv.images_per_chunk(sizeof(T)));
                   });
                   return {gradients.begin(), gradients.begin() + static_cast<std::ptrdiff_t>(edges.size())};
                 });

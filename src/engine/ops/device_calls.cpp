@@ -140,8 +140,6 @@ bool has_no_gaps(const Tensor& tensor) {
   return true;
 }
 
-Tensor dense(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : tensor.clone(); }
-
 // As a matrix product takes it: rows or columns dense, else a copy that is.
 struct Matrix {
   Tensor tensor;  // keeps the memory alive
@@ -186,12 +184,27 @@ Device common_device(std::string_view op, std::initializer_list<const Tensor*> o
   return first->device();
 }
 
+Device same_device(std::string_view op, std::initializer_list<const Tensor*> operands) {
+  const Tensor* first = nullptr;
+  for (const Tensor* operand : operands) {
+    if (operand == nullptr || !operand->defined()) continue;
+    if (first == nullptr) first = operand;
+    if (operand->device() != first->device()) {
+      fail(op, "tensors on one device",
+           fmt::format("one on {} and one on {}", describe(first->device()), describe(operand->device())));
+    }
+  }
+  return first == nullptr ? Device{} : first->device();
+}
+
 void expect_cpu(std::string_view op, std::initializer_list<const Tensor*> operands) {
   for (const Tensor* operand : operands) {
     if (operand == nullptr || !operand->defined() || on_cpu(*operand)) continue;
     fail(op, "tensors on cpu (this op has no kernel for another device)", "one on " + describe(operand->device()));
   }
 }
+
+Tensor without_gaps(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : tensor.clone(); }
 
 kernels::DeviceArray flat_array(const Tensor& tensor) {
   DeviceArray array;
@@ -292,7 +305,7 @@ void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& 
   call.wide = is_wide(input.dtype());
   call.eps = eps;
   call.rows = rows_of(walk_over(input.sizes(), {{&call.in, &input}}), input.size(-1));
-  const Tensor w = weight.defined() ? dense(weight) : weight, b = bias.defined() ? dense(bias) : bias;
+  const Tensor w = weight.defined() ? without_gaps(weight) : weight, b = bias.defined() ? without_gaps(bias) : bias;
   call.weight = flat_array(w);
   call.bias = flat_array(b);
   call.out = flat_array(out);
@@ -302,11 +315,11 @@ void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& 
 }
 
 void device_layer_norm_gradient(const Tensor& g, const Tensor& input, const Tensor& weight, const Tensor& mean,
-                                const Tensor& rstd, const LayerNormGradients& out) {
+                                const Tensor& rstd, const AffineGradients& out) {
   kernels::LayerNormGradientCall call;
   call.wide = is_wide(g.dtype());
   call.rows = rows_of(walk_over(g.sizes(), {{&call.grad, &g}, {&call.in, &input}}), g.size(-1));
-  const Tensor w = weight.defined() ? dense(weight) : weight;
+  const Tensor w = weight.defined() ? without_gaps(weight) : weight;
   call.weight = flat_array(w);
   call.mean = flat_array(mean);
   call.rstd = flat_array(rstd);
@@ -316,8 +329,70 @@ void device_layer_norm_gradient(const Tensor& g, const Tensor& input, const Tens
   backend_of(g.device()).run(call);
 }
 
+namespace {
+
+// A row is a channel: all images of one, (image, plane) in order.
+Tensor channels_first(const Tensor& tensor) {
+  Shape sizes = tensor.sizes(), strides = tensor.strides();
+  std::swap(sizes[0], sizes[1]);
+  std::swap(strides[0], strides[1]);
+  return make_view(tensor, sizes, strides, tensor.storage_offset());
+}
+
+kernels::Rows channel_rows(const Tensor& input, const Walk& walk) {
+  kernels::Rows rows = rows_of(walk, input.size(1) == 0 ? 0 : input.numel() / input.size(1));
+  rows.count = input.size(1);  // channels of nothing too
+  return rows;
+}
+
+}  // namespace
+
+void device_batch_norm(const BatchNormTensors& t, bool training, double momentum, double eps) {
+  const Tensor input = channels_first(t.input), out = channels_first(t.out);
+  const Tensor w = without_gaps(t.weight), b = without_gaps(t.bias);
+  const Tensor mean = without_gaps(t.running_mean), var = without_gaps(t.running_var);
+  kernels::BatchNormCall call;
+  call.wide = is_wide(t.input.dtype());
+  call.training = training;
+  call.momentum = momentum;
+  call.eps = eps;
+  call.rows = channel_rows(t.input, walk_over(input.sizes(), {{&call.in, &input}, {&call.out, &out}}));
+  call.weight = flat_array(w);
+  call.bias = flat_array(b);
+  call.running_mean = flat_array(mean);
+  call.running_var = flat_array(var);
+  call.mean = flat_array(t.mean);
+  call.invstd = flat_array(t.invstd);
+  call.new_mean = flat_array(t.new_mean);
+  call.new_var = flat_array(t.new_var);
+  if (call.rows.count != 0) backend_of(t.input.device()).run(call);
+}
+
+void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bool training, double eps,
+                                const AffineGradients& out) {
+  const Tensor grad = channels_first(g), input = channels_first(saved.input);
+  const Tensor w = without_gaps(saved.weight), mean = without_gaps(saved.mean), spread = without_gaps(saved.spread);
+  kernels::BatchNormGradientCall call;
+  call.wide = is_wide(g.dtype());
+  call.training = training;
+  call.eps = eps;
+  if (out.input.defined()) {
+    const Tensor to = channels_first(out.input);
+    call.rows = channel_rows(
+        g, walk_over(grad.sizes(), {{&call.grad, &grad}, {&call.in, &input}, {&call.grad_in, &to}}));
+  } else {
+    call.rows = channel_rows(g, walk_over(grad.sizes(), {{&call.grad, &grad}, {&call.in, &input}}));
+  }
+  call.weight = flat_array(w);
+  call.mean = flat_array(mean);
+  call.spread = flat_array(spread);
+  call.grad_weight = flat_array(out.weight);
+  call.grad_bias = flat_array(out.bias);
+  if (call.rows.count != 0) backend_of(g.device()).run(call);
+}
+
 void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out) {
-  const Tensor at = uploaded(positions, out.device()), in = dense(log_probs);
+  const Tensor at = uploaded(positions, out.device()), in = without_gaps(log_probs);
   kernels::PickedLossCall call;
   call.wide = is_wide(in.dtype());
   call.count = static_cast<std::int64_t>(positions.size());
@@ -339,7 +414,7 @@ void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t
 }
 
 void device_gather_rows(const Tensor& table, const std::vector<std::int64_t>& rows, const Tensor& out) {
-  const Tensor at = uploaded(rows, out.device()), from = dense(table);
+  const Tensor at = uploaded(rows, out.device()), from = without_gaps(table);
   kernels::GatherRowsCall call;
   call.bytes = static_cast<int>(dtype_size(table.dtype()));
   call.count = static_cast<std::int64_t>(rows.size());
@@ -360,7 +435,7 @@ void device_scatter_rows(const Tensor& g, const std::vector<std::int64_t>& rows,
     first.push_back(static_cast<std::int64_t>(order.size()));
   }
   const Tensor used_on = uploaded(used, out.device()), first_on = uploaded(first, out.device()),
-               order_on = uploaded(order, out.device()), grad = dense(g);
+               order_on = uploaded(order, out.device()), grad = without_gaps(g);
   kernels::ScatterRowsCall call;
   call.wide = is_wide(g.dtype());
   call.used_rows = static_cast<std::int64_t>(used.size());

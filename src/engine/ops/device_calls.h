@@ -19,6 +19,8 @@ inline bool on_cpu(const Tensor& tensor) { return tensor.device().is_cpu(); }
 // Where an op with these operands runs. Undefined ones do not count, and a tensor of the CPU without dimensions goes anywhere,
 // as a number. Throws where two devices meet otherwise.
 Device common_device(std::string_view op, std::initializer_list<const Tensor*> operands);
+// The same where none of them may be a number.
+Device same_device(std::string_view op, std::initializer_list<const Tensor*> operands);
 // For ops that no device has: throws "[op] expected tensors on cpu (...), got one on cuda:0".
 void expect_cpu(std::string_view op, std::initializer_list<const Tensor*> operands);
 
@@ -50,11 +52,22 @@ void device_softmax(const Tensor& self, const Tensor& out, bool log);  // over t
 void device_softmax_gradient(const Tensor& g, const Tensor& result, const Tensor& out, bool log);
 void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
                        const Tensor& mean, const Tensor& rstd);
-struct LayerNormGradients {
+struct AffineGradients {
   Tensor input, weight, bias;  // undefined: not wanted
 };
 void device_layer_norm_gradient(const Tensor& g, const Tensor& input, const Tensor& weight, const Tensor& mean,
-                                const Tensor& rstd, const LayerNormGradients& out);
+                                const Tensor& rstd, const AffineGradients& out);
+// As batch_norm.cpp has them; new_mean and new_var are undefined where the statistics stay.
+struct BatchNormTensors {
+  const Tensor &input, &weight, &bias, &running_mean, &running_var;
+  const Tensor &out, &mean, &invstd, &new_mean, &new_var;
+};
+void device_batch_norm(const BatchNormTensors& tensors, bool training, double momentum, double eps);
+struct BatchNormSaved {
+  const Tensor &input, &weight, &mean, &spread;
+};
+void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bool training, double eps,
+                                const AffineGradients& out);
 // `positions` of log_probs (without gaps) are those of the targets that count.
 void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out);
 void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t>& positions, const Tensor& out);
@@ -67,6 +80,7 @@ void device_unscale(std::span<const Tensor> grads, float inv_scale, const Tensor
 // left @ right plus bias, as multiply().
 Tensor device_multiply(std::string_view op, const Tensor& left, const Tensor& right, const Tensor& bias);
 
+Tensor without_gaps(const Tensor& tensor);               // itself, or a copy
 kernels::DeviceArray flat_array(const Tensor& tensor);  // without gaps; no data where it is undefined
 
 }  // namespace nanhunt::engine

@@ -96,7 +96,7 @@ std::vector<Tensor> backward_rows(const Tensor& g, const Saved& saved, const Nod
 }
 
 std::vector<Tensor> backward_on_device(const Tensor& g, const Saved& saved, const Node& node) {
-  LayerNormGradients out;
+  AffineGradients out;
   std::vector<Tensor> gradients;
   for (const Edge& edge : node.edges) {
     Tensor grad = edge.wanted() ? Tensor::empty(edge.sizes, edge.dtype, g.device()) : Tensor();

@@ -7,6 +7,7 @@
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/dense.h"
 #include "src/engine/ops/device_calls.h"
+#include "src/engine/ops/device_images.h"
 #include "src/engine/ops/windows.h"
 
 namespace nanhunt::engine {
@@ -140,11 +141,11 @@ Tensor upsample_backward(const Tensor& grad, const Shape& sizes, std::int64_t sc
 }  // namespace
 
 Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
-  expect_cpu("max_pool2d_with_indices", {&self});
   const Windows w = pooling("max_pool2d_with_indices", self, kernel, stride, padding);
-  Tensor indices = Tensor::empty(out_sizes(w), DType::kI64);
+  Tensor indices = Tensor::empty(out_sizes(w), DType::kI64, self.device());
   const DType compute = op_math(self.dtype());
-  Tensor out = in_op_math(compute, [&]<typename T>(T) { return max_forward<T>(w, self, indices); });
+  Tensor out = on_cpu(self) ? in_op_math(compute, [&]<typename T>(T) { return max_forward<T>(w, self, indices); })
+                            : device_max_pool(w, self, indices);
   return finish("max_pool2d_with_indices", compute, std::move(out), {{"self", &self}},
                 {{"kernel_size", static_cast<double>(kernel)},
                  {"stride", static_cast<double>(w.stride)},
@@ -152,21 +153,23 @@ Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, 
                 {{"indices", &indices, ArgRole::kIndex}},
                 [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor& chosen = node.saved[0].tensor;
+                  if (!on_cpu(g)) return {device_max_pool_gradient(w, g, chosen)};
                   return {in_op_math(compute, [&]<typename T>(T) { return max_backward<T>(w, g, chosen); })};
                 },
                 {{"indices", &indices}});
 }
 
 Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
-  expect_cpu("avg_pool2d", {&self});
   const Windows w = pooling("avg_pool2d", self, kernel, stride, padding);
   const DType compute = op_math(self.dtype());
-  Tensor out = in_op_math(compute, [&]<typename T>(T) { return avg_forward<T>(w, self); });
+  Tensor out = on_cpu(self) ? in_op_math(compute, [&]<typename T>(T) { return avg_forward<T>(w, self); })
+                            : device_avg_pool(w, self);
   return finish("avg_pool2d", compute, std::move(out), {{"self", &self}},
                 {{"kernel_size", static_cast<double>(kernel)},
                  {"stride", static_cast<double>(w.stride)},
                  {"padding", static_cast<double>(padding)}},
                 {}, [=](const Tensor& g, const Node&) -> std::vector<Tensor> {
+                  if (!on_cpu(g)) return {device_avg_pool_gradient(w, g)};
                   return {in_op_math(compute, [&]<typename T>(T) { return avg_backward<T>(w, g); })};
                 });
 }
@@ -176,19 +179,20 @@ Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale) {
     return amp::run(
         "upsample_nearest2d", [scale](const Tensor& x) { return upsample_nearest2d(x, scale); }, self);
   }
-  expect_cpu("upsample_nearest2d", {&self});
   expect_floating("upsample_nearest2d", self, "self");
   expect_dim("upsample_nearest2d", self, "self", 4);
   if (scale < 1 || scale > 1 << 20) fail("upsample_nearest2d", "a scale from 1 to 2^20", std::to_string(scale));
   const Shape sizes{self.size(0), self.size(1), self.size(2) * scale, self.size(3) * scale};
   const DType compute = op_math(self.dtype());
-  Tensor out = in_op_math(compute, [&]<typename T>(T) { return upsample_forward<T>(self, sizes, scale); });
+  Tensor out = on_cpu(self)
+                   ? in_op_math(compute, [&]<typename T>(T) { return upsample_forward<T>(self, sizes, scale); })
+                   : device_upsample(self, sizes, scale);
   return finish("upsample_nearest2d", compute, std::move(out), {{"self", &self}},
                 {{"scale", static_cast<double>(scale)}}, {},
                 [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
-                  return {in_op_math(compute, [&]<typename T>(T) {
-                    return upsample_backward<T>(g, node.edges[0].sizes, scale);
-                  })};
+                  const Shape& before = node.edges[0].sizes;
+                  if (!on_cpu(g)) return {device_upsample_gradient(g, before, scale)};
+                  return {in_op_math(compute, [&]<typename T>(T) { return upsample_backward<T>(g, before, scale); })};
                 });
 }
 

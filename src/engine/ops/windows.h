@@ -45,6 +45,12 @@ inline Windows make_windows(std::string_view op, const Tensor& input, std::strin
   return w;
 }
 
+// How many images' columns fit into `bytes`, at least one; a value has `value_size` of them.
+inline std::int64_t images_at_a_time(const Windows& w, std::size_t value_size, std::int64_t bytes) {
+  const std::int64_t one = w.channels * w.taps() * w.out_plane() * static_cast<std::int64_t>(value_size);
+  return std::clamp<std::int64_t>(bytes / std::max<std::int64_t>(one, 1), 1, std::max<std::int64_t>(w.images, 1));
+}
+
 // Positions p of [0, count) whose input index p * stride + shift lies in [0, limit).
 struct Range {
   std::int64_t begin, end;

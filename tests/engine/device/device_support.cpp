@@ -34,12 +34,12 @@ void multiply_by_blas(const kernels::ProductCall& call) {
     const std::vector<T> a = widened(call.a, i, call.m, call.k), b = widened(call.b, i, call.k, call.n);
     std::vector<T> c(static_cast<std::size_t>(size));
     for (std::int64_t j = 0; j < size && call.beta != 0; ++j) {
-      c[static_cast<std::size_t>(j)] = load_element<T>(call.dtype, call.c, i * size + j);
+      c[static_cast<std::size_t>(j)] = load_element<T>(call.result(), call.c, i * size + j);
     }
     gemm("device", BlasOperand<T>{a.data(), call.a.transposed ? call.m : call.k, call.a.transposed},
          BlasOperand<T>{b.data(), call.b.transposed ? call.k : call.n, call.b.transposed}, static_cast<T>(call.beta),
          c.data(), call.m, call.n, call.k);
-    for (std::int64_t j = 0; j < size; ++j) store_element(call.dtype, call.c, i * size + j, c[static_cast<std::size_t>(j)]);
+    for (std::int64_t j = 0; j < size; ++j) store_element(call.result(), call.c, i * size + j, c[static_cast<std::size_t>(j)]);
   }
 }
 
