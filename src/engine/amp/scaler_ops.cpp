@@ -26,15 +26,17 @@ bool check_and_unscale_(Tensor& grad, float inv_scale) {
 
 void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const Tensor& found) {
   constexpr std::string_view kOp = "_amp_foreach_non_finite_check_and_unscale_";
-  std::vector<Tensor> tensors;
-  for (const NamedGradient& named : grads) {
-    expect_floating(kOp, named.grad, "self");
-    tensors.push_back(named.grad);
-  }
-  device_unscale(tensors, inv_scale, found);
-  for (NamedGradient& named : grads) {
-    const ScopedModule module(named.path);
-    finish_in_place(kOp, op_math(named.grad.dtype()), named.grad, {}, {{"inv_scale", inv_scale}});
+  for (const NamedGradient& named : grads) expect_floating(kOp, named.grad, "self");
+  // Whoever looks at ops looks at each gradient before its own is told: the others must still hold what they held.
+  const std::size_t at_a_time = ops_observed() ? 1 : grads.size();
+  for (std::span<NamedGradient> left = grads; !left.empty(); left = left.subspan(at_a_time)) {
+    std::vector<Tensor> tensors;
+    for (const NamedGradient& named : left.first(at_a_time)) tensors.push_back(named.grad);
+    device_unscale(tensors, inv_scale, found);
+    for (NamedGradient& named : left.first(at_a_time)) {
+      const ScopedModule module(named.path);
+      finish_in_place(kOp, op_math(named.grad.dtype()), named.grad, {}, {{"inv_scale", inv_scale}});
+    }
   }
 }
 

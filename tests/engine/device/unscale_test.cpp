@@ -136,41 +136,64 @@ TEST(UnscaleOfMany, leaves_alone_what_lies_between_the_elements_of_a_gradient) {
   for (std::size_t i = 0; i < turned_before.size(); ++i) EXPECT_EQ(turned_after[i], turned_before[i] * 0.25) << i;
 }
 
-struct Ops : Observer {
-  std::vector<std::string> modules;
-  void on_op(const OpCall& call) noexcept override {
-    if (call.op != "_amp_foreach_non_finite_check_and_unscale_") return;
-    modules.emplace_back(call.module);
-    EXPECT_EQ(call.phase, Phase::kUnscale);
-    EXPECT_EQ(call.inputs[0].version + 1, call.outputs[0].version);
+struct Scaled {
+  std::vector<NamedTensor> parameters;  // all but the last one have gradients of 8
+  std::unique_ptr<Optimizer> optimizer;
+  GradScaler scaler{{.init_scale = 8}};
+  Scaled() {
+    for (int i = 0; i < 20; ++i) {
+      Tensor p = Tensor::zeros({i + 1}, DType::kF32, kEmulated);
+      p.set_requires_grad(true);
+      parameters.push_back({"layer." + std::to_string(i), p});
+    }
+    optimizer = make_optimizer(parameters, {.algorithm = "sgd", .lr = 0.1});
+    Tensor loss = Tensor::zeros({}, DType::kF32, kEmulated);
+    for (int i = 0; i < 19; ++i) loss = add(loss, sum(parameters[static_cast<std::size_t>(i)].tensor));
+    scaler.scale(loss).backward();
   }
 };
 
-TEST(UnscaleOfMany, is_one_launch_and_one_wait_of_a_scaler_and_told_gradient_by_gradient) {
+TEST(UnscaleOfMany, is_one_launch_and_one_wait_of_a_scaler) {
   ScopedEmulatedDevice emulated;
-  // given an optimizer with many parameters that have gradients, and one that has none
-  std::vector<NamedTensor> parameters;
-  for (int i = 0; i < 20; ++i) {
-    Tensor p = Tensor::zeros({i + 1}, DType::kF32, kEmulated);
-    p.set_requires_grad(true);
-    parameters.push_back({"layer." + std::to_string(i), p});
-  }
-  const auto optimizer = make_optimizer(parameters, {.algorithm = "sgd", .lr = 0.1});
-  GradScaler scaler({.init_scale = 8});
-  Tensor loss = Tensor::zeros({}, DType::kF32, kEmulated);
-  for (int i = 0; i < 19; ++i) loss = add(loss, sum(parameters[static_cast<std::size_t>(i)].tensor));
-  scaler.scale(loss).backward();
-  // when
-  Ops ops;
-  const HookHandle handle = add_observer(ops);
+  Scaled s;
   const std::uint64_t launches = emulated.device.launches, waits = emulated.device.waits;
-  scaler.unscale_(*optimizer);
-  // then
+  s.scaler.unscale_(*s.optimizer);
   EXPECT_EQ(emulated.device.launches - launches, 1U);
   EXPECT_EQ(emulated.device.waits - waits, 1U);
-  ASSERT_EQ(ops.modules.size(), 19U);
-  for (std::size_t i = 0; i < 19; ++i) EXPECT_EQ(ops.modules[i], "layer." + std::to_string(i));
-  for (std::size_t i = 0; i < 19; ++i) EXPECT_EQ(parameters[i].tensor.grad().at(0), 1) << i;
+  for (std::size_t i = 0; i < 19; ++i) EXPECT_EQ(s.parameters[i].tensor.grad().at(0), 1) << i;
+}
+
+// Keeps what the gradients held when each op was told.
+class Gradients : public Observer {
+ public:
+  explicit Gradients(const std::vector<NamedTensor>& parameters) : parameters_(parameters) {}
+  void on_op(const OpCall& call) noexcept override {
+    EXPECT_EQ(call.op, "_amp_foreach_non_finite_check_and_unscale_");
+    EXPECT_EQ(call.phase, Phase::kUnscale);
+    EXPECT_EQ(call.inputs[0].version + 1, call.outputs[0].version);
+    modules.emplace_back(call.module);
+    std::vector<double> now;
+    for (std::size_t i = 0; i < 19; ++i) now.push_back(parameters_[i].tensor.grad().at(0));
+    seen.push_back(now);
+  }
+  std::vector<std::string> modules;
+  std::vector<std::vector<double>> seen;
+
+ private:
+  const std::vector<NamedTensor>& parameters_;
+};
+
+TEST(UnscaleOfMany, is_told_gradient_by_gradient_each_before_the_next_is_written_over) {
+  ScopedEmulatedDevice emulated;
+  Scaled s;
+  Gradients gradients(s.parameters);
+  const HookHandle handle = add_observer(gradients);
+  s.scaler.unscale_(*s.optimizer);
+  ASSERT_EQ(gradients.modules.size(), 19U);
+  for (std::size_t op = 0; op < 19; ++op) {
+    EXPECT_EQ(gradients.modules[op], "layer." + std::to_string(op));
+    for (std::size_t i = 0; i < 19; ++i) EXPECT_EQ(gradients.seen[op][i], i <= op ? 1 : 8) << op << ", " << i;
+  }
 }
 
 }  // namespace
