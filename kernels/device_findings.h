@@ -16,6 +16,7 @@ inline constexpr int kMaxFoundInputs = 4;
 // Arrays are of the device, or numbers. Inputs are those of which one element meets in each of the output's: they broadcast
 // to the walk, which is the output's elements in row-major order.
 struct FindingsCall {
+  std::uint32_t of = 0;  // which tensor of the reading is its output
   Walk walk;
   DeviceArray out;
   int inputs = 0;

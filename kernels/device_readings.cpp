@@ -80,9 +80,9 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
-                                               const FindingsCall* findings, std::size_t of,
+                                               std::span<const FindingsCall> findings,
                                                const UpdatesCall* updates) noexcept {
-  const std::size_t slots = tensors.size() + (findings == nullptr ? 0 : 1) + (updates == nullptr ? 0 : 1);
+  const std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1);
   counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
@@ -94,7 +94,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, of, updates);
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates);
   } catch (...) {  // no memory
     counts_.lost += slots;
     return 0;
@@ -102,7 +102,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
-                                                   const FindingsCall* findings, std::size_t of,
+                                                   std::span<const FindingsCall> findings,
                                                    const UpdatesCall* updates) {
   const std::uint64_t begin = head_;
   std::uint64_t at = begin;      // where the next tensor's result goes
@@ -141,21 +141,25 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     if (!status) lose(1, status.message());
     ++at;
   }
-  if (findings != nullptr) launch_findings(*findings, begin, of, at++);
+  const std::uint64_t end = at;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++);
+  }
   if (updates != nullptr) launch_updates(*updates, at++);
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
 }
 
-// The statistics of tensor `of` of the call lie somewhere between `begin` and `at`.
-void DeviceReadings::launch_findings(const FindingsCall& call, std::uint64_t begin, std::size_t of, std::uint64_t at) {
+// The statistics of its output lie somewhere from `begin` to `end`.
+void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
+                                     std::uint64_t at) {
   Slot& mine = slot(at);
-  mine = {0, false, Slot::Holds::kFindings, 1};
+  mine = {index, false, Slot::Holds::kFindings, 1};
   std::uint64_t its = begin;
-  while (its < at && slot(its).index != of) ++its;
+  while (its < end && slot(its).index != call.of) ++its;
   Status status(StatusCode::kUnsupported, "what the output holds is not known");
-  if (its < at && slot(its).launched) {
+  if (its < end && slot(its).launched) {
     status = port_->launch(call, its % slots_.size(), at % slots_.size());
     counts_.launches += 3;
   }
@@ -238,9 +242,15 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
     const Slot& mine = slot(position);
     const DeviceStatsRecord* record = port_->records() + position % slots_.size();
     if (mine.holds != Slot::Holds::kStats) {
-      if (!mine.launched || besides == nullptr) continue;
+      if (besides == nullptr) continue;
       const auto copy = [&](auto& found) { std::memcpy(static_cast<void*>(&found), record, sizeof found); };
-      mine.holds == Slot::Holds::kFindings ? copy(besides->findings.emplace()) : copy(besides->updates.emplace());
+      if (mine.holds == Slot::Holds::kFindings) {
+        besides->findings.resize(std::max<std::size_t>(besides->findings.size(), mine.index + 1));
+        if (mine.launched) copy(besides->findings[mine.index].emplace());
+      } else if (mine.launched) {
+        copy(besides->updates.emplace());
+      }
+      if (!mine.launched) continue;
       ++counts_.delivered;
       continue;
     }

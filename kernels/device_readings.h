@@ -68,7 +68,7 @@ enum class ReadingsState : std::uint8_t {
 
 // What was asked for besides statistics, as far as it came.
 struct Besides {
-  std::optional<DeviceFindings> findings;
+  std::vector<std::optional<DeviceFindings>> findings;  // one for each call that was made
   std::optional<DeviceUpdates> updates;
 };
 
@@ -84,9 +84,9 @@ class DeviceReadings {
   // Reads these tensors where the stream is now: in one launch where they have no gaps and are at most
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
-  // `findings`: of the op that made tensor `of`, in three launches more; `updates`: in one more.
-  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, const FindingsCall* findings = nullptr,
-                 std::size_t of = 0, const UpdatesCall* updates = nullptr) noexcept;
+  // `findings`: of outputs among the tensors, in three launches more each; `updates`: in one more.
+  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
+                 const UpdatesCall* updates = nullptr) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
@@ -115,9 +115,9 @@ class DeviceReadings {
     std::int64_t repeats = 1;
   };
 
-  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, const FindingsCall* findings, std::size_t of,
+  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
                      const UpdatesCall* updates);
-  void launch_findings(const FindingsCall& call, std::uint64_t begin, std::size_t of, std::uint64_t at);
+  void launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end, std::uint64_t at);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(StatsLevel level, std::uint64_t first);
   bool make_room(std::uint64_t slots);

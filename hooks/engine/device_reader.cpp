@@ -125,45 +125,51 @@ void DeviceReader::read(const engine::Tensor& tensor, ValueView& value) {
 }
 
 std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEvent& event) {
-  if (event.outputs.empty() || readings_ == nullptr) return 0;
-  const OpOutput& output = event.outputs.front();
+  if (readings_ == nullptr) return 0;
   const auto& numbers = at_hand_.numbers;
-  const auto its = std::find(numbers.begin(), numbers.end(), output.value.late);
-  if (its == numbers.end() || !is_floating(output.value.tensor.dtype)) return 0;
-  const auto made = std::find_if(call.outputs.begin(), call.outputs.end(), [](const engine::OpArgument& out) {
-    return out.tensor != nullptr && out.tensor->defined();
-  });
-  if (made == call.outputs.end() || !plan(call, event, output, *made->tensor)) return 0;
+  at_hand_.findings.emplace();
+  std::size_t i = 0;  // the event's outputs are the call's that are defined
+  for (const engine::OpArgument& out : call.outputs) {
+    if (out.tensor == nullptr || !out.tensor->defined()) continue;
+    const std::size_t output = i++;
+    const ValueView& value = event.outputs[output].value;
+    const auto its = std::find(numbers.begin(), numbers.end(), value.late);
+    if (its == numbers.end() || !is_floating(value.tensor.dtype) || !plan(call, event, output, *out.tensor)) continue;
+    calls_.back().of = static_cast<std::uint32_t>(its - numbers.begin());
+  }
+  if (calls_.empty()) {
+    at_hand_.findings.reset();
+    return 0;
+  }
   at_hand_.findings->counts_updates = plan_updates(call, event);
-  finds_of_ = static_cast<std::size_t>(its - numbers.begin());
   at_hand_.findings->number = ++last_number_;
   return last_number_;
 }
 
-bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, const OpOutput& output,
-                        const engine::Tensor& made) {
+bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made) {
   const record::OpTraits traits = record::op_traits(event.op);
-  const TensorView shape = output.value.tensor;
-  call_ = {};
-  call_.out.dtype = shape.dtype;
-  call_.out.data = const_cast<void*>(device_view(made).data);
-  Findings findings;
+  const TensorView shape = event.outputs[output].value.tensor;
+  FindingsCall planned;
+  planned.out.dtype = shape.dtype;
+  planned.out.data = const_cast<void*>(device_view(made).data);
+  OutputFindings findings;
+  findings.output = output;
   findings.sizes.assign(shape.sizes.begin(), shape.sizes.end());
   std::vector<std::vector<std::int64_t>> strides(1, {shape.strides.begin(), shape.strides.end()});
-  std::vector<std::size_t> places(event.inputs.size(), 0);  // 1 + its place in call_.in
+  std::vector<std::size_t> places(event.inputs.size(), 0);  // 1 + its place in planned.in
 
   // The event's inputs are the call's that are defined, in order.
   std::size_t i = 0;
   const auto add = [&](std::size_t input, const engine::OpArgument& argument) {
     const TensorView& view = event.inputs[input].value.tensor;
-    if (call_.inputs == kernels::kMaxFoundInputs || view.numel() <= 0) return false;
+    if (planned.inputs == kernels::kMaxFoundInputs || view.numel() <= 0) return false;
     std::vector<std::int64_t> mine;
     if (view.numel() == 1) {
       mine.assign(shape.sizes.size(), 0);
     } else if (!strides_over(shape.sizes, view, mine)) {
       return false;
     }
-    DeviceArray& array = call_.in[call_.inputs];
+    DeviceArray& array = planned.in[planned.inputs];
     array.dtype = view.dtype;
     if (argument.tensor->device().is_cpu()) {
       if (view.numel() != 1 || view.data == nullptr) return false;
@@ -174,7 +180,7 @@ bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, const 
     }
     strides.push_back(std::move(mine));
     findings.operands.push_back({input, {view.sizes.begin(), view.sizes.end()}});
-    places[input] = static_cast<std::size_t>(++call_.inputs);
+    places[input] = static_cast<std::size_t>(++planned.inputs);
     return true;
   };
   for (const engine::OpArgument& in : call.inputs) {
@@ -189,7 +195,7 @@ bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, const 
     add(input, in);
   }
 
-  if (traits.flush != record::FlushRule::kNotMeasured) {
+  if (output == 0 && traits.flush != record::FlushRule::kNotMeasured) {
     std::vector<record::FlushInput> inputs;
     for (std::size_t k = 0; k < event.inputs.size(); ++k) {
       std::size_t first = 0;  // the same contents have the same id
@@ -197,20 +203,21 @@ bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, const 
       inputs.push_back({&event.inputs[k], nullptr, first + 1});
     }
     const auto factors = record::flush_factors(traits.flush, inputs, event.scalars);
-    call_.counts_flushed = !factors.empty();
+    planned.counts_flushed = !factors.empty();
     for (const record::FlushFactor& factor : factors) {
       if (places[factor.input] == 0) {  // its contents are gone, or there are too many inputs
-        call_.counts_flushed = false;
+        planned.counts_flushed = false;
         break;
       }
       const auto bit = static_cast<std::uint8_t>(1u << (places[factor.input] - 1));
-      if (factor.must_be_nonzero) call_.must_be_nonzero |= bit;
-      if (!factor.must_be_nonzero) call_.must_not_be_inf |= bit;
+      if (factor.must_be_nonzero) planned.must_be_nonzero |= bit;
+      if (!factor.must_be_nonzero) planned.must_not_be_inf |= bit;
     }
   }
-  findings.counts_flushed = call_.counts_flushed;
-  if (!fill_walk(call_, shape.sizes, strides)) return false;
-  at_hand_.findings = std::move(findings);
+  findings.counts_flushed = planned.counts_flushed;
+  if (!fill_walk(planned, shape.sizes, strides)) return false;
+  calls_.push_back(planned);
+  at_hand_.findings->outputs.push_back(std::move(findings));
   return true;
 }
 
@@ -242,14 +249,16 @@ bool DeviceReader::plan_updates(const engine::OpCall& call, const OpEvent& event
 
 void DeviceReader::take() {
   if (views_.empty() || readings_ == nullptr) return;
-  const bool finds = at_hand_.findings.has_value();
-  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, finds ? &call_ : nullptr, finds_of_,
-                                        finds && at_hand_.findings->counts_updates ? &updates_ : nullptr);
+  const bool counts_updates = at_hand_.findings && at_hand_.findings->counts_updates;
+  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &updates_ : nullptr);
+  calls_.clear();
   tensors_since_copy_ += views_.size();
   views_.clear();
 }
 
 void DeviceReader::tell_lost() {
+  views_.clear();  // where there was no memory to take them
+  calls_.clear();
   if (at_hand_.numbers.empty()) return;
   Taken taken = std::exchange(at_hand_, {});
   if (taken.ticket == 0) {
@@ -292,7 +301,7 @@ void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::
     }
   }
   if (!taken.findings) return;
-  if (state == ReadingsState::kReady && besides.findings) {
+  if (state == ReadingsState::kReady) {
     tell_findings(*taken.findings, besides);
   } else {
     recorder_.on_late_lost(taken.findings->number);
@@ -300,27 +309,29 @@ void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::
 }
 
 void DeviceReader::tell_findings(const Findings& findings, const kernels::Besides& besides) {
-  const kernels::DeviceFindings& found = *besides.findings;
-  std::array<LateOperand, kernels::kMaxFoundInputs> operands[2];
-  std::array<LateElement, 2> elements;
-  std::size_t count = 0;
-  for (const bool nan : {false, true}) {
-    const std::uint64_t at = nan ? found.first_nan : found.first_inf;
-    const double* numbers = nan ? found.at_nan : found.at_inf;
-    if (at == kernels::kNoIndex) continue;
-    LateElement& element = elements[count];
-    element.nan = nan;
-    element.flat_index = static_cast<std::int64_t>(at);
-    element.number = numbers[0];
-    for (std::size_t k = 0; k < findings.operands.size(); ++k) {
-      const Operand& operand = findings.operands[k];
-      operands[count][k] = {operand.input, place_in(operand.sizes, findings.sizes, element.flat_index), numbers[1 + k]};
+  std::vector<LateElement> elements;
+  std::deque<std::vector<LateOperand>> operands;  // stay where they are
+  LateFindings told;
+  for (std::size_t i = 0; i < findings.outputs.size() && i < besides.findings.size(); ++i) {
+    if (!besides.findings[i]) continue;
+    const OutputFindings& output = findings.outputs[i];
+    const kernels::DeviceFindings& found = *besides.findings[i];
+    if (output.counts_flushed) told.flushed = static_cast<std::int64_t>(found.flushed);
+    for (const bool nan : {false, true}) {
+      const std::uint64_t at = nan ? found.first_nan : found.first_inf;
+      const double* numbers = nan ? found.at_nan : found.at_inf;
+      if (at == kernels::kNoIndex) continue;
+      LateElement element = {output.output, nan, static_cast<std::int64_t>(at), numbers[0]};
+      std::vector<LateOperand>& met = operands.emplace_back();
+      for (std::size_t k = 0; k < output.operands.size(); ++k) {
+        const Operand& operand = output.operands[k];
+        met.push_back({operand.input, place_in(operand.sizes, output.sizes, element.flat_index), numbers[1 + k]});
+      }
+      element.operands = met;
+      elements.push_back(element);
     }
-    element.operands = std::span(operands[count]).first(findings.operands.size());
-    ++count;
   }
-  LateFindings told = {.elements = std::span(elements).first(count),
-                       .flushed = findings.counts_flushed ? static_cast<std::int64_t>(found.flushed) : -1};
+  told.elements = elements;
   if (findings.counts_updates && besides.updates) {
     told.updates = static_cast<std::int64_t>(besides.updates->updates);
     told.lost_updates = static_cast<std::int64_t>(besides.updates->lost);

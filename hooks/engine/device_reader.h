@@ -40,11 +40,16 @@ class DeviceReader {
     std::size_t input = 0;
     std::vector<std::int64_t> sizes;
   };
-  struct Findings {
-    std::uint64_t number = 0;
+  struct OutputFindings {
+    std::size_t output = 0;
     std::vector<std::int64_t> sizes;  // of the output
     std::vector<Operand> operands;    // as FindingsCall::in
-    bool counts_flushed = false, counts_updates = false;
+    bool counts_flushed = false;
+  };
+  struct Findings {
+    std::uint64_t number = 0;
+    std::vector<OutputFindings> outputs;  // as their calls
+    bool counts_updates = false;
   };
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
@@ -55,7 +60,7 @@ class DeviceReader {
   void poll();
   void tell(const Taken& taken, kernels::ReadingsState state, const kernels::Besides& besides);
   void tell_findings(const Findings& findings, const kernels::Besides& besides);
-  bool plan(const engine::OpCall& call, const OpEvent& event, const OpOutput& output, const engine::Tensor& made);
+  bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
 
   Recorder& recorder_;
   engine::Device device_;
@@ -66,9 +71,8 @@ class DeviceReader {
   Taken at_hand_;
   bool plan_updates(const engine::OpCall& call, const OpEvent& event);
 
-  kernels::FindingsCall call_;
+  std::vector<kernels::FindingsCall> calls_;
   kernels::UpdatesCall updates_;
-  std::size_t finds_of_ = 0;  // its output among views_
   std::size_t tensors_since_copy_ = 0;
   std::deque<Taken> under_way_;
   std::vector<std::optional<TensorStats>> results_;

@@ -62,12 +62,12 @@ struct Rig {
     shapes.push_back({6});
     shapes.push_back({1});
     const TensorView view = {call.out.data, call.out.dtype, shapes[shapes.size() - 2], shapes.back()};
-    const auto ticket = readings->enqueue({&view, 1}, StatsLevel::kSums, &call);
+    const auto ticket = readings->enqueue({&view, 1}, StatsLevel::kSums, {&call, 1});
     std::optional<TensorStats> stats;
     Besides found;
     EXPECT_EQ(readings->wait(ticket, {&stats, 1}, &found), ReadingsState::kReady);
-    EXPECT_TRUE(stats && found.findings && !found.updates);
-    return found.findings.value_or(DeviceFindings{});
+    EXPECT_TRUE(stats && found.findings.size() == 1 && found.findings[0] && !found.updates);
+    return found.findings.at(0).value_or(DeviceFindings{});
   }
 };
 
@@ -124,15 +124,17 @@ TEST(DeviceFindings, count_zeros_that_no_factor_excuses) {
 
 TEST(DeviceFindings, are_lost_with_the_statistics_that_they_go_by) {
   Rig rig;
-  const FindingsCall call = rig.call(DType::kF32, {1, 2, 3, 4, 5, kInf});
+  FindingsCall call = rig.call(DType::kF32, {1, 2, 3, 4, 5, kInf});
+  call.of = 5;
   const std::vector<std::int64_t> six = {6}, one = {1};
   const TensorView view = {call.out.data, DType::kF32, six, one};
-  const auto ticket = rig.readings->enqueue({&view, 1}, StatsLevel::kSums, &call, /*of=*/5);
+  const auto ticket = rig.readings->enqueue({&view, 1}, StatsLevel::kSums, {&call, 1});
   std::optional<TensorStats> stats;
   Besides found;
   ASSERT_EQ(rig.readings->wait(ticket, {&stats, 1}, &found), ReadingsState::kReady);
   EXPECT_TRUE(stats);
-  EXPECT_FALSE(found.findings);
+  ASSERT_EQ(found.findings.size(), 1U);
+  EXPECT_FALSE(found.findings[0]);
   EXPECT_EQ(rig.readings->counts().lost, 1U);
 }
 
