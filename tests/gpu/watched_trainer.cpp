@@ -34,14 +34,20 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
   folder_ = temp_folder();
   RecorderOptions options;
   options.run_dir = folder_ + "/run";
-  const auto level = hooks::parse_watch_level(watch == "ops+cupti" ? "ops" : watch);
+  const std::size_t plus = watch.find('+');  // and then a door, or CUPTI
+  const auto level = hooks::parse_watch_level(watch.substr(0, plus));
+  const std::string way = plus == std::string::npos ? "" : watch.substr(plus + 1);
   if (level != hooks::WatchLevel::kOps) options.on_full = OnFull::kDrop;
   auto opened = Recorder::open(options, RunInfo{});
   if (!opened) throw std::runtime_error(opened.status().message());
   recorder_ = std::move(*opened);
   if (level) {
     watch_.emplace(*trainer_, *recorder_,
-                   hooks::WatchOptions{.level = *level, .sample_every = kSampleEvery, .kernels = kernels_.get()});
+                   hooks::WatchOptions{.level = *level,
+                                       .sample_every = kSampleEvery,
+                                       .door = hooks::parse_door(way).value_or(hooks::Door::kAuto),
+                                       .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kSync),
+                                       .kernels = kernels_.get()});
     return;
   }
   tags_ = std::make_unique<hooks::KernelTags>(*recorder_, *kernels_);

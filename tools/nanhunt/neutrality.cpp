@@ -106,6 +106,11 @@ void compare(const Left& plain, const Left& other, NeutralityRow& row) {
   }
 }
 
+bool on_device(engine::Trainer& trainer) {
+  const auto parameters = trainer.model().named_parameters();
+  return !parameters.empty() && !parameters.front().tensor.device().is_cpu();
+}
+
 }  // namespace
 
 bool Neutrality::neutral() const {
@@ -123,20 +128,39 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
   const Left plain = train(*make(), steps);
   out.tensors = plain.parts.size();
   for (const Left::Part& part : plain.parts) out.bytes += part.bytes.size();
-  NeutralityRow again{.level = "off", .first_difference = {}, .first_differing_step = {}};
+  NeutralityRow again{.level = "off", .way = {}, .first_difference = {}, .first_differing_step = {}};
   compare(plain, train(*make(), steps), again);
   out.rows.push_back(again);
+  struct Way {
+    WatchLevel level;
+    std::string name;
+    hooks::Door door = hooks::Door::kAuto;
+    hooks::DeviceStats stats = hooks::DeviceStats::kSync;
+  };
+  std::vector<Way> ways;
+  const bool waits_or_not = on_device(*make());
   for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
-    NeutralityRow row{.level = std::string(watch_level_name(level)), .first_difference = {}, .first_differing_step = {}};
+    if (!waits_or_not) {
+      ways.push_back({level, ""});
+      continue;
+    }
+    ways.push_back({level, "late", hooks::Door::kLate, hooks::DeviceStats::kLate});
+    ways.push_back({level, "sync", hooks::Door::kSync, hooks::DeviceStats::kSync});
+  }
+  for (const auto& [level, name, door, stats] : ways) {
+    NeutralityRow row{.level = std::string(watch_level_name(level)),
+                      .way = name,
+                      .first_difference = {},
+                      .first_differing_step = {}};
     RecorderOptions options;
-    options.run_dir = folder.path() + "/" + row.level;
+    options.run_dir = folder.path() + "/" + row.level + row.way;
     RunInfo info = make_run_info();
     info.level = row.level;
     auto recorder = Recorder::open(options, info);
     if (!recorder) return recorder.status();
     const std::unique_ptr<engine::Trainer> trainer = make();
     {
-      hooks::TrainerWatch watch(*trainer, **recorder, {.level = level});
+      hooks::TrainerWatch watch(*trainer, **recorder, {.level = level, .door = door, .device_stats = stats});
       compare(plain, train(*trainer, steps), row);
       row.replays = watch.trips();
     }
@@ -151,12 +175,13 @@ std::string neutrality_text(const std::string& name, const Neutrality& neutralit
   std::string text = fmt::format(
       "{}: {} steps, compared bit for bit with an unwatched run: every loss, and {} values of parameters,\n"
       "gradients, buffers, optimizer state, random streams and scaler ({} bytes) at the end.\n\n"
-      "{:<10} {:>8} {:>13} {:>16}\n",
+      "{:<15} {:>8} {:>13} {:>16}\n",
       name, neutrality.steps, neutrality.tensors, reports::format_count(neutrality.bytes), "level", "replays",
       "ops recorded", "differing bytes");
   for (const NeutralityRow& row : neutrality.rows) {
-    text += fmt::format("{:<10} {:>8} {:>13} {:>16}", row.level, reports::format_count(row.replays),
-                        reports::format_count(row.ops), reports::format_count(row.differing_bytes));
+    text += fmt::format("{:<15} {:>8} {:>13} {:>16}", row.level + (row.way.empty() ? "" : ", " + row.way),
+                        reports::format_count(row.replays), reports::format_count(row.ops),
+                        reports::format_count(row.differing_bytes));
     if (!row.first_difference.empty()) text += "  first in " + printable(row.first_difference);
     if (row.first_differing_step) text += fmt::format("  loss differs from step {} on", *row.first_differing_step);
     text += "\n";
@@ -172,6 +197,7 @@ std::string neutrality_json(const std::string& name, const Neutrality& neutralit
   json rows = json::array();
   for (const NeutralityRow& row : neutrality.rows) {
     rows.push_back({{"level", row.level},
+                    {"way", row.way.empty() ? json() : json(row.way)},
                     {"replays", reports::json_count(row.replays)},
                     {"ops", reports::json_count(row.ops)},
                     {"differing_bytes", reports::json_count(row.differing_bytes)},

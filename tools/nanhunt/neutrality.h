@@ -16,6 +16,7 @@ namespace nanhunt::cli {
 
 struct NeutralityRow {
   std::string level;                   // "off": a second unwatched run, so that the run is known to repeat itself
+  std::string way;                     // "late" or "sync": on a device, where a level knows both; else empty
   std::uint64_t ops = 0, replays = 0;  // recorded
   std::uint64_t differing_bytes = 0;
   std::string first_difference;                      // "fc1.weight"; empty: none
@@ -30,7 +31,8 @@ struct Neutrality {
   bool neutral() const;
 };
 
-// Trains what `make` makes, five times. Traces go into a temporary folder and away again.
+// Trains what `make` makes, five times; eight times on a device, where levels may wait or not. Traces go into a temporary folder
+// and away again.
 Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Trainer>()>& make, std::uint32_t steps);
 
 std::string neutrality_text(const std::string& name, const Neutrality& neutrality);
