@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/scenarios/hunt_scenario.h"
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <stdexcept>
 
 #include "hooks/engine/engine_hooks.h"
@@ -27,7 +30,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
   const TempDir run_dir;
   RunInfo info;
   info.framework = "nanhunt-engine";
-  info.device = "cpu";
+  info.device = engine::device_details(options.device);
   info.level = options.level;
   info.scenario = scenario.name;
   RecorderOptions recorder_options;
@@ -37,6 +40,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
 
   scenarios::ScenarioConfig config;
   config.rename_seed = options.rename_seed;
+  config.device = options.device;
   const std::uint32_t steps = options.steps != 0 ? options.steps : scenario.steps;
   {
     scenarios::ScenarioRun run = scenario.make(config);
@@ -62,6 +66,23 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
   require(analysis.status());
   hunt.analysis = std::move(*analysis);
   return hunt;
+}
+
+void expect_named(const Hunt& hunt, const scenarios::Expectation& expected) {
+  ASSERT_FALSE(hunt.analysis.findings.empty()) << hunt.analysis.verdict.headline;
+  const Finding& finding = hunt.analysis.findings.front();
+  EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), verdict_status_name(expected.status));
+  EXPECT_EQ(hunt.analysis.verdict.origin, finding.id);
+  EXPECT_EQ(finding_class_name(finding.cls), finding_class_name(expected.cls)) << finding.title;
+  EXPECT_EQ(phase_name(finding.place.phase), phase_name(expected.phase));
+  EXPECT_EQ(finding.place.step, expected.step);
+  EXPECT_EQ(finding.place.op, expected.op);
+  const auto module = expected.module ? std::optional(hunt.renamed_path(*expected.module)) : std::nullopt;
+  EXPECT_EQ(finding.place.module, module);
+  for (std::int64_t sample : expected.samples) {
+    EXPECT_NE(std::find(finding.samples.begin(), finding.samples.end(), sample), finding.samples.end())
+        << "sample " << sample << " is not named";
+  }
 }
 
 }  // namespace nanhunt::testing_support

@@ -26,9 +26,12 @@ struct HuntOptions {
   std::string level = "ops";
   bool verify_fixes = false;  // as `nanhunt train` does
   bool probe = false;         // compute the origin again, as `nanhunt train` does
+  engine::Device device = {};
 };
 
 // Throws std::runtime_error with the message of whatever failed.
 Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& options = {});
+// The scenario's own contract, as GoogleTest expectations: status, class, phase, step, op, module and samples.
+void expect_named(const Hunt& hunt, const scenarios::Expectation& expected);
 
 }  // namespace nanhunt::testing_support

@@ -12,6 +12,7 @@ namespace nanhunt {
 namespace {
 
 using scenarios::Scenario;
+using testing_support::expect_named;
 using testing_support::Hunt;
 using testing_support::HuntOptions;
 
@@ -27,23 +28,6 @@ std::vector<std::string> scenario_names(bool clean) {
     if ((s.expected.status == VerdictStatus::kClean) == clean) names.push_back(s.name);
   }
   return names;
-}
-
-void expect_named(const Hunt& hunt, const scenarios::Expectation& expected) {
-  ASSERT_FALSE(hunt.analysis.findings.empty()) << hunt.analysis.verdict.headline;
-  const Finding& finding = hunt.analysis.findings.front();
-  EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), verdict_status_name(expected.status));
-  EXPECT_EQ(hunt.analysis.verdict.origin, finding.id);
-  EXPECT_EQ(finding_class_name(finding.cls), finding_class_name(expected.cls)) << finding.title;
-  EXPECT_EQ(phase_name(finding.place.phase), phase_name(expected.phase));
-  EXPECT_EQ(finding.place.step, expected.step);
-  EXPECT_EQ(finding.place.op, expected.op);
-  const auto module = expected.module ? std::optional(hunt.renamed_path(*expected.module)) : std::nullopt;
-  EXPECT_EQ(finding.place.module, module);
-  for (std::int64_t sample : expected.samples) {
-    EXPECT_NE(std::find(finding.samples.begin(), finding.samples.end(), sample), finding.samples.end())
-        << "sample " << sample << " is not named";
-  }
 }
 
 class PlantedFault : public testing::TestWithParam<std::string> {};

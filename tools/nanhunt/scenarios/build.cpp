@@ -23,11 +23,21 @@ void for_each_pixel(engine::Batch& batch, std::int64_t id, const F& change) {
   }
 }
 
+bool is_same(const engine::Tensor& a, const engine::Tensor& b) {
+  return a.storage() == b.storage() && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
 engine::BatchSource on_device(engine::BatchSource batches, const engine::Device& device) {
   return [batches = std::move(batches), device](std::uint32_t step) {
     engine::Batch batch = batches(step);
+    const bool targets_are_inputs = batch.inputs.defined() && batch.targets.defined() && is_same(batch.targets, batch.inputs);
     if (batch.inputs.defined()) batch.inputs = batch.inputs.on(device);
-    if (batch.targets.defined()) batch.targets = batch.targets.on(device);
+    if (targets_are_inputs) {
+      batch.targets = batch.inputs;  // one tensor stays one
+    } else if (batch.targets.defined()) {
+      batch.targets = batch.targets.on(device);
+    }
     return batch;
   };
 }

@@ -47,11 +47,13 @@ class RowAttention : public engine::Module {
     const Tensor sums = engine::sum(engine::reshape(images, {n, kTokens, kWidth}), -1, /*keepdim=*/true);
     const Tensor padded = engine::eq(sums, kPadding * kWidth);
     engine::AttentionOptions options;
-    options.mask = future_.on(images.device());
+    future_ = future_.on(images.device());  // once
+    others_ = others_.on(images.device());
+    options.mask = future_;
     options.key_mask = engine::reshape(padded, {n, 1, kTokens});
     if (fix_ == kFiniteMask) options.key_mask = engine::mul(engine::to(options.key_mask, DType::kF32), -1e4);
     if (fix_ == kKeepOneKey) {
-      options.key_mask = engine::gt(engine::mul(engine::to(options.key_mask, DType::kF32), others_.on(images.device())), 0);
+      options.key_mask = engine::gt(engine::mul(engine::to(options.key_mask, DType::kF32), others_), 0);
     }
     const Tensor out = engine::scaled_dot_product_attention(tokens(query_), tokens(key_), tokens(value_), options);
     return engine::mean(engine::masked_fill(out, padded, 0), 1);

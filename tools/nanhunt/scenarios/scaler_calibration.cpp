@@ -41,7 +41,8 @@ class CausalRows : public engine::Module {
     const Tensor rows = engine::reshape(engine::permute(maps, {0, 2, 1, 3}), {n * kRows, kChannels * kWidth});
     const auto tokens = [&](engine::Linear& layer) { return engine::reshape(layer(rows), {n, kRows, kHeadSize}); };
     engine::AttentionOptions options;
-    options.mask = future_.on(images.device());
+    future_ = future_.on(images.device());  // once
+    options.mask = future_;
     return engine::mean(engine::scaled_dot_product_attention(tokens(query_), tokens(key_), tokens(value_), options), 1);
   }
 

@@ -30,7 +30,7 @@ class Reparametrise : public engine::Module {
   Tensor forward(const Tensor& moments) override {
     const Tensor mean = engine::narrow(moments, 1, 0, kLatent);
     const Tensor log_variance = engine::narrow(moments, 1, kLatent, kLatent);
-    const Tensor noise = engine::normal_tensor(mean.sizes(), 0, 1, DType::kF32, random_);
+    const Tensor noise = engine::normal_tensor(mean.sizes(), 0, 1, DType::kF32, random_).on(mean.device());
     return engine::add(mean, engine::mul(engine::exp(engine::mul(log_variance, 0.5)), noise));
   }
 

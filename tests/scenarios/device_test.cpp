@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// `nanhunt train SCENARIO --device ...` tells what it tells on the CPU: every scenario and every repaired twin. On the emulated
+// device, whose kernels are the GPU's, everything that the analyzer says must be the same; on a GPU, where products round in
+// another order, every scenario must keep its contract.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/engine/device/device_support.h"
+#include "tests/scenarios/hunt_scenario.h"
+
+namespace nanhunt {
+namespace {
+
+using engine::testing::kEmulated;
+using engine::testing::ScopedEmulatedDevice;
+using scenarios::Scenario;
+using testing_support::Hunt;
+using testing_support::hunt_scenario;
+using testing_support::HuntOptions;
+
+constexpr engine::Device kCuda{engine::DeviceKind::kCuda, 0};
+
+std::string case_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::vector<std::string> scenario_names() {
+  std::vector<std::string> names;
+  for (const Scenario& s : scenarios::all_scenarios()) names.push_back(s.name);
+  return names;
+}
+
+std::ostream& operator<<(std::ostream& out, const std::optional<std::string>& text) { return out << text.value_or("-"); }
+
+// A sentinel compares a replay with its step by statistics on a device, by bits on the CPU, and says so. That it was the same
+// stays in.
+std::string without_ways_of_comparing(const std::string& line) {
+  constexpr std::string_view kSame = "The replay gave the same ";
+  const std::size_t at = line.find(kSame);
+  return at == std::string::npos ? line : line.substr(0, at + kSame.size());
+}
+
+// What a report says, a line for each thing that it says.
+std::string told(const Analysis& analysis) {
+  std::ostringstream out;
+  out << verdict_status_name(analysis.verdict.status) << " " << analysis.verdict.origin << ": " << analysis.verdict.headline
+      << "\n"
+      << analysis.coverage.steps << " steps, " << analysis.coverage.ops << " ops, " << analysis.coverage.values << " values\n";
+  for (const Finding& f : analysis.findings) {
+    out << f.id << " " << finding_class_name(f.cls) << " " << severity_name(f.severity) << " "
+        << confidence_name(f.confidence) << (f.benign ? " benign " : " ") << phase_name(f.place.phase) << " step "
+        << f.place.step << " micro-batch " << f.place.micro_batch << " module " << f.place.module << " op " << f.place.op
+        << " seq " << f.place.seq << "\n  " << f.title << "\n  " << f.explanation << "\n  in " << f.occurrence_count << " steps "
+        << f.first_step << ".." << f.last_step << ", bad " << f.bad_steps.count << ", " << f.bad_elements << " elements, scale "
+        << f.scale << "\n";
+    for (const std::string& line : f.evidence) out << "  evidence: " << without_ways_of_comparing(line) << "\n";
+    for (const std::string& sink : f.sinks) out << "  sink: " << sink << "\n";
+    for (const std::string& module : f.also) out << "  also: " << module << "\n";
+    for (const std::int64_t sample : f.samples) out << "  sample: " << sample << "\n";
+    for (const Advice& a : f.advice) {
+      out << "  advice: " << a.id << (a.verified ? *a.verified ? " works " : " does not help " : " ") << a.text << " "
+          << a.evidence << "\n";
+    }
+  }
+  return out.str();
+}
+
+class OnEmulatedDevice : public testing::TestWithParam<std::string> {
+ protected:
+  static void expect_the_same(HuntOptions options) {
+    const Scenario& scenario = *scenarios::find_scenario(GetParam());
+    const std::string expected = told(hunt_scenario(scenario, options).analysis);
+    const ScopedEmulatedDevice emulated;
+    options.device = kEmulated;
+    EXPECT_EQ(told(hunt_scenario(scenario, options).analysis), expected);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Scenarios, OnEmulatedDevice, testing::ValuesIn(scenario_names()), case_name);
+
+TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu_when_every_op_is_watched) {
+  HuntOptions options;
+  options.level = "ops";
+  expect_the_same(options);
+}
+
+TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu_at_level_sentinel) {
+  HuntOptions options;
+  options.level = "sentinel";
+  expect_the_same(options);
+}
+
+TEST_P(OnEmulatedDevice, is_computed_again_and_mended_as_on_the_cpu) {
+  HuntOptions options;
+  options.level = scenarios::find_scenario(GetParam())->level;
+  options.probe = true;
+  options.verify_fixes = true;
+  expect_the_same(options);
+}
+
+class OnGpuScenarios : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = engine::why_unusable(kCuda); !why.empty()) GTEST_SKIP() << "no GPU to test on: " << why;
+  }
+  static void expect_contract(const std::string& level) {
+    const Scenario& scenario = *scenarios::find_scenario(GetParam());
+    HuntOptions options;
+    options.level = level;
+    options.device = kCuda;
+    const Hunt hunt = hunt_scenario(scenario, options);
+    if (scenario.expected.status != VerdictStatus::kClean) {
+      testing_support::expect_named(hunt, scenario.expected);
+      return;
+    }
+    EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean") << hunt.analysis.verdict.headline;
+    for (const Finding& finding : hunt.analysis.findings) EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Scenarios, OnGpuScenarios, testing::ValuesIn(scenario_names()), case_name);
+
+TEST_P(OnGpuScenarios, keeps_its_contract_when_every_op_is_watched) { expect_contract("ops"); }
+TEST_P(OnGpuScenarios, keeps_its_contract_at_the_lowest_level_that_sees_it) {
+  expect_contract(scenarios::find_scenario(GetParam())->level);
+}
+
+}  // namespace
+}  // namespace nanhunt
