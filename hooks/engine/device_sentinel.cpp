@@ -19,6 +19,7 @@ constexpr std::size_t kMostSteps = 8;  // under way at once; the oldest then cou
 constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
 constexpr std::string_view kLostNote =
     "steps of which a device did not deliver all statistics in time: not known to be healthy";
+constexpr std::string_view kWaitsNote = "waits for the device that the watch has added";
 constexpr std::string_view kUnseenNote =
     "on a device: bad updates are not foreseen before the optimizer runs, and contents that change unseen are looked for "
     "only in a bad step, by their statistics";
@@ -60,7 +61,7 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
                        .scaler_reads = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic,
                        .replays = options.replay,
                        .copy_bytes = bytes,
-                       .copy_budget = options.copy_bytes,
+                       .copy_budget = options.shadow_bytes,
                        .close_bytes = options.close_bytes});
   // A step asks for gradients, parameters and a little more; several may be under way, and a replay asks for each mark.
   const std::size_t tensors = 1024 + 8 * (parameters_.size() + state_.size() + buffers_.size());
@@ -93,7 +94,7 @@ void DeviceSentinel::add_written(Group& group, Part part, std::vector<Watched>& 
   for (std::size_t i = 0; i < list.size(); ++i) {
     Watched& watched = list[i];
     if (watched.asked_version == watched.tensor.version()) continue;
-    watched.asked_version = watched.tensor.version();
+    watched.asked_before = std::exchange(watched.asked_version, watched.tensor.version());
     add(group, part, i, watched.tensor);
   }
 }
@@ -277,8 +278,12 @@ void DeviceSentinel::on_step_end(std::uint32_t step, double loss, double lr, dou
 
 void DeviceSentinel::finish() noexcept {
   if (!readings_) return;
+  const std::uint64_t waits = readings_->counts().waits;  // those that the end needs are no step's
   if (!steps_.empty()) steps_.back().over = true;
+  const std::uint32_t last = steps_.empty() ? trainer_.next_step() : steps_.back().number;
   tell_steps(/*wait=*/true);
+  if (waits > waits_told_) recorder_.on_note({last, kWaitsNote, waits});
+  waits_told_ = readings_->counts().waits;
 }
 
 void DeviceSentinel::tell_steps(bool wait) noexcept {
@@ -363,8 +368,8 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
       case Part::kState:
       case Part::kBuffer: {
         Watched& watched = list_of(part)[index];
-        watched.last = stats;
-        watched.read_in = step.number;
+        watched.before = std::exchange(watched.last, stats);
+        watched.before_read_in = std::exchange(watched.read_in, step.number);
         if (group.starts_run) watched.is_mask = part == Part::kBuffer && bad && stats->nan == 0;
         if (watched.is_bad()) note(step, watched);
         break;

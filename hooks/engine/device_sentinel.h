@@ -58,6 +58,10 @@ class DeviceSentinel final : public engine::Observer {
     std::optional<std::uint32_t> asked_version = {};  // when it was last read
     std::optional<TensorStats> last = {};             // of the last step that is told; empty: not known
     std::uint32_t read_in = 0;                        // step
+    // As it was before the step that is being told wrote it.
+    std::optional<TensorStats> before = {};
+    std::optional<std::uint32_t> asked_before = {};
+    std::uint32_t before_read_in = 0;
     bool noted = false;                               // as bad, in the step that is being told
     bool changed = false;                             // unseen, in that step
     bool is_mask = false;  // a buffer that held infinities, and no NaN, before the first step
@@ -130,6 +134,8 @@ class DeviceSentinel final : public engine::Observer {
   // When something is bad.
   bool trip(Step& step, Moment moment);  // true: the step was run again
   void look_for_changes(Step& step);
+  void look_for_changes_in_copy(Step& step);
+  void tell_change(const Step& step, const Watched& watched, std::uint32_t since);
   void read_state(Step& step);
   void replay(Step& step, Moment moment);
   void refuse(const Step& step, const std::string& why);
@@ -148,6 +154,7 @@ class DeviceSentinel final : public engine::Observer {
   std::size_t optimized_ = 0;                          // parameters that are the optimizer's
   engine::OptimizerCopy copy_;
   std::optional<std::uint32_t> copied_in_;   // step whose door the copy is of
+  std::vector<const Watched*> changed_in_copy_;  // of the step that trips
   std::optional<std::uint32_t> last_spent_;  // step that found no replay left
   OpAdapter sample_;
   engine::HookHandle sample_handle_;
@@ -156,7 +163,7 @@ class DeviceSentinel final : public engine::Observer {
   bool begun_ = false;       // it is watched
   std::size_t next_gradient_ = 0;
   Group door_;               // gradients, as they are marked
-  std::uint64_t lost_steps_ = 0;
+  std::uint64_t lost_steps_ = 0, waits_told_ = 0;
 };
 
 }  // namespace nanhunt::hooks

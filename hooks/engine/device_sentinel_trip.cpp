@@ -52,6 +52,7 @@ bool DeviceSentinel::trip(Step& step, Moment moment) {
   }
   absorb(step, /*wait=*/true);
   look_for_changes(step);
+  if (moment == Moment::kAfter) look_for_changes_in_copy(step);
   if (moment == Moment::kAfter && !close_) read_state(step);
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
@@ -93,8 +94,6 @@ void DeviceSentinel::look_for_changes(Step& step) {
   const ScopedDefaultFpEnvironment environment;
   late.ask(*readings_);
   late.wait(*readings_);
-  ChangedEvent event;
-  event.step = step.number;
   for (std::size_t i = 0; i < unwritten.size(); ++i) {
     Watched& watched = *unwritten[i];
     if (!late[i] || fingerprint(*late[i]) == fingerprint(*watched.last)) continue;
@@ -107,18 +106,60 @@ void DeviceSentinel::look_for_changes(Step& step) {
       ++step.bad_tensors;
     }
     if (step.first_bad.empty()) step.first_bad = watched.path;
-    event.value = view_of(watched.tensor, watched.tensor.version());
-    event.since_step = watched.read_in;
-    recorder_.on_changed(event);
-    recorder_.on_mark({step.number, step.micro_batch, watched.kind, watched.path, event.value});  // what it is called
+    tell_change(step, watched, watched.read_in);
   }
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const std::optional<TensorStats>& now = late[loaded_at + i];
     if (!now || fingerprint(*now) == fingerprint(*loaded[i]->stats)) continue;
     step.bad |= kHealthChanged;
+    ChangedEvent event;
+    event.step = step.number;
     event.value = view_of(loaded[i]->tensor, loaded[i]->tensor.version());
     event.since_step = step.number;
     recorder_.on_changed(event);
+  }
+}
+
+void DeviceSentinel::tell_change(const Step& step, const Watched& watched, std::uint32_t since) {
+  ChangedEvent event;
+  event.step = step.number;
+  event.value = view_of(watched.tensor, watched.tensor.version());
+  event.since_step = since;
+  recorder_.on_changed(event);
+  recorder_.on_mark({step.number, step.micro_batch, watched.kind, watched.path, event.value});  // what it is called
+}
+
+// What the optimizer wrote over since is still there as it was at the door. It is told when the replay has put it back.
+void DeviceSentinel::look_for_changes_in_copy(Step& step) {
+  changed_in_copy_.clear();
+  if (copied_in_ != step.number) return;
+  std::vector<TensorView> views;
+  std::vector<Watched*> kept;
+  for (auto* list : {&parameters_, &state_}) {
+    for (Watched& watched : *list) {
+      const engine::OptimizerCopy::Kept copy = copy_.kept(watched.tensor);
+      const bool comparable = copy.contents.data != nullptr && watched.before && watched.asked_before == copy.version &&
+                              !watched.tensor.device().is_cpu() && is_floating(watched.tensor.dtype());
+      if (!comparable) continue;
+      views.push_back(copy.contents);
+      kept.push_back(&watched);
+    }
+  }
+  if (views.empty()) return;
+  const ScopedDefaultFpEnvironment environment;
+  std::vector<std::optional<TensorStats>> found(views.size());
+  readings_->wait(readings_->enqueue(views, StatsLevel::kSums), found);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    Watched& watched = *kept[i];
+    if (!found[i] || fingerprint(*found[i]) == fingerprint(*watched.before)) continue;
+    changed_in_copy_.push_back(&watched);
+    step.bad |= kHealthChanged;
+    if (found[i]->nonfinite() > 0) {
+      note(step, watched);
+    } else {
+      ++step.bad_tensors;
+    }
+    if (step.first_bad.empty()) step.first_bad = watched.path;
   }
 }
 
@@ -159,6 +200,10 @@ void DeviceSentinel::replay(Step& step, Moment moment) {
   }
   const std::vector<hunt::StepFact> original = facts(step, moment);
   ReplayRecord record(recorder_, trigger(step), trainer_.options().micro_batches > 1, readings_.get());
+  record.before_begin([&] {
+    for (const Watched* watched : changed_in_copy_) tell_change(step, *watched, watched->before_read_in);
+    changed_in_copy_.clear();
+  });
   const engine::Replayed replayed = trainer_.replay(record, copied_in_ == step.number ? &copy_ : nullptr);
   if (!replayed.ran) {
     return refuse(step, fmt::format("{}: {}.", record.began() ? "The replay did not end" : "The step was not replayed",

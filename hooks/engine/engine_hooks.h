@@ -69,7 +69,7 @@ struct WatchOptions {
   // On a device (hooks/engine/door.h): how what goes bad is learnt, and the most that a copy of parameters and state may
   // take there. On the CPU everything is known at once.
   Door door = Door::kAuto;
-  std::uint64_t copy_bytes = std::uint64_t{4} << 30;
+  std::uint64_t shadow_bytes = std::uint64_t{4} << 30;
   DeviceStats device_stats = DeviceStats::kSync;  // kOps
   // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
   record::KernelSource* kernels = nullptr;
@@ -90,7 +90,7 @@ class TrainerWatch {
   std::uint32_t trips() const;  // replays so far
   // Tells what is still under way on a device, and waits for it. For the end of a run; the destructor does it too.
   void finish() noexcept;
-  const DoorPlan& door() const { return door_; }
+  DoorPlan door() const;  // as it is now
   kernels::ReadingsCounts readings() const;  // of a device
 
  private:

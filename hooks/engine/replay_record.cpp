@@ -11,6 +11,10 @@ ReplayRecord::ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool sever
 
 void ReplayRecord::on_step_begin(std::uint32_t step) noexcept {
   began_ = true;
+  try {
+    if (before_begin_) before_begin_();
+  } catch (...) {  // no memory: what changed unseen is not told
+  }
   ReplayEvent event;
   event.step = step;
   event.trigger = trigger_;

@@ -2,6 +2,7 @@
 // Records the replay of a step, and keeps what it is compared by.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ class ReplayRecord final : public OpAdapter {
   ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several_losses,
                kernels::DeviceReadings* readings = nullptr);
 
+  // Called when everything is as the step began, before the row that begins the replay.
+  void before_begin(std::function<void()> call) { before_begin_ = std::move(call); }
+
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
 
@@ -33,6 +37,7 @@ class ReplayRecord final : public OpAdapter {
   ReplayTrigger trigger_;
   bool several_, began_ = false;
   kernels::DeviceReadings* readings_;
+  std::function<void()> before_begin_;
   std::map<Key, hunt::StepFact> facts_;
   std::map<Key, LateGroup> late_;
 };

@@ -52,7 +52,6 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
   if (!parameters.empty() && !parameters[0].tensor.device().is_cpu()) {
     on_device_ = std::make_unique<DeviceSentinel>(trainer, recorder, options);
     if (on_device_->usable()) {
-      door_ = on_device_->door();
       handle_ = engine::add_observer(*on_device_);
       return;
     }
@@ -71,6 +70,8 @@ TrainerWatch::~TrainerWatch() = default;
 std::uint32_t TrainerWatch::trips() const {
   return sentinel_ ? sentinel_->trips() : on_device_ ? on_device_->trips() : 0;
 }
+
+DoorPlan TrainerWatch::door() const { return on_device_ ? on_device_->door() : door_; }
 
 kernels::ReadingsCounts TrainerWatch::readings() const {
   return on_device_ ? on_device_->counts() : kernels::ReadingsCounts{};

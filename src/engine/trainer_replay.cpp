@@ -172,6 +172,18 @@ std::size_t OptimizerCopy::bytes() const {
   return sum;
 }
 
+OptimizerCopy::Kept OptimizerCopy::kept(const Tensor& tensor) const {
+  Kept kept{tensor.view(), 0};
+  kept.contents.data = nullptr;
+  for (const Part& part : parts_) {
+    if (!taken_ || part.tensor.impl() != tensor.impl()) continue;
+    const std::byte* first = part.shadow ? part.shadow->data() : part.contents.data();
+    kept.contents.data = first + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
+    kept.version = part.version;
+  }
+  return kept;
+}
+
 void Trainer::keep_for_replay(bool on) {
   impl_->keeps_start = on;
   if (!on) impl_->start = {};

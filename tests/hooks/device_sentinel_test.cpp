@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -48,6 +49,7 @@ struct Plan {
   std::function<double(std::uint32_t step)> factor = [](std::uint32_t) { return 1.0; };
   // Of nothing that a version tells of.
   std::function<void(engine::Trainer&, std::uint32_t step)> strike = {};
+  bool no_memory_at_doors = false;  // beyond what is in use
 };
 
 std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& run) {
@@ -86,7 +88,11 @@ std::vector<double> contents(engine::Trainer& trainer) {
 
 struct Striker : engine::Observer {
   std::function<void(std::uint32_t)> begin;
+  std::function<void()> door;
   bool wants_ops() const noexcept override { return false; }
+  void on_optimizer_begin() noexcept override {
+    if (door) door();
+  }
   void on_step_begin(std::uint32_t step) noexcept override {
     if (begin) begin(step);
   }
@@ -143,10 +149,16 @@ Seen watch(const Device& device, const Plan& run, const std::optional<WatchOptio
   striker.begin = [&](std::uint32_t step) {
     if (run.strike && !engine::replaying()) run.strike(*trainer, step);
   };
+  Striker relief;
+  if (run.no_memory_at_doors) {
+    striker.door = [&] { emulated->limit = emulated->memory().used; };
+    relief.door = [&] { emulated->limit = 0; };
+  }
   {
     const engine::HookHandle handle = engine::add_observer(striker);
     std::optional<TrainerWatch> watching;
     if (options) watching.emplace(*trainer, **recorder, *options);
+    const engine::HookHandle after = engine::add_observer(relief);
     const std::uint64_t before = emulated != nullptr ? emulated->waits : 0;
     for (int i = 0; i < run.steps; ++i) seen.losses.push_back(trainer->step().loss);
     if (emulated != nullptr) seen.waits = emulated->waits - before;
@@ -228,6 +240,8 @@ TEST(DeviceSentinel, waits_once_a_step_at_door_sync) {
   const Seen watched = watch_emulated(run, at(Door::kSync));
   EXPECT_EQ(watched.door.way, DoorPlan::Way::kSync);
   EXPECT_EQ(watched.waits, unwatched.waits + static_cast<std::uint64_t>(run.steps));
+  EXPECT_EQ(watched.notes().back(), "waits for the device that the watch has added");
+  EXPECT_EQ(watched.rows.notes.back().count, static_cast<std::uint64_t>(run.steps));
   EXPECT_EQ(watched.left, unwatched.left);
 }
 
@@ -336,6 +350,31 @@ TEST(DeviceSentinel, goes_on_when_nothing_ever_comes_and_calls_no_step_healthy) 
   EXPECT_EQ(device.left, watch_emulated(run, std::nullopt).left);
 }
 
+TEST(DeviceSentinel, goes_on_at_door_sync_when_there_is_no_memory_for_the_copy_and_says_so) {
+  const Plan run{.no_memory_at_doors = true};
+  const Seen unwatched = watch_emulated(run, std::nullopt);
+  const Seen watched = watch_emulated(run);
+  EXPECT_EQ(watched.door.way, DoorPlan::Way::kSync);
+  EXPECT_EQ(watched.waits, unwatched.waits + 5);
+  EXPECT_THAT(watched.notes(), Contains(HasSubstr("no memory for the copy")));
+  EXPECT_EQ(watched.rows.health.size(), 6U);
+  EXPECT_EQ(watched.left, unwatched.left);
+}
+
+TEST(DeviceSentinel, sampled_waits_in_the_steps_that_it_records_alone) {
+  WatchOptions options;
+  options.level = WatchLevel::kSampled;
+  options.sample_every = 3;
+  const Plan run;
+  const Seen sampled = watch_emulated(run, options);
+  std::set<std::uint32_t> steps;
+  for (const OpRecord& op : sampled.rows.ops) steps.insert(op.step);
+  EXPECT_THAT(steps, ElementsAre(0, 3));
+  EXPECT_EQ(sampled.rows.health.size(), 6U);
+  EXPECT_EQ(sampled.left, watch_emulated(run, std::nullopt).left);
+  EXPECT_EQ(sampled.steps(), watch({}, run, options).steps());
+}
+
 TEST(DeviceSentinel, is_replaced_by_copies_to_the_host_where_the_device_gives_no_readings_and_says_so) {
   const Seen device = watch_emulated({}, WatchOptions{}, {.fails = true});
   EXPECT_EQ(device.rows.health.size(), 6U);
@@ -356,7 +395,8 @@ TEST(DeviceSentinel, finds_a_stray_write_in_the_step_that_it_makes_bad) {
   const Plan run{.strike = strike};
   const Seen cpu = watch({}, run);
   ASSERT_EQ(cpu.rows.changed.size(), 1U);
-  for (const Door door : {Door::kSync}) {
+  for (const Door door : {Door::kSync, Door::kLate}) {
+    SCOPED_TRACE(door_name(door));
     const Seen device = watch_emulated(run, at(door));
     ASSERT_EQ(device.rows.changed.size(), 1U);
     EXPECT_EQ(device.rows.changed[0].step, 4U);

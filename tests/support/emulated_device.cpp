@@ -94,6 +94,7 @@ EmulatedDevice::~EmulatedDevice() {
 }
 
 void* EmulatedDevice::allocate(std::size_t bytes) {
+  if (limit != 0 && used_ + bytes > limit) throw std::runtime_error("emulated: there is no more memory");
   void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0xa5, bytes);  // whoever reads before anybody wrote shall notice

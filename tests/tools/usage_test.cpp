@@ -111,6 +111,10 @@ TEST(Usage, train_ignores_nothing_silently) {
   const Outcome off = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--out", folder + "/run"});
   EXPECT_EQ(off.status, 0);
   EXPECT_THAT(off.err, HasSubstr("records nothing"));
+  const Outcome door = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--door", "late"});
+  EXPECT_EQ(door.status, 0);
+  EXPECT_THAT(door.err, HasSubstr("--door has no effect on the CPU"));
+  EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--door", "open"}).status, 2);
 
   write_file(file, "mine");
   const Outcome train = run_nanhunt({"train", "adam-eps", "--out", file});

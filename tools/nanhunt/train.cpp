@@ -140,12 +140,12 @@ class TrainVerb final : public Verb {
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
     app.add_option("--door", door_,
-                   "On a device, how bad numbers are learnt of at --level sentinel and sampled: late (waits for nothing, a "
-                   "copy of parameters and optimizer state on the device lets the step run again), sync (waits once a step, "
-                   "before the optimizer), auto (a loss scaler's own read; without one late where the copy fits, else sync)")
+                   "On a GPU, at --level sentinel and sampled, how bad numbers are learnt of: late (no wait; a copy of "
+                   "parameters and optimizer state lets a step run again), sync (one wait a step), auto (by the loss "
+                   "scaler's own read; without one late where the copy fits, else sync)")
         ->check(CLI::IsMember({"auto", "sync", "late"}))
         ->capture_default_str();
-    app.add_option("--copy-mb", copy_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
+    app.add_option("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
         ->check(CLI::Range(0u, 1000000u))
         ->capture_default_str();
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
@@ -166,7 +166,7 @@ class TrainVerb final : public Verb {
         if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--door" ||
-                               name == "--copy-mb";
+                               name == "--shadow-mb";
         if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
       }
     });
@@ -188,6 +188,9 @@ class TrainVerb final : public Verb {
     if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
+    }
+    if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
+      say("--door has no effect on the CPU, nor at --level ops and off.");
     }
     if (out_.empty()) out_ = "nanhunt-" + scenario->name;
     if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
@@ -296,7 +299,7 @@ class TrainVerb final : public Verb {
       watch.emplace(*run.trainer, *recorder,
                     hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
                                         .door = *hooks::parse_door(door_),
-                                        .copy_bytes = std::uint64_t{copy_mb_} * 1'000'000,
+                                        .shadow_bytes = std::uint64_t{shadow_mb_} * 1'000'000,
                                         .device_stats = *hooks::parse_device_stats(device_stats_),
                                         .kernels = kernels.get()});
     }
@@ -347,7 +350,7 @@ class TrainVerb final : public Verb {
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (!device_.is_cpu() && level_ != "ops") {
       info.options.emplace_back("door", door_);
-      info.options.emplace_back("copy_mb", std::to_string(copy_mb_));
+      info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
     }
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
@@ -358,7 +361,7 @@ class TrainVerb final : public Verb {
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;
-  std::uint32_t max_trace_mb_ = 0, copy_mb_ = 4096;
+  std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;

@@ -56,6 +56,12 @@ class OptimizerCopy {
   void take(const Optimizer& optimizer);
   bool taken() const { return taken_; }
   std::size_t bytes() const;
+  // Of one of its tensors: the contents, where they are kept (without data if it has none), and their version.
+  struct Kept {
+    TensorView contents;
+    std::uint32_t version = 0;
+  };
+  Kept kept(const Tensor& tensor) const;
 
  private:
   friend class Trainer;  // and its Impl
