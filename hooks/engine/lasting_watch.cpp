@@ -31,10 +31,6 @@ void LastingWatch::on_op(const engine::OpCall& call) noexcept {
       call.phase == Phase::kUnscale || call.phase == Phase::kClip || call.phase == Phase::kOptimizer;
   if (!after_backward || gradients_checked_) return;
   gradients_checked_ = true;
-  // A device unscales all gradients by one launch before it tells of the first: what they were can be seen no more.
-  const bool over = call.phase == Phase::kUnscale && !call.outputs.empty() && call.outputs[0].tensor != nullptr &&
-                    call.outputs[0].tensor->defined() && !call.outputs[0].tensor->device().is_cpu();
-  if (over) return;
   for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters()) {
     check(parameter.tensor.grad());
   }

@@ -151,7 +151,7 @@ def test_verdicts_of_both_devices_are_set_against_each_other(carried):
     assert status == 1
     assert found["scenario same"] == ("passed", "fault, overflow, mm, fc, forward, 3")
     assert found["scenario other"] == ("failed", "op: mm on cpu, conv on cuda")
-    assert found["scenario refused"][0] == "skipped" and "conv2d" in found["scenario refused"][1]
+    assert found["scenario refused"][0] == "failed" and "conv2d" in found["scenario refused"][1]
     assert found["scenario broken"][0] == "failed" and "no cuBLAS" in found["scenario broken"][1]
 
 
@@ -162,7 +162,7 @@ def test_what_watching_changed_on_the_device_is_told(carried):
     assert status == 1
     assert found["neutral: same"] == ("passed", "4 steps, 99 bytes at off")
     assert found["neutral: other"][0] == "failed" and "other bits at ops (fc.weight)" in found["neutral: other"][1]
-    assert found["neutral: refused"][0] == "skipped"
+    assert found["neutral: refused"][0] == "failed"
     assert found["neutral: broken"][0] == "failed" and "SIGABRT" in found["neutral: broken"][1]
 
 
