@@ -85,16 +85,30 @@ std::int64_t place_in(std::span<const std::int64_t> operand, std::span<const std
 }  // namespace
 
 DeviceReader::~DeviceReader() {
-  if (readings_ == nullptr) return;
   try {
-    for (const Taken& taken : under_way_) {
-      results_.resize(taken.numbers.size());
-      kernels::Besides found;
-      const ReadingsState state = readings_->wait(taken.ticket, results_, &found);
-      tell(taken, state, found);
-    }
+    finish();
   } catch (...) {  // no memory: the recorder gives up what it is not told
   }
+}
+
+void DeviceReader::finish() {
+  if (readings_ == nullptr) return;
+  while (!under_way_.empty()) {
+    const Taken taken = std::move(under_way_.front());
+    under_way_.pop_front();
+    results_.resize(taken.numbers.size());
+    kernels::Besides found;
+    const ReadingsState state = readings_->wait(taken.ticket, results_, &found);
+    tell(taken, state, found);
+  }
+}
+
+void DeviceReader::forget() noexcept {
+  views_.clear();
+  calls_.clear();
+  at_hand_.ticket = 0;
+  at_hand_.numbers.clear();
+  at_hand_.findings.reset();
 }
 
 bool DeviceReader::can_read(const engine::Tensor& tensor) {

@@ -33,7 +33,10 @@ class DeviceReader {
   void take();       // one launch for what was read, or a few
   void tell_lost();  // after the recorder knows of the event: what take() could not launch
 
+  void forget() noexcept;  // what is at hand and was not told, for want of memory
+
   void end_step();
+  void finish();  // waits for what is under way, and tells it
 
  private:
   struct Operand {

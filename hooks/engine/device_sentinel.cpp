@@ -63,9 +63,17 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
                        .copy_bytes = bytes,
                        .copy_budget = options.shadow_bytes,
                        .close_bytes = options.close_bytes});
+  const engine::Device device = parameters_.at(0).tensor.device();
+  for (const auto* list : {&parameters_, &state_, &buffers_}) {
+    for (const Watched& watched : *list) {
+      if (watched.tensor.device().is_cpu() || watched.tensor.device() == device) continue;
+      why_not_ = "the model is on several devices: " + watched.path + " is on another one than " + parameters_[0].path;
+      return;
+    }
+  }
   // A step asks for gradients, parameters and a little more; several may be under way, and a replay asks for each mark.
   const std::size_t tensors = 1024 + 8 * (parameters_.size() + state_.size() + buffers_.size());
-  readings_ = kernels::DeviceReadings::open(engine::backend_of(parameters_.at(0).tensor.device()),
+  readings_ = kernels::DeviceReadings::open(engine::backend_of(device),
                                             {.tensors = tensors, .tickets = tensors}, why_not_);
   if (readings_ && options.replay) trainer.keep_for_replay(true);
 }

@@ -72,7 +72,8 @@ bool DeviceSentinel::trip(Step& step, Moment moment) {
 
 // Contents that are not as they were read, though their version says that nothing wrote them.
 void DeviceSentinel::look_for_changes(Step& step) {
-  if (step.changes_looked_for) return;
+  // Versions are those that the newest step asked for.
+  if (step.changes_looked_for || &step != &steps_.back()) return;
   step.changes_looked_for = true;
   LateGroup late;
   std::vector<Watched*> unwritten;

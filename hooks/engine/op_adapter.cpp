@@ -29,6 +29,7 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   try {
     gather(call);
   } catch (...) {
+    tell_lost();
     return;  // no memory for three short lists: the op goes unseen, its results show up as made unseen
   }
   OpEvent event;
@@ -48,7 +49,25 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   } catch (...) {  // no memory: what is not launched is told as lost
   }
   recorder_.on_op(event);
-  reader_->tell_lost();
+  tell_lost();
+}
+
+// No memory: the recorder gives up by itself what it is not told.
+void OpAdapter::tell_lost() noexcept {
+  if (reader_ == nullptr) return;
+  try {
+    reader_->tell_lost();
+  } catch (...) {
+    reader_->forget();
+  }
+}
+
+void OpAdapter::finish() noexcept {
+  if (reader_ == nullptr) return;
+  try {
+    reader_->finish();
+  } catch (...) {
+  }
 }
 
 ValueView OpAdapter::view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents) {
@@ -75,9 +94,9 @@ void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tens
     const ValueView value = view(tensor, tensor.version(), true);
     if (reader_ != nullptr) reader_->take();
     recorder_.on_mark({step_, micro_batch_, kind, path, value});
-    if (reader_ != nullptr) reader_->tell_lost();
   } catch (...) {  // no memory
   }
+  tell_lost();
 }
 
 void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
@@ -89,7 +108,10 @@ void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
 }
 
 void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
-  if (reader_ != nullptr) reader_->end_step();
+  try {
+    if (reader_ != nullptr) reader_->end_step();
+  } catch (...) {  // no memory: told with a later step, or given up
+  }
   if (whole_run_) recorder_.on_step_end({step, skipped, loss, lr, scale});
   step_ = step + 1;  // what happens between two steps belongs to the coming one
   micro_batch_ = 0;

@@ -33,6 +33,9 @@ class OpAdapter : public engine::Observer {
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
   void on_storage_released(std::uint64_t generation) noexcept override { recorder_.on_storage_released(generation); }
 
+  // Tells what is still under way, and waits for it.
+  void finish() noexcept;
+
   // Paused, it tells of nothing but storages that end.
   void pause(bool on) { paused_ = on; }
 
@@ -42,6 +45,7 @@ class OpAdapter : public engine::Observer {
 
  private:
   void gather(const engine::OpCall& call);
+  void tell_lost() noexcept;
 
   ValueView view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents);
 

@@ -3,6 +3,7 @@
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/kernel_tags.h"
 #include "hooks/engine/lasting_watch.h"
+#include "hooks/engine/op_adapter.h"
 #include "hooks/engine/sentinel.h"
 
 namespace nanhunt::hooks {
@@ -79,6 +80,7 @@ kernels::ReadingsCounts TrainerWatch::readings() const {
 
 void TrainerWatch::finish() noexcept {
   if (on_device_) on_device_->finish();
+  if (ops_) ops_->adapter().finish();
 }
 
 }  // namespace nanhunt::hooks

@@ -210,7 +210,8 @@ class RecorderImpl final : public NumberingRecorder {
     try {
       builder_.give_up_all_late();
       builder_.note_not_taken(step_);
-    } catch (...) {  // no memory: what is held goes with what it has
+    } catch (...) {  // no memory: what still waits is lost, and counted
+      drop_late();
     }
     const Status handed = hand_over_all();
     queue_->close();
@@ -314,6 +315,11 @@ class RecorderImpl final : public NumberingRecorder {
     push();
     end_replay();
   }
+  void drop_late() noexcept {
+    const Dropped dropped = builder_.drop_late();
+    dropped_.add(dropped);
+    unreported_.add(dropped);
+  }
   void hold(bool all = false) {
     const auto now = BatchQueue::Clock::now();
     if (!builder_.empty()) {
@@ -325,6 +331,7 @@ class RecorderImpl final : public NumberingRecorder {
     end_replay();
     while (builder_.late().held_bytes > options_.late_bytes && builder_.ready_rows() == nullptr) {
       builder_.give_up_late(0, builder_.late().held.front().rows.number);
+      if (builder_.ready_rows() == nullptr) drop_late();  // cannot be; rather lose rows than never return
     }
     hand_over_ready(all);
   }

@@ -335,9 +335,12 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, numbers.output_slots[i], ArgRole::kRead});
     late = late || info.is_late;
+    bad_out = bad_out || info.is_bad();
+  }
+  for (std::size_t i = 0; i < outputs_.size() && bad_out && !late; ++i) {  // late: judged when all is known
+    const OpOutput& out = event.outputs[i];
+    const ValueInfo& info = *outputs_[i];
     if (!info.is_bad()) continue;
-    bad_out = true;
-    if (late) continue;  // judged when all is known
     const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
     if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, out, info, birth, seq);
@@ -387,7 +390,9 @@ void RowBuilder::add_mark(const MarkEvent& event, StringId path, LayoutId layout
   const bool bad = info.is_bad();
   rows_.batch.marks.push_back(mark);
   rows_.mark_is_essential.push_back(bad ? 1 : 0);
-  if (info.is_late) late_.values[mark.value].marks.emplace_back(rows_.number, rows_.batch.marks.size() - 1);
+  if (const auto waits = late_.values.find(mark.value); info.is_late && waits != late_.values.end()) {
+    waits->second.marks.emplace_back(rows_.number, rows_.batch.marks.size() - 1);
+  }
   rollback.commit();
   finish_event();
 }
@@ -457,7 +462,7 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   rows_.batch.changed.push_back(
       {next_seq_, event.step, before, after.record.id, event.since_seq, event.since_step, event.opaque});
   extra_bytes_ += sizeof(ChangedRecord);
-  table_.supersede_others(after);  // no view that is known shows its statistics any more
+  hide_what_overlaps(after);
   rollback.commit();
   finish_event();
 }

@@ -127,6 +127,11 @@ class RowBuilder {
     bool old_contents = false;       // written over since: what can be read there is something else
   };
   Use between_ops(std::uint32_t step) const { return {next_seq_, next_seq_ == 0 ? kNoSeq : next_seq_ - 1, step}; }
+  struct Extent {
+    std::int64_t begin = 0, end = 0;
+  };
+  Extent extent_of(const ValueInfo& value) const;
+  void hide_what_overlaps(const ValueInfo& after);
   // The value `view` shows, made known if it was not, with a row that was not dropped.
   ValueInfo& look_up(const ValueView& view, LayoutId layout, const Use& use);
   ValueInfo& make_output(const OpEvent& event, const OpOutput& output, LayoutId layout, FlushRule rule, const Use& use);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of RowBuilder that finds contents which changed although nothing that was watched wrote them.
+#include <limits>
+
 #include "kernels/cpu/checksum.h"
 #include "src/record/row_builder.h"
 
@@ -39,6 +41,29 @@ void RowBuilder::note_change(ValueInfo& before, ValueInfo& after, const Use& use
                                  before.checked_step, /*opaque=*/false});
   extra_bytes_ += sizeof(ChangedRecord);
   table_.supersede(before);
+}
+
+// Bytes of the storage between its first and its last element.
+RowBuilder::Extent RowBuilder::extent_of(const ValueInfo& value) const {
+  if (value.record.layout == 0) return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  const KnownLayout& layout = layouts_.layout(value.record.layout);
+  const auto bytes = static_cast<std::int64_t>(dtype_size(layout.dtype));
+  Extent extent{value.record.offset * bytes, value.record.offset * bytes};
+  for (std::size_t d = 0; d < layout.sizes.size(); ++d) {
+    if (layout.sizes[d] == 0) return {0, 0};
+    (layout.strides[d] < 0 ? extent.begin : extent.end) += (layout.sizes[d] - 1) * layout.strides[d] * bytes;
+  }
+  extent.end += bytes;
+  return extent;
+}
+
+// Known views of contents that changed show old statistics; others of the storage do not.
+void RowBuilder::hide_what_overlaps(const ValueInfo& after) {
+  const Extent changed = extent_of(after);
+  table_.supersede_others(after, [&](const ValueInfo& other) {
+    const Extent its = extent_of(other);
+    return its.begin < changed.end && changed.begin < its.end;
+  });
 }
 
 }  // namespace nanhunt::record

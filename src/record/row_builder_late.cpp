@@ -172,7 +172,10 @@ void RowBuilder::take_late_back() noexcept {
     late_.op_of.erase(number);
   }
   for (auto id = event_late_.rbegin(); id != event_late_.rend(); ++id) {
-    late_.values.erase(*id);
+    if (const auto value = late_.values.find(*id); value != late_.values.end()) {
+      if (ValueInfo* info = table_.find_id(value->second.storage, *id)) info->is_late = false;
+      late_.values.erase(value);
+    }
     if (!late_.order.empty() && late_.order.back() == *id) late_.order.pop_back();
   }
 }

@@ -51,14 +51,6 @@ ValueInfo* ValueTable::find_id(std::uint64_t storage, ValueId id) {
   return nullptr;
 }
 
-void ValueTable::supersede_others(const ValueInfo& newest) noexcept {
-  const auto it = storages_.find(newest.record.storage);
-  if (it == storages_.end()) return;
-  for (std::uint32_t link = it->second.head; link != 0; link = slot(link).next) {
-    if (&slot(link) != &newest && slot(link).record.version == newest.record.version) supersede(slot(link));
-  }
-}
-
 ValueInfo& ValueTable::add(ValueRecord record, DType dtype, std::uint64_t row_batch) {
   const std::uint64_t storage = record.storage;
   const std::uint32_t version = record.version;

@@ -51,8 +51,16 @@ class ValueTable {
   ValueInfo* find_id(std::uint64_t storage, ValueId id);
   // Contents changed without a new version: these no longer name them. They are found by their id alone.
   void supersede(ValueInfo& value) noexcept { value.superseded = true; }
-  // All of this version but `newest`.
-  void supersede_others(const ValueInfo& newest) noexcept;
+  // Those of its version that `overlaps` says so of, `newest` itself left out.
+  template <typename Overlaps>
+  void supersede_others(const ValueInfo& newest, Overlaps&& overlaps) {
+    const auto it = storages_.find(newest.record.storage);
+    if (it == storages_.end()) return;
+    for (std::uint32_t link = it->second.head; link != 0; link = slot(link).next) {
+      ValueInfo& other = slot(link);
+      if (&other != &newest && other.record.version == newest.record.version && overlaps(other)) supersede(other);
+    }
+  }
   // Keeps record and hides an older value with the same key. Strong exception guarantee. A value of storage 0 has no
   // identity: it is kept only until end_event().
   ValueInfo& add(ValueRecord record, DType dtype, std::uint64_t row_batch);

@@ -144,6 +144,20 @@ TEST(DeviceWatch, adds_no_wait_where_statistics_come_later) {
   EXPECT_GT(waits_of(true, DeviceStats::kSync), alone);
 }
 
+TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  emulated.device.delivery = {.after_waits = false, .copies_later = -1};  // comes to one who waits for it alone
+  const auto script = std::make_shared<WriterScript>();
+  auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+  const auto trainer = make_trainer(kEmulated, 1e-2);
+  TrainerWatch watching(*trainer, **recorder, {.level = WatchLevel::kOps, .device_stats = DeviceStats::kLate});
+  trainer->step();
+  watching.finish();
+  ASSERT_TRUE((*recorder)->close());
+  EXPECT_GT((*recorder)->counters().late_values, 10U);
+  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
+}
+
 TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
   const Watched cpu = watch({}, WatchLevel::kOps);
   for (const testing_support::Order order :

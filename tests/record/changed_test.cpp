@@ -154,6 +154,21 @@ TEST_F(ChangedTest, AChangeThatAHookTellsLeavesNoViewItsOldStatistics) {
   }
 }
 
+TEST_F(ChangedTest, AChangeThatAHookTellsHidesNothingBesideIt) {
+  // given: two halves of one storage
+  RowBuilder told{{.check_inputs = false}};
+  const TestTensor left = x.view({2}, {1}), right = x.view({2}, {1}, 2);
+  told.add_mark({0, 0, MarkKind::kParameter, "left", left.value()});
+  told.add_mark({0, 0, MarkKind::kParameter, "right", right.value()});
+  // when: both are told to have changed
+  told.add_changed({.step = 1, .value = left.value()});
+  told.add_changed({.step = 1, .value = right.value()});
+  // then: what each was is known
+  ASSERT_EQ(told.rows().batch.changed.size(), 2u);
+  EXPECT_EQ(told.rows().batch.changed[0].before, 1u);
+  EXPECT_EQ(told.rows().batch.changed[1].before, 2u);
+}
+
 TEST_F(ChangedTest, StridedViewsAreCheckedElementByElement) {
   const TestTensor column = y.view({2}, {2});  // elements 0 and 2
   builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});

@@ -100,6 +100,17 @@ void expect_order(const std::vector<RecordBatch>& batches) {
 
 constexpr std::string_view kLostNote = "not taken on a device: statistics that were lost or came too late";
 
+TEST(LateStats, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_once) {
+  const TestTensor x(DType::kF32, {2}, {1, 2}, 1), here(DType::kF32, {2}, {1, kInf}, 2), there(DType::kF32, {2}, {3, 4}, 3);
+  LateRun run;
+  const Late out{there, 7};
+  run.op("frexp", {{"self", x.value()}}, {{"mantissa", here.value()}, {"exponent", out.value()}});
+  run.recorder->on_late_stats(7, out.stats());
+  const RecordBatch rows = run.written();
+  ASSERT_EQ(rows.evidence.size(), 1U);
+  EXPECT_EQ(rows.evidence[0].flat_index, 1);
+}
+
 TEST(LateStats, rows_wait_and_are_then_as_if_the_host_had_read_them) {
   const TestTensor x(DType::kF32, {4}, {1, 2, 0, 4}, 1), y(DType::kF32, {4}, {1, kInf, 0, 8}, 2);
   LateRun host;
