@@ -338,12 +338,10 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     bad_out = bad_out || info.is_bad();
   }
   for (std::size_t i = 0; i < outputs_.size() && bad_out && !late; ++i) {  // late: judged when all is known
-    const OpOutput& out = event.outputs[i];
-    const ValueInfo& info = *outputs_[i];
-    if (!info.is_bad()) continue;
-    const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
+    if (!outputs_[i]->is_bad()) continue;
+    const Birth birth = birth_of(event, numbers.traits.ignores_old, *outputs_[i]);
     born = born || birth.any();
-    if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, out, info, birth, seq);
+    if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, event.outputs[i], *outputs_[i], birth, seq);
   }
   if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
@@ -466,8 +464,6 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
   rollback.commit();
   finish_event();
 }
-
-void RowBuilder::check(std::uint32_t step, const ValueView& value) { check(step, value, number(value.tensor)); }
 
 void RowBuilder::check(std::uint32_t step, const ValueView& value, LayoutId layout) {
   Rollback rollback(*this);

@@ -62,7 +62,7 @@ class RowBuilder {
   void add_norm(const NormEvent& event);
   void add_replay(const ReplayEvent& event);
   void add_changed(const ChangedEvent& event);
-  void check(std::uint32_t step, const ValueView& value);
+  void check(std::uint32_t step, const ValueView& value) { check(step, value, number(value.tensor)); }
   void check(std::uint32_t step, const ValueView& value, LayoutId layout);
   void add_probe(const ProbeEvent& event);
   void add_capture(const CaptureEvent& event);

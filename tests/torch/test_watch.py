@@ -108,7 +108,7 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
         ((), {"door": "open"}, ValueError, ["door", "auto, sync, late", "'open'"]),
         ((), {"every": 0}, ValueError, ["every", "at least 1", "got 0"]),
         ((), {"keep": 2.5}, ValueError, ["keep", "whole number", "2.5"]),
-        ((), {"max_trace_mb": 1}, ValueError, ["max_trace_mb", "at least 4", "got 1"]),
+        ((), {"max_trace_mb": 1}, ValueError, ["max_trace_mb", "at least 5", "got 1"]),
         ((), {"captures": "no"}, TypeError, ["captures", "True or False", "'no'"]),
         ((), {"out": ""}, ValueError, ["out", "a folder"]),
         ((), {"out": __file__}, NotADirectoryError, ["out", "no folder"]),

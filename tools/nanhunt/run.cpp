@@ -91,22 +91,23 @@ class RunVerb final : public Verb {
     app.allow_extras();  // refused in run(), with a better word
     app.add_option("--level", level_,
                    "How closely to watch: sentinel (each step's loss and gradients; a bad step is run again op by op), "
-                   "sampled (and module statistics every N steps), ops (every op)")
+                   "sampled (and one step in N op by op), ops (every op)")
         ->check(CLI::IsMember({"sentinel", "sampled", "ops"}))
         ->capture_default_str();
     app.add_option("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
                                   "nanhunt-run-2, ... here)")
         ->type_name("RUN");
-    app.add_option("--every", every_, "With --level sampled: take module statistics every N steps (default: 100)")
+    app.add_option("--every", every_, "With --level sampled: compute every Nth step again op by op (default: 100)")
         ->type_name("N")
         ->check(CLI::Range(1u, 1'000'000'000u));
-    app.add_option("--keep", keep_, "With --level sampled: keep the last K steps in memory, written when one goes bad")
+    app.add_option("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
         ->type_name("K")
         ->check(CLI::Range(1u, 1'000'000u));
     app.add_option("--door", door_,
-                   "When gradients on a GPU are judged: sync (one flag is read a step) or late (a step later, from a "
-                   "copy of the parameters; default: late where the copy fits)")
-        ->check(CLI::IsMember({"sync", "late"}));
+                   "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a step), "
+                   "auto (by the loss scaler's own read; else late where a copy of the parameters fits, else sync; "
+                   "default)")
+        ->check(CLI::IsMember({"auto", "sync", "late"}));
     app.add_option("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         ->type_name("N")
         ->check(CLI::Range(1, 255));

@@ -166,7 +166,7 @@ class TrainVerb final : public Verb {
         if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--door" ||
-                               name == "--shadow-mb";
+                               name == "--shadow-mb" || name == "--device-stats";
         if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
       }
     });
@@ -188,6 +188,9 @@ class TrainVerb final : public Verb {
     if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
+    }
+    if (device_stats_ != "sync" && (device_.is_cpu() || level_ != "ops")) {
+      say("--device-stats has no effect on the CPU, nor below --level ops.");
     }
     if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
       say("--door has no effect on the CPU, nor at --level ops and off.");
@@ -352,6 +355,7 @@ class TrainVerb final : public Verb {
       info.options.emplace_back("door", door_);
       info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
     }
+    if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     return info;

@@ -210,7 +210,7 @@ class Shadows:
         if self._budget is None:
             given = self._session.options.shadow_mb
             if given is not None:
-                self._budget = given << 20
+                self._budget = given * 1_000_000
             else:
                 devices = dict.fromkeys(p.device for p in trained)
                 try:

@@ -37,14 +37,15 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     scaler      a GradScaler; found by itself as well.
     out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten.
     level       "sentinel" (default): a check of every step, and a step that went bad computed again, op by op.
-                "sampled": statistics of modules every `every` (100) steps too, the last `keep` (16) written on a trip.
+                "sampled": every `every`th (100) step computed again too, op by op.
                 "ops": every operation of every step.
     door        on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "late" never waits, and
                 judges a step while the next one runs, with a shadow copy of parameters and optimizer state. "auto": as
                 a GradScaler reads them, else late if the copy fits, else sync. On the CPU all are one.
-    shadow_mb   bounds that copy; without it, a quarter of the GPU's memory that is free.
+    shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
+    keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
-    max_trace_mb  bounds the trace (1024).
+    max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
     the command line are in force, whatever is given here.
@@ -225,7 +226,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name, words in (("level", LEVELS), ("door", DOORS)):
         if name in given and given[name] not in words:
             raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
-    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 4), ("shadow_mb", 0)):
+    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 5), ("shadow_mb", 0)):
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
