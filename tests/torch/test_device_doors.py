@@ -13,6 +13,7 @@ import torch
 from nanhunt import _device
 from nanhunt._away import read_now
 from nanhunt._session import Options, Session
+from nanhunt._shadow import Slot
 from planted import blow_up, nan_batch, overflow
 from pretended import NEVER, PretendedLane, counted, pretended
 from scaler_rows import bare_optimizer, give_gradients, watched_scalers
@@ -115,7 +116,7 @@ def test_readings_that_a_lost_device_keeps_are_counted_and_the_run_goes_on(tmp_p
         away = run_once(nan_batch(bad=()), 4, tmp_path / "away")
     assert away.digest == plain.digest
     assert away.notes["readings of a device that were lost: RuntimeError"] >= 4
-    assert [row[1] for row in away.health] == [0] * 4
+    assert away.health == [], "not known to be healthy"
 
 
 def test_a_device_without_memory_for_readings_is_noted_and_the_run_goes_on(tmp_path, library):
@@ -128,6 +129,34 @@ def test_a_device_without_memory_for_readings_is_noted_and_the_run_goes_on(tmp_p
         away = run_once(nan_batch(bad=()), 4, tmp_path / "away")
     assert away.digest == plain.digest
     assert away.notes["readings on a device, for want of memory there"] >= 4
+    assert away.health == [], "not known to be healthy"
+
+
+def test_a_step_that_could_not_be_read_is_told_where_something_of_it_is_bad(tmp_path, library):
+    class Full(PretendedLane):
+        def send(self, tensors):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    # Given a loss that the host knows to be bad, and gradients on a device that has no memory for readings
+    with pretended(Full(), lambda t: t.numel() > 1):
+        away = run_once(nan_batch(bad=(2,)), 3, tmp_path / "away")
+    # then the bad step is told, and nothing of the others
+    assert [(row[0], row[1] & 1) for row in away.health] == [(2, 1)]
+
+
+def test_a_copy_that_failed_for_want_of_memory_leaves_its_place_to_the_next_step(tmp_path, library, monkeypatch):
+    keep, doors = Slot.keep_numbers, []
+
+    def full_at_first(self, tape):
+        doors.append(self)
+        if len(doors) <= 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        keep(self, tape)
+
+    monkeypatch.setattr(Slot, "keep_numbers", full_at_first)
+    here, away, _ = both(nan_batch(), tmp_path, {"door": "late"}, {"lag": 1})
+    assert len(doors) > 2 and flags(away) == flags(here)
+    assert away.results == here.results == [(2, "reproduced")], away.texts
 
 
 # Waiting.
@@ -352,6 +381,7 @@ def test_nothing_is_read_while_a_graph_is_captured(tmp_path, library, monkeypatc
         away = run_once(nan_batch(), 4, tmp_path / "away")
     assert away.digest == plain.digest
     assert lane.copies == 0 and away.notes["steps that are captured into a CUDA graph"] == 4
+    assert away.health == [], "not known to be healthy"
 
 
 # Optimizers that nothing is read of before they run.
@@ -432,6 +462,31 @@ def test_rows_of_a_scaler_are_those_of_the_cpu(seed, lane):
     with pretended(PretendedLane(**lane)):
         away = rows_of(seed)
     assert away == here
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scale_whose_flags_could_not_be_read_is_read_itself(fused):
+    class Full(PretendedLane):
+        def send(self, tensors):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    # Given bad gradients whose flag only the device knows (a fused step, or none), and no memory to read it
+    with pretended(Full()), watched_scalers() as session:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1)
+        optimizer, parameters = bare_optimizer(fused=fused)
+        for bad in (True, False):
+            scaler.scale(torch.ones(()))
+            give_gradients(parameters, bad)
+            if fused:
+                scaler.step(optimizer)
+            else:
+                scaler.unscale_(optimizer)
+            # when the scale is updated
+            scaler.update()
+    # then what is told is the scale that torch came to: it backs off, then grows
+    updates = [row for row in session.recorder.scaler_rows if row["action"] == "update"]
+    assert [row["scale"] for row in updates] == [32.0, 64.0]
+    assert session.notes["waits for the device that the watch has added: a scale whose flags could not be read"] == 4
 
 
 def test_what_the_copy_may_use_is_an_option(monkeypatch):

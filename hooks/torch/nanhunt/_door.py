@@ -61,6 +61,7 @@ class DeviceDoor:
         session, sentinel = self.session, self._sentinel
         if self.is_capturing():
             session.note(CAPTURED)
+            look.found.unread = True
             return
         self.passed = True
         readings = Readings(session)
@@ -75,14 +76,13 @@ class DeviceDoor:
         look.tape = TapeOfStep(sentinel.tape)
         door = self._choose(look, optimizer, away)
         if not readings.send():
+            look.found.unread = True
             return
         at_once = door == SYNC or sentinel.replays(look.step)
         if at_once:
             session.note(WAITS if door == SYNC else SAMPLED)
         elif door == LATE:
-            look.slot, look.why_no_slot = self._shadows.take(look.parameters)
-            if look.slot is not None:
-                look.slot.keep_numbers(look.tape)
+            look.slot, look.why_no_slot = self._shadows.take(look.parameters, look.tape)
         else:
             look.why_no_slot = "the optimizer had changed what it was computed from when its readings came"
         older, self._older = self._older, None
@@ -96,10 +96,17 @@ class DeviceDoor:
                     look.kept = look.kept or any(r.bad for r in older.lists[0])
                 with session.as_of(look.step, look.micro_batch):
                     self._judge(look, here, readings, weights, hot, losses)
+            except Exception:
+                look.found.unread = True
+                raise
             finally:
                 self._shadows.give(look.slot)
 
-        session.pending.expect(fetches, judge, lambda: self._shadows.give(look.slot))
+        def lost() -> None:
+            look.found.unread = True
+            self._shadows.give(look.slot)
+
+        session.pending.expect(fetches, judge, lost)
         if at_once:
             session.pending.drain()
 

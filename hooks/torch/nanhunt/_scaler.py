@@ -73,13 +73,14 @@ def as_f32(number: float) -> float:
 class ScalerState:
     """What is known of one scaler."""
 
-    __slots__ = ("scaler", "scale", "tracker", "versions", "skipped")
+    __slots__ = ("scaler", "scale", "tracker", "versions", "skipped", "unread")
 
     def __init__(self, scaler: Any) -> None:
         self.scaler = weakref.ref(scaler)
         self.scale, self.tracker = 1.0, 0
         self.versions: tuple[int, ...] = ()  # of its tensors, when scale and tracker were as above
         self.skipped = False                 # since the last update: one of its optimizers was held back
+        self.unread = False                  # ... flags that would tell could not be read
 
 
 def found_inf(scaler: Any, optimizer: Any) -> bool | None:
@@ -170,18 +171,18 @@ class ScalerWatch(Listener):
                 self.session.pending.later(tell)
         return state
 
-    def _read(self, scaler: Any, state: ScalerState) -> _Numbers:
+    def _read(self, scaler: Any, state: ScalerState, why: str = "a scale that was set") -> _Numbers:
         scale, tracker = getattr(scaler, "_scale", None), getattr(scaler, "_growth_tracker", None)
         state.versions = _versions(scaler)
-        first = as_f32(float(getattr(scaler, "_init_scale", 1.0))) if scale is None else self._number(scale)
+        first = as_f32(float(getattr(scaler, "_init_scale", 1.0))) if scale is None else self._number(scale, why)
         if tracker is None:
             return first, int(getattr(scaler, "_init_growth_tracker", 0))
-        return first, int(self._number(tracker))
+        return first, int(self._number(tracker, why))
 
-    def _number(self, t: Any) -> float:
+    def _number(self, t: Any, why: str) -> float:
         number = peek(t)
         if number is None:
-            self.session.note("waits for the device that the watch has added: a scale that was set")
+            self.session.note(f"waits for the device that the watch has added: {why}")
             number = float(t)
         return number
 
@@ -262,6 +263,7 @@ class ScalerWatch(Listener):
         for flag in flags_of(scaler, optimizer):
             readings.number(flag)
         if not readings.send():
+            state.unread = True
             return
 
         def tell() -> None:
@@ -292,12 +294,17 @@ class ScalerWatch(Listener):
         readings = Readings(self.session)
         for flag in unread:
             readings.number(flag)
-        if unread and readings.send():
-            def arrived() -> None:
-                readings.take()
-                state.skipped = state.skipped or any(flag > 0 for flag in readings.numbers)
+        if not unread:
+            return
+        if not readings.send():
+            state.unread = True
+            return
 
-            self.session.pending.expect(readings.fetches, arrived)
+        def arrived() -> None:
+            readings.take()
+            state.skipped = state.skipped or any(flag > 0 for flag in readings.numbers)
+
+        self.session.pending.expect(readings.fetches, arrived)
 
     def after_update(self, scaler: Any, error: BaseException | None) -> None:
         from nanhunt._taps import scale_was_given
@@ -311,6 +318,9 @@ class ScalerWatch(Listener):
         given = scale_was_given()
         scale = getattr(scaler, "_scale", None)
         known = self._read(scaler, state) if given or scale is None or not _device.is_away(scale) else None
+        if known is None and state.unread and not _device.is_capturing():  # its rule needs what could not be read
+            known = self._read(scaler, state, "a scale whose flags could not be read")
+        state.unread = False
         state.versions = _versions(scaler)
 
         def follow() -> None:

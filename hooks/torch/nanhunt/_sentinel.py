@@ -329,7 +329,11 @@ class Sentinel(Listener):
         self._poll()
         paths, words, bad = self._reader.gradients(self._parameters())
         if self._reader.away:
-            self._device_door.pass_door(self._look(), optimizer, (paths, words, bad), self._reader.away)
+            try:
+                self._device_door.pass_door(self._look(), optimizer, (paths, words, bad), self._reader.away)
+            except Exception:
+                self.found.unread = True
+                raise
         else:
             self._pass_door(paths, words, bad)
         self._before_door = len(self.losses), len(self.tape.entries)
@@ -431,7 +435,10 @@ class Sentinel(Listener):
         recorder, foreseen = self.session.recorder, facts.foreseen
         if recorder is not None:
             bad, tensors, first = told or (found.bad, found.bad_tensors, found.first_bad)
-            recorder.health(step, bad | (HEALTH_AUDIT if foreseen else 0), tensors + len(foreseen),
+            bad |= HEALTH_AUDIT if foreseen else 0
+            if found.unread and not bad:
+                return  # a row without bits would say that all of it is healthy
+            recorder.health(step, bad, tensors + len(foreseen),
                             first or (foreseen[0] if foreseen else ""), found.gradient_norm, found.weight_norm)
 
     def on_close(self) -> None:

@@ -125,7 +125,7 @@ class Shadows:
         self._look(parameters)
         return self._most > 0 or not self._trained
 
-    def take(self, parameters: Sequence[tuple[_Tensor, str]]) -> tuple[Slot | None, str]:
+    def take(self, parameters: Sequence[tuple[_Tensor, str]], tape: TapeOfStep) -> tuple[Slot | None, str]:
         """What is there now, in a slot until `give`; or why there is none."""
         self._look(parameters)
         if not self._trained:
@@ -148,6 +148,7 @@ class Shadows:
                             self._values.written(t)
                     slot.shown = False
                 slot.fill(self._states)
+                slot.keep_numbers(tape)
         except torch.OutOfMemoryError:
             self._most = len(self._slots)
             self._tell("a shadow copy for door=late, for want of memory on the device")

@@ -42,13 +42,15 @@ def _bit(kind: int) -> int:
 class Found:
     """What is bad in a step."""
 
-    __slots__ = ("bad", "bad_tensors", "first_bad", "first_kind", "judged", "gradient_norm", "weight_norm")
+    __slots__ = ("bad", "bad_tensors", "first_bad", "first_kind", "judged", "unread", "gradient_norm",
+                 "weight_norm")
 
     def __init__(self) -> None:
         self.bad = self.bad_tensors = 0
         self.first_bad = ""
         self.first_kind: int | None = None
         self.judged = False  # what is read on a trip only was read
+        self.unread = False  # a door of it was not judged: what is not known to be bad is not known to be healthy
         self.gradient_norm = self.weight_norm = math.nan
 
     def note(self, kind: int, path: str) -> None:
