@@ -9,6 +9,7 @@
 #include "tests/gpu/api_counts.h"
 #include "tests/gpu/engine_checks.h"
 #include "tests/gpu/watched_trainer.h"
+#include "tests/support/silent_recorder.h"
 
 namespace nanhunt::gpu {
 namespace {
@@ -22,34 +23,10 @@ bool is_usable(const engine::Device& device) {
 }
 
 // Takes every event and keeps none.
-class Nobody final : public Recorder {
+class Nobody final : public testing_support::SilentRecorder {
  public:
-  void on_op(const OpEvent&) noexcept override {}
-  void on_mark(const MarkEvent&) noexcept override {}
-  void on_batch(const BatchEvent&) noexcept override {}
-  void on_scaler(const ScalerEvent&) noexcept override {}
-  void on_step_end(const StepEvent&) noexcept override {}
-  void on_storage_released(std::uint64_t) noexcept override {}
-  void on_health(const HealthEvent&) noexcept override {}
-  void on_norm(const NormEvent&) noexcept override {}
-  void on_replay(const ReplayEvent&) noexcept override {}
-  void on_changed(const ChangedEvent&) noexcept override {}
-  void on_probe(const ProbeEvent&) noexcept override {}
-  void on_capture(const CaptureEvent&) noexcept override {}
-  void on_note(const NoteEvent&) noexcept override {}
-  void on_collective(const CollectiveEvent&) noexcept override {}
   void on_kernel(const KernelEvent& event) noexcept override { kernels += event.count; }
-  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
-  void on_experiment(const ExperimentRecord&) noexcept override {}
-  RecorderCounters counters() const override { return {}; }
-  std::uint64_t anomalies() const override { return 0; }
-  const std::string& attempt_dir() const override { return none_; }
-  Status flush() override { return Status::ok(); }
-  Status close() override { return Status::ok(); }
   std::uint64_t kernels = 0;
-
- private:
-  std::string none_;
 };
 
 // What a run of a few steps leaves in its parameters.

@@ -19,6 +19,7 @@
 
 #include "hooks/cupti/fake/fake_cupti.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/silent_recorder.h"
 
 namespace nanhunt::hooks {
 namespace {
@@ -40,7 +41,7 @@ FakeCupti& open_fake(const std::string& path) {
 }
 
 // Keeps what it is told of kernels, and the notes.
-class CollectingRecorder final : public Recorder {
+class CollectingRecorder final : public testing_support::SilentRecorder {
  public:
   struct Row {
     std::uint64_t seq;
@@ -55,32 +56,9 @@ class CollectingRecorder final : public Recorder {
     rows.push_back({e.seq, e.step, std::string(e.name), e.own, e.count, e.timed, e.duration_ns});
   }
   void on_note(const NoteEvent& event) noexcept override { notes.emplace_back(event.text); }
-  void on_op(const OpEvent&) noexcept override {}
-  void on_mark(const MarkEvent&) noexcept override {}
-  void on_batch(const BatchEvent&) noexcept override {}
-  void on_scaler(const ScalerEvent&) noexcept override {}
-  void on_step_end(const StepEvent&) noexcept override {}
-  void on_storage_released(std::uint64_t) noexcept override {}
-  void on_health(const HealthEvent&) noexcept override {}
-  void on_norm(const NormEvent&) noexcept override {}
-  void on_replay(const ReplayEvent&) noexcept override {}
-  void on_changed(const ChangedEvent&) noexcept override {}
-  void on_probe(const ProbeEvent&) noexcept override {}
-  void on_capture(const CaptureEvent&) noexcept override {}
-  void on_collective(const CollectiveEvent&) noexcept override {}
-  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
-  void on_experiment(const ExperimentRecord&) noexcept override {}
-  RecorderCounters counters() const override { return {}; }
-  std::uint64_t anomalies() const override { return 0; }
-  const std::string& attempt_dir() const override { return dir_; }
-  Status flush() override { return {}; }
-  Status close() override { return {}; }
 
   std::vector<Row> rows;
   std::vector<std::string> notes;
-
- private:
-  std::string dir_;
 };
 using Row = CollectingRecorder::Row;
 

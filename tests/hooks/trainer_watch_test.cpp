@@ -15,6 +15,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/silent_recorder.h"
 
 namespace nanhunt::hooks {
 namespace {
@@ -392,32 +393,10 @@ TEST_F(TrainerWatchTest, ANaNInALabelThatNothingReadsIsSaidAndNotReplayed) {
 }
 
 // Hands on no more than the order of replays and marks.
-struct Order final : Recorder {
+struct Order final : testing_support::SilentRecorder {
   std::vector<std::string> told;
-  RecorderCounters none;
-  std::string nowhere;
   void on_mark(const MarkEvent&) noexcept override { told.emplace_back("mark"); }
   void on_replay(const ReplayEvent& event) noexcept override { told.emplace_back(replay_result_name(event.result)); }
-  void on_op(const OpEvent&) noexcept override {}
-  void on_batch(const BatchEvent&) noexcept override {}
-  void on_scaler(const ScalerEvent&) noexcept override {}
-  void on_step_end(const StepEvent&) noexcept override {}
-  void on_storage_released(std::uint64_t) noexcept override {}
-  void on_health(const HealthEvent&) noexcept override {}
-  void on_norm(const NormEvent&) noexcept override {}
-  void on_changed(const ChangedEvent&) noexcept override {}
-  void on_probe(const ProbeEvent&) noexcept override {}
-  void on_note(const NoteEvent&) noexcept override {}
-  void on_capture(const CaptureEvent&) noexcept override {}
-  void on_collective(const CollectiveEvent&) noexcept override {}
-  void on_kernel(const KernelEvent&) noexcept override {}
-  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
-  void on_experiment(const ExperimentRecord&) noexcept override {}
-  RecorderCounters counters() const override { return none; }
-  std::uint64_t anomalies() const override { return 0; }
-  const std::string& attempt_dir() const override { return nowhere; }
-  Status flush() override { return {}; }
-  Status close() override { return {}; }
 };
 
 TEST(Refusal, ComesBeforeTheMarksThatItSaysHowToRead) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/hunt/counterfactual.h"
+#include "tests/support/silent_recorder.h"
 
 #include <cstring>
 #include <limits>
@@ -51,34 +52,10 @@ class Arithmetic final : public OpRunner {
   bool lies = false, refuses = false;
 };
 
-class ProbeCollector final : public Recorder {
+class ProbeCollector final : public testing_support::SilentRecorder {
  public:
-  void on_op(const OpEvent&) noexcept override {}
-  void on_mark(const MarkEvent&) noexcept override {}
-  void on_batch(const BatchEvent&) noexcept override {}
-  void on_scaler(const ScalerEvent&) noexcept override {}
-  void on_step_end(const StepEvent&) noexcept override {}
-  void on_storage_released(std::uint64_t) noexcept override {}
-  void on_health(const HealthEvent&) noexcept override {}
-  void on_norm(const NormEvent&) noexcept override {}
-  void on_replay(const ReplayEvent&) noexcept override {}
-  void on_changed(const ChangedEvent&) noexcept override {}
   void on_probe(const ProbeEvent& e) noexcept override { texts.emplace_back(e.text); }
-  void on_note(const NoteEvent&) noexcept override {}
-  void on_capture(const CaptureEvent&) noexcept override {}
-  void on_collective(const CollectiveEvent&) noexcept override {}
-  void on_kernel(const KernelEvent&) noexcept override {}
-  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
-  void on_experiment(const ExperimentRecord&) noexcept override {}
-  RecorderCounters counters() const override { return {}; }
-  std::uint64_t anomalies() const override { return 0; }
-  const std::string& attempt_dir() const override { return dir_; }
-  Status flush() override { return {}; }
-  Status close() override { return {}; }
   std::vector<std::string> texts;
-
- private:
-  std::string dir_;
 };
 
 // 1 / (x + 1e-8) in fp16, where x is 0 once and 1e-8 always.

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "src/hunt/hunt.h"
+#include "tests/support/silent_recorder.h"
 
 namespace nanhunt::hunt {
 namespace {
@@ -26,34 +27,10 @@ class PlannedReplay final : public Replay {
   std::string throws;  // id of the fix whose trial does
 };
 
-class ExperimentCollector final : public Recorder {
+class ExperimentCollector final : public testing_support::SilentRecorder {
  public:
-  void on_op(const OpEvent&) noexcept override {}
-  void on_mark(const MarkEvent&) noexcept override {}
-  void on_batch(const BatchEvent&) noexcept override {}
-  void on_scaler(const ScalerEvent&) noexcept override {}
-  void on_step_end(const StepEvent&) noexcept override {}
-  void on_storage_released(std::uint64_t) noexcept override {}
-  void on_health(const HealthEvent&) noexcept override {}
-  void on_norm(const NormEvent&) noexcept override {}
-  void on_replay(const ReplayEvent&) noexcept override {}
-  void on_changed(const ChangedEvent&) noexcept override {}
-  void check_contents(std::uint32_t, const ValueView&) noexcept override {}
-  void on_probe(const ProbeEvent&) noexcept override {}
-  void on_note(const NoteEvent&) noexcept override {}
-  void on_capture(const CaptureEvent&) noexcept override {}
-  void on_collective(const CollectiveEvent&) noexcept override {}
-  void on_kernel(const KernelEvent&) noexcept override {}
   void on_experiment(const ExperimentRecord& e) noexcept override { experiments.push_back(e); }
-  RecorderCounters counters() const override { return {}; }
-  std::uint64_t anomalies() const override { return 0; }
-  const std::string& attempt_dir() const override { return dir_; }
-  Status flush() override { return {}; }
-  Status close() override { return {}; }
   std::vector<ExperimentRecord> experiments;
-
- private:
-  std::string dir_;
 };
 
 ExperimentRecord outcome(bool finite, std::uint32_t further, double factor) {
