@@ -205,7 +205,7 @@ std::span<const Word> words() {
     return Word{confidence_name(c), confidence_phrase(c).substr(confidence_name(c).size() + 2)};
   };
   const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_name(l), lifecycle_phrase(l)}; };
-  static const std::array<Word, 14> kWords = {{
+  static const std::array<Word, 18> kWords = {{
       {"origin", "the operation at which the numbers that did harm were born"},
       {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},
       {"class", "the kind of thing that went wrong, such as overflow"},
@@ -219,6 +219,10 @@ std::span<const Word> words() {
       confidence(Confidence::kInferred),
       {"headroom", "how often the largest number could double before its format overflows, in binades (powers of two)"},
       {"underflow", "the share of elements that were lost to zero, or are subnormal and keep fewer digits"},
+      {"door", "the moment before the optimizer uses the gradients, when a step is judged"},
+      {"trip", "the finding that a step is bad, which makes it be computed again"},
+      {"replay", "a bad step computed again, op by op; then everything is put back"},
+      {"shadow copy", "parameters and optimizer state as they were at the door, kept on a GPU for a replay"},
       {"skipped step", "the loss scaler found NaN or infinity in the gradients and left the parameters as they were"},
   }};
   return kWords;
