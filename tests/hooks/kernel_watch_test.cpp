@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <future>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "hooks/cupti/fake/fake_cupti.h"
 #include "tests/support/temp_dir.h"
@@ -37,7 +39,29 @@ using ::testing::SizeIs;
 FakeCupti& open_fake(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  return *reinterpret_cast<FakeCupti* (*)()>(dlsym(library, "fake_cupti"))();
+  FakeCupti& cupti = *reinterpret_cast<FakeCupti* (*)()>(dlsym(library, "fake_cupti"))();
+  cupti.start_over();
+  return cupti;
+}
+
+// A libcupti that was loaded stays in its process: what looks for one is tested in a child, so that no other test finds it.
+template <typename Check>
+void in_a_process_of_its_own(const Check& check) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    try {
+      check();
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+    std::fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "see above for what the child said";
 }
 
 // Keeps what it is told of kernels, and the notes.
@@ -76,8 +100,9 @@ class KernelWatchTest : public ::testing::Test {
   }
   std::unique_ptr<KernelWatch> attach(const KernelOptions& o = options()) {
     auto watch = KernelWatch::attach(o);
-    EXPECT_TRUE(watch) << watch.status().message();
-    return watch ? std::move(*watch) : nullptr;
+    if (!watch) throw std::runtime_error("kernels are not watched: " + watch.status().message());
+    attached_before_ = std::exchange(attached_, true);
+    return std::move(*watch);
   }
   static std::string refusal(const KernelOptions& o = options()) {
     auto watch = KernelWatch::attach(o);
@@ -92,6 +117,7 @@ class KernelWatchTest : public ::testing::Test {
     watch.pop_op(ticket, seq, step);
   }
 
+  static inline bool attached_ = false, attached_before_ = false;  // in this process; before the last time
   testing_support::TempDir dir_;
   CollectingRecorder recorder_;
 };
@@ -312,7 +338,7 @@ TEST_F(KernelWatchTest, where_no_driver_call_can_carry_the_way_out_the_subscript
 TEST_F(KernelWatchTest, it_can_be_attached_again_but_not_twice_at_once) {
   open_fake(NANHUNT_FAKE_CUPTI);
   auto watch = attach();
-  EXPECT_FALSE(watch->stats().second_session);
+  EXPECT_EQ(watch->stats().second_session, attached_before_);
   EXPECT_THAT(refusal(), HasSubstr("already"));
   watch.reset();
   watch = attach();
@@ -414,15 +440,17 @@ TEST_F(KernelWatchTest, kernels_that_are_still_running_at_the_end_are_asked_for_
 TEST_F(KernelWatchTest, a_copy_that_the_process_has_already_is_taken) {
   const std::string copy = dir_.path("libcupti.so.12");
   std::filesystem::copy_file(NANHUNT_FAKE_CUPTI, copy);
-  FakeCupti& cupti = open_fake(copy);
-  KernelOptions o = options();
-  o.library = "";
-  const CuptiFacts facts = probe_cupti(o);
-  EXPECT_TRUE(facts.loaded_before);
-  EXPECT_EQ(facts.path, copy);
-  EXPECT_TRUE(facts.usable) << facts.why_not;
-  EXPECT_EQ(facts.version_text, "13.0 (130001)");
-  EXPECT_THAT(cupti.calls, AllOf(Contains("subscribe nanhunt"), Contains("unsubscribe"), Not(Contains("enable 10"))));
+  in_a_process_of_its_own([&] {
+    FakeCupti& cupti = open_fake(copy);
+    KernelOptions o = options();
+    o.library = "";
+    const CuptiFacts facts = probe_cupti(o);
+    EXPECT_TRUE(facts.loaded_before);
+    EXPECT_EQ(facts.path, copy);
+    EXPECT_TRUE(facts.usable) << facts.why_not;
+    EXPECT_EQ(facts.version_text, "13.0 (130001)");
+    EXPECT_THAT(cupti.calls, AllOf(Contains("subscribe nanhunt"), Contains("unsubscribe"), Not(Contains("enable 10"))));
+  });
 }
 
 TEST_F(KernelWatchTest, a_forked_child_leaves_it_to_its_parent) {
@@ -442,17 +470,22 @@ TEST_F(KernelWatchTest, a_forked_child_leaves_it_to_its_parent) {
 
 // The toolkit's own library: without a driver every subscription is refused, whatever else it says.
 TEST(RealCupti, says_why_kernels_are_not_watched_where_there_is_no_driver) {
-  const CuptiFacts facts = probe_cupti();
-  if (!facts.built) GTEST_SKIP() << facts.why_not;
-  if (facts.path.empty()) GTEST_SKIP() << "no libcupti is installed here: " << facts.why_not;
+  if (const CuptiFacts facts = probe_cupti({.library = "/nowhere"}); !facts.built) GTEST_SKIP() << facts.why_not;
   if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "there is a driver here";
-  EXPECT_GE(facts.version, 19u);
-  EXPECT_FALSE(facts.usable);
-  auto watch = KernelWatch::attach();
-  ASSERT_FALSE(watch);
-  EXPECT_EQ(watch.status().message(), facts.why_not);
-  EXPECT_THAT(facts.why_not, AllOf(HasSubstr("refused a subscription"), HasSubstr("999")));
-  EXPECT_THAT(not_watched_note(facts.why_not), HasSubstr("kernels: not watched, because CUPTI"));
+  in_a_process_of_its_own([] {
+    const CuptiFacts facts = probe_cupti();
+    EXPECT_FALSE(facts.usable);
+    auto watch = KernelWatch::attach();
+    ASSERT_FALSE(watch);
+    EXPECT_EQ(watch.status().message(), facts.why_not);
+    if (facts.path.empty()) {  // none is installed here
+      EXPECT_THAT(facts.why_not, HasSubstr("libcupti was not found"));
+      return;
+    }
+    EXPECT_GE(facts.version, 19u);
+    EXPECT_THAT(facts.why_not, AllOf(HasSubstr("refused a subscription"), HasSubstr("999")));
+    EXPECT_THAT(not_watched_note(facts.why_not), HasSubstr("kernels: not watched, because CUPTI"));
+  });
 }
 
 TEST(CuptiVersions, are_named_as_their_toolkits_are) {

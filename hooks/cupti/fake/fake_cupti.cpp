@@ -174,7 +174,7 @@ CUptiResult subscribe(const char* name, CUpti_SubscriberHandle* handle, CUpti_Ca
   return CUPTI_SUCCESS;
 }
 
-[[maybe_unused]] void reset() {
+void reset() {
   callback = nullptr;
   kinds.clear();
   calls_traced.clear();
@@ -184,11 +184,25 @@ CUptiResult subscribe(const char* name, CUpti_SubscriberHandle* handle, CUpti_Ca
   stacks.clear();  // of the thread that finalizes
 }
 
+void start_over() {
+  std::lock_guard lock(mutex);
+  reset();
+  fake = {};
+  callback_data = nullptr;
+  on_request = nullptr;
+  on_complete = nullptr;
+  names.clear();
+  kept.clear();
+  next_correlation = 1;
+  fake_cupti();
+}
+
 }  // namespace
 
 extern "C" {
 
 FakeCupti* fake_cupti() {
+  fake.start_over = &start_over;
   fake.launch = &launch;
   fake.other_call = &other_call;
   fake.take_buffer = &take_buffer;

@@ -35,6 +35,8 @@ struct FakeCupti {
   int buffers_out = 0;  // asked for and not handed back
   std::vector<std::size_t> dirty;  // offsets of bytes that were not 0 in a buffer it was given
 
+  // As it was when it was loaded, whatever an earlier test of the process made of it. Nothing may be attached.
+  void (*start_over)() = nullptr;
   // A launch on the calling thread: one kernel, or those of a graph.
   void (*launch)(const std::vector<FakeKernel>& kernels, bool graph) = nullptr;
   // A driver call that launches nothing.
