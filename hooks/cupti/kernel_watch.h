@@ -22,6 +22,12 @@
 
 namespace nanhunt::hooks {
 
+// What was not seen, and how often.
+struct KernelNote {
+  std::string text;
+  std::uint64_t count = 0;
+};
+
 struct KernelOptions {
   std::string library = {};                  // of CUPTI: a path or soname; empty: searched
   std::string driver = "libcuda.so.1";       // a call of it carries the way out
@@ -29,6 +35,7 @@ struct KernelOptions {
   std::size_t max_buffers = 16;
   int flush_ms = 250;  // how often what is complete is asked for
   JoinLimits join = {};
+  std::vector<KernelNote> earlier = {};  // told of sessions before this one: notes count from there
 };
 
 struct KernelStats {
@@ -56,6 +63,7 @@ class KernelWatch : public record::KernelSource {
 
   // Leaves nothing behind. What was not drained by then is lost.
   virtual void detach() noexcept = 0;
+  virtual bool is_attached() const noexcept = 0;
   virtual KernelStats stats() const = 0;
 };
 
@@ -63,10 +71,6 @@ class KernelWatch : public record::KernelSource {
 std::string readable_kernel_name(std::string_view name);
 
 // What the coverage of a report has to say of kernels that were not seen; empty if there is nothing.
-struct KernelNote {
-  std::string text;
-  std::uint64_t count = 0;
-};
 std::vector<KernelNote> kernel_notes(const KernelStats& stats);
 // The note where nothing is watched: `why` is the message of attach().
 std::string not_watched_note(const std::string& why);

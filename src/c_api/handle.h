@@ -2,8 +2,12 @@
 // What is behind a nanhunt_recorder, and the frame of every call that records.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
+#include "hooks/cupti/kernel_watch.h"
 #include "nanhunt/c_api.h"
 #include "src/c_api/calls.h"
 #include "src/c_api/convert.h"
@@ -17,9 +21,15 @@ struct nanhunt_recorder {
   nanhunt::c_api::Converter converter;
   nanhunt::c_api::LayoutTable layouts;
   nanhunt::c_api::CallTable calls;
+  // Stays after detaching: threads that come too late find it, doing nothing.
+  std::unique_ptr<nanhunt::hooks::KernelWatch> kernels;
+  std::map<std::string, std::uint64_t> kernel_notes;  // of all times that it was attached, by text
 };
 
 namespace nanhunt::c_api {
+
+// Everything that CUPTI still has is recorded, and what was lost noted. Nothing happens where nothing is attached.
+void end_kernels(nanhunt_recorder& of);
 
 // Misuse that `body` throws becomes NANHUNT_USAGE.
 template <typename F>

@@ -113,6 +113,7 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
+    nanhunt::c_api::end_kernels(*owned);
     return nanhunt::c_api::result_of(owned->recorder->close());
   });
 }

@@ -69,3 +69,12 @@ def test_the_shared_library_shows_nothing_but_its_interface(build):
     assert [name for name in names if not name.startswith("nanhunt_")] == []
     headers = "".join((ROOT / "include/nanhunt" / name).read_text() for name in ("c_api.h", "c_adapter.h"))
     assert [name for name in names if f"{name}(" not in headers] == []
+
+
+def test_the_shared_library_links_nothing_of_cuda(build):
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("readelf is not installed")
+    needed = [line for line in run(readelf, "-d", next(build.glob("lib/libnanhunt.so"))).splitlines() if "NEEDED" in line]
+    assert any("libc.so" in line for line in needed)
+    assert [line for line in needed if "cupti" in line or "cuda" in line or "nvidia" in line] == []

@@ -14,7 +14,8 @@ RANKS = (
     ("kernels", "trace"),
     ("record", "analyze", "engine"),
     ("hunt", "reports"),
-    ("hooks/engine", "hooks/torch", "hooks/cupti", "c_api"),
+    ("hooks/engine", "hooks/cupti"),
+    ("c_api", "hooks/torch"),
     ("tools",),
 )
 RANK = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 4096;
 constexpr std::size_t kMaxNames = 4096;
+constexpr int kTicketBits = 40;  // below the number of the session
 constexpr std::chrono::seconds kLastFlush{5};     // a driver that hangs may not take the end of the run with it
 constexpr std::chrono::seconds kLastCall{5};      // nor may a thread that never comes back from CUPTI
 constexpr std::uint32_t kMayRefuseBuffers = 27;   // 12.9; before, CUPTI crashes when it is given none
@@ -57,6 +58,7 @@ class KernelWatchImpl final : public KernelWatch {
     }
     per_call_ = session_.per_call();
     session_number_ = ++sessions;
+    next_ticket_.store((std::uint64_t{session_number_} << kTicketBits) + 1);
     attached_ = true;
     active_.store(true);
     try {
@@ -77,7 +79,7 @@ class KernelWatchImpl final : public KernelWatch {
 
   void pop_op(std::uint64_t ticket, std::uint64_t seq, std::uint32_t step) noexcept override {
     const Entry entry(*this);
-    if (ticket == 0 || !entry) return;
+    if (ticket >> kTicketBits != session_number_ || !entry) return;  // none, or of a session that is over
     pop(kOpKind);
     step_.store(step, std::memory_order_relaxed);
     try {
@@ -125,7 +127,10 @@ class KernelWatchImpl final : public KernelWatch {
     try {
       if (active_.load()) flush_and_wait();
       tell(recorder, std::unique_lock(join_mutex_), true);
-      for (const KernelNote& note : kernel_notes(stats())) recorder.on_note({step_.load(), note.text, note.count});
+      for (KernelNote& note : kernel_notes(stats())) {
+        for (const KernelNote& before : options_.earlier) note.count += before.text == note.text ? before.count : 0;
+        recorder.on_note({step_.load(), note.text, note.count});
+      }
     } catch (...) {
     }
   }
@@ -155,6 +160,8 @@ class KernelWatchImpl final : public KernelWatch {
     }
     watching.store(false);
   }
+
+  bool is_attached() const noexcept override { return attached_.load(); }
 
   KernelStats stats() const override {
     std::lock_guard lock(join_mutex_);
@@ -354,7 +361,7 @@ class KernelWatchImpl final : public KernelWatch {
   std::uint32_t session_number_ = 0;
   std::atomic<bool> attached_{false}, active_{false}, finalized_{false};
   std::atomic<int> inside_{0};  // threads of the run in a call into CUPTI
-  std::atomic<std::uint64_t> next_ticket_{1}, tags_failed_{0}, flushes_{0};
+  std::atomic<std::uint64_t> next_ticket_{0}, tags_failed_{0}, flushes_{0};
   std::atomic<std::uint32_t> step_{0};
   std::uint64_t collected_ = 0;  // flushes; this and the next by drain's thread
   std::map<std::string, std::string> names_;

@@ -210,6 +210,24 @@ FakeCupti* fake_cupti() {
   return &fake;
 }
 
+void fake_cupti_start_over() { start_over(); }
+
+void fake_cupti_refuse(int result, const char* incumbent) {
+  std::lock_guard lock(mutex);
+  fake.subscribe_result = result;
+  fake.incumbent = incumbent;
+}
+
+void fake_cupti_launch(const char* name, std::uint64_t start, std::uint64_t end) { launch({{name, start, end}}, false); }
+
+const char* fake_cupti_calls() {
+  static std::string text;
+  std::lock_guard lock(mutex);
+  text.clear();
+  for (const std::string& call : fake.calls) text += call + "\n";
+  return text.c_str();
+}
+
 CUptiResult CUPTIAPI cuptiGetVersion(uint32_t* version) {
   *version = fake.version;
   return CUPTI_SUCCESS;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libcupti and libcuda in one for the tests: it keeps the ids that are pushed, makes the records that a launch would
-// make, and hands them over in an order of the test's choosing. Loaded by path; `fake_cupti` is its one door.
+// make, and hands them over in an order of the test's choosing. Loaded by path.
 #pragma once
 
 #include <cstdint>
@@ -49,4 +49,11 @@ struct FakeCupti {
 
 }  // namespace nanhunt::fake
 
-extern "C" nanhunt::fake::FakeCupti* fake_cupti();
+extern "C" {
+nanhunt::fake::FakeCupti* fake_cupti();
+// For tests that are no C++.
+void fake_cupti_start_over();
+void fake_cupti_refuse(int result, const char* incumbent);  // every subscription; 0: none
+void fake_cupti_launch(const char* name, std::uint64_t start, std::uint64_t end);
+const char* fake_cupti_calls();  // what was asked of it, a line each; valid until the next call of this
+}
