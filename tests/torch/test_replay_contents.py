@@ -3,6 +3,7 @@
 the run is the same."""
 from __future__ import annotations
 
+import logging
 import random
 import sys
 import threading
@@ -191,6 +192,46 @@ def test_other_threads_go_on_printing_meanwhile(capsys):
     taken.write("later\n")
     out, _ = capsys.readouterr()
     assert out == "theirs\nlater\n"
+
+
+def test_what_forward_logs_is_logged_once(tmp_path, library, caplog):
+    class Logs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(6, 3)
+
+        def forward(self, x):
+            logging.getLogger("model").warning("forward")
+            return self.body(x)
+
+    def build():
+        model = Logs()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(i):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    handle = logging.Logger.handle
+    run = watched(build, tmp_path, steps=3, wanted={1, 2})
+    assert run.results == [(1, "reproduced"), (2, "reproduced")], run.texts
+    assert caplog.messages == ["forward"] * 6  # unwatched, and watched
+    assert logging.Logger.handle is handle
+
+
+def test_other_threads_go_on_logging_meanwhile(caplog):
+    from nanhunt._unchanged import hushed
+
+    with hushed():
+        logging.getLogger("model").warning("mine")
+        thread = threading.Thread(target=logging.getLogger("model").warning, args=("theirs",))
+        thread.start()
+        thread.join()
+    assert caplog.messages == ["theirs"]
 
 
 def test_hooks_of_the_program_run_again_which_is_told(tmp_path, library):

@@ -2,6 +2,7 @@
 """What a replay must leave as it was: random states, attributes of modules, hooks, modes, autocast."""
 from __future__ import annotations
 
+import logging
 import random
 import sys
 import threading
@@ -65,15 +66,23 @@ class _Hushed:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """What Python code of this thread prints, the step has printed before. Streams that were taken earlier, as logging
-    and progress bars do, and what is printed past Python are not held off."""
+    """What Python code of this thread prints or logs, the step has told before. Streams that were taken earlier, as
+    progress bars do, and what is printed past Python are not held off."""
     thread = threading.get_ident()
     before = sys.stdout, sys.stderr
     ours = [_Hushed(stream, thread) if stream is not None else None for stream in before]
+    handle = logging.Logger.handle
+
+    def handle_of_others(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if threading.get_ident() != thread:
+            handle(logger, record)
+
     sys.stdout, sys.stderr = ours  # type: ignore[assignment]
+    logging.Logger.handle = handle_of_others  # type: ignore[assignment]
     try:
         yield
     finally:
+        logging.Logger.handle = handle  # type: ignore[method-assign]
         for one in ours:
             if one is not None:
                 one._thread = 0  # whoever took it meanwhile is heard
