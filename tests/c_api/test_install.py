@@ -75,6 +75,7 @@ def test_the_shared_library_links_nothing_of_cuda(build):
     readelf = shutil.which("readelf")
     if readelf is None:
         pytest.skip("readelf is not installed")
-    needed = [line for line in run(readelf, "-d", next(build.glob("lib/libnanhunt.so"))).splitlines() if "NEEDED" in line]
+    library = next(build.glob("lib/libnanhunt.so"))
+    needed = [line for line in run(readelf, "-d", library).splitlines() if "NEEDED" in line]
     assert any("libc.so" in line for line in needed)
     assert [line for line in needed if "cupti" in line or "cuda" in line or "nvidia" in line] == []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doors on a real GPU: what test_device_doors.py holds to account without one. Skipped where there is none."""
+"""Doors and kernels on a real GPU: what test_device_doors.py and test_kernels.py hold to account without one. Skipped
+where there is none."""
 from __future__ import annotations
 
 import math
@@ -7,6 +8,7 @@ import math
 import pytest
 import torch
 from nanhunt._away import read_now
+from nanhunt._kernels import NOT_WATCHED
 from nanhunt._session import Options, Session
 from planted import blow_up, nan_batch, overflow
 from sentinel_runs import net, run_once
@@ -197,3 +199,36 @@ def test_norms_and_finiteness_of_every_format(tmp_path, library, dtype):
         assert found[name].amax == float(wide.abs().max())
         assert found[name].norm == pytest.approx(float(wide.norm()), rel=1e-4)
     assert found["small"].amax == torch.finfo(dtype).tiny and found["empty"].amax == 0
+
+
+# Kernels, by CUPTI.
+def with_kernels(build, tmp_path, **options):
+    run = watched_and_alone(build, tmp_path, kernels=True, **options)
+    refused = [note for note in run.notes if note.startswith(NOT_WATCHED)]
+    if refused:
+        pytest.skip(refused[0])
+    return run
+
+
+@pytest.mark.parametrize("level", ["ops", "sentinel"])
+def test_the_kernel_of_the_origin_is_named(tmp_path, library, level):
+    run = with_kernels(overflow(device=CUDA), tmp_path, level=level)
+    assert run.headline["kernel"], (run.headline, run.report["coverage"])
+    time = run.report["device_time"]
+    tied = [row for row in time["rows"] if row["op"] is not None]
+    assert tied and all(row["kernel"] for row in tied)
+    assert time["total_ns"] > 0 and time["untimed"] == 0, time
+    lost = [note for note in run.report["coverage"]["unwatched"] if "buffers" in note or "could not be tied" in note]
+    assert lost == []
+
+
+def test_backward_in_threads_of_the_device_is_tied_too(tmp_path, library):
+    run = with_kernels(overflow(device=CUDA), tmp_path, level="ops")
+    phases = {row["phase"] for row in run.report["device_time"]["rows"] if row["op"] is not None}
+    assert {"forward", "backward"} <= phases
+
+
+def test_kernels_can_be_watched_again_in_a_process(tmp_path, library):
+    for _ in range(3):
+        run = with_kernels(overflow(device=CUDA), tmp_path, level="ops")
+        assert run.report["device_time"]["kernels"] > 0, run.report["coverage"]

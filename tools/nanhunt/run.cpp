@@ -108,6 +108,9 @@ class RunVerb final : public Verb {
                    "auto (by the loss scaler's own read; else late where a copy of the parameters fits, else sync; "
                    "default)")
         ->check(CLI::IsMember({"auto", "sync", "late"}));
+    app.add_flag("--kernels", kernels_,
+                 "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, else "
+                 "while a step is computed again");
     app.add_option("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         ->type_name("N")
         ->check(CLI::Range(1, 255));
@@ -202,16 +205,19 @@ class RunVerb final : public Verb {
     // An empty entry would be the working directory.
     const std::string rest = path != nullptr && *path != '\0' ? std::string(":") + path : "";
     const auto number = [](std::uint32_t n) { return n == 0 ? std::string() : std::to_string(n); };
-    return {{"PYTHONPATH", boot + rest},
-            {"NANHUNT_RUN_DIR", fs::absolute(out_).string()},
-            {"NANHUNT_LEVEL", level_},
-            {"NANHUNT_EVERY", number(every_)},
-            {"NANHUNT_KEEP", number(keep_)},
-            {"NANHUNT_DOOR", door_},
-            {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
-            {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
-            {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
-            {"NANHUNT_BOOT_LOG", boot_log}};
+    Environment settings = {
+        {"PYTHONPATH", boot + rest},
+        {"NANHUNT_RUN_DIR", fs::absolute(out_).string()},
+        {"NANHUNT_LEVEL", level_},
+        {"NANHUNT_EVERY", number(every_)},
+        {"NANHUNT_KEEP", number(keep_)},
+        {"NANHUNT_DOOR", door_},
+        {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
+        {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
+        {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
+        {"NANHUNT_BOOT_LOG", boot_log}};
+    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");  // without it the user's own stays
+    return settings;
   }
 
   json redacted_command() const {
@@ -297,7 +303,7 @@ class RunVerb final : public Verb {
   std::string level_ = "sentinel", out_, door_;
   std::uint32_t every_ = 0, keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false;
+  bool no_captures_ = false, kernels_ = false;
   bool made_out_ = false;  // by us, in this run
 };
 

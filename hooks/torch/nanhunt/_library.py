@@ -85,6 +85,10 @@ class Collective(Sized):
                 ("shares", c.POINTER(_i64)), ("share_count", _size)]
 
 
+class KernelOptions(Sized):
+    _fields_ = [("struct_size", _u32), ("flush_ms", _i32), ("library", _text), ("driver", _text)]
+
+
 class Reading(c.Structure):
     _fields_ = [("norm", _f64), ("amax", _f64), ("checksum", _u64), ("bad", _u32), ("reserved", _u32)]
 
@@ -144,6 +148,14 @@ _PROTOTYPES = {
     "nanhunt_record_capture": (_i32, [_ptr, _u64, _u32, _text, _u64]),
     "nanhunt_record_collective": (_i32, [_ptr, _ptr]),
     "nanhunt_record_note": (_i32, [_ptr, _u32, _text, _u64]),
+    "nanhunt_kernels_attach": (_i32, [_ptr, _ptr]),
+    "nanhunt_kernels_push": (_u64, [_ptr]),
+    "nanhunt_kernels_pop": (None, [_ptr, _u64, _u64, _u32]),
+    "nanhunt_kernels_push_own": (None, [_ptr]),
+    "nanhunt_kernels_pop_own": (None, [_ptr]),
+    "nanhunt_kernels_place": (None, [_ptr, _u32, _i32]),
+    "nanhunt_kernels_drain": (_i32, [_ptr]),
+    "nanhunt_kernels_detach": (_i32, [_ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),
     "nanhunt_pre_audit": (_i32, [_ptr, _ptr, _text, _i64, _f64, _ptr, _ptr]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._modes import InfraMode, hide_from_dynamo
 from nanhunt._places import Places
@@ -14,6 +15,8 @@ from nanhunt._values import PLAIN
 from nanhunt._writer import OpWriter
 
 if TYPE_CHECKING:
+    from nanhunt._kernels import Kernels
+    from nanhunt._plans import Plan
     from nanhunt._session import Session
     from nanhunt._values import Values
 
@@ -31,6 +34,7 @@ class OpMode(InfraMode):
         hide_from_dynamo()
         self._writer = writer
         self._plans = writer.plans
+        self._kernels = writer.session.kernels
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = self._plans.get(id(func))
@@ -42,6 +46,8 @@ class OpMode(InfraMode):
             return func(*args, **(kwargs or {}))  # the mode below (tracing, fake tensors) answers
         if self._writer.pending:
             self._writer.tell_finished(plan, args)  # before this op can change what a collective brought
+        if self._kernels is not None and self._kernels.on and not plan.skip:
+            return self._with_kernels(self._kernels, plan, args, kwargs)
         result = plan.call(*args, **kwargs) if kwargs else plan.call(*args)
         if plan.simple:
             if plan.skip:
@@ -50,6 +56,29 @@ class OpMode(InfraMode):
                 self._writer.record(plan, args, kwargs, result)
             return result
         return self._writer.record_special(plan, args, kwargs, result)
+
+    def _with_kernels(self, kernels: Kernels, plan: Plan, args: Any, kwargs: Any) -> Any:
+        """The same; what the op launches is tied to its row, and what we launch to read it is told from that."""
+        writer = self._writer
+        recorder = writer.session.recorder
+        step = writer.session.step if writer.step is None else writer.step
+        ticket, seq = kernels.push(), lib.NO_SEQ
+        try:
+            result = plan.call(*args, **kwargs) if kwargs else plan.call(*args)
+            own = kernels.push_own()
+            try:
+                first = recorder.next_seq() if recorder is not None else 0
+                if plan.simple:
+                    writer.record(plan, args, kwargs, result)
+                else:
+                    result = writer.record_special(plan, args, kwargs, result)
+                if recorder is not None and recorder.next_seq() != first:
+                    seq = first  # of a list of tensors, the first one's
+            finally:
+                kernels.pop_own(own)
+        finally:
+            kernels.pop(ticket, seq, step)
+        return result
 
 
 class OpsLevel(Listener):

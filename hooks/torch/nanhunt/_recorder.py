@@ -143,6 +143,20 @@ class Recorder:
     def note(self, step: int, text: str, count: int) -> None:
         self._did(self.fast.nanhunt_record_note(self.handle, step, text.encode(), count))
 
+    # Kernels.
+    def attach_kernels(self, cupti: str = "") -> str:
+        """Why they are not watched, in one line; "": they are. `cupti`: a path; "": the library finds one."""
+        options = lib.KernelOptions(library=cupti.encode() if cupti else None)
+        if self.fast.nanhunt_kernels_attach(self.handle, c.byref(options)) == lib.OK:
+            return ""
+        return self.library.last_error()
+
+    def drain_kernels(self) -> None:
+        self._did(self.fast.nanhunt_kernels_drain(self.handle))
+
+    def detach_kernels(self) -> None:
+        self._did(self.slow.nanhunt_kernels_detach(self.handle))
+
     # Reading.
     def read(self, values: Sequence[int], what: int = lib.READ_NORM) -> tuple[c.Array[lib.Reading], int]:
         """Reads tensors given as (address, layout number) pairs: their readings, and how many are not finite."""

@@ -14,7 +14,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from nanhunt._kernels import Kernels
     from nanhunt._listener import Listener
     from nanhunt._places import Places
     from nanhunt._recorder import Recorder
@@ -50,19 +51,24 @@ class Options:
     max_trips: int = 10
     distance: int = 100
     captures: bool = True
+    kernels: bool = False       # names of those that a GPU ran, by CUPTI
     command: list[str] = field(default_factory=list)
 
     @staticmethod
     def from_environment() -> Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
-                          door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0")
+                          door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
+                          kernels=get("NANHUNT_KERNELS", "0") not in ("", "0"))
         for name in ("every", "keep", "max_trace_mb", "shadow_mb"):
             key = f"NANHUNT_{name.upper()}"
             if get(key, "").isdigit():
                 setattr(options, name, int(get(key, "")))
         options.command = [sys.executable, *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else list(sys.argv)
         return options
+
+
+_nothing = nullcontext()
 
 
 class StepFacts:
@@ -87,6 +93,7 @@ class Session:
             raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {options.level!r}")
         self.options = options
         self.recorder: Recorder | None = None
+        self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
         self.listeners: list[Listener] = []
         self.pid = os.getpid()
         self._closing = False
@@ -182,7 +189,23 @@ class Session:
             return
         self.pid = os.getpid()
         self.thread = threading.get_ident()
+        if self.options.kernels:
+            self._watch_kernels()
         self.tell_notes()
+
+    def _watch_kernels(self) -> None:
+        try:
+            from nanhunt._kernels import Kernels
+
+            self.kernels = Kernels(self)
+            if self.options.level == "ops":
+                self.kernels.attach()
+        except Exception as error:
+            self.failed(error, "watching kernels")
+
+    def _own_launches(self) -> AbstractContextManager[None]:
+        """Around what may launch kernels of ours."""
+        return _nothing if self.kernels is None else self.kernels.own()
 
     # Guarding the run.
     def note(self, text: str, count: int = 1) -> None:
@@ -222,11 +245,12 @@ class Session:
 
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener."""
-        for listener in self.listeners:
-            try:
-                getattr(listener, method)(*args)
-            except Exception as error:
-                self.failed(error, f"{type(listener).__name__}.{method}")
+        with self._own_launches():
+            for listener in self.listeners:
+                try:
+                    getattr(listener, method)(*args)
+                except Exception as error:
+                    self.failed(error, f"{type(listener).__name__}.{method}")
 
     # Steps: one ends when every active optimizer has passed its door, or just before one passes it a second time. With
     # a scaler it ends after the scaler's update.
@@ -305,7 +329,10 @@ class Session:
         try:
             self.pending.later(lambda: self._tell_step(step, facts, lr))
             if len(self.pending):
-                self.pending.poll()
+                with self._own_launches():
+                    self.pending.poll()
+            if self.kernels is not None:
+                self.kernels.end_step(step)
             self.tell_notes()
         except Exception as error:
             self.failed(error, "the end of a step")
@@ -337,7 +364,8 @@ class Session:
         from nanhunt import _taps
 
         if len(self.pending) and not self.dead and not _taps.is_inside() and self.hears():
-            self.pending.drain()
+            with self._own_launches():
+                self.pending.drain()
 
     def _lr(self) -> float:
         for optimizer in self._keep[:1]:
@@ -365,8 +393,11 @@ class Session:
             if recorder is not None:
                 if self.borders.passed:
                     self.end_step()
-                self.pending.drain()
+                with self._own_launches():
+                    self.pending.drain()
                 self.tell("on_close")
+                if self.kernels is not None:
+                    self.kernels.detach()
                 self.tell_notes()
         except Exception as error:
             self.failed(error, "the end of the watch")
@@ -434,6 +465,8 @@ def attach(options: Options) -> Session:
 def _after_fork() -> None:
     """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
     if current is not None:
+        if current.kernels is not None:
+            current.kernels.forget()
         current.recorder = None
         current.dead = True
 

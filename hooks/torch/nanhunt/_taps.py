@@ -57,6 +57,9 @@ def install(session: Session) -> None:
         _patch(torch.nn.utils.clip_grad, name, _clip)
         _patch(torch.nn.utils, name, _clip)
     _patch(torch.optim.Optimizer, "__init__", _optimizer_made)
+    profile = getattr(torch.autograd.profiler, "profile", None)
+    if session.options.kernels and hasattr(profile, "_prepare_trace"):
+        _patch(profile, "_prepare_trace", _profiles)
     _patches.hook_steps(_before_step, _after_step)
     session.in_backward = _runs_backward  # type: ignore[method-assign]
 
@@ -113,6 +116,15 @@ def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return {}
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _profiles(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        if session.kernels is not None:
+            session.kernels.give_way(args[0])
+    except Exception as error:
+        session.failed(error, "watching kernels")
+    return original(*args, **kwargs)
 
 
 # Modules. The class's __call__ is patched: hooks on all modules would cost every call inside of a root several times as

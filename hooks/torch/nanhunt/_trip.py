@@ -208,7 +208,8 @@ class Trips:
         trigger = look.found.trigger
         recorder.replay(session.step, trigger, 0)
         try:
-            replay.run(needed, OpWriter(session, self.values, places))
+            with nullcontext() if session.kernels is None else session.kernels.in_replay():
+                replay.run(needed, OpWriter(session, self.values, places))
         except Refused as why:
             self._refuse(look, f"The replay did not end: {why}.")
             return

@@ -28,7 +28,8 @@ T = TypeVar("T")
 def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
           level: str | None = None, every: int | None = None, keep: int | None = None, door: str | None = None,
-          captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None) -> Watch:
+          captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
+          kernels: bool | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
     model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
@@ -45,6 +46,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
     keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
+    kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI. At
+                level "ops" all along, else while a step is computed again (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
@@ -55,7 +58,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     _check_scaler(scaler)
     given: dict[str, Any] = {
         "out": None if out is None else os.fspath(out), "level": level, "every": every, "keep": keep, "door": door,
-        "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb}
+        "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
+        "kernels": kernels}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
     session = _session.current
@@ -230,8 +234,9 @@ def _check_options(given: Mapping[str, Any]) -> None:
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-    if not isinstance(given.get("captures", True), bool):
-        raise TypeError(f"captures: expected True or False, got {given['captures']!r}")
+    for name in ("captures", "kernels"):
+        if not isinstance(given.get(name, True), bool):
+            raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":
         raise ValueError("out: expected a folder, got ''")
 
