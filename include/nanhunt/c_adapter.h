@@ -134,7 +134,8 @@ typedef struct nanhunt_kernel_options {
 NANHUNT_API nanhunt_status nanhunt_kernels_attach(nanhunt_recorder* recorder, const nanhunt_kernel_options* options);
 /* What this thread launches from here to pop belongs to one op; ops nest, the innermost counts. 0: not watched. */
 NANHUNT_API uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder);
-/* `seq`: of the op's row, which is recorded by now; all ones: it has none. What push gave is popped in any case. */
+/* `seq`: of the op's row, or of the first of its rows, which are recorded by now and the newest; all ones: it has none. Of
+ * several rows the kernels go to the first whose result is not finite, else to the first. */
 NANHUNT_API void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step);
 /* Around what nanhunt itself launches. */
 NANHUNT_API void nanhunt_kernels_push_own(nanhunt_recorder* recorder);

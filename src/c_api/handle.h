@@ -2,6 +2,7 @@
 // What is behind a nanhunt_recorder, and the frame of every call that records.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "hooks/cupti/kernel_watch.h"
 #include "nanhunt/c_api.h"
+#include "nanhunt/trace.h"
 #include "src/c_api/calls.h"
 #include "src/c_api/convert.h"
 #include "src/c_api/error.h"
@@ -23,6 +25,7 @@ struct nanhunt_recorder {
   nanhunt::c_api::CallTable calls;
   // Stays after detaching: threads that come too late find it, doing nothing.
   std::unique_ptr<nanhunt::hooks::KernelWatch> kernels;
+  std::atomic<std::uint64_t> first_bad{nanhunt::kNoSeq};  // of the newest rows with a bad result among them, the first one
   std::map<std::string, std::uint64_t> kernel_notes;  // of all times that it was attached, by text
 };
 

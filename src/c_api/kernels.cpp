@@ -76,7 +76,10 @@ uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder) {
 }
 
 void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step) {
-  if (watches(recorder)) recorder->kernels->pop_op(ticket, seq, step);
+  if (!watches(recorder)) return;
+  // One launch may be for many rows: the kernel of the bad one is what a report has to name.
+  const std::uint64_t bad = recorder->first_bad.load(std::memory_order_relaxed);
+  recorder->kernels->pop_op(ticket, seq != kNoSeq && bad != kNoSeq && bad > seq ? bad : seq, step);
 }
 
 void nanhunt_kernels_push_own(nanhunt_recorder* recorder) {

@@ -90,7 +90,12 @@ class RowReader {
       word += kValueWords;
     }
     for (OpScalar& scalar : call.scalars) scalar.value = std::bit_cast<double>(*word++);
+    const std::uint64_t seq = to_.recorder->next_seq(), bad = to_.recorder->anomalies();
     to_.recorder->on_op(call.event, call.numbers);
+    if (!has_bad_ && to_.recorder->anomalies() != bad) {
+      has_bad_ = true;
+      to_.first_bad.store(seq, std::memory_order_relaxed);
+    }
     rest_ = rest_.subspan(size);
   }
 
@@ -124,6 +129,7 @@ class RowReader {
   nanhunt_recorder& to_;
   std::span<const std::int64_t> rest_;
   std::uint64_t rows_ = 0;
+  bool has_bad_ = false;
 };
 
 // A number, or -1 with the words of what is wrong.

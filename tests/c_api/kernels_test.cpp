@@ -100,6 +100,29 @@ TEST_F(CKernels, the_kernel_of_the_origin_is_named_in_the_report) {
   EXPECT_THAT(told, HasSubstr("kernels that no watched op launched (1)"));
 }
 
+TEST_F(CKernels, of_a_launch_for_many_rows_the_first_bad_one_has_the_kernels) {
+  ASSERT_EQ(attach(), NANHUNT_OK) << nanhunt_last_error();
+  const std::vector<float> good = {1, 1, 1, 1, 1, 1, 1, 1}, bad = {1, NAN, 1, 1, 1, 1, 1, 1};
+  const auto launch_for = [&](std::int64_t storage, const std::vector<const float*>& results) {
+    const std::uint64_t ticket = nanhunt_kernels_push(recorder_);
+    cupti_->launch({{"foreach", 1, 2}}, false);
+    const std::uint64_t seq = nanhunt_recorder_next_seq(recorder_);
+    Words rows;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      append(rows, log_row(good.data(), results[i], storage + 2 * static_cast<std::int64_t>(i)));
+    }
+    EXPECT_EQ(record(rows), NANHUNT_OK) << nanhunt_last_error();
+    nanhunt_kernels_pop(recorder_, ticket, seq, 0);
+    return seq;
+  };
+  const std::uint64_t one = launch_for(1, {good.data(), bad.data(), bad.data()});
+  const std::uint64_t other = launch_for(11, {good.data(), good.data()});
+  const RecordBatch all = close_and_read();
+  EXPECT_EQ(kernels_of(all, one + 1), 1u);
+  EXPECT_EQ(kernels_of(all, one), 0u);
+  EXPECT_EQ(kernels_of(all, other), 1u);
+}
+
 TEST_F(CKernels, rows_come_at_step_ends_without_anything_being_forced) {
   ASSERT_EQ(attach(), NANHUNT_OK) << nanhunt_last_error();
   log(x_.data(), y_.data(), 1, "log_kernel");

@@ -352,6 +352,74 @@ def test_a_library_that_does_not_load_beside_pytorch_is_told(carried):
     assert "libnanhunt.so does not load" in rows[0]["detail"]
 
 
+# 14: kernels of PyTorch's ops.
+
+REPORT = {
+    "verdict": {"status": "fault", "origin": "f1"},
+    "findings": [{"id": "f1", "op": "aten::log", "kernel": "log_kernel"}],
+    "device_time": {"kernels": 9, "own_kernels": 4, "rows": [{"op": "aten::log", "kernel": "log_kernel"}]},
+    "coverage": {"unwatched": ["kernels that no watched op launched (2)"]},
+}
+WATCHES = """
+if words[0] == "doctor":
+    print('{"cupti": {"path": "/there"}}')
+elif words[0] == "run":
+    assert "--kernels" in words
+    print(os.environ["BITS_WATCHED"] if "train.py" in " ".join(words) else "weights finite")
+else:
+    print(os.environ["REPORT"])
+"""
+PROFILES = """
+if words[0] == "-c":
+    print("loaded" if "ctypes" in words[1] else
+          json.dumps({"torch": "2.13.0", "cuda": "13.0", "python": "3.11", "usable": True}))
+else:
+    print('{"bits": 1}' if words[0].endswith("train.py") else os.environ["PROFILED"])
+"""
+
+
+def profiled(watched: int, note: str) -> str:
+    both = {"alone": 4, "watched": watched, "notes": [note]}
+    return json.dumps({"which came first": both, "which came later": both})
+
+
+def kernels_of_torch(carried: Carried, report: dict, bits: str, profiler: str) -> tuple[int, dict]:
+    carried.program("nanhunt", WATCHES)
+    carried.program("torch_python", PROFILES)
+    carried.environment.update(
+        NANHUNT_TORCH_PYTHON=str(carried.at / "bin" / "torch_python"), REPORT=json.dumps(report), BITS_WATCHED=bits,
+        PROFILED=profiler)  # fmt: skip
+    status, rows = carried.run(14)
+    return status, by_check(rows)
+
+
+def test_the_kernel_of_a_pytorch_origin_is_told_with_the_version(carried):
+    status, found = kernels_of_torch(carried, REPORT, '{"bits": 1}', profiled(4, "kernels: ... (Kineto) ..."))
+    assert status == 0, found
+    for level in ("ops", "sentinel"):
+        named = found[f"PyTorch kernels, level {level}: the origin's is named"]
+        assert named[0] == "passed" and "PyTorch 2.13.0 (CUDA 13.0)" in named[1] and "log_kernel" in named[1]
+        assert found[f"PyTorch kernels: no bit differs, level {level}"][0] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("report", "bits", "profiler", "failed"),
+    [
+        ({**REPORT, "findings": [{"id": "f1", "op": "aten::log", "kernel": None}]}, '{"bits": 1}',
+         profiled(4, "Kineto"), "PyTorch kernels, level ops: the origin's is named"),
+        ({**REPORT, "device_time": None}, '{"bits": 1}', profiled(4, "Kineto"),
+         "PyTorch kernels, level ops: they belong to ops"),
+        (REPORT, '{"bits": 2}', profiled(4, "Kineto"), "PyTorch kernels: no bit differs, level ops"),
+        (REPORT, '{"bits": 1}', profiled(3, "Kineto"), "PyTorch kernels: torch.profiler goes first, which came later"),
+        (REPORT, '{"bits": 1}', profiled(4, "nothing"), "PyTorch kernels: torch.profiler goes first, which came first"),
+        (REPORT, '{"bits": 1}', "no JSON", "PyTorch kernels: torch.profiler goes first"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_kernels_of_pytorch_fails(carried, report, bits, profiler, failed):
+    status, found = kernels_of_torch(carried, report, bits, profiler)
+    assert status == 1 and found[failed][0] == "failed", found
+
+
 # 13: compute-sanitizer over the engine.
 
 OURS = (

@@ -121,6 +121,25 @@ def test_the_report_names_the_kernel_of_the_origin(tmp_path, library, launching,
     assert notes_of(run) == []
 
 
+def test_the_kernel_of_a_list_of_tensors_stands_with_the_bad_one(tmp_path, library, launching):
+    def build():
+        a, b = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        opt = torch.optim.Adam([a, b], eps=0.0, foreach=True)
+
+        def step(i):
+            opt.zero_grad()
+            (a.square().sum() + (b * 0.0).sum()).backward()  # 0 / 0 in the second tensor of the list
+            opt.step()
+
+        return step, a, b, opt
+
+    run = watched(build, tmp_path, steps=2, level="ops", kernels=True)
+    origin = run.headline
+    name = origin["op"].split("::")[-1]
+    assert name.startswith("_foreach_") and origin["module"].endswith(".1"), origin  # not the first of its list
+    assert origin["kernel"] == f"{name}_kernel"
+
+
 def test_kernels_are_those_of_their_ops_one_by_one(tmp_path, library, launching):
     run_once(overflow(), 3, tmp_path / "run", level="ops", kernels=True)
     saved = nanhunt.load(tmp_path / "run")

@@ -73,7 +73,7 @@ class OpMode(InfraMode):
                 else:
                     result = writer.record_special(plan, args, kwargs, result)
                 if recorder is not None and recorder.next_seq() != first:
-                    seq = first  # of a list of tensors, the first one's
+                    seq = first  # of a list of tensors: the library finds the bad one
             finally:
                 kernels.pop_own(own)
         finally:

@@ -23,6 +23,7 @@ from nanhunt._values import DTYPES
 
 if TYPE_CHECKING:
     from nanhunt._plans import Plan
+    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._writer import OpWriter
 
@@ -68,6 +69,16 @@ class CapturingMode(OpMode):
         plan = self._plans.get(id(func)) or self._writer.plan_of(func)
         if recorder is None or kept.full or plan.skip or plan.garbage:
             return super().__torch_dispatch__(func, types, args, kwargs)
+        kernels = self._kernels
+        own = 0 if kernels is None else kernels.push_own()
+        try:
+            return self._capturing(kept, recorder, plan, func, types, args, kwargs)
+        finally:
+            if kernels is not None:
+                kernels.pop_own(own)
+
+    def _capturing(self, kept: Kept, recorder: Recorder, plan: Plan, func: Any, types: Any, args: Any,
+                   kwargs: Any) -> Any:
         saved, saved_kwargs = args, kwargs or {}
         if plan.writes:  # what it writes over will be gone
             with _no_dispatch():
