@@ -109,6 +109,22 @@ def test_without_cuda_no_cupti_is_loaded(tmp_path, library):
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
+def test_a_machine_without_a_driver_says_what_is_in_the_way(tmp_path, library):
+    """Whichever CUPTI is found here, or none: there is no driver, so it refuses."""
+    code = ("import nanhunt, torch\n"
+            "from nanhunt import _kernels\n"
+            "_kernels.why_no_cuda = lambda: ''\n"
+            f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level='ops', kernels=True) as watch:\n"
+            "    torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n"
+            "    print([note for note in watch.notes if 'kernels:' in note])\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("NANHUNT_CUPTI", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.startswith(f"['{NOT_WATCHED}") or done.stdout.startswith(f'["{NOT_WATCHED}'), done.stdout
+    assert any(reason in done.stdout for reason in ("refused a subscription", "was not found", "has no CUPTI"))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_report_names_the_kernel_of_the_origin(tmp_path, library, launching, level):
     run = run_once(overflow(), 5, tmp_path / "run", level=level, kernels=True)

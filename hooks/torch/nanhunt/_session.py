@@ -197,9 +197,12 @@ class Session:
         try:
             from nanhunt._kernels import Kernels
 
-            self.kernels = Kernels(self)
+            kernels = Kernels(self)
+            if kernels.never:
+                return
+            self.kernels = kernels
             if self.options.level == "ops":
-                self.kernels.attach()
+                kernels.attach()
         except Exception as error:
             self.failed(error, "watching kernels")
 

@@ -37,6 +37,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
 LEVELS = ("sentinel", "sampled", "ops")
+KERNELS = "+kernels"  # with --kernels, on a GPU
+WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 STEPS_PER_TURN = {"mlp": 20, "cnn": 10, "transformer": 2}
@@ -218,11 +220,13 @@ class Worker:
         reading, writing = os.pipe()
         command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--device", device]
         command += ["--talk", str(writing)]
-        if instrument in LEVELS:
+        level = instrument.removesuffix(KERNELS)
+        if level in LEVELS:
             nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
             out = folder / f"{model}-{instrument}"
-            options = ["--every", str(MEASURED_EVERY)] if instrument == "sampled" else []
-            command = [str(nanhunt), "run", "--level", instrument, "--out", str(out), *options, "--", *command]
+            options = ["--every", str(MEASURED_EVERY)] if level == "sampled" else []
+            options += ["--kernels"] if level != instrument else []
+            command = [str(nanhunt), "run", "--level", level, "--out", str(out), *options, "--", *command]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -276,7 +280,7 @@ def measure(
     base = statistics.median(alone)
     figures = {}
     for name in instruments:
-        ratios, more = paired(taken[name], firsts[name], alone, name == "sampled")
+        ratios, more = paired(taken[name], firsts[name], alone, name.startswith("sampled"))
         figures[name] = {
             "ratio": statistics.median(ratios),
             "quartiles": statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2,
@@ -322,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
-    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=INSTRUMENTS)
+    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=[*INSTRUMENTS, *WITH_KERNELS])
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--seed", type=int, default=0)
