@@ -115,14 +115,19 @@ const void* EmulatedDevice::on_host(const void* address) { return host(address);
 
 DeviceMemory EmulatedDevice::memory() const { return {used_, 0}; }
 
-void EmulatedDevice::set_zero(void* to, std::size_t bytes) { std::memset(host(to), 0, bytes); }
-void EmulatedDevice::to_device(void* to, const void* from, std::size_t bytes) { std::memcpy(host(to), from, bytes); }
+// Of nothing there may be no address either, which memcpy forbids and CUDA does not.
+void EmulatedDevice::set_zero(void* to, std::size_t bytes) {
+  if (bytes != 0) std::memset(host(to), 0, bytes);
+}
+void EmulatedDevice::to_device(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(host(to), from, bytes);
+}
 void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
   ++waits;
-  std::memcpy(to, host(from), bytes);
+  if (bytes != 0) std::memcpy(to, host(from), bytes);
 }
 void EmulatedDevice::on_device(void* to, const void* from, std::size_t bytes) {
-  std::memmove(host(to), host(from), bytes);
+  if (bytes != 0) std::memmove(host(to), host(from), bytes);
 }
 
 template <class Visit>
