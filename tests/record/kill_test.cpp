@@ -94,7 +94,8 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
   const std::string root = dir.path("run");
   std::mt19937 random(20260727);
   int past_the_interval = 0;
-  for (int kill_number = 0; kill_number < kKills; ++kill_number) {
+  const auto few = [&] { return past_the_interval <= kKills / 10; };
+  for (int kill_number = 0; kill_number < kKills || (few() && kill_number < 2 * kKills); ++kill_number) {
     SCOPED_TRACE(kill_number);
     const SharedLog shared;
     ASSERT_NE(shared.get(), nullptr);
@@ -106,7 +107,8 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
     if (victim == 0) train(root, log);
     for (int waited = 0; log.lines.load() == 0 && waited < 20000; ++waited) usleep(1000);
     // when it is killed, some time later
-    usleep(static_cast<useconds_t>(random() % kMostLifeUs));
+    const unsigned longer = kill_number < kKills ? 1 : 8;  // a victim that gets little of a busy machine
+    usleep(static_cast<useconds_t>(random() % kMostLifeUs * longer));
     ASSERT_EQ(kill(victim, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(waitpid(victim, &status, 0), victim);
@@ -138,7 +140,7 @@ TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
     EXPECT_LE(next, lines + 1);
     EXPECT_LE(next / 5000, nan);  // no anomaly among the ops that are there is missing
   }
-  EXPECT_GT(past_the_interval, kKills / 10) << "the kills came too early to tell anything";
+  EXPECT_FALSE(few()) << "the kills came too early to tell anything";
 }
 
 }  // namespace
