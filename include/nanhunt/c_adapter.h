@@ -4,7 +4,7 @@
  * It also lends out what adapters need of the library's own arithmetic: reading tensors, and foreseeing an update.
  *
  * As in c_api.h: nothing throws, prints or exits; calls on one recorder must not overlap; what a call is given is
- * borrowed until it returns. Data is in host memory. */
+ * borrowed until it returns. Data is in host memory, but for values of rows that name a stream (nanhunt_device_stream). */
 #pragma once
 
 #include "nanhunt/c_api.h"
@@ -36,6 +36,7 @@ NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhun
 /* Rows of 64-bit words, one after the other. A value is four words:
  *   data (address; 0: not available), identity, offset (in elements from the start of the storage), layout number
  * where identity = storage << 24 | version; 0: unknown. A version that would pass 2^24 - 1 needs a new storage number.
+ * With a stream's number in the layout word's upper half (NANHUNT_ON_STREAM) the address is one of that stream's device.
  *   op       NANHUNT_ROW_OP, call, step, micro_batch, phase, module text, call site text,
  *            inputs, outputs (as many values as the call has), scalars (bits of a double each)
  *   mark     NANHUNT_ROW_MARK, kind, step, micro_batch, path text, value
@@ -48,6 +49,33 @@ NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const
 NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder);
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
+
+/* Contents that only a device can read. Values of op and mark rows, of collectives and of nanhunt_record_changed() may lie in
+ * memory of the device: they are read there, by a kernel behind what is on the stream when the call is made, without a wait.
+ * So the caller names the stream on which an op of its own could read them now, and keeps their memory until then. What is
+ * learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later calls; only
+ * nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in their order. Other
+ * functions, and check rows, do not read there. Contents that were read already, under the same identity, are not read again.
+ * Elements are not looked at: no element evidence, histograms or counts of lost values and updates, which is noted. What
+ * does not come is unknown, counted and noted, and nobody is blamed for it. */
+#define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
+/* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1, the
+ * same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory, code for
+ * another architecture, over 16 streams, a graph being captured on it now); nanhunt_last_error() says why in one line, and the caller
+ * copies to the host as before. For memory and kernels it may wait for the device, once for each stream. While a graph is captured on a stream nothing is read on it,
+ * which is noted. The calling thread's current device and last error of CUDA stay as they are. */
+NANHUNT_API int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64_t stream);
+typedef struct nanhunt_device_counts { /* of all streams together */
+  uint32_t struct_size;
+  uint32_t streams;
+  uint64_t asked;    /* tensors to be read */
+  uint64_t told;     /* of those, whose contents became known */
+  uint64_t lost;     /* that will not */
+  uint64_t captured; /* not read, for a graph was being captured */
+  uint64_t launches, copies;
+  uint64_t waits;    /* of the host for a device */
+} nanhunt_device_counts;
+NANHUNT_API nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt_device_counts* counts);
 
 /* What a sentinel found in one step: include/nanhunt/event.h has the meaning of each field, here and below. */
 typedef struct nanhunt_health {

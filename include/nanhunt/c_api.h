@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define NANHUNT_C_API_VERSION 3
+#define NANHUNT_C_API_VERSION 4
 #define NANHUNT_API __attribute__((visibility("default")))
 
 /* Version of the library that is loaded: refuse to go on when it is below NANHUNT_C_API_VERSION. */
@@ -35,7 +35,7 @@ enum {
   NANHUNT_USAGE = 1,        /* an argument is wrong: nothing was done */
   NANHUNT_NOT_FOUND = 2,    /* no such file or folder, or nothing recorded in it */
   NANHUNT_UNREADABLE = 3,   /* not a trace */
-  NANHUNT_UNSUPPORTED = 4,  /* a trace of a version that this library does not read; CUPTI that cannot be used */
+  NANHUNT_UNSUPPORTED = 4,  /* a trace of a version that this library does not read; CUPTI or a device that cannot be used */
   NANHUNT_DAMAGED = 5,      /* partly readable */
   NANHUNT_WRITE_FAILED = 6, /* output could not be written */
   NANHUNT_INTERNAL = 7      /* out of memory, or a mistake of ours */

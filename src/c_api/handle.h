@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "hooks/cupti/kernel_watch.h"
@@ -13,6 +14,7 @@
 #include "nanhunt/trace.h"
 #include "src/c_api/calls.h"
 #include "src/c_api/convert.h"
+#include "src/c_api/device_streams.h"
 #include "src/c_api/error.h"
 #include "src/c_api/layouts.h"
 #include "src/record/recorder.h"
@@ -23,6 +25,9 @@ struct nanhunt_recorder {
   nanhunt::c_api::Converter converter;
   nanhunt::c_api::LayoutTable layouts;
   nanhunt::c_api::CallTable calls;
+  // Whoever flushes or counts may do so in another thread than the run's, while the recorder alone would let them.
+  mutable std::mutex device_mutex;
+  nanhunt::c_api::DeviceStreams devices;
   // Stays after detaching: threads that come too late find it, doing nothing.
   std::unique_ptr<nanhunt::hooks::KernelWatch> kernels;
   std::atomic<std::uint64_t> first_bad{nanhunt::kNoSeq};  // of the newest rows with a bad result among them, the first one

@@ -37,7 +37,7 @@ TensorView LayoutTable::tensor(const char* what, std::int64_t data, std::int64_t
 ValueView LayoutTable::value(const char* what, const std::int64_t* words) const {
   const auto identity = static_cast<std::uint64_t>(words[1]);
   ValueView view;
-  view.tensor = tensor(what, words[0], words[3]);
+  view.tensor = tensor(what, words[0], number_in(words[3]));
   view.storage = identity >> 24;
   view.version = static_cast<std::uint32_t>(identity & 0xFFFFFFu);
   view.offset = words[2];

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "nanhunt/recorder.h"
@@ -76,12 +77,18 @@ nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_ste
     defaults.loss = defaults.lr = std::numeric_limits<double>::quiet_NaN();
     defaults.scale = 1;
     const nanhunt_step given = sized_copy("nanhunt_record_step", step, defaults);
+    const std::lock_guard lock(to.device_mutex);
+    to.devices.end_step(*to.recorder);
     to.recorder->on_step_end({given.step, given.skipped != 0, given.loss, given.lr, given.scale});
   });
 }
 
 nanhunt_status nanhunt_record_release(nanhunt_recorder* recorder, uint64_t storage) {
-  return recording(recorder, [&](nanhunt_recorder& to) { to.recorder->on_storage_released(storage); });
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    const std::lock_guard lock(to.device_mutex);
+    to.recorder->on_storage_released(storage);
+    to.devices.release(storage);
+  });
 }
 
 uint64_t nanhunt_new_storage(void) {
@@ -105,6 +112,10 @@ nanhunt_status nanhunt_recorder_counters(const nanhunt_recorder* recorder, nanhu
 nanhunt_status nanhunt_recorder_flush(nanhunt_recorder* recorder) {
   return guarded([&] {
     if (recorder == nullptr) return fail(NANHUNT_USAGE, "nanhunt_recorder_flush: expected a recorder, got NULL");
+    {
+      const std::lock_guard lock(recorder->device_mutex);
+      recorder->devices.settle(*recorder->recorder);
+    }
     return nanhunt::c_api::result_of(recorder->recorder->flush());
   });
 }
@@ -113,6 +124,10 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
+    {
+      const std::lock_guard lock(owned->device_mutex);
+      owned->devices.close(*owned->recorder);
+    }
     nanhunt::c_api::end_kernels(*owned);
     return nanhunt::c_api::result_of(owned->recorder->close());
   });

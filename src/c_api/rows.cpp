@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,7 @@ class RowReader {
   bool done() const { return rest_.empty(); }
   std::uint64_t rows() const { return rows_; }
   void record_one() {
+    to_.devices.begin();
     switch (rest_[0]) {
       case NANHUNT_ROW_OP: op(); break;
       case NANHUNT_ROW_MARK: mark(); break;
@@ -81,17 +83,21 @@ class RowReader {
     for (OpInput& in : call.inputs) {
       in.value = to_.layouts.value("input", word);
       if (in.role == ArgRole::kOverwritten) in.value.tensor.data = nullptr;
+      to_.devices.value("input", word[3], in.value, false);
       *layout++ = LayoutTable::id_of(word[3]);
       word += kValueWords;
     }
     for (OpOutput& out : call.outputs) {
       out.value = to_.layouts.value("output", word);
+      to_.devices.value("output", word[3], out.value, true);
       *layout++ = LayoutTable::id_of(word[3]);
       word += kValueWords;
     }
     for (OpScalar& scalar : call.scalars) scalar.value = std::bit_cast<double>(*word++);
     const std::uint64_t seq = to_.recorder->next_seq(), bad = to_.recorder->anomalies();
+    to_.devices.take();
     to_.recorder->on_op(call.event, call.numbers);
+    to_.devices.told(*to_.recorder);
     if (!has_bad_ && to_.recorder->anomalies() != bad) {
       has_bad_ = true;
       to_.first_bad.store(seq, std::memory_order_relaxed);
@@ -108,20 +114,25 @@ class RowReader {
     const StringId path = text("path", rest_[4]);
     event.path = to_.recorder->text(path);
     event.value = to_.layouts.value("mark", rest_.data() + kMarkHeader);
+    to_.devices.value("mark", rest_[kMarkHeader + 3], event.value, false);
+    to_.devices.take();
     to_.recorder->on_mark(event, path, LayoutTable::id_of(rest_[kMarkHeader + 3]));
+    to_.devices.told(*to_.recorder);
     rest_ = rest_.subspan(kMarkHeader + kValueWords);
   }
 
   void release() {
     need(2);
     to_.recorder->on_storage_released(static_cast<std::uint64_t>(rest_[1]));
+    to_.devices.release(static_cast<std::uint64_t>(rest_[1]));
     rest_ = rest_.subspan(2);
   }
 
   void check() {
     need(kCheckHeader + kValueWords);
     const std::uint32_t step = u32_of("step", rest_[1]);
-    const ValueView value = to_.layouts.value("check", rest_.data() + kCheckHeader);
+    ValueView value = to_.layouts.value("check", rest_.data() + kCheckHeader);
+    to_.devices.value("check", rest_[kCheckHeader + 3], value, false);  // and no take(): nobody can compare it yet
     to_.recorder->check_contents(step, value, LayoutTable::id_of(rest_[kCheckHeader + 3]));
     rest_ = rest_.subspan(kCheckHeader + kValueWords);
   }
@@ -187,6 +198,7 @@ int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhunt_call* call
 nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (words == nullptr && count != 0) throw Misuse("nanhunt_record_rows: expected words, got NULL");
+    const std::lock_guard lock(to.device_mutex);
     RowReader reader(to, {words, count});
     try {
       while (!reader.done()) reader.record_one();

@@ -2,6 +2,7 @@
 // What a sentinel and its replays have to say, beside ops.
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,8 +70,13 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
                                       uint64_t since_seq, uint32_t since_step, int32_t opaque) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (value == nullptr) throw Misuse("nanhunt_record_changed: expected the four words of a value, got NULL");
-    to.recorder->on_changed({step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step,
-                             opaque != 0});
+    const std::lock_guard lock(to.device_mutex);
+    ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
+    to.devices.begin();
+    to.devices.value("nanhunt_record_changed", value[3], event.value, true);  // what was read there before is not it
+    to.devices.take();
+    to.recorder->on_changed(event);
+    to.devices.told(*to.recorder);
   });
 }
 
@@ -125,9 +131,14 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     if (given.ranks == nullptr && given.rank_count != 0) throw Misuse("nanhunt_record_collective: expected ranks, got NULL");
     if (given.shares == nullptr && given.share_count != 0) throw Misuse("nanhunt_record_collective: expected shares, got NULL");
     if (given.peer < -1) throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
-    std::vector<ValueView> shares;
-    for (std::size_t i = 0; i < given.share_count; ++i)
-      shares.push_back(to.layouts.value("nanhunt_record_collective", given.shares + i * kValueWords));
+    const std::lock_guard lock(to.device_mutex);
+    to.devices.begin();
+    std::vector<ValueView> shares(given.share_count);
+    for (std::size_t i = 0; i < given.share_count; ++i) {
+      const std::int64_t* words = given.shares + i * kValueWords;
+      shares[i] = to.layouts.value("nanhunt_record_collective", words);
+      to.devices.value("nanhunt_record_collective", words[3], shares[i], false);
+    }
     CollectiveEvent event;
     event.seq = given.seq;
     event.step = given.step;
@@ -138,7 +149,9 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     event.peer = given.peer;
     event.ranks = {given.ranks, given.rank_count};
     event.shares = shares;
+    to.devices.take();
     to.recorder->on_collective(event);
+    to.devices.told(*to.recorder);
   });
 }
 

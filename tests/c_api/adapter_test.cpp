@@ -5,6 +5,17 @@
 namespace nanhunt::c_api_tests {
 namespace {
 
+// Where there is a GPU the device with this number is still missing.
+TEST_F(CAdapter, WhereNoDeviceCanBeReadTheReasonIsSaidInOneLine) {
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 1 << 20, 0), -1);
+  EXPECT_STRNE(nanhunt_last_error(), "");
+  EXPECT_THAT(nanhunt_last_error(), Not(HasSubstr("\n")));
+  nanhunt_device_counts counts{};
+  counts.struct_size = sizeof counts;
+  EXPECT_EQ(nanhunt_device_counters(recorder_, &counts), NANHUNT_OK);
+  EXPECT_EQ(counts.streams, 0u);
+}
+
 TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
   nanhunt_health health{};
   health.struct_size = sizeof health;

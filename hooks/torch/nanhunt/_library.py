@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 3
+API_VERSION = 4
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -89,6 +89,11 @@ class KernelOptions(Sized):
     _fields_ = [("struct_size", _u32), ("flush_ms", _i32), ("library", _text), ("driver", _text)]
 
 
+class DeviceCounts(Sized):
+    _fields_ = [("struct_size", _u32), ("streams", _u32), ("asked", _u64), ("told", _u64), ("lost", _u64),
+                ("captured", _u64), ("launches", _u64), ("copies", _u64), ("waits", _u64)]
+
+
 class Reading(c.Structure):
     _fields_ = [("norm", _f64), ("amax", _f64), ("checksum", _u64), ("bad", _u32), ("reserved", _u32)]
 
@@ -156,6 +161,8 @@ _PROTOTYPES = {
     "nanhunt_kernels_place": (None, [_ptr, _u32, _i32]),
     "nanhunt_kernels_drain": (_i32, [_ptr]),
     "nanhunt_kernels_detach": (_i32, [_ptr]),
+    "nanhunt_device_stream": (_i64, [_ptr, _i32, _u64]),
+    "nanhunt_device_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),
     "nanhunt_pre_audit": (_i32, [_ptr, _ptr, _text, _i64, _f64, _ptr, _ptr]),

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/c_api/device_streams.h"
+
+#include <algorithm>
+
+#include "nanhunt/c_adapter.h"
+#include "src/c_api/handle.h"
+
+namespace nanhunt::c_api {
+namespace {
+
+using kernels::DeviceReadings;
+using kernels::ForeignStream;
+using kernels::ReadingsState;
+
+constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device each
+constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
+constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
+constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
+constexpr std::string_view kWaits = "what waiting costs: readings of a device that were waited for at a flush or at the end";
+
+}  // namespace
+
+DeviceStreams::~DeviceStreams() {
+  for (Stream& stream : streams_) {
+    // To wait for a stream that is captured would break the graph: better some memory that nobody frees.
+    if (stream.foreign->is_capturing()) static_cast<void>(stream.readings.release());
+  }
+}
+
+Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
+  const std::pair key(device, stream);
+  if (const auto known = numbers_.find(key); known != numbers_.end()) return static_cast<std::int64_t>(known->second + 1);
+  if (const auto no = refused_.find(key); no != refused_.end()) return Status(StatusCode::kUnsupported, no->second);
+  std::string why;
+  const auto refuse = [&] {
+    if (why.empty()) why = "it is not known why";
+    if (refused_.size() < 1024) refused_.emplace(key, why);
+    return Status(StatusCode::kUnsupported, why);
+  };
+  if (streams_.size() >= kMaxStreams) {
+    why = "tensors of " + std::to_string(kMaxStreams) + " streams are read already";
+    return refuse();
+  }
+  Stream fresh;
+  fresh.foreign = ForeignStream::open(device, reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream)), why);
+  if (fresh.foreign == nullptr) return refuse();
+  if (fresh.foreign->is_capturing()) {  // not for ever
+    return Status(StatusCode::kUnsupported, "a CUDA graph is being captured on the stream");
+  }
+  std::unique_ptr<kernels::ReadingsPort> port = fresh.foreign->open_readings(kReadings, why);
+  if (port == nullptr) return refuse();
+  fresh.readings = std::make_unique<DeviceReadings>(std::move(port), kReadings);
+  streams_.push_back(std::move(fresh));
+  numbers_.emplace(key, streams_.size() - 1);
+  return static_cast<std::int64_t>(streams_.size());
+}
+
+void DeviceStreams::begin() noexcept {
+  asked_.clear();
+  for (Stream& stream : streams_) {  // of an event that was refused or lost
+    stream.views.clear();
+    stream.at_hand.ticket = 0;
+    stream.at_hand.numbers.clear();
+  }
+}
+
+void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made) {
+  const std::int64_t number = LayoutTable::stream_in(layout_word);
+  if (number == 0) return;
+  if (number < 0 || static_cast<std::uint64_t>(number) > streams_.size()) {
+    throw Misuse(std::string(what) + ": there is no stream number " + std::to_string(number) +
+                 "; nanhunt_device_stream() gives them out");
+  }
+  const void* address = value.tensor.data;
+  value.tensor.data = nullptr;
+  if (value.tensor.numel() == 0) {
+    value.tensor.data = &kNoElements;
+  } else if (address != nullptr) {
+    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, LayoutTable::number_in(layout_word), is_made});
+  }
+}
+
+// What is asked for now counts as read.
+bool DeviceStreams::was_read(const Asked& asked) {
+  const ValueView& value = *asked.value;
+  if (value.storage == 0) return false;  // nobody knows what it is
+  Read& read = read_[value.storage];
+  if (read.version != value.version) read.parts.clear();
+  read.version = value.version;
+  const std::pair part(value.offset, asked.layout);
+  if (std::find(read.parts.begin(), read.parts.end(), part) != read.parts.end()) return !asked.is_made;
+  read.parts.push_back(part);
+  return false;
+}
+
+void DeviceStreams::take() {
+  if (asked_.empty()) return;
+  for (const Asked& asked : asked_) {
+    Stream& stream = streams_[asked.stream];
+    if (was_read(asked)) continue;
+    if (stream.views.empty()) stream.is_capturing = stream.foreign->is_capturing();
+    if (stream.is_capturing) {
+      ++captured_;
+      continue;
+    }
+    TensorView there = asked.value->tensor;
+    there.data = asked.address;
+    stream.views.push_back(there);
+    stream.at_hand.numbers.push_back(++last_number_);
+    asked.value->late = last_number_;
+  }
+  for (Stream& stream : streams_) {
+    if (!stream.views.empty()) stream.at_hand.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums);
+  }
+}
+
+void DeviceStreams::told(Recorder& recorder) {
+  if (asked_.empty()) return;
+  asked_.clear();
+  for (Stream& stream : streams_) {
+    if (stream.views.empty()) continue;
+    stream.tensors_since_copy += stream.views.size();
+    stream.views.clear();
+    Taken taken = std::exchange(stream.at_hand, {});
+    if (taken.ticket == 0) {
+      tell(taken, ReadingsState::kLost, recorder);
+    } else {
+      stream.under_way.push_back(std::move(taken));
+    }
+    if (stream.tensors_since_copy >= kTensorsToACopy) hand_over(stream, recorder);
+  }
+}
+
+void DeviceStreams::hand_over(Stream& stream, Recorder& recorder) {
+  if (!stream.foreign->is_capturing()) {  // the copy would be part of the graph
+    stream.readings->hand_over();
+    stream.tensors_since_copy = 0;
+  }
+  poll(stream, recorder);
+}
+
+void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
+  while (!stream.under_way.empty()) {
+    const Taken& taken = stream.under_way.front();
+    results_.resize(taken.numbers.size());
+    const ReadingsState state = stream.readings->poll(taken.ticket, results_);
+    if (state == ReadingsState::kPending) return;
+    tell(taken, state, recorder);
+    stream.under_way.pop_front();
+  }
+}
+
+void DeviceStreams::tell(const Taken& taken, ReadingsState state, Recorder& recorder) {
+  for (std::size_t i = 0; i < taken.numbers.size(); ++i) {
+    if (state == ReadingsState::kReady && results_[i]) {
+      ++told_;
+      recorder.on_late_stats(taken.numbers[i], *results_[i]);
+    } else {
+      recorder.on_late_lost(taken.numbers[i]);
+    }
+  }
+}
+
+void DeviceStreams::end_step(Recorder& recorder) {
+  for (Stream& stream : streams_) hand_over(stream, recorder);
+}
+
+void DeviceStreams::settle(Recorder& recorder) {
+  for (Stream& stream : streams_) {
+    const bool capturing = stream.foreign->is_capturing();
+    if (capturing) poll(stream, recorder);
+    while (!capturing && !stream.under_way.empty()) {
+      const Taken& taken = stream.under_way.front();
+      results_.resize(taken.numbers.size());
+      tell(taken, stream.readings->wait(taken.ticket, results_), recorder);
+      stream.under_way.pop_front();
+    }
+  }
+  add_note(std::string(kCaptured), captured_, recorder);
+  add_note(std::string(kWaits), counts().waits, recorder);
+  std::map<std::string, std::uint64_t> losses;
+  for (const Stream& stream : streams_) {
+    const kernels::ReadingsCounts& all = stream.readings->counts();
+    if (all.lost > 0) losses["readings of a device that were lost: " + all.first_loss] += all.lost;
+  }
+  for (const auto& [text, count] : losses) add_note(text, count, recorder);
+}
+
+void DeviceStreams::close(Recorder& recorder) {
+  settle(recorder);
+  for (Stream& stream : streams_) {
+    for (const Taken& taken : stream.under_way) tell(taken, ReadingsState::kLost, recorder);
+    stream.under_way.clear();
+  }
+}
+
+void DeviceStreams::add_note(const std::string& text, std::uint64_t count, Recorder& recorder) {
+  if (noted_[text] == count) return;
+  noted_[text] = count;
+  recorder.on_note({0, text, count});
+}
+
+DeviceCounts DeviceStreams::counts() const {
+  DeviceCounts all;
+  all.streams = streams_.size();
+  all.told = told_;
+  all.captured = captured_;
+  for (const Stream& stream : streams_) {
+    const kernels::ReadingsCounts& one = stream.readings->counts();
+    all.asked += one.tensors;
+    all.lost += one.lost;
+    all.launches += one.launches;
+    all.copies += one.copies;
+    all.waits += one.waits;
+  }
+  return all;
+}
+
+}  // namespace nanhunt::c_api
+
+using namespace nanhunt;
+using namespace nanhunt::c_api;
+
+extern "C" {
+
+int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64_t stream) {
+  std::int64_t number = -1;
+  Status cannot;
+  const nanhunt_status right = recording(recorder, [&](nanhunt_recorder& to) {
+    if (device < 0) throw Misuse("nanhunt_device_stream: device: expected 0 or more, got " + std::to_string(device));
+    const std::lock_guard lock(to.device_mutex);
+    Result<std::int64_t> opened = to.devices.open(device, stream);
+    if (opened) number = *opened;
+    if (!opened) cannot = opened.status();
+  });
+  if (right == NANHUNT_OK && number < 0) static_cast<void>(result_of(cannot));
+  return number;
+}
+
+nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt_device_counts* counts) {
+  return guarded([&]() -> nanhunt_status {
+    if (recorder == nullptr || counts == nullptr || counts->struct_size < sizeof(counts->struct_size)) {
+      return fail(NANHUNT_USAGE, "nanhunt_device_counters: expected a recorder and counts with struct_size set");
+    }
+    const std::lock_guard lock(recorder->device_mutex);
+    const DeviceCounts from = recorder->devices.counts();
+    const nanhunt_device_counts all = {counts->struct_size, static_cast<std::uint32_t>(from.streams), from.asked,  from.told,
+                                       from.lost,           from.captured,                            from.launches, from.copies,
+                                       from.waits};
+    give_back(all, counts);
+    return NANHUNT_OK;
+  });
+}
+
+}  // extern "C"

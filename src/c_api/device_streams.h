@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contents that lie where only a device can read them: asked for on the caller's streams, told to the recorder when they
+// have come. Contract: nanhunt_device_stream() in c_adapter.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/device_readings.h"
+#include "kernels/foreign_stream.h"
+#include "nanhunt/event.h"
+#include "nanhunt/recorder.h"
+#include "nanhunt/status.h"
+
+namespace nanhunt::c_api {
+
+struct DeviceCounts {
+  std::uint64_t streams = 0, asked = 0, told = 0, lost = 0, captured = 0, launches = 0, copies = 0, waits = 0;
+};
+
+class DeviceStreams {
+ public:
+  DeviceStreams() = default;
+  ~DeviceStreams();  // waits for what is under way
+  DeviceStreams(const DeviceStreams&) = delete;
+  DeviceStreams& operator=(const DeviceStreams&) = delete;
+
+  // The stream's number, from 1. Not OK: why nothing can be read there, in one line.
+  Result<std::int64_t> open(int device, std::uint64_t stream);
+
+  // One event: begin(), value() for each of its values, take(), the event to the recorder, told().
+  void begin() noexcept;
+  // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream. `value`
+  // stays where it is until take(). `is_made`: by this op.
+  void value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made);
+  void take();
+  void told(Recorder& recorder);
+
+  void release(std::uint64_t storage) noexcept { read_.erase(storage); }
+  void end_step(Recorder& recorder);
+  void settle(Recorder& recorder);  // waits for what is under way, and notes what has to be
+  void close(Recorder& recorder);   // the same, and nothing is under way afterwards
+  DeviceCounts counts() const;
+
+ private:
+  struct Taken {
+    kernels::DeviceReadings::Ticket ticket = 0;
+    std::vector<std::uint64_t> numbers;
+  };
+  struct Stream {
+    std::unique_ptr<kernels::ForeignStream> foreign;
+    std::unique_ptr<kernels::DeviceReadings> readings;
+    std::vector<TensorView> views;  // of the event at hand
+    Taken at_hand;
+    bool is_capturing = false;      // during the event at hand
+    std::size_t tensors_since_copy = 0;
+    std::deque<Taken> under_way;
+  };
+  struct Asked {
+    std::size_t stream = 0;
+    const void* address = nullptr;
+    ValueView* value = nullptr;
+    std::int64_t layout = 0;
+    bool is_made = false;
+  };
+  // Contents that the recorder was told to expect: of the newest version of a storage, by offset and layout.
+  struct Read {
+    std::uint32_t version = 0;
+    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+  };
+
+  bool was_read(const Asked& asked);
+  void hand_over(Stream& stream, Recorder& recorder);
+  void poll(Stream& stream, Recorder& recorder);
+  void tell(const Taken& taken, kernels::ReadingsState state, Recorder& recorder);
+  void add_note(const std::string& text, std::uint64_t count, Recorder& recorder);
+
+  std::vector<Stream> streams_;
+  std::map<std::pair<int, std::uint64_t>, std::size_t> numbers_;
+  std::map<std::pair<int, std::uint64_t>, std::string> refused_;
+  std::unordered_map<std::uint64_t, Read> read_;  // by storage
+  std::vector<Asked> asked_;                      // of the event at hand
+  std::vector<std::optional<TensorStats>> results_;
+  std::uint64_t last_number_ = 0, told_ = 0, captured_ = 0;
+  std::map<std::string, std::uint64_t> noted_;
+};
+
+}  // namespace nanhunt::c_api

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows whose contents lie where only a device can read them.
+#include <algorithm>
+
+#include "tests/c_api/adapter_fixture.h"
+#include "tests/support/emulated_streams.h"
+
+namespace nanhunt::c_api_tests {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr std::uint64_t kStream = 77;
+
+class CDeviceRows : public CAdapter {
+ protected:
+  void SetUp() override {
+    nanhunt_emulated_reset();
+    CAdapter::SetUp();
+    stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+    ASSERT_EQ(stream_, 1) << nanhunt_last_error();
+  }
+  void TearDown() override {
+    CAdapter::TearDown();
+    nanhunt_emulated_reset();
+  }
+
+  static std::int64_t away(const void* memory) { return address(nanhunt_emulated_address(memory)); }
+  Words value_on(const void* memory, std::int64_t storage, std::int64_t version = 0) const {
+    return {away(memory), identity(storage, version), 0, NANHUNT_ON_STREAM(layout_, stream_)};
+  }
+  // y = log(x), both on the device.
+  Words log_row_on(const void* x, const void* y, std::int64_t first_storage, std::int64_t step = 0) const {
+    Words row = {NANHUNT_ROW_OP, log_, step, 0, NANHUNT_PHASE_LOSS, 0, 0};
+    append(row, value_on(x, first_storage));
+    append(row, value_on(y, first_storage + 1));
+    return row;
+  }
+  void end_step(std::uint32_t number) {
+    nanhunt_step step{};
+    step.struct_size = sizeof step;
+    step.step = number;
+    step.scale = 1;
+    ASSERT_EQ(nanhunt_record_step(recorder_, &step), NANHUNT_OK) << nanhunt_last_error();
+  }
+  nanhunt_device_counts counts() const {
+    nanhunt_device_counts all{};
+    all.struct_size = sizeof all;
+    EXPECT_EQ(nanhunt_device_counters(recorder_, &all), NANHUNT_OK) << nanhunt_last_error();
+    return all;
+  }
+  static std::string note_with(const RecordBatch& all, const std::string& words) {
+    for (const NoteRecord& note : all.notes) {
+      for (const StringRecord& text : all.strings) {
+        if (text.id == note.text && text.text.find(words) != std::string::npos) {
+          return std::to_string(note.count) + " " + text.text;
+        }
+      }
+    }
+    return "";
+  }
+
+  std::array<float, 2> x_ = {0, 4}, y_ = {-kInf, 2};
+  std::int64_t stream_ = 0;
+};
+
+TEST_F(CDeviceRows, ContentsOfADeviceAreToldAsThoseOfTheHostAre) {
+  // Given the same op once in memory of the host and once in that of a device.
+  ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 11)), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.ops, SizeIs(2));
+  ASSERT_THAT(all.values, SizeIs(4));
+  for (const std::size_t i : {0u, 1u}) {
+    EXPECT_TRUE(all.values[2 + i].has_stats);
+    EXPECT_EQ(all.values[2 + i].stats, all.values[i].stats) << i;
+  }
+}
+
+TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
+  nanhunt_emulated_set("copies_later", 1);
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 10 + 2 * step, step)), NANHUNT_OK) << nanhunt_last_error();
+    end_step(step);
+  }
+
+  EXPECT_EQ(counts().asked, 12u);
+  EXPECT_EQ(counts().told, 10u) << "those of the last step are on their way";
+  EXPECT_EQ(counts().waits, 0u);
+  EXPECT_EQ(nanhunt_emulated_count("waits"), 0);
+  EXPECT_EQ(nanhunt_recorder_anomalies(recorder_), 5u);
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  EXPECT_EQ(counts().told, 12u);
+  EXPECT_EQ(counts().waits, 1u);
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(note_with(all, "waiting"), HasSubstr("1 what waiting costs: readings of a device"));
+}
+
+TEST_F(CDeviceRows, AnOpIsReadInOneLaunchAndWhatWasReadIsNotReadAgain) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(counts().launches, 1u);
+  EXPECT_EQ(counts().asked, 2u);
+
+  // When the output is the next op's input, which overwrites nothing.
+  ASSERT_EQ(record(log_row_on(y_.data(), x_.data(), 2)), NANHUNT_OK) << nanhunt_last_error();
+
+  EXPECT_EQ(counts().asked, 3u) << "only its output is new";
+}
+
+TEST_F(CDeviceRows, AViewWithGapsIsReadWhereItIs) {
+  // Given the transposed view of a matrix of the device.
+  const std::array<float, 6> m = {1, 2, 3, 4, kInf, 6};
+  const std::array<std::int64_t, 2> sizes = {3, 2}, strides = {1, 3};
+  const std::int64_t turned = nanhunt_intern_layout(recorder_, NANHUNT_F32, 2, sizes.data(), strides.data());
+
+  Words row = {NANHUNT_ROW_MARK, NANHUNT_PARAMETER, 0, 0, text("w"), away(m.data()), identity(5, 0), 0,
+               NANHUNT_ON_STREAM(turned, stream_)};
+  ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.values, SizeIs(1));
+  EXPECT_EQ(all.values[0].stats.pos_inf, 1);
+  EXPECT_EQ(all.values[0].stats.first_nonfinite, 3) << "in the order of the view";
+  EXPECT_EQ(all.values[0].stats.sum, 16);
+}
+
+TEST_F(CDeviceRows, WhatIsLostIsUnknownAndBlamesNobody) {
+  nanhunt_emulated_set("never", 1);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  end_step(0);
+
+  const nanhunt_device_counts before = counts();
+  const RecordBatch all = close_and_read();
+
+  EXPECT_EQ(before.told, 0u);
+  ASSERT_THAT(all.values, SizeIs(2));
+  EXPECT_FALSE(all.values[0].has_stats || all.values[1].has_stats);
+  EXPECT_THAT(all.evidence, IsEmpty());
+  EXPECT_THAT(note_with(all, "lost"), Not(IsEmpty()));
+}
+
+TEST_F(CDeviceRows, ADeviceThatFailsEndsNothing) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  nanhunt_emulated_set("fails", 1);
+  end_step(0);
+  end_step(1);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 3, 2)), NANHUNT_OK) << nanhunt_last_error();
+  end_step(2);
+
+  EXPECT_EQ(counts().lost, 4u);
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.ops, SizeIs(2));
+  EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("4 "));
+}
+
+TEST_F(CDeviceRows, NothingIsReadWhileAGraphIsCaptured) {
+  nanhunt_emulated_set("capturing", 1);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  end_step(0);
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, kStream + 1), -1);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("graph"));
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  EXPECT_EQ(nanhunt_emulated_count("launches"), 0);
+  EXPECT_EQ(nanhunt_emulated_count("waits"), 0);
+  EXPECT_EQ(counts().captured, 2u);
+
+  nanhunt_emulated_set("capturing", 0);
+
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, kStream + 1), 2) << "refused for that moment alone";
+  const RecordBatch all = close_and_read();
+  EXPECT_FALSE(all.values[0].has_stats);
+  EXPECT_THAT(note_with(all, "captured"), HasSubstr("2 tensors of a device"));
+}
+
+TEST_F(CDeviceRows, StreamsHaveNumbersAndWhatCannotBeReadSaysWhy) {
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, kStream), 1);
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, 78), 2);
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 1, kStream), -1);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("no emulated device 1"));
+  EXPECT_EQ(nanhunt_device_stream(recorder_, -1, kStream), -1);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("expected 0 or more"));
+  for (std::uint64_t stream = 100; stream < 114; ++stream) EXPECT_GT(nanhunt_device_stream(recorder_, 0, stream), 0);
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, 200), -1);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("16 streams"));
+  nanhunt_emulated_set("fails", 1);
+  open();
+  EXPECT_EQ(nanhunt_device_stream(recorder_, 0, kStream), -1);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("the emulated device fails"));
+}
+
+TEST_F(CDeviceRows, AStreamThatIsNotThereIsRefusedBeforeAnythingIsRecorded) {
+  Words row = log_row_on(x_.data(), y_.data(), 1);
+  row.back() = NANHUNT_ON_STREAM(layout_, 2);
+
+  expect_wrong(row, "row 0 (from 0): output: there is no stream number 2");
+
+  EXPECT_EQ(ops(), 0u);
+  EXPECT_EQ(counts().asked, 0u);
+  // Nor is anything of it left for the next row.
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(counts().asked, 2u);
+}
+
+TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
+  const std::int64_t other = nanhunt_device_stream(recorder_, 0, 78);
+  Words row = log_row_on(x_.data(), y_.data(), 1);
+  row.back() = NANHUNT_ON_STREAM(layout_, other);
+  ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+
+  EXPECT_EQ(counts().launches, 2u);
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.values, SizeIs(2));
+  EXPECT_EQ(all.values[0].stats.zero, 1);
+  EXPECT_EQ(all.values[1].stats.neg_inf, 1);
+}
+
+TEST_F(CDeviceRows, WhatDoesNotReadOnStreamsRefusesThem) {
+  const Words pair = {away(x_.data()), NANHUNT_ON_STREAM(layout_, stream_)};
+  nanhunt_reading reading{};
+  std::size_t bad = 0;
+  EXPECT_EQ(nanhunt_read(recorder_, pair.data(), 1, NANHUNT_READ_NORM, &reading, &bad), NANHUNT_USAGE);
+  // A check cannot compare there, and is silent.
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  Words check = {NANHUNT_ROW_CHECK, 0};
+  append(check, value_on(y_.data(), 1));
+  EXPECT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.changed, IsEmpty());
+}
+
+TEST_F(CDeviceRows, SharesOfACollectiveAndChangedContentsAreReadThere) {
+  const std::array<std::uint32_t, 2> ranks = {0, 1};
+  const Words share = value_on(y_.data(), 1);
+  nanhunt_collective given{};
+  given.struct_size = sizeof given;
+  given.seq = ~0ull;
+  given.group = "world";
+  given.ranks = ranks.data();
+  given.rank_count = ranks.size();
+  given.shares = share.data();
+  given.share_count = 1;
+  ASSERT_EQ(nanhunt_record_collective(recorder_, &given), NANHUNT_OK) << nanhunt_last_error();
+  y_[1] = kInf;
+  ASSERT_EQ(nanhunt_record_changed(recorder_, 0, share.data(), ~0ull, 0, 0), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.values, SizeIs(2));
+  EXPECT_EQ(all.values[0].stats.inf(), 1);
+  EXPECT_EQ(all.values[1].stats.inf(), 2);
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api_tests
