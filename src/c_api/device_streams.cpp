@@ -17,7 +17,8 @@ constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device each
 constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
-constexpr std::string_view kWaits = "what waiting costs: readings of a device that were waited for at a flush or at the end";
+constexpr std::string_view kWaits =
+    "what waiting costs: readings of a device that were waited for at a flush or at the end";
 
 }  // namespace
 
@@ -30,7 +31,9 @@ DeviceStreams::~DeviceStreams() {
 
 Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
   const std::pair key(device, stream);
-  if (const auto known = numbers_.find(key); known != numbers_.end()) return static_cast<std::int64_t>(known->second + 1);
+  if (const auto known = numbers_.find(key); known != numbers_.end()) {
+    return static_cast<std::int64_t>(known->second + 1);
+  }
   if (const auto no = refused_.find(key); no != refused_.end()) return Status(StatusCode::kUnsupported, no->second);
   std::string why;
   const auto refuse = [&] {
@@ -56,11 +59,11 @@ Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
   return static_cast<std::int64_t>(streams_.size());
 }
 
-void DeviceStreams::begin() noexcept {
+// Nothing is left of a call for which there was no memory: it is soon somebody else's.
+void DeviceStreams::begin_call() noexcept {
   asked_.clear();
-  for (Stream& stream : streams_) {  // of an event that was refused or lost
+  for (Stream& stream : streams_) {
     stream.views.clear();
-    stream.at_hand.ticket = 0;
     stream.at_hand.numbers.clear();
   }
 }
@@ -77,7 +80,8 @@ void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView&
   if (value.tensor.numel() == 0) {
     value.tensor.data = &kNoElements;
   } else if (address != nullptr) {
-    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, LayoutTable::number_in(layout_word), is_made});
+    const std::int64_t layout = LayoutTable::number_in(layout_word);
+    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, layout, is_made});
   }
 }
 
@@ -94,11 +98,11 @@ bool DeviceStreams::was_read(const Asked& asked) {
   return false;
 }
 
-void DeviceStreams::take() {
-  if (asked_.empty()) return;
+void DeviceStreams::take(Recorder& recorder) {
   for (const Asked& asked : asked_) {
     Stream& stream = streams_[asked.stream];
     if (was_read(asked)) continue;
+    if (stream.views.size() == kernels::kTensorsInParameters) launch(stream, recorder);
     if (stream.views.empty()) stream.is_capturing = stream.foreign->is_capturing();
     if (stream.is_capturing) {
       ++captured_;
@@ -110,26 +114,26 @@ void DeviceStreams::take() {
     stream.at_hand.numbers.push_back(++last_number_);
     asked.value->late = last_number_;
   }
+  asked_.clear();
+}
+
+void DeviceStreams::launch(Recorder& recorder) {
   for (Stream& stream : streams_) {
-    if (!stream.views.empty()) stream.at_hand.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums);
+    if (!stream.views.empty()) launch(stream, recorder);
   }
 }
 
-void DeviceStreams::told(Recorder& recorder) {
-  if (asked_.empty()) return;
-  asked_.clear();
-  for (Stream& stream : streams_) {
-    if (stream.views.empty()) continue;
-    stream.tensors_since_copy += stream.views.size();
-    stream.views.clear();
-    Taken taken = std::exchange(stream.at_hand, {});
-    if (taken.ticket == 0) {
-      tell(taken, ReadingsState::kLost, recorder);
-    } else {
-      stream.under_way.push_back(std::move(taken));
-    }
-    if (stream.tensors_since_copy >= kTensorsToACopy) hand_over(stream, recorder);
+void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
+  Taken taken = std::exchange(stream.at_hand, {});
+  taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums);
+  stream.tensors_since_copy += stream.views.size();
+  stream.views.clear();
+  if (taken.ticket == 0) {
+    tell(taken, ReadingsState::kLost, recorder);
+  } else {
+    stream.under_way.push_back(std::move(taken));
   }
+  if (stream.tensors_since_copy >= kTensorsToACopy) hand_over(stream, recorder);
 }
 
 void DeviceStreams::hand_over(Stream& stream, Recorder& recorder) {
@@ -245,9 +249,9 @@ nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt
     }
     const std::lock_guard lock(recorder->device_mutex);
     const DeviceCounts from = recorder->devices.counts();
-    const nanhunt_device_counts all = {counts->struct_size, static_cast<std::uint32_t>(from.streams), from.asked,  from.told,
-                                       from.lost,           from.captured,                            from.launches, from.copies,
-                                       from.waits};
+    const nanhunt_device_counts all = {
+        counts->struct_size, static_cast<std::uint32_t>(from.streams), from.asked, from.told, from.lost, from.captured,
+        from.launches, from.copies, from.waits};
     give_back(all, counts);
     return NANHUNT_OK;
   });

@@ -36,13 +36,15 @@ class DeviceStreams {
   // The stream's number, from 1. Not OK: why nothing can be read there, in one line.
   Result<std::int64_t> open(int device, std::uint64_t stream);
 
-  // One event: begin(), value() for each of its values, take(), the event to the recorder, told().
-  void begin() noexcept;
+  // One call: begin_call(), its events, launch(): what they name is read together. One event: begin(), value() for each of its
+  // values, take(), the event to the recorder.
+  void begin_call() noexcept;
+  void begin() noexcept { asked_.clear(); }
   // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream. `value`
   // stays where it is until take(). `is_made`: by this op.
   void value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made);
-  void take();
-  void told(Recorder& recorder);
+  void take(Recorder& recorder);
+  void launch(Recorder& recorder);
 
   void release(std::uint64_t storage) noexcept { read_.erase(storage); }
   void end_step(Recorder& recorder);
@@ -58,9 +60,9 @@ class DeviceStreams {
   struct Stream {
     std::unique_ptr<kernels::ForeignStream> foreign;
     std::unique_ptr<kernels::DeviceReadings> readings;
-    std::vector<TensorView> views;  // of the event at hand
+    std::vector<TensorView> views;  // of the call at hand
     Taken at_hand;
-    bool is_capturing = false;      // during the event at hand
+    bool is_capturing = false;      // during the call at hand
     std::size_t tensors_since_copy = 0;
     std::deque<Taken> under_way;
   };
@@ -78,6 +80,7 @@ class DeviceStreams {
   };
 
   bool was_read(const Asked& asked);
+  void launch(Stream& stream, Recorder& recorder);
   void hand_over(Stream& stream, Recorder& recorder);
   void poll(Stream& stream, Recorder& recorder);
   void tell(const Taken& taken, kernels::ReadingsState state, Recorder& recorder);

@@ -95,9 +95,8 @@ class RowReader {
     }
     for (OpScalar& scalar : call.scalars) scalar.value = std::bit_cast<double>(*word++);
     const std::uint64_t seq = to_.recorder->next_seq(), bad = to_.recorder->anomalies();
-    to_.devices.take();
+    to_.devices.take(*to_.recorder);
     to_.recorder->on_op(call.event, call.numbers);
-    to_.devices.told(*to_.recorder);
     if (!has_bad_ && to_.recorder->anomalies() != bad) {
       has_bad_ = true;
       to_.first_bad.store(seq, std::memory_order_relaxed);
@@ -115,9 +114,8 @@ class RowReader {
     event.path = to_.recorder->text(path);
     event.value = to_.layouts.value("mark", rest_.data() + kMarkHeader);
     to_.devices.value("mark", rest_[kMarkHeader + 3], event.value, false);
-    to_.devices.take();
+    to_.devices.take(*to_.recorder);
     to_.recorder->on_mark(event, path, LayoutTable::id_of(rest_[kMarkHeader + 3]));
-    to_.devices.told(*to_.recorder);
     rest_ = rest_.subspan(kMarkHeader + kValueWords);
   }
 
@@ -199,12 +197,15 @@ nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* wo
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (words == nullptr && count != 0) throw Misuse("nanhunt_record_rows: expected words, got NULL");
     const std::lock_guard lock(to.device_mutex);
+    to.devices.begin_call();
     RowReader reader(to, {words, count});
     try {
       while (!reader.done()) reader.record_one();
     } catch (const Misuse& error) {
+      to.devices.launch(*to.recorder);
       throw Misuse("nanhunt_record_rows: row " + std::to_string(reader.rows()) + " (from 0): " + error.what());
     }
+    to.devices.launch(*to.recorder);
   });
 }
 

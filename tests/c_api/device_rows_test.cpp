@@ -108,6 +108,20 @@ TEST_F(CDeviceRows, AnOpIsReadInOneLaunchAndWhatWasReadIsNotReadAgain) {
   EXPECT_EQ(counts().asked, 3u) << "only its output is new";
 }
 
+TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
+  Words rows = log_row_on(x_.data(), y_.data(), 1);
+  append(rows, log_row_on(x_.data(), y_.data(), 3));
+  append(rows, {99});
+
+  expect_wrong(rows, "row 2 (from 0): there is no kind of row 99");
+
+  EXPECT_EQ(counts().launches, 1u);
+  EXPECT_EQ(counts().asked, 4u);
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.values, SizeIs(4));
+  EXPECT_TRUE(std::ranges::all_of(all.values, [](const ValueRecord& value) { return value.has_stats; }));
+}
+
 TEST_F(CDeviceRows, AViewWithGapsIsReadWhereItIs) {
   // Given the transposed view of a matrix of the device.
   const std::array<float, 6> m = {1, 2, 3, 4, kInf, 6};

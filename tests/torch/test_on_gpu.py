@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from nanhunt import _levels, _taps
 from nanhunt._away import read_now
 from nanhunt._kernels import NOT_WATCHED
 from nanhunt._session import Options, Session
@@ -30,6 +31,95 @@ CASES = {
         {"extra": (lambda: nn.BatchNorm1d(8),), "bad": ()}),
 }  # fmt: skip
 DOORS = ("auto", "late", "sync")
+
+
+def watched_ops(build, tmp_path, **options):
+    run = watched_and_alone(build, tmp_path, level="ops", **options)
+    assert not [note for note in run.notes if "copied to the host" in note], run.notes
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ops_on_a_gpu_are_read_there_and_the_fault_is_that_of_the_cpu(tmp_path, library, case):
+    make, options, _ = CASES[case]
+    here = run_once(make(**options), 6, tmp_path / "cpu", level="ops")
+    away = watched_ops(make(**options, device=CUDA), tmp_path)
+    keys = ("class", "severity", "step", "phase", "module")
+    assert away.report["verdict"]["status"] == here.report["verdict"]["status"]
+    assert {k: away.headline[k] for k in keys} == {k: here.headline[k] for k in keys}, away.notes
+    assert "readings of a device that were lost" not in str(away.report["coverage"])
+
+
+def test_ops_on_side_streams_are_read_there(tmp_path, library):
+    def build():
+        step, *things = nan_batch(device=CUDA)()
+        side = torch.cuda.Stream()
+
+        def aside(i):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                step(i)
+            torch.cuda.current_stream().wait_stream(side)
+
+        return aside, *things
+
+    run = watched_ops(build, tmp_path)
+    assert run.headline["severity"] == "fault"
+
+
+def test_a_graph_is_captured_under_level_ops(tmp_path, library):
+    def build():
+        model, x = net().to(CUDA), torch.randn(8, 6, device=CUDA)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        graph = []
+
+        def step(i):
+            if i == 2:
+                torch.cuda.synchronize()
+                made = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(made):
+                    graph.append(model(x) * 2)
+                graph.append(made)
+            if i > 2:
+                graph[1].replay()
+            opt.zero_grad()
+            model(x).sum().backward()
+            opt.step()
+
+        return step, model, opt, lambda: graph[0]
+
+    run = watched_ops(build, tmp_path)
+    assert run.headline is None
+    assert "while a CUDA graph was captured" in str(run.report["coverage"])
+
+
+def test_steps_at_level_ops_wait_for_nothing(tmp_path, library):
+    session = Session(Options(out=str(tmp_path / "run"), level="ops"))
+    _levels.add_listeners(session)
+    _taps.install(session)
+    try:
+        model = net().to(CUDA)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        x, y = torch.randn(8, 6, device=CUDA), torch.randint(0, 3, (8,), device=CUDA)
+
+        def step(i):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+        step(0)
+        torch.cuda.set_sync_debug_mode("error")  # where PyTorch waits
+        try:
+            for i in range(1, 20):
+                step(i)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        counts = session.recorder.device_counts()
+        assert (counts.waits, counts.lost) == (0, 0)
+        assert counts.asked > 0
+    finally:
+        session.close()
+    assert not session.errors, session.last_error
 
 
 def with_generator(build):

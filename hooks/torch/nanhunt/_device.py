@@ -67,6 +67,24 @@ def _how_to_ask() -> Callable[[], bool]:
     return lambda: bool(module.is_initialized() and asks())
 
 
+def _stream_of(device: torch.device) -> tuple[int, int] | None:
+    raw = getattr(_C, "_cuda_getCurrentRawStream", None)
+    if raw is None or device.type != "cuda" or torch.version.cuda is None:  # ROCm calls itself so as well
+        return None
+    return device.index, raw(device.index)
+
+
+# Number and address of a device and its current stream, as CUDA has them; None: another kind of device.
+stream_of: Callable[[torch.device], tuple[int, int] | None] = _stream_of
+
+
+def lasts(device: torch.device) -> bool:
+    """Whether the current stream is one of torch's, which never end. Others have their address for a number."""
+    stream = _module_of(device).current_stream(device)
+    address = getattr(stream, "cuda_stream", 0)
+    return not address or getattr(stream, "stream_id", address) != address
+
+
 class Fetch:
     """Numbers on their way to the host."""
 

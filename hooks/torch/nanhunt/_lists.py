@@ -139,7 +139,7 @@ class ListOps:
             if number is None:
                 number = recorder.text(path)
             at = call
-            if wide and made[0][3] in wide:
+            if wide and values.is_wide(made[0][3]):
                 at = calls.get((*known, WIDE)) or self._new_call(plan, (*known, WIDE))
             rows += (lib.ROW_OP, at, step, micro_batch, phase, number, site)
             rows += words
@@ -165,7 +165,7 @@ class ListOps:
             if identity is None:
                 identity = values.born(storage)
             if identity.away:
-                raise RuntimeError("not in host memory")
+                layout |= values.stream_word(t)
             if identities is not None:
                 identities.append(identity)
             quads.append((t.data_ptr(), identity.word, t.storage_offset(), layout))
@@ -260,7 +260,7 @@ class ListOps:
             if not outputs:
                 continue
             key += output_key
-            if values.wide and outputs[3] in values.wide:
+            if values.wide and values.is_wide(outputs[3]):
                 key.append(WIDE)
             known = tuple(key)
             call = plan.calls.get(known)

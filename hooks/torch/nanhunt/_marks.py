@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._away import Readings
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._scaler import read
@@ -85,9 +86,28 @@ class Marks(Listener):
         for t in tensors:
             if t.numel() == 1:
                 self.mark(lib.MARK_LOSS, "loss", t)
-                number, scale = read(t), self.session.last_scale
-                if math.isnan(self.session.loss) and number is not None and scale > 0:
-                    self.session.loss = number / scale
+                if math.isnan(self.session.loss):
+                    self._read_loss(t)
+
+    def _read_loss(self, t: torch.Tensor) -> None:
+        session, scale = self.session, self.session.last_scale
+        facts = session.facts
+
+        def told(number: float | None) -> None:
+            if number is not None and scale > 0:
+                facts.loss = number / scale
+
+        if t.is_cpu or not self.values.streams.word_of(t):
+            told(read(t))  # where tensors are waited for anyway
+            return
+        readings = Readings(session)
+        readings.number(t)
+        if readings.send():
+            def tell() -> None:
+                readings.take()
+                told(readings.numbers[0])
+
+            session.pending.expect(readings.fetches, tell)
 
     def _door(self, optimizer: torch.optim.Optimizer) -> None:
         self._mark_all((lib.MARK_GRADIENT, path, p.grad) for p, path in self.session.parameters_of(optimizer)

@@ -158,6 +158,16 @@ class Recorder:
         self._did(self.slow.nanhunt_kernels_detach(self.handle))
 
     # Reading.
+    def device_stream(self, device: int, stream: int) -> tuple[int, str]:
+        """The number by which rows name it; or -1, and why nothing can be read there. The first time may wait."""
+        number = int(self.slow.nanhunt_device_stream(self.handle, device, stream))
+        return number, "" if number > 0 else self.library.last_error()
+
+    def device_counts(self) -> lib.DeviceCounts:
+        counts = lib.DeviceCounts()
+        self._did(self.fast.nanhunt_device_counters(self.handle, c.byref(counts)))
+        return counts
+
     def read(self, values: Sequence[int], what: int = lib.READ_NORM) -> tuple[c.Array[lib.Reading], int]:
         """Reads tensors given as (address, layout number) pairs: their readings, and how many are not finite."""
         n = len(values) // 2

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _device
 from nanhunt import _library as lib
+from nanhunt._streams import CAPTURED, LAYOUT, Streams
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -47,7 +49,7 @@ class Identity:
 
     def __init__(self, word: int, dead: list[int], away: bool) -> None:
         self.word, self.dead = word, dead
-        self.away = away  # not in host memory: its addresses must never reach the library
+        self.away = away  # not in host memory: its addresses reach the library with a stream on which it may read there
         self.as_of = -1  # torch's version of the contents that the word is known to stand for, where that was looked at
 
     def __del__(self) -> None:
@@ -66,6 +68,7 @@ class Values:
         self._layouts: dict[Any, int] = {}
         self._sizes: dict[int, int] = {}  # in bytes, of row-major layouts
         self.wide: set[int] = set()
+        self.streams = Streams(session)
         self._hosts: list[torch.Tensor] = []  # copies of what is not in host memory, alive until the rows are written
 
     def born(self, storage: Any) -> Identity:
@@ -101,15 +104,26 @@ class Values:
         return identity.word, self.bump(identity)
 
     def quad(self, t: torch.Tensor) -> tuple[int, int, int, int]:
-        """The four words of a plain, strided tensor in host memory. Raises for others."""
+        """The four words of a plain, strided tensor that can be read where it is. Raises for others."""
         shape, dense = t.shape, t.is_contiguous()
         layout = self.dense[t.dtype].get(shape) if dense else self._layouts.get((t.dtype, shape, t.stride()))
         if layout is None:
             layout = self._new_layout(t)
         identity = self.identity_of(t.untyped_storage())
         if identity.away:
-            raise RuntimeError("not in host memory")
+            layout |= self.stream_word(t)
         return t.data_ptr(), identity.word, t.storage_offset(), layout  # type: ignore[return-value]
+
+    def stream_word(self, t: torch.Tensor) -> int:
+        """For the layout word of a tensor that is not in host memory. Raises where it has to be copied there."""
+        word = self.streams.word_of(t)
+        if not word:
+            raise RuntimeError("not in host memory")
+        return word
+
+    def is_wide(self, word: int) -> bool:
+        """Whether a layout word is of fp64."""
+        return word & LAYOUT in self.wide
 
     def describe(self, t: torch.Tensor, with_data: bool = True) -> tuple[int, int, int, int] | None:
         """The four words of any tensor; None where t cannot be watched, which is noted."""
@@ -145,7 +159,9 @@ class Values:
         elif t.is_cpu:
             data = t.data_ptr() if _holds(storage, t) else 0
         else:
-            data = self._host(t)
+            word = self.streams.word_of(t) if t.device.type != "meta" else 0
+            data = self._host(t) if not word else t.data_ptr() if _holds(storage, t) else 0
+            layout |= word if data else 0
         if dtype in _COMPLEX:
             offset *= 2
         return data, self.identity_of(storage).word, offset, layout  # type: ignore[return-value]
@@ -183,6 +199,9 @@ class Values:
 
     def _host(self, t: torch.Tensor) -> int:
         if t.device.type == "meta":
+            return 0
+        if _device.is_capturing():  # a copy that is waited for would break the graph
+            self.session.note(CAPTURED)
             return 0
         if not self.session.replaying:
             self.session.note(f"what waiting costs: tensors on {t.device.type} are copied to the host to be read")

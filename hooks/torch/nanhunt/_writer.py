@@ -146,7 +146,7 @@ class OpWriter(Collectives, ListOps):
                     if identity is None:
                         identity = values.born(storage)
                     if identity.away:
-                        raise _Unusual
+                        layout |= values.stream_word(value)
                     if arg.written:
                         if happens:
                             written.append((len(words), identity, arg))
@@ -258,7 +258,7 @@ class OpWriter(Collectives, ListOps):
         recorder = session.recorder
         if recorder is None or inputs == len(words):
             return
-        if values.wide and words[inputs + 3] in values.wide:
+        if values.wide and values.is_wide(words[inputs + 3]):
             key.append(WIDE)
         known = tuple(key)
         call = plan.calls.get(known)

@@ -406,6 +406,14 @@ extern "C" {
 __attribute__((visibility("default"))) int64_t walled_count_of(int which) { return walled::counts[which]; }
 __attribute__((visibility("default"))) int64_t walled_in_use() { return walled::Memory::get().in_use(); }
 __attribute__((visibility("default"))) void walled_set_lag(int64_t queries) { walled::lag = queries; }
+// What a kernel that is not PyTorch's sees there: tests/support/emulated_streams.h.
+__attribute__((visibility("default"))) void walled_show(void* to, const void* from, size_t bytes) {
+  const std::lock_guard lock(walled::device_mutex);
+  void* block = walled::Memory::get().block_of(from);
+  walled::Memory::get().open(block);
+  std::memcpy(to, from, bytes);
+  walled::Memory::get().close(block);
+}
 // The next generator that is made is the one that ops draw from when they are given none.
 __attribute__((visibility("default"))) void walled_hand_out_default() { walled::hand_out_the_default = true; }
 }

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <unordered_map>
 #include <vector>
 
@@ -64,6 +65,18 @@ public:
   // As often as a block was opened it must be closed; kernels of two threads may have it open at once.
   void open(void* block) { turn(block, +1); }
   void close(void* block) { turn(block, -1); }
+
+  // The block that has this address.
+  void* block_of(const void* address) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [block, found] : blocks_) {
+      const auto* begin = static_cast<const char*>(block);
+      if (begin <= address && address < begin + found.size) {
+        return block;
+      }
+    }
+    throw std::out_of_range("no memory of the device");
+  }
 
   int64_t in_use() {
     const std::lock_guard lock(mutex_);

@@ -95,6 +95,11 @@ def set_lag(queries: int) -> None:
     _library.walled_set_lag(ctypes.c_int64(queries))
 
 
+def shows():
+    """For nanhunt_emulated_memory: how kernels that are not PyTorch's read the device's memory."""
+    return _library.walled_show
+
+
 def _module(generator: torch.Generator) -> types.ModuleType:
     device = torch.device(NAME, 0)
     module = types.ModuleType(f"torch.{NAME}")

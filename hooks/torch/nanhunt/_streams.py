@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level ops on a device: the library reads tensors there where it can; else each is copied to the host, with a wait."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nanhunt import _device
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+LAYOUT = (1 << 32) - 1  # of the fourth word of a value: the layout number; above it the stream's
+COPIED = "reading tensors where they are, so they are copied to the host: "
+CAPTURED = "tensors of a device, while a CUDA graph was captured on their stream"
+
+
+class Streams:
+    """The numbers that the library gives to the streams of this run.
+
+    An op's tensors are read on the stream that is current for their device right after the op: what it has read and
+    written is there, memory that is freed is given away behind it on the same stream, and what another stream made the
+    run has waited for, or the op itself would have been wrong.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._wanted = session.options.level == "ops"
+        self._words: dict[tuple[int, int], int] = {}  # by device and stream: number << 32; 0: it cannot read there
+
+    def word_of(self, t: torch.Tensor) -> int:
+        """What the layout word of t gets, so that it is read where it is. 0: it cannot be."""
+        if not self._wanted or self._session.replaying:
+            return 0  # what follows a bad step looks at elements
+        place = _device.stream_of(t.device)
+        if place is None:
+            return 0
+        word = self._words.get(place)
+        return self._ask(t.device, place) if word is None else word
+
+    def _ask(self, device: torch.device, place: tuple[int, int]) -> int:
+        recorder = self._session.open()
+        if recorder is None or _device.is_capturing():
+            return 0  # for now
+        if not _device.lasts(device):
+            why = "a stream that PyTorch does not own"
+        else:
+            number, why = recorder.device_stream(*place)
+            if number > 0:
+                word = self._words[place] = number << 32
+                return word
+        self._session.note(COPIED + why)
+        self._words[place] = 0
+        return 0

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level ops on a device: the library reads tensors where they are, and nobody waits. On the device of device/, whose
+memory the host dies of reading, with a library for which the CPU plays a GPU (read_there.py).
+"""
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from nanhunt import _device, _levels, _taps
+from nanhunt._session import Options, Session
+from nanhunt._streams import CAPTURED, COPIED
+from on_device import on_device
+from planted import blow_up, nan_batch, overflow
+from read_there import read_there
+from sentinel_runs import Root, batch, run_once
+from torch import nn
+from torch.nn import functional as F
+
+DEVICE = "walled"
+BUILDS = {
+    "fp16 overflow": (overflow, {}),
+    "fp16 overflow, unscaled and clipped": (overflow, {"unscale": True, "clip": True}),
+    "fp16 overflow, fused": (overflow, {"fused": True}),
+    "learning rate": (blow_up, {}),
+    "batch with a NaN": (nan_batch, {}),
+}
+TWINS = {"learning rate": {"lr": 1e-2}}
+
+
+def ops_run(make, options, folder, steps=6):
+    return run_once(make(**options, device=DEVICE), steps, folder, level="ops")
+
+
+def copied(notes):
+    return [text for text in notes if "copied to the host" in text]
+
+
+def told(run):
+    """What is found, but for what only elements can say."""
+    keys = ("class", "severity", "step", "op", "module", "phase", "occurrences", "bad_steps")
+    return run.report["verdict"]["status"], [{k: f.get(k) for k in keys} for f in run.report["findings"]]
+
+
+@pytest.mark.parametrize("copies_later", [0, 2])
+@pytest.mark.parametrize("case", BUILDS)
+@on_device
+def test_a_fault_is_told_as_when_all_is_copied_to_the_host(case, copies_later):
+    make, options = BUILDS[case]
+    with tempfile.TemporaryDirectory() as name:
+        plain = run_once(make(**options, device=DEVICE), 6)
+        by_copies = ops_run(make, options, Path(name) / "copies")
+        with read_there(copies_later):
+            there = ops_run(make, options, Path(name) / "there")
+    assert copied(by_copies.notes)
+    assert not copied(there.notes)
+    assert there.digest == plain.digest, "the run was changed"
+    assert told(there) == told(by_copies)
+    assert there.headline is not None
+    assert repr(there.steps) == repr(by_copies.steps)
+
+
+@pytest.mark.parametrize("case", BUILDS)
+@on_device
+def test_the_repaired_twin_is_silent(case):
+    make, options = BUILDS[case]
+    with tempfile.TemporaryDirectory() as name, read_there():
+        run = ops_run(make, options | TWINS.get(case, {"bad": ()}), Path(name) / "run")
+    assert [f for f in run.report["findings"] if f["severity"] in ("warning", "fault")] == []
+
+
+@pytest.mark.parametrize("case", BUILDS)
+@on_device
+def test_a_step_waits_and_copies_no_more_than_alone(case):
+    import walled
+
+    make, options = BUILDS[case]
+    options = options | TWINS.get(case, {"bad": ()})
+
+    def waits(watched):
+        session = None
+        with tempfile.TemporaryDirectory() as folder, read_there() as emulated:
+            if watched:
+                session = Session(Options(out=folder + "/run", level="ops"))
+                _levels.add_listeners(session)
+                _taps.install(session)
+            try:
+                step, *_ = make(**options, device=DEVICE)()
+                for i in range(3):
+                    step(i)
+                before = walled.waits()
+                for i in range(3, 23):
+                    step(i)
+                made = walled.waits() - before
+                if session is not None:
+                    counts = session.recorder.device_counts()
+                    assert (counts.waits, emulated.count("waits")) == (0, 0)
+                    assert counts.told > counts.asked * 3 // 4 > 0, "they come while the run goes on"
+                    assert counts.lost == 0
+                return made
+            finally:
+                if session is not None:
+                    session.close()
+                    assert not session.errors, session.last_error
+
+    assert waits(watched=True) == waits(watched=False)
+
+
+@on_device
+def test_what_is_lost_blames_nobody():
+    make, options = BUILDS["fp16 overflow"]
+    with tempfile.TemporaryDirectory() as name, read_there(never=1):
+        run = ops_run(make, options, Path(name) / "run")
+    assert [f for f in run.report["findings"] if (f.get("op") or "").startswith("aten::")] == [], run.report["findings"]
+    assert run.report["verdict"]["status"] != "clean"
+    assert "readings of a device that were lost" in str(run.report["coverage"])
+
+
+@on_device
+def test_what_only_elements_can_say_is_noted():
+    make, options = BUILDS["fp16 overflow"]
+    with tempfile.TemporaryDirectory() as name, read_there():
+        run = ops_run(make, options, Path(name) / "run")
+    assert "not taken on a device: first bad elements" in str(run.report["coverage"])
+
+
+@on_device
+def test_where_the_library_cannot_read_there_all_is_as_before():
+    make, options = BUILDS["batch with a NaN"]
+    with tempfile.TemporaryDirectory() as name:
+        before = ops_run(make, options, Path(name) / "before")
+        with read_there(devices=0):
+            run = ops_run(make, options, Path(name) / "run")
+    why = COPIED + "there is no emulated device 0"
+    assert run.notes[why] == 1
+    assert {text: n for text, n in run.notes.items() if text != why} == before.notes
+    assert told(run) == told(before)
+
+
+@on_device
+def test_in_a_graph_that_is_captured_nothing_is_read_and_nothing_copied():
+    def build():
+        step, *things = nan_batch(device=DEVICE)()
+
+        def captured(i):
+            capturing[0] = i == 2
+            emulated.set(capturing=capturing[0])
+            step(i)
+
+        return captured, *things
+
+    capturing, asks = [False], _device.is_capturing
+    with tempfile.TemporaryDirectory() as name, read_there() as emulated:
+        _device.is_capturing = lambda: capturing[0]
+        try:
+            run = run_once(build, 4, Path(name) / "run", level="ops")
+        finally:
+            _device.is_capturing = asks
+    assert not copied(run.notes)
+    assert CAPTURED in str(run.report["coverage"])
+    # What the step made bad is seen by those that come after it.
+    assert [f["step"] for f in run.report["findings"] if f["severity"] == "fault"] != [2]
+
+
+class Views(nn.Module):
+    """Reads through views with gaps, of memory that is freed and given away again at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.inner, self.b = nn.Linear(6, 8), Root(), nn.Linear(4, 3)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(x.t().contiguous().t() + torch.ones(1, device=x.device).expand(x.shape)) + x
+        return self.b(self.inner(self.a(x))[:, ::2])
+
+
+@on_device
+def test_views_and_memory_that_is_used_again_are_read_in_order():
+    def build():
+        model = Views().to(DEVICE)
+        opt = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = batch()
+            x, y = (x * 100 if i == 3 else x).to(DEVICE), y.to(DEVICE)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+        return step, model, opt
+
+    with tempfile.TemporaryDirectory() as name:
+        by_copies = run_once(build, 6, Path(name) / "copies", level="ops")
+        with read_there():
+            there = run_once(build, 6, Path(name) / "there", level="ops")
+    assert there.headline["op"] == "aten::sqrt"
+    assert told(there) == told(by_copies)
+    assert not copied(there.notes)
