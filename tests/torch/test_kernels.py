@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import nanhunt
@@ -15,6 +16,7 @@ import pytest
 import torch
 from nanhunt import _kernels, _session
 from nanhunt._kernels import NOT_WATCHED
+from nanhunt._pending import Pending
 from nanhunt._session import Options
 from nanhunt._writer import OpWriter
 from planted import nan_batch, overflow
@@ -244,6 +246,73 @@ def test_torch_tells_its_profiler_to_us_before_it_begins(tmp_path, library, laun
     assert vars(torch.autograd.profiler.profile)["_prepare_trace"] is own
 
 
+def test_a_profiler_that_another_thread_begins_gets_cupti_too(tmp_path, library, launching, cupti, no_watch_left):
+    model = net()
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True) as watch:
+        step = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step()
+        kernels = _session.current.kernels
+        asked, give_way = [], kernels.give_way
+        kernels.give_way = lambda profile: (asked.append(threading.get_ident()), give_way(profile))
+
+        def profiles():
+            with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+                pass
+            give_way(Profile(ProfilerActivity.CUDA))
+
+        other = threading.Thread(target=profiles)
+        other.start()
+        other.join()
+        assert asked and threading.get_ident() not in asked
+        assert calls_of(cupti)[-1] == "unsubscribe" and not kernels.on
+        step()
+        assert list(watch.notes) == ["kernels: not watched any more, once torch.profiler (Kineto) needed CUPTI"]
+    assert {row["step"] for row in rows_of(nanhunt.load(tmp_path / "run"), "kernels")} == {0}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_watch_whose_end_fails_leaves_nothing_of_cupti(tmp_path, library, launching, cupti, monkeypatch, error):
+    model = net()
+    watch = nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True)
+    one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+    kernels = _session.current.kernels
+
+    def fails(self):
+        raise error("planted")
+
+    monkeypatch.setattr(Pending, "drain", fails)
+    if error is RuntimeError:
+        watch.close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            watch.close()
+    # Then what comes after it is done all the same, and no op finds a recorder that is gone.
+    assert torch._C._len_torch_dispatch_stack() == 0 and not kernels.on
+    assert kernels.push() == 0 and calls_of(cupti)[-1] == "unsubscribe"
+
+
+def test_kernels_of_a_collective_are_not_those_of_one_that_ended_meanwhile(tmp_path, library, launching, no_watch_left):
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = net()
+        with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+            one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+            works = [dist.all_reduce(torch.ones(3), async_op=True)]
+            works[0].wait()  # no op sees that: the next one is told with it
+            works += [dist.all_reduce(torch.ones(2), async_op=True)]
+            works[1].wait()
+    finally:
+        dist.destroy_process_group()
+    saved = nanhunt.load(tmp_path / "run")
+    assert [row["op"] for row in rows_of(saved, "ops")].count("c10d::allreduce_") == 2
+    of_collectives = [row for row in rows_of(saved, "kernels") if row["name"].startswith("allreduce_")]
+    assert sum(row["count"] for row in of_collectives) == 2
+    assert {row["seq"] for row in of_collectives} == {None}
+
+
 def one_step(model, opt):
     def step():
         x, y = batch()
@@ -289,7 +358,7 @@ def test_a_forked_child_asks_nothing_of_cupti(tmp_path, library, launching, cupt
 
 def test_the_option_is_checked_and_read_from_the_environment(monkeypatch):
     assert Options().kernels is False
-    for given, meant in (("1", True), ("0", False), ("", False)):
+    for given, meant in (("1", True), ("0", False), ("", False), ("false", False), ("off", False)):
         monkeypatch.setenv("NANHUNT_KERNELS", given)
         assert Options.from_environment().kernels is meant
     with pytest.raises(TypeError, match="kernels: expected True or False, got 1"):

@@ -6,6 +6,7 @@ CUPTI has room for one client, and torch's profiler (Kineto) is one: it goes fir
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ class Kernels:
         recorder = self._session.recorder
         try:
             if recorder is not None:
-                recorder.detach_kernels()
+                recorder.detach_kernels(threading.get_ident() != self._session.thread)
         except Exception as error:
             self._session.failed(error, "watching kernels")
 
@@ -86,7 +87,7 @@ class Kernels:
         self.on, self.never = False, "this process was forked"
 
     def give_way(self, profile: Any) -> None:
-        """torch's profiler is about to begin. Of the CPU alone it needs no CUPTI."""
+        """torch's profiler is about to begin, in any thread. Of the CPU alone it needs no CUPTI."""
         activities = getattr(profile, "kineto_activities", None)
         if self.on and (activities is None or torch.profiler.ProfilerActivity.CUDA in activities):
             self.detach()

@@ -72,7 +72,8 @@ class OpMode(InfraMode):
                     writer.record(plan, args, kwargs, result)
                 else:
                     result = writer.record_special(plan, args, kwargs, result)
-                if recorder is not None and recorder.next_seq() != first:
+                # The row of a collective comes when it has ended: what came now may be that of another one.
+                if recorder is not None and not plan.collective and recorder.next_seq() != first:
                     seq = first  # of a list of tensors: the library finds the bad one
             finally:
                 kernels.pop_own(own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
@@ -146,7 +147,7 @@ class Recorder:
     # Kernels.
     def attach_kernels(self, cupti: str = "") -> str:
         """Why they are not watched, in one line; "": they are. `cupti`: a path; "": the library finds one."""
-        options = lib.KernelOptions(library=cupti.encode() if cupti else None)
+        options = lib.KernelOptions(library=os.fsencode(cupti) if cupti else None)
         if self.fast.nanhunt_kernels_attach(self.handle, c.byref(options)) == lib.OK:
             return ""
         return self.library.last_error()
@@ -154,8 +155,10 @@ class Recorder:
     def drain_kernels(self) -> None:
         self._did(self.fast.nanhunt_kernels_drain(self.handle))
 
-    def detach_kernels(self) -> None:
-        self._did(self.slow.nanhunt_kernels_detach(self.handle))
+    def detach_kernels(self, elsewhere: bool = False) -> None:
+        """`elsewhere`: in another thread than the one that records, which may not go on meanwhile."""
+        library = self.fast if elsewhere else self.slow
+        self._did(library.nanhunt_kernels_detach(self.handle))
 
     # Reading.
     def device_stream(self, device: int, stream: int) -> tuple[int, str]:

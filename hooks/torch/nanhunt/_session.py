@@ -59,7 +59,7 @@ class Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
-                          kernels=get("NANHUNT_KERNELS", "0") not in ("", "0"))
+                          kernels=get("NANHUNT_KERNELS", "0") == "1")
         for name in ("every", "keep", "max_trace_mb", "shadow_mb"):
             key = f"NANHUNT_{name.upper()}"
             if get(key, "").isdigit():
@@ -218,7 +218,7 @@ class Session:
     def tell_notes(self) -> None:
         if self.recorder is None:
             return
-        for text, count in self.notes.items():
+        for text, count in list(self.notes.items()):  # other threads add to them
             if self._told.get(text) != count:
                 self._told[text] = count
                 self.recorder.note(self.step, text, count)
@@ -392,25 +392,37 @@ class Session:
             return
         self._closing = True  # what fails from here on does not come back
         recorder = self.recorder
+        parts = (self._end_last_step, self._wait_for_pending, lambda: self.tell("on_close"), self._end_kernels,
+                 self.tell_notes)
+        interrupted: BaseException | None = None
         try:
-            if recorder is not None:
-                if self.borders.passed:
-                    self.end_step()
-                with self._own_launches():
-                    self.pending.drain()
-                self.tell("on_close")
-                if self.kernels is not None:
-                    self.kernels.detach()
-                self.tell_notes()
-        except Exception as error:
-            self.failed(error, "the end of the watch")
+            for part in parts if recorder is not None else ():
+                try:  # whatever fails, the others let go of the run: no op may find the recorder gone
+                    part()
+                except Exception as error:
+                    self.failed(error, "the end of the watch")
+                except BaseException as error:  # Ctrl-C
+                    interrupted = error
         finally:
             self.dead = True
             if recorder is not None:
                 recorder.close()
             atexit.unregister(self.close)
             self._let_go()
+        if interrupted is not None:
+            raise interrupted
 
+    def _end_last_step(self) -> None:
+        if self.borders.passed:
+            self.end_step()
+
+    def _wait_for_pending(self) -> None:
+        with self._own_launches():
+            self.pending.drain()
+
+    def _end_kernels(self) -> None:
+        if self.kernels is not None:
+            self.kernels.detach()
 
     def _let_go(self) -> None:
         """Whoever keeps a closed watch, to ask for its report, keeps nothing of the run."""

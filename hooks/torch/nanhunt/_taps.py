@@ -59,7 +59,7 @@ def install(session: Session) -> None:
     _patch(torch.optim.Optimizer, "__init__", _optimizer_made)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
-        _patch(profile, "_prepare_trace", _profiles)
+        _patches.put(profile, "_prepare_trace", _profiler)
     _patches.hook_steps(_before_step, _after_step)
     session.in_backward = _runs_backward  # type: ignore[method-assign]
 
@@ -118,13 +118,19 @@ def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return dict(bound.arguments)
 
 
-def _profiles(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        if session.kernels is not None:
-            session.kernels.give_way(args[0])
-    except Exception as error:
-        session.failed(error, "watching kernels")
-    return original(*args, **kwargs)
+def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of any thread, and while a replay runs: there is one CUPTI for all of a process."""
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        session = _session
+        if session is not None and session.kernels is not None and not _is_compiling():
+            try:
+                session.kernels.give_way(args[0])
+            except Exception as error:
+                session.failed(error, "watching kernels")
+        return original(*args, **kwargs)
+
+    return patched
 
 
 # Modules. The class's __call__ is patched: hooks on all modules would cost every call inside of a root several times as
