@@ -56,8 +56,8 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later calls; only
  * nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in their order. Other
  * functions, and check rows, do not read there. Contents that were read already, under the same identity, are not read again.
- * Elements are not looked at: no element evidence, histograms or counts of lost values and updates, which is noted. What
- * does not come is unknown, counted and noted, and nobody is blamed for it. */
+ * Of an op's outputs that are floating-point numbers, but not of fp8, elements are looked at as well: where the first bad one is and
+ * what met in it, values lost to zero, updates that change nothing. Histograms are not taken, which is noted. What does not come is unknown, counted and noted, and nobody is blamed for it. */
 #define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
 /* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1, the
  * same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory, code for
@@ -68,8 +68,8 @@ NANHUNT_API int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t de
 typedef struct nanhunt_device_counts { /* of all streams together */
   uint32_t struct_size;
   uint32_t streams;
-  uint64_t asked;    /* tensors to be read */
-  uint64_t told;     /* of those, whose contents became known */
+  uint64_t asked;    /* tensors to be read, outputs whose elements are looked at, ops whose updates are */
+  uint64_t told;     /* of those, what became known */
   uint64_t lost;     /* that will not */
   uint64_t captured; /* not read, for a graph was being captured */
   uint64_t launches, copies;

@@ -64,7 +64,9 @@ void DeviceStreams::begin_call() noexcept {
   asked_.clear();
   for (Stream& stream : streams_) {
     stream.views.clear();
-    stream.at_hand.numbers.clear();
+    stream.findings.clear();
+    stream.updates.reset();
+    stream.at_hand = {};
   }
 }
 
@@ -99,7 +101,7 @@ bool DeviceStreams::was_read(const Asked& asked) {
 }
 
 void DeviceStreams::take(Recorder& recorder) {
-  for (const Asked& asked : asked_) {
+  for (Asked& asked : asked_) {
     Stream& stream = streams_[asked.stream];
     if (was_read(asked)) continue;
     if (stream.views.size() == kernels::kTensorsInParameters) launch(stream, recorder);
@@ -110,24 +112,58 @@ void DeviceStreams::take(Recorder& recorder) {
     }
     TensorView there = asked.value->tensor;
     there.data = asked.address;
+    asked.reading = stream.views.size();
     stream.views.push_back(there);
     stream.at_hand.numbers.push_back(++last_number_);
     asked.value->late = last_number_;
   }
-  asked_.clear();
 }
 
-void DeviceStreams::launch(Recorder& recorder) {
+void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
+  event.late = 0;
+  if (asked_.empty()) return;
+  // What is read of one op is read in one launch, and there is room for the updates of one op in it.
   for (Stream& stream : streams_) {
-    if (!stream.views.empty()) launch(stream, recorder);
+    if (stream.updates || stream.views.size() + asked_.size() > kernels::kTensorsInParameters) launch(stream, recorder);
+  }
+  take(recorder);
+  if (asked_.size() > kernels::kTensorsInParameters) return;
+  // An op's outputs lie on one device.
+  for (const OpOutput& output : event.outputs) {
+    const auto its = std::ranges::find(asked_, &output.value, &Asked::value);
+    if (its == asked_.end() || its->reading == kNoReading) continue;
+    ask(event, its->stream);
+    return;
   }
 }
 
+void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
+  Stream& its = streams_[stream];
+  operands_.clear();
+  for (const Asked& asked : asked_) {
+    if (asked.stream == stream) operands_.push_back({asked.value, asked.address, asked.reading});
+  }
+  AskedElements elements;
+  if (!ask_elements(event, operands_, its.findings, elements)) return;
+  its.updates = ask_updates(event, operands_);
+  elements.counts_updates = its.updates.has_value();
+  elements.number = event.late = ++last_number_;
+  its.at_hand.elements.push_back(std::move(elements));
+}
+
+void DeviceStreams::launch(Recorder& recorder) {
+  for (Stream& stream : streams_) launch(stream, recorder);
+}
+
 void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
+  if (stream.views.empty()) return;
   Taken taken = std::exchange(stream.at_hand, {});
-  taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums);
+  taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums, stream.findings,
+                                          stream.updates ? &*stream.updates : nullptr);
   stream.tensors_since_copy += stream.views.size();
   stream.views.clear();
+  stream.findings.clear();
+  stream.updates.reset();
   if (taken.ticket == 0) {
     tell(taken, ReadingsState::kLost, recorder);
   } else {
@@ -148,7 +184,7 @@ void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
   while (!stream.under_way.empty()) {
     const Taken& taken = stream.under_way.front();
     results_.resize(taken.numbers.size());
-    const ReadingsState state = stream.readings->poll(taken.ticket, results_);
+    const ReadingsState state = stream.readings->poll(taken.ticket, results_, &besides_);
     if (state == ReadingsState::kPending) return;
     tell(taken, state, recorder);
     stream.under_way.pop_front();
@@ -158,10 +194,16 @@ void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
 void DeviceStreams::tell(const Taken& taken, ReadingsState state, Recorder& recorder) {
   for (std::size_t i = 0; i < taken.numbers.size(); ++i) {
     if (state == ReadingsState::kReady && results_[i]) {
-      ++told_;
       recorder.on_late_stats(taken.numbers[i], *results_[i]);
     } else {
       recorder.on_late_lost(taken.numbers[i]);
+    }
+  }
+  for (const AskedElements& elements : taken.elements) {
+    if (state == ReadingsState::kReady) {
+      tell_elements(elements, besides_, recorder);
+    } else {
+      recorder.on_late_lost(elements.number);
     }
   }
 }
@@ -177,7 +219,7 @@ void DeviceStreams::settle(Recorder& recorder) {
     while (!capturing && !stream.under_way.empty()) {
       const Taken& taken = stream.under_way.front();
       results_.resize(taken.numbers.size());
-      tell(taken, stream.readings->wait(taken.ticket, results_), recorder);
+      tell(taken, stream.readings->wait(taken.ticket, results_, &besides_), recorder);
       stream.under_way.pop_front();
     }
   }
@@ -208,11 +250,11 @@ void DeviceStreams::add_note(const std::string& text, std::uint64_t count, Recor
 DeviceCounts DeviceStreams::counts() const {
   DeviceCounts all;
   all.streams = streams_.size();
-  all.told = told_;
   all.captured = captured_;
   for (const Stream& stream : streams_) {
     const kernels::ReadingsCounts& one = stream.readings->counts();
     all.asked += one.tensors;
+    all.told += one.delivered;
     all.lost += one.lost;
     all.launches += one.launches;
     all.copies += one.copies;

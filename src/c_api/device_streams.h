@@ -19,6 +19,7 @@
 #include "nanhunt/event.h"
 #include "nanhunt/recorder.h"
 #include "nanhunt/status.h"
+#include "src/c_api/device_elements.h"
 
 namespace nanhunt::c_api {
 
@@ -44,6 +45,7 @@ class DeviceStreams {
   // stays where it is until take(). `is_made`: by this op.
   void value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made);
   void take(Recorder& recorder);
+  void take(OpEvent& event, Recorder& recorder);  // asks for what elements say of the op as well
   void launch(Recorder& recorder);
 
   void release(std::uint64_t storage) noexcept { read_.erase(storage); }
@@ -56,11 +58,14 @@ class DeviceStreams {
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
     std::vector<std::uint64_t> numbers;
+    std::vector<AskedElements> elements;
   };
   struct Stream {
     std::unique_ptr<kernels::ForeignStream> foreign;
     std::unique_ptr<kernels::DeviceReadings> readings;
     std::vector<TensorView> views;  // of the call at hand
+    std::vector<kernels::FindingsCall> findings;
+    std::optional<kernels::UpdatesCall> updates;
     Taken at_hand;
     bool is_capturing = false;      // during the call at hand
     std::size_t tensors_since_copy = 0;
@@ -72,6 +77,7 @@ class DeviceStreams {
     ValueView* value = nullptr;
     std::int64_t layout = 0;
     bool is_made = false;
+    std::size_t reading = kNoReading;
   };
   // Contents that the recorder was told to expect: of the newest version of a storage, by offset and layout.
   struct Read {
@@ -83,6 +89,7 @@ class DeviceStreams {
   void launch(Stream& stream, Recorder& recorder);
   void hand_over(Stream& stream, Recorder& recorder);
   void poll(Stream& stream, Recorder& recorder);
+  void ask(OpEvent& event, std::size_t stream);
   void tell(const Taken& taken, kernels::ReadingsState state, Recorder& recorder);
   void add_note(const std::string& text, std::uint64_t count, Recorder& recorder);
 
@@ -91,8 +98,10 @@ class DeviceStreams {
   std::map<std::pair<int, std::uint64_t>, std::string> refused_;
   std::unordered_map<std::uint64_t, Read> read_;  // by storage
   std::vector<Asked> asked_;                      // of the event at hand
+  std::vector<DeviceOperand> operands_;
   std::vector<std::optional<TensorStats>> results_;
-  std::uint64_t last_number_ = 0, told_ = 0, captured_ = 0;
+  kernels::Besides besides_;
+  std::uint64_t last_number_ = 0, captured_ = 0;
   std::map<std::string, std::uint64_t> noted_;
 };
 

@@ -78,6 +78,112 @@ TEST_F(CDeviceRows, ContentsOfADeviceAreToldAsThoseOfTheHostAre) {
   }
 }
 
+// Any op, once of the host and once of the device.
+struct Operand {
+  const void* data;
+  std::int32_t dtype;
+  std::vector<std::int64_t> sizes;
+  std::int64_t storage, version = 0;
+};
+
+class CDeviceElements : public CDeviceRows {
+ protected:
+  Words words_of(const Operand& operand, bool on_device) {
+    const std::int64_t layout = nanhunt_intern_layout(recorder_, operand.dtype, static_cast<std::int32_t>(operand.sizes.size()),
+                                                      operand.sizes.data(), nullptr);
+    const std::int64_t storage = operand.storage + (on_device ? 100 : 0);
+    return {on_device ? away(operand.data) : address(operand.data), identity(storage, operand.version), 0,
+            on_device ? NANHUNT_ON_STREAM(layout, stream_) : layout};
+  }
+  void record_twice(std::int64_t op, std::int64_t phase, const std::vector<Operand>& values,
+                    const std::vector<double>& scalars = {}) {
+    for (const bool on_device : {false, true}) {
+      Words row = {NANHUNT_ROW_OP, op, 0, 0, phase, 0, 0};
+      for (const Operand& value : values) append(row, words_of(value, on_device));
+      for (const double scalar : scalars) row.push_back(std::bit_cast<std::int64_t>(scalar));
+      ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+    }
+  }
+};
+
+TEST_F(CDeviceElements, ABadElementIsToldWithWhatMetInIt) {
+  // y = a / b, b broadcast over the rows of a.
+  const std::array<float, 6> a = {1, 2, 3, 4, 0, 6}, y = {1, kInf, 1, 4, std::nanf(""), 2};
+  const std::array<float, 3> b = {1, 0, 3};
+  record_twice(call("div", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
+               {{a.data(), NANHUNT_F32, {2, 3}, 1}, {b.data(), NANHUNT_F32, {3}, 2}, {y.data(), NANHUNT_F32, {2, 3}, 3}});
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.evidence, SizeIs(4)) << "an infinity and a NaN each";
+  for (const std::size_t i : {0u, 1u}) {
+    const auto &host = all.evidence[i], &there = all.evidence[2 + i];
+    EXPECT_EQ(there.flat_index, host.flat_index);
+    EXPECT_EQ(std::isnan(there.number), std::isnan(host.number));
+    ASSERT_EQ(there.operands.size(), host.operands.size());
+    ASSERT_THAT(host.operands, SizeIs(2));
+    for (const std::size_t k : {0u, 1u}) {
+      EXPECT_EQ(there.operands[k].slot, host.operands[k].slot);
+      EXPECT_EQ(there.operands[k].flat_index, host.operands[k].flat_index);
+      EXPECT_EQ(there.operands[k].number, host.operands[k].number);
+    }
+  }
+}
+
+TEST_F(CDeviceElements, ValuesLostToZeroAreCounted) {
+  const std::array<float, 4> a = {1e-30f, 0, 1e-30f, 2}, b = {1e-30f, 1, 1e-20f, 3}, y = {0, 0, 0, 6};
+  record_twice(call("mul", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
+               {{a.data(), NANHUNT_F32, {4}, 1}, {b.data(), NANHUNT_F32, {4}, 2}, {y.data(), NANHUNT_F32, {4}, 3}});
+  // Numbers of the host met in it, too.
+  const float half = 1e-30f;
+  const std::int64_t mul = call("mul", {"self", "other"}, {"out"});
+  Words row = {NANHUNT_ROW_OP, mul, 0, 0, NANHUNT_PHASE_FORWARD, 0, 0};
+  append(row, words_of({a.data(), NANHUNT_F32, {4}, 1}, true));
+  append(row, words_of({&half, NANHUNT_F32, {}, 7}, false));
+  append(row, words_of({y.data(), NANHUNT_F32, {4}, 8}, true));
+  ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.values, SizeIs(8));
+  EXPECT_EQ(all.values[2].flushed, 2);
+  EXPECT_EQ(all.values[5].flushed, 2);
+  EXPECT_EQ(all.values[7].flushed, 2);
+}
+
+TEST_F(CDeviceElements, UpdatesThatChangeNothingAreCounted) {
+  // p += -1 * g in bf16, where three of four changes are too small.
+  const std::array<std::uint16_t, 4> p = {0x3f80, 0x3f80, 0x3f80, 0x3f00}, g = {0x3a80, 0x3a80, 0x3a80, 0x3f00};
+  const std::array<std::int32_t, 2> roles = {NANHUNT_OVERWRITTEN, NANHUNT_READ};
+  const std::int64_t add = call("add_", {"self", "other"}, {"self"}, {"alpha"}, roles.data());
+  const Operand old{p.data(), NANHUNT_BF16, {4}, 1, 0}, change{g.data(), NANHUNT_BF16, {4}, 2}, made{p.data(), NANHUNT_BF16, {4}, 1, 1};
+  record_twice(add, NANHUNT_PHASE_OPTIMIZER, {old, change, made}, {-1.0});
+  // Two of one call: each is counted.
+  Words rows;
+  for (const std::int64_t storage : {11, 21}) {
+    append(rows, {NANHUNT_ROW_OP, add, 1, 0, NANHUNT_PHASE_OPTIMIZER, 0, 0});
+    append(rows, words_of({p.data(), NANHUNT_BF16, {4}, storage, 0}, true));
+    append(rows, words_of({g.data(), NANHUNT_BF16, {4}, storage + 1}, true));
+    append(rows, words_of({p.data(), NANHUNT_BF16, {4}, storage, 1}, true));
+    rows.push_back(std::bit_cast<std::int64_t>(-1.0));
+  }
+  ASSERT_EQ(record(rows), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.ops, SizeIs(4));
+  ASSERT_EQ(all.ops[0].scalar_count, 4u) << "alpha, and what was counted";
+  for (const std::size_t op : {1u, 2u, 3u}) {
+    ASSERT_EQ(all.ops[op].scalar_count, 4u) << op;
+    for (std::uint32_t k = 0; k < 4; ++k) {
+      const auto &host = all.scalars[all.ops[0].first_scalar + k], &there = all.scalars[all.ops[op].first_scalar + k];
+      EXPECT_EQ(there.name, host.name);
+      EXPECT_EQ(there.value, host.value) << op << " " << k;
+    }
+  }
+  EXPECT_EQ(all.scalars[all.ops[0].first_scalar + 2].value, 3);
+}
+
 TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
   nanhunt_emulated_set("copies_later", 1);
   for (std::uint32_t step = 0; step < 6; ++step) {
@@ -85,27 +191,27 @@ TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
     end_step(step);
   }
 
-  EXPECT_EQ(counts().asked, 12u);
-  EXPECT_EQ(counts().told, 10u) << "those of the last step are on their way";
+  EXPECT_EQ(counts().asked, 18u) << "two tensors and the elements of one, in each step";
+  EXPECT_EQ(counts().told, 15u) << "those of the last step are on their way";
   EXPECT_EQ(counts().waits, 0u);
   EXPECT_EQ(nanhunt_emulated_count("waits"), 0);
   EXPECT_EQ(nanhunt_recorder_anomalies(recorder_), 5u);
   ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
-  EXPECT_EQ(counts().told, 12u);
+  EXPECT_EQ(counts().told, 18u);
   EXPECT_EQ(counts().waits, 1u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(note_with(all, "waiting"), HasSubstr("1 what waiting costs: readings of a device"));
 }
 
-TEST_F(CDeviceRows, AnOpIsReadInOneLaunchAndWhatWasReadIsNotReadAgain) {
+TEST_F(CDeviceRows, AnOpIsReadInFourLaunchesAndWhatWasReadIsNotReadAgain) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().launches, 1u);
-  EXPECT_EQ(counts().asked, 2u);
+  EXPECT_EQ(counts().launches, 4u) << "one for both tensors, three for the elements of the output";
+  EXPECT_EQ(counts().asked, 3u);
 
   // When the output is the next op's input, which overwrites nothing.
   ASSERT_EQ(record(log_row_on(y_.data(), x_.data(), 2)), NANHUNT_OK) << nanhunt_last_error();
 
-  EXPECT_EQ(counts().asked, 3u) << "only its output is new";
+  EXPECT_EQ(counts().asked, 5u) << "only its output is new";
 }
 
 TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
@@ -115,8 +221,8 @@ TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
 
   expect_wrong(rows, "row 2 (from 0): there is no kind of row 99");
 
-  EXPECT_EQ(counts().launches, 1u);
-  EXPECT_EQ(counts().asked, 4u);
+  EXPECT_EQ(counts().launches, 1u + 2 * 3u) << "one for all tensors, three for each output";
+  EXPECT_EQ(counts().asked, 6u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.values, SizeIs(4));
   EXPECT_TRUE(std::ranges::all_of(all.values, [](const ValueRecord& value) { return value.has_stats; }));
@@ -162,10 +268,10 @@ TEST_F(CDeviceRows, ADeviceThatFailsEndsNothing) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 3, 2)), NANHUNT_OK) << nanhunt_last_error();
   end_step(2);
 
-  EXPECT_EQ(counts().lost, 4u);
+  EXPECT_EQ(counts().lost, 6u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.ops, SizeIs(2));
-  EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("4 "));
+  EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("6 "));
 }
 
 TEST_F(CDeviceRows, NothingIsReadWhileAGraphIsCaptured) {
@@ -213,7 +319,7 @@ TEST_F(CDeviceRows, AStreamThatIsNotThereIsRefusedBeforeAnythingIsRecorded) {
   EXPECT_EQ(counts().asked, 0u);
   // Nor is anything of it left for the next row.
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().asked, 2u);
+  EXPECT_EQ(counts().asked, 3u);
 }
 
 TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
@@ -222,7 +328,7 @@ TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
   row.back() = NANHUNT_ON_STREAM(layout_, other);
   ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
 
-  EXPECT_EQ(counts().launches, 2u);
+  EXPECT_EQ(counts().launches, 1u + 4u);
   const RecordBatch all = close_and_read();
   ASSERT_THAT(all.values, SizeIs(2));
   EXPECT_EQ(all.values[0].stats.zero, 1);

@@ -34,7 +34,7 @@ World& world() {
 }
 
 // Shows the inner port, which knows the emulated device's memory alone, copies of what it is to read.
-class ShownReadings final : public ReadingsPort {
+class ShownReadings : public ReadingsPort {
  public:
   explicit ShownReadings(std::unique_ptr<ReadingsPort> inner) : inner_(std::move(inner)) {}
 
@@ -69,7 +69,7 @@ class ShownReadings final : public ReadingsPort {
   Status wait(std::size_t which) override { return inner_->wait(which); }
   const DeviceStatsRecord* records() const override { return inner_->records(); }
 
- private:
+ protected:
   class Copies {
    public:
     ~Copies() {
@@ -92,12 +92,51 @@ class ShownReadings final : public ReadingsPort {
   std::unique_ptr<ReadingsPort> inner_;
 };
 
+// What is asked of elements, too.
+class ShownElements final : public ShownReadings {
+ public:
+  using ShownReadings::launch;
+  using ShownReadings::ShownReadings;
+
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
+    const Copies copies;
+    FindingsCall here = call;
+    show(copies, call.walk, here.out);
+    for (int k = 0; k < call.inputs; ++k) show(copies, call.walk, here.in[k]);
+    return inner_->launch(here, of, slot);
+  }
+  Status launch(const UpdatesCall& call, std::size_t slot) override {
+    const Copies copies;
+    UpdatesCall here = call;
+    for (DeviceArray* array : {&here.self, &here.a, &here.b}) {
+      if (array->data == nullptr) continue;
+      const std::size_t bytes = static_cast<std::size_t>(call.count) * dtype_size(array->dtype);
+      array->data = const_cast<void*>(copies.of(array->data, bytes));
+    }
+    return inner_->launch(here, slot);
+  }
+
+ private:
+  static void show(const Copies& copies, const Walk& walk, DeviceArray& array) {
+    if (array.data == nullptr || walk.count == 0) return;
+    std::int64_t low = 0, high = 0;  // elements from the first one walked
+    for (int d = 0; d < walk.dims; ++d) {
+      const std::int64_t last = (walk.sizes[d] - 1) * array.strides[d];
+      (last < 0 ? low : high) += last;
+    }
+    const auto size = static_cast<std::int64_t>(dtype_size(array.dtype));
+    const char* begin = static_cast<const char*>(array.data) + low * size;
+    const void* copy = copies.of(begin, static_cast<std::size_t>((high - low + 1) * size));
+    array.data = const_cast<char*>(static_cast<const char*>(copy) - low * size);
+  }
+};
+
 class EmulatedStream final : public ForeignStream {
  public:
   bool is_capturing() override { return world().capturing; }
   std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) override {
     std::unique_ptr<ReadingsPort> inner = world().device.open_readings(options, why);
-    return inner == nullptr ? nullptr : std::make_unique<ShownReadings>(std::move(inner));
+    return inner == nullptr ? nullptr : std::make_unique<ShownElements>(std::move(inner));
   }
 };
 
