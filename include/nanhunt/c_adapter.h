@@ -50,20 +50,23 @@ NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
 
-/* Contents that only a device can read. Values of op and mark rows, of collectives and of nanhunt_record_changed() may lie in
- * memory of the device: they are read there, by a kernel behind what is on the stream when the call is made, without a wait.
- * So the caller names the stream on which an op of its own could read them now, and keeps their memory until then. What is
- * learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later calls; only
- * nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in their order. Other
- * functions, and check rows, do not read there. Contents that were read already, under the same identity, are not read again.
- * Of an op's outputs that are floating-point numbers, but not of fp8, elements are looked at as well: where the first bad one is and
- * what met in it, values lost to zero, updates that change nothing. Histograms are not taken, which is noted. What does not come is unknown, counted and noted, and nobody is blamed for it. */
+/* Contents that only a device can read. Values of op and mark rows, of collectives and of nanhunt_record_changed() may
+ * lie in memory of the device: they are read there, by a kernel behind what is on the stream when the call is made,
+ * without a wait. So the caller names the stream on which an op of its own could read them now, and keeps their memory
+ * until then. What is learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later
+ * calls; only nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in
+ * their order. Other functions, and check rows, do not read there. Contents that were read already, under the same
+ * identity, are not read again. Of an op's outputs that are floating-point numbers, but not of fp8, elements are
+ * looked at as well: where the first bad one is and what met in it, values lost to zero, updates that change nothing.
+ * Histograms are not taken, which is noted. What does not come is unknown, counted and noted, and nobody is blamed for
+ * it. */
 #define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
-/* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1, the
- * same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory, code for
- * another architecture, over 16 streams, a graph being captured on it now); nanhunt_last_error() says why in one line, and the caller
- * copies to the host as before. For memory and kernels it may wait for the device, once for each stream. While a graph is captured on a stream nothing is read on it,
- * which is noted. The calling thread's current device and last error of CUDA stay as they are. */
+/* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1,
+ * the same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory,
+ * code for another architecture, over 16 streams, a graph being captured on it now); nanhunt_last_error() says why in
+ * one line, and the caller copies to the host as before. For memory and kernels it may wait for the device, once for
+ * each stream. While a graph is captured on a stream nothing is read on it, which is noted. The calling thread's
+ * current device and last error of CUDA stay as they are. */
 NANHUNT_API int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64_t stream);
 typedef struct nanhunt_device_counts { /* of all streams together */
   uint32_t struct_size;

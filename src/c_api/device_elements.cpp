@@ -40,7 +40,8 @@ bool strides_over(std::span<const std::int64_t> sizes, const TensorView& tensor,
   return true;
 }
 
-// Dimensions that all arrays have without a step between them become one. False: too many are left. strides[0] is the output's.
+// Dimensions that all arrays have without a step between them become one. False: too many are left. strides[0] is the
+// output's.
 bool fill_walk(FindingsCall& call, std::span<const std::int64_t> sizes, std::span<const Strides> strides) {
   const auto array = [&](std::size_t k) -> DeviceArray& { return k == 0 ? call.out : call.in[k - 1]; };
   kernels::Walk& walk = call.walk;
@@ -81,8 +82,10 @@ std::int64_t place_in(std::span<const std::int64_t> operand, std::span<const std
   return place;
 }
 
-// The first output's rule, where all that it asks of is among the call's inputs. places: 1 + an input's place there; 0: none.
-void ask_flushed(const OpEvent& event, record::FlushRule rule, std::span<const std::size_t> places, FindingsCall& call) {
+// The first output's rule, where all that it asks of is among the call's inputs. places: 1 + an input's place there; 0:
+// none.
+void ask_flushed(const OpEvent& event, record::FlushRule rule, std::span<const std::size_t> places,
+                 FindingsCall& call) {
   std::vector<record::FlushInput> inputs;
   for (std::size_t k = 0; k < event.inputs.size(); ++k) {
     std::size_t first = 0;  // the same contents have the same id
@@ -167,7 +170,8 @@ std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, std::span<
   call.count = update->self->numel();
   const auto fill = [&](DeviceArray& array, const TensorView* wanted) {
     if (wanted == nullptr) return true;
-    const auto its = std::ranges::find_if(operands, [&](const DeviceOperand& one) { return &one.value->tensor == wanted; });
+    const auto its =
+        std::ranges::find_if(operands, [&](const DeviceOperand& one) { return &one.value->tensor == wanted; });
     if (its == operands.end()) return false;
     array.dtype = wanted->dtype;
     array.data = const_cast<void*>(its->address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single elements say of an op whose tensors lie where only a device can read them: what is asked there, and what comes
-// back in the recorder's words. The same questions as hooks/engine/device_reader asks of the engine's tensors.
+// What single elements say of an op whose tensors lie where only a device can read them: what is asked there, and what
+// comes back in the recorder's words. The same questions as hooks/engine/device_reader asks of the engine's tensors.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +42,8 @@ struct AskedElements {
 };
 
 // Adds a call for each output of the op that `operands` has with a reading. False: there is nothing to ask.
-bool ask_elements(const OpEvent& event, std::span<const DeviceOperand> operands, std::vector<kernels::FindingsCall>& calls,
-                  AskedElements& asked);
+bool ask_elements(const OpEvent& event, std::span<const DeviceOperand> operands,
+                  std::vector<kernels::FindingsCall>& calls, AskedElements& asked);
 // Updates that change nothing, where the op is one whose are counted and all that it takes is there.
 std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, std::span<const DeviceOperand> operands);
 void tell_elements(const AskedElements& asked, const kernels::Besides& found, Recorder& recorder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contents that lie where only a device can read them: asked for on the caller's streams, told to the recorder when they
-// have come. Contract: nanhunt_device_stream() in c_adapter.h.
+// Contents that lie where only a device can read them: asked for on the caller's streams, told to the recorder when
+// they have come. Contract: nanhunt_device_stream() in c_adapter.h.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +37,12 @@ class DeviceStreams {
   // The stream's number, from 1. Not OK: why nothing can be read there, in one line.
   Result<std::int64_t> open(int device, std::uint64_t stream);
 
-  // One call: begin_call(), its events, launch(): what they name is read together. One event: begin(), value() for each of its
-  // values, take(), the event to the recorder.
+  // One call: begin_call(), its events, launch(): what they name is read together. One event: begin(), value() for each
+  // of its values, take(), the event to the recorder.
   void begin_call() noexcept;
   void begin() noexcept { asked_.clear(); }
-  // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream. `value`
-  // stays where it is until take(). `is_made`: by this op.
+  // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream.
+  // `value` stays where it is until take(). `is_made`: by this op.
   void value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made);
   void take(Recorder& recorder);
   void take(OpEvent& event, Recorder& recorder);  // asks for what elements say of the op as well

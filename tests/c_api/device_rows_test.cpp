@@ -89,8 +89,8 @@ struct Operand {
 class CDeviceElements : public CDeviceRows {
  protected:
   Words words_of(const Operand& operand, bool on_device) {
-    const std::int64_t layout = nanhunt_intern_layout(recorder_, operand.dtype, static_cast<std::int32_t>(operand.sizes.size()),
-                                                      operand.sizes.data(), nullptr);
+    const std::int64_t layout = nanhunt_intern_layout(
+        recorder_, operand.dtype, static_cast<std::int32_t>(operand.sizes.size()), operand.sizes.data(), nullptr);
     const std::int64_t storage = operand.storage + (on_device ? 100 : 0);
     return {on_device ? away(operand.data) : address(operand.data), identity(storage, operand.version), 0,
             on_device ? NANHUNT_ON_STREAM(layout, stream_) : layout};
@@ -110,8 +110,9 @@ TEST_F(CDeviceElements, ABadElementIsToldWithWhatMetInIt) {
   // y = a / b, b broadcast over the rows of a.
   const std::array<float, 6> a = {1, 2, 3, 4, 0, 6}, y = {1, kInf, 1, 4, std::nanf(""), 2};
   const std::array<float, 3> b = {1, 0, 3};
-  record_twice(call("div", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
-               {{a.data(), NANHUNT_F32, {2, 3}, 1}, {b.data(), NANHUNT_F32, {3}, 2}, {y.data(), NANHUNT_F32, {2, 3}, 3}});
+  record_twice(
+      call("div", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
+      {{a.data(), NANHUNT_F32, {2, 3}, 1}, {b.data(), NANHUNT_F32, {3}, 2}, {y.data(), NANHUNT_F32, {2, 3}, 3}});
 
   const RecordBatch all = close_and_read();
 
@@ -156,7 +157,8 @@ TEST_F(CDeviceElements, UpdatesThatChangeNothingAreCounted) {
   const std::array<std::uint16_t, 4> p = {0x3f80, 0x3f80, 0x3f80, 0x3f00}, g = {0x3a80, 0x3a80, 0x3a80, 0x3f00};
   const std::array<std::int32_t, 2> roles = {NANHUNT_OVERWRITTEN, NANHUNT_READ};
   const std::int64_t add = call("add_", {"self", "other"}, {"self"}, {"alpha"}, roles.data());
-  const Operand old{p.data(), NANHUNT_BF16, {4}, 1, 0}, change{g.data(), NANHUNT_BF16, {4}, 2}, made{p.data(), NANHUNT_BF16, {4}, 1, 1};
+  const Operand old{p.data(), NANHUNT_BF16, {4}, 1, 0}, change{g.data(), NANHUNT_BF16, {4}, 2},
+      made{p.data(), NANHUNT_BF16, {4}, 1, 1};
   record_twice(add, NANHUNT_PHASE_OPTIMIZER, {old, change, made}, {-1.0});
   // Two of one call: each is counted.
   Words rows;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of kernels/cuda/foreign_stream.cu or kernels/no_cuda/foreign_stream.cpp: the linker takes the first one.
+// Takes the place of kernels/cuda/foreign_stream.cu or kernels/no_cuda/foreign_stream.cpp: the linker takes the first
+// one.
 #include "tests/support/emulated_streams.h"
 
 #include <algorithm>
@@ -42,7 +43,8 @@ class ShownReadings : public ReadingsPort {
     const Copies copies;
     std::vector<DeviceTensor> here(tensors.begin(), tensors.end());
     for (DeviceTensor& tensor : here) {
-      if (tensor.count > 0) tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
+      if (tensor.count > 0)
+        tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
     }
     return inner_->launch(here, level, first);
   }
@@ -54,7 +56,8 @@ class ShownReadings : public ReadingsPort {
       const std::int64_t last = static_cast<std::int64_t>(view.dim[d].size - 1) * view.dim[d].stride_bytes;
       (last < 0 ? low : high) += last;
     }
-    if (view.gapless) high = static_cast<std::int64_t>(view.count - 1) * static_cast<std::int64_t>(dtype_size(view.dtype));
+    if (view.gapless)
+      high = static_cast<std::int64_t>(view.count - 1) * static_cast<std::int64_t>(dtype_size(view.dtype));
     high += static_cast<std::int64_t>(dtype_size(view.dtype));
     const auto begin = static_cast<std::uint64_t>(static_cast<std::int64_t>(view.data) + low);
     const void* copy = copies.of(reinterpret_cast<const void*>(begin), static_cast<std::size_t>(high - low));

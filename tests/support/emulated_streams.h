@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of a framework on a device that is not there, for the tests' build of libnanhunt (nanhunt_emulated): what reads on them
-// is the code of kernels/cuda run by the CPU. The library has these functions beside the C interface, so that Python can call
-// them as well.
+// Streams of a framework on a device that is not there, for the tests' build of libnanhunt (nanhunt_emulated): what
+// reads on them is the code of kernels/cuda run by the CPU. The library has these functions beside the C interface, so
+// that Python can call them as well.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ extern "C" {
 
 // All as it was when the library was loaded: one device, results that come with any wait for it, counts at 0.
 NANHUNT_EMULATED void nanhunt_emulated_reset(void);
-// "devices"; "capturing", on every stream; of results (ReadingsDelivery): "after_waits", "copies_later", "never", "fails".
-// False: there is no such name.
+// "devices"; "capturing", on every stream; of results (ReadingsDelivery): "after_waits", "copies_later", "never",
+// "fails". False: there is no such name.
 NANHUNT_EMULATED bool nanhunt_emulated_set(const char* what, std::int64_t value);
 // "waits", "launches". -1: there is no such name.
 NANHUNT_EMULATED std::int64_t nanhunt_emulated_count(const char* what);

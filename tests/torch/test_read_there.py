@@ -39,7 +39,7 @@ def copied(notes):
 
 
 def told(run):
-    """Verdict and findings word for word, without histograms and what is computed from them. Sums add in another order."""
+    """Verdict and findings word for word, without histograms and what comes of them. Sums add in another order."""
 
     def plain(thing):
         if isinstance(thing, dict):
