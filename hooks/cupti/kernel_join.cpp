@@ -160,7 +160,8 @@ std::vector<JoinedKernels> KernelJoin::collect(std::uint32_t now, bool all) {
   out.reserve(rows.size());
   for (const auto& [key, sums] : rows) {
     const auto& [step, seq, own, name] = key;
-    out.push_back({seq, step, own, name == 0 ? std::string() : *texts_[name - 1u], sums.count, sums.timed, sums.duration_ns});
+    const std::string text = name == 0 ? std::string() : *texts_[name - 1u];
+    out.push_back({seq, step, own, text, sums.count, sums.timed, sums.duration_ns});
   }
   // By name, not by its number: that depends on the order in which records came.
   std::sort(out.begin(), out.end(), [](const JoinedKernels& a, const JoinedKernels& b) {

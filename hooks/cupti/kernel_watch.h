@@ -53,8 +53,8 @@ struct KernelStats {
   std::uint32_t version = 0;            // as cuptiGetVersion says
 };
 
-// At most one in a process. Attaching and detaching is done on one thread; what KernelSource offers may be called on any,
-// but drain and finish on one.
+// At most one in a process. Attaching and detaching is done on one thread; what KernelSource offers may be called on
+// any, but drain and finish on one.
 class KernelWatch : public record::KernelSource {
  public:
   // A failed Status says in one line why kernels are not watched.

@@ -151,22 +151,24 @@ NANHUNT_API nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint3
 
 /* Which kernels a GPU ran for an op, through NVIDIA's CUPTI: hooks/cupti/README.md. Nothing here launches, waits for a
  * device or fails a run. CUPTI is loaded by attach and by nothing else; with one recorder of a process at a time.
- * Between attach and detach push, pop, push_own, pop_own and place may be called from any thread, also while another
- * call on the recorder runs; otherwise they do nothing. */
+ * push, pop, push_own, pop_own and place may be called from any thread, also while another call on the recorder runs, be
+ * it attach or detach, but not once it is being closed. Where nothing is attached, and in a forked child, they do
+ * nothing. */
 typedef struct nanhunt_kernel_options {
   uint32_t struct_size;
   int32_t flush_ms;    /* how often CUPTI is asked for what is complete, by a thread of the library; 0: 250 */
   const char* library; /* of CUPTI: a path or soname; NULL: one the process holds, else the toolkit's */
   const char* driver;  /* NULL: libcuda.so.1 */
 } nanhunt_kernel_options;
-/* options NULL: all as they are. Before the CUDA context is made, where that can be had: later is noted. NANHUNT_NOT_FOUND
- * or NANHUNT_UNSUPPORTED: kernels are not watched; nanhunt_last_error() says why in one line (who holds CUPTI already), a
- * note under coverage too, and the run goes on without. */
+/* options NULL: all as they are. Before the CUDA context is made, where that can be had: later is noted.
+ * NANHUNT_NOT_FOUND or NANHUNT_UNSUPPORTED: kernels are not watched; nanhunt_last_error() says why in one line (who holds
+ * CUPTI already), a note under coverage too, and the run goes on without. */
 NANHUNT_API nanhunt_status nanhunt_kernels_attach(nanhunt_recorder* recorder, const nanhunt_kernel_options* options);
 /* What this thread launches from here to pop belongs to one op; ops nest, the innermost counts. 0: not watched. */
 NANHUNT_API uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder);
-/* `seq`: of the op's row, or of the first of its rows, which are recorded by now and the newest; all ones: it has none. Of
- * several rows the kernels go to the first whose result is not finite, else to the first. */
+/* `seq`: of the op's row, or of the first of its rows, which are recorded by now and the newest; all ones: it has none.
+ * Of several rows of one nanhunt_record_rows() the kernels go to the first whose result is known not to be finite, else
+ * to the first. */
 NANHUNT_API void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step);
 /* Around what nanhunt itself launches. */
 NANHUNT_API void nanhunt_kernels_push_own(nanhunt_recorder* recorder);
@@ -175,8 +177,8 @@ NANHUNT_API void nanhunt_kernels_pop_own(nanhunt_recorder* recorder);
 NANHUNT_API void nanhunt_kernels_place(nanhunt_recorder* recorder, uint32_t step, int32_t phase);
 /* Once a step: records what has become known. Most often that is nothing. */
 NANHUNT_API nanhunt_status nanhunt_kernels_drain(nanhunt_recorder* recorder);
-/* Records all that there still is (the caller has waited for the device if it wants all of it, this does not), notes what
- * was lost, and leaves nothing of CUPTI behind. Closing the recorder does the same. It may be attached again. */
+/* Records all that there still is (the caller has waited for the device if it wants all of it, this does not), notes
+ * what was lost, and leaves nothing of CUPTI behind. Closing the recorder does the same. It may be attached again. */
 NANHUNT_API nanhunt_status nanhunt_kernels_detach(nanhunt_recorder* recorder);
 typedef struct nanhunt_kernel_counts { /* of the last attach */
   uint32_t struct_size;

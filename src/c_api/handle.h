@@ -9,13 +9,13 @@
 #include <mutex>
 #include <string>
 
-#include "hooks/cupti/kernel_watch.h"
 #include "nanhunt/c_api.h"
 #include "nanhunt/trace.h"
 #include "src/c_api/calls.h"
 #include "src/c_api/convert.h"
 #include "src/c_api/device_streams.h"
 #include "src/c_api/error.h"
+#include "src/c_api/kernel_slot.h"
 #include "src/c_api/layouts.h"
 #include "src/record/recorder.h"
 
@@ -28,9 +28,9 @@ struct nanhunt_recorder {
   // Whoever flushes or counts may do so in another thread than the run's, while the recorder alone would let them.
   mutable std::mutex device_mutex;
   nanhunt::c_api::DeviceStreams devices;
-  // Stays after detaching: threads that come too late find it, doing nothing.
-  std::unique_ptr<nanhunt::hooks::KernelWatch> kernels;
-  std::atomic<std::uint64_t> first_bad{nanhunt::kNoSeq};  // of the newest rows with a bad result among them, the first one
+  nanhunt::c_api::KernelSlot kernels;
+  // Of the newest rows with a bad result among them, the first one.
+  std::atomic<std::uint64_t> first_bad{nanhunt::kNoSeq};
   std::map<std::string, std::uint64_t> kernel_notes;  // of all times that it was attached, by text
 };
 

@@ -31,10 +31,14 @@ hooks::KernelOptions kernel_options(const nanhunt_recorder& of, const nanhunt_ke
   return options;
 }
 
+bool is_attached(const nanhunt_recorder& to) {
+  return to.kernels.last() != nullptr && to.kernels.last()->is_attached();
+}
+
 nanhunt_status attach(nanhunt_recorder* handle, const nanhunt_kernel_options* given) {
   hooks::KernelOptions options;
   const nanhunt_status right = recording(handle, [&](nanhunt_recorder& to) {
-    if (to.kernels != nullptr && to.kernels->is_attached()) {
+    if (is_attached(to)) {
       throw Misuse("nanhunt_kernels_attach: this recorder watches kernels already");
     }
     options = kernel_options(to, given);
@@ -45,19 +49,31 @@ nanhunt_status attach(nanhunt_recorder* handle, const nanhunt_kernel_options* gi
     add_note(*handle, hooks::not_watched_note(watch.status().message()), 1);
     return result_of(watch.status());
   }
-  handle->kernels = std::move(*watch);
+  handle->kernels.put(std::move(*watch));
   return NANHUNT_OK;
 }
 
-bool watches(const nanhunt_recorder* handle) { return handle != nullptr && handle->kernels != nullptr; }
+// Calls that give nothing back.
+template <typename F>
+void watching(nanhunt_recorder* handle, F&& body) noexcept {
+  if (handle == nullptr) return;
+  handle->kernels.call(
+      [&](hooks::KernelWatch& watch) {
+        body(watch);
+        return true;
+      },
+      false);
+}
 
 }  // namespace
 
 void end_kernels(nanhunt_recorder& of) {
-  if (of.kernels == nullptr || !of.kernels->is_attached()) return;
-  of.kernels->finish(*of.recorder);
-  of.kernels->detach();
-  for (const hooks::KernelNote& note : hooks::kernel_notes(of.kernels->stats())) of.kernel_notes[note.text] += note.count;
+  if (!is_attached(of)) return;
+  hooks::KernelWatch& watch = *of.kernels.last();
+  watch.finish(*of.recorder);
+  watch.detach();
+  of.kernels.take_away();
+  for (const hooks::KernelNote& note : hooks::kernel_notes(watch.stats())) of.kernel_notes[note.text] += note.count;
 }
 
 }  // namespace nanhunt::c_api
@@ -72,32 +88,34 @@ nanhunt_status nanhunt_kernels_attach(nanhunt_recorder* recorder, const nanhunt_
 }
 
 uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder) {
-  return watches(recorder) ? recorder->kernels->push_op() : 0;
+  if (recorder == nullptr) return 0;
+  return recorder->kernels.call([](hooks::KernelWatch& watch) { return watch.push_op(); }, std::uint64_t{0});
 }
 
 void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step) {
-  if (!watches(recorder)) return;
-  // One launch may be for many rows: the kernel of the bad one is what a report has to name.
-  const std::uint64_t bad = recorder->first_bad.load(std::memory_order_relaxed);
-  recorder->kernels->pop_op(ticket, seq != kNoSeq && bad != kNoSeq && bad > seq ? bad : seq, step);
+  watching(recorder, [&](hooks::KernelWatch& watch) {
+    // One launch may be for many rows: the kernel of the bad one is what a report has to name.
+    const std::uint64_t bad = recorder->first_bad.load(std::memory_order_relaxed);
+    watch.pop_op(ticket, seq != kNoSeq && bad != kNoSeq && bad > seq ? bad : seq, step);
+  });
 }
 
 void nanhunt_kernels_push_own(nanhunt_recorder* recorder) {
-  if (watches(recorder)) recorder->kernels->push_own();
+  watching(recorder, [](hooks::KernelWatch& watch) { watch.push_own(); });
 }
 
 void nanhunt_kernels_pop_own(nanhunt_recorder* recorder) {
-  if (watches(recorder)) recorder->kernels->pop_own();
+  watching(recorder, [](hooks::KernelWatch& watch) { watch.pop_own(); });
 }
 
 void nanhunt_kernels_place(nanhunt_recorder* recorder, uint32_t step, int32_t phase) {
-  if (!watches(recorder) || phase < 0 || phase > static_cast<int32_t>(Phase::kUpdate)) return;
-  recorder->kernels->set_place(step, static_cast<Phase>(phase));
+  if (phase < 0 || phase > static_cast<int32_t>(Phase::kUpdate)) return;
+  watching(recorder, [&](hooks::KernelWatch& watch) { watch.set_place(step, static_cast<Phase>(phase)); });
 }
 
 nanhunt_status nanhunt_kernels_drain(nanhunt_recorder* recorder) {
   return recording(recorder, [](nanhunt_recorder& to) {
-    if (to.kernels != nullptr && to.kernels->is_attached()) to.kernels->drain(*to.recorder);
+    if (is_attached(to)) to.kernels.last()->drain(*to.recorder);
   });
 }
 
@@ -112,13 +130,14 @@ nanhunt_status nanhunt_kernel_counters(const nanhunt_recorder* recorder, nanhunt
     }
     nanhunt_kernel_counts all{};
     all.struct_size = counts->struct_size;
-    if (recorder->kernels != nullptr) {
-      const hooks::KernelStats stats = recorder->kernels->stats();
+    if (recorder->kernels.last() != nullptr) {
+      const hooks::KernelStats stats = recorder->kernels.last()->stats();
       all.version = stats.version;
       all.kernels = stats.join.kernels;
       all.own = stats.join.own;
       all.without_op = stats.join.without_op;
-      all.lost = stats.dropped + stats.buffers_refused + stats.buffers_given_up + stats.incomplete + stats.join.given_up;
+      all.lost =
+          stats.dropped + stats.buffers_refused + stats.buffers_given_up + stats.incomplete + stats.join.given_up;
       all.tags_failed = stats.tags_failed;
       all.late = stats.late ? 1 : 0;
       all.finalized = stats.finalized ? 1 : 0;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of ops through the C interface, against the libcupti of hooks/cupti/fake. What only a GPU can show is not here.
+// Kernels of ops through the C interface, against the libcupti of hooks/cupti/fake. What only a GPU shows is not here.
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <memory>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -15,6 +18,32 @@ namespace {
 
 using nanhunt::fake::FakeCupti;
 constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+// What a process does at its very end, after all that was begun in it.
+std::atomic<int> flushes{0};
+bool ends_attached = false;
+struct AtTheEnd {
+  ~AtTheEnd() {
+    if (!ends_attached) return;
+    const int before = flushes.load();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (flushes.load() != before) _exit(7);
+  }
+} at_the_end;
+
+// 0: it ended so by itself, within two seconds.
+template <typename F>
+int status_of_child(F&& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(2);
+    body();
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
 
 class CKernels : public CAdapter {
  protected:
@@ -221,6 +250,66 @@ TEST_F(CKernels, what_is_wrong_is_refused) {
   nanhunt_kernels_place(recorder_, 1, 99);
   EXPECT_EQ(attach(), NANHUNT_USAGE);
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("already"));
+}
+
+TEST_F(CKernels, threads_may_be_inside_while_it_is_attached_again) {
+  std::atomic<bool> done{false};
+  std::vector<std::thread> run;
+  for (int i = 0; i < 3; ++i) {
+    run.emplace_back([&] {
+      while (!done.load()) {
+        const std::uint64_t ticket = nanhunt_kernels_push(recorder_);
+        nanhunt_kernels_push_own(recorder_);
+        nanhunt_kernels_pop_own(recorder_);
+        nanhunt_kernels_place(recorder_, 1, NANHUNT_PHASE_FORWARD);
+        nanhunt_kernels_pop(recorder_, ticket, kNone, 1);
+      }
+    });
+  }
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(attach(), NANHUNT_OK) << nanhunt_last_error();
+    ASSERT_EQ(nanhunt_kernels_detach(recorder_), NANHUNT_OK);
+  }
+  done = true;
+  for (std::thread& thread : run) thread.join();
+  EXPECT_EQ(counts().finalized, 1);
+  EXPECT_EQ(nanhunt_kernels_push(recorder_), 0u);
+}
+
+TEST_F(CKernels, a_forked_child_asks_nothing_of_cupti_and_waits_for_nobody) {
+  ASSERT_EQ(attach(), NANHUNT_OK);
+  cupti_->hold_kernels = true;
+  const std::uint64_t ticket = nanhunt_kernels_push(recorder_);
+  const auto calls = cupti_->calls.size();
+  EXPECT_EQ(status_of_child([&] {
+              if (nanhunt_kernels_push(recorder_) != 0) _exit(1);
+              nanhunt_kernels_pop(recorder_, ticket, kNone, 0);
+              if (nanhunt_kernels_drain(recorder_) != NANHUNT_OK) _exit(2);
+              if (counts().version != 0) _exit(3);
+              nanhunt_recorder_close(recorder_);  // in time, though the thread that would answer is not here
+              nanhunt_recorder* own = nullptr;
+              const nanhunt_recorder_options how = CAdapter::options();
+              const nanhunt_kernel_options o = options();
+              if (nanhunt_recorder_open(&how, &own) != NANHUNT_OK) _exit(4);
+              if (nanhunt_kernels_attach(own, &o) != NANHUNT_UNSUPPORTED) _exit(5);
+              if (std::string(nanhunt_last_error()).find("forked") == std::string::npos) _exit(6);
+              if (cupti_->calls.size() != calls) _exit(7);
+            }),
+            0);
+  nanhunt_kernels_pop(recorder_, ticket, kNone, 0);
+  EXPECT_EQ(nanhunt_kernels_detach(recorder_), NANHUNT_OK);
+  EXPECT_EQ(counts().finalized, 1);
+}
+
+TEST_F(CKernels, a_process_that_ends_while_attached_is_out_of_cupti_before_that_ends) {
+  EXPECT_EQ(status_of_child([&] {
+              ends_attached = true;
+              cupti_->on_flush = [] { ++flushes; };
+              if (attach() != NANHUNT_OK) _exit(1);
+              while (flushes.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              std::exit(0);
+            }),
+            0);
 }
 
 TEST_F(CKernels, one_recorder_of_a_process_watches_at_a_time) {

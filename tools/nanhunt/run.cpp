@@ -104,9 +104,9 @@ class RunVerb final : public Verb {
         ->type_name("K")
         ->check(CLI::Range(1u, 1'000'000u));
     app.add_option("--door", door_,
-                   "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a step), "
-                   "auto (by the loss scaler's own read; else late where a copy of the parameters fits, else sync; "
-                   "default)")
+                   "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a "
+                   "step), auto (by the loss scaler's own read; else late where a copy of the parameters fits, else "
+                   "sync; default)")
         ->check(CLI::IsMember({"auto", "sync", "late"}));
     app.add_flag("--kernels", kernels_,
                  "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, else "

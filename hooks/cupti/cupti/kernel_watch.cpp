@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/cupti/kernel_watch.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -30,6 +32,19 @@ constexpr auto kPlaceKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
 
 std::atomic<bool> watching{false};
 std::atomic<std::uint32_t> sessions{0};
+
+// What of this process CUPTI calls back into, or is called by; nullptr where nothing is attached.
+class KernelWatchImpl;
+std::atomic<KernelWatchImpl*> live{nullptr};
+std::mutex leaving;  // at the end of the process or before: not both at once
+std::atomic<bool> forked_while_live{false};
+void when_forked() noexcept;
+void at_exit() noexcept;
+// After CUPTI was loaded, so that its own end comes later.
+void learn_of_ends() {
+  [[maybe_unused]] static const bool registered =
+      pthread_atfork(nullptr, nullptr, &when_forked) == 0 && std::atexit(&at_exit) == 0;
+}
 
 // The place that this thread has pushed, and in which session.
 struct ThreadPlace {
@@ -57,10 +72,12 @@ class KernelWatchImpl final : public KernelWatch {
       return status;
     }
     per_call_ = session_.per_call();
+    learn_of_ends();
     session_number_ = ++sessions;
     next_ticket_.store((std::uint64_t{session_number_} << kTicketBits) + 1);
     attached_ = true;
     active_.store(true);
+    live.store(this);
     try {
       flusher_->thread = std::thread([this] { run(); });
     } catch (const std::exception& e) {
@@ -112,6 +129,7 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
   void drain(Recorder& recorder) noexcept override {
+    if (is_forked()) return;
     try {
       const std::uint64_t flushes = flushes_.load();
       if (flushes == collected_) return;
@@ -124,6 +142,7 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
   void finish(Recorder& recorder) noexcept override {
+    if (is_forked()) return;
     try {
       if (active_.load()) flush_and_wait();
       tell(recorder, std::unique_lock(join_mutex_), true);
@@ -139,17 +158,15 @@ class KernelWatchImpl final : public KernelWatch {
     if (!attached_) return;
     attached_ = false;
     active_.store(false);
-    if (pid_ != getpid()) {  // a forked child: the thread, and all that CUPTI is, stayed behind
+    if (is_forked()) {  // the thread, and all that CUPTI is, stayed behind
       static_cast<void>(flusher_.release());
       session_.abandon();
       return;
     }
     try {
-      {
-        std::lock_guard lock(flusher_->mutex);
-        flusher_->stopping = true;
-      }
-      flusher_->wake.notify_all();
+      const std::lock_guard one_end(leaving);
+      live.store(nullptr);
+      stop_flusher();
       if (flusher_->thread.joinable()) flusher_->thread.join();
       finalized_ = session_.end(all_have_left() ? options_.driver : std::string());
       const ActivityBuffers::Counts counts = ActivityBuffers::instance().counts();
@@ -161,9 +178,27 @@ class KernelWatchImpl final : public KernelWatch {
     watching.store(false);
   }
 
-  bool is_attached() const noexcept override { return attached_.load(); }
+  bool is_attached() const noexcept override { return attached_.load() && !is_forked(); }
+
+  // In a forked child, before anything else runs there.
+  void close_in_child() noexcept { active_.store(false); }
+
+  // The process ends while this is attached: what CUPTI and the driver are goes next, so nobody may be in them.
+  void leave_at_exit() noexcept {
+    active_.store(false);
+    try {
+      stop_flusher();
+      std::unique_lock lock(flusher_->mutex);
+      flusher_->flushed.wait_for(lock, kLastFlush, [&] { return flusher_->ended; });
+      lock.unlock();
+      static_cast<void>(all_have_left());
+    } catch (...) {  // a lock failed: nothing can be done about it
+    }
+    session_.abandon();
+  }
 
   KernelStats stats() const override {
+    if (is_forked()) return {};  // whoever held the lock is not here
     std::lock_guard lock(join_mutex_);
     const ActivityBuffers::Counts counts = attached_ ? ActivityBuffers::instance().counts() : last_counts_;
     KernelStats stats;
@@ -187,6 +222,15 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
  private:
+  bool is_forked() const noexcept { return pid_ != getpid(); }
+  void stop_flusher() {
+    {
+      std::lock_guard lock(flusher_->mutex);
+      flusher_->stopping = true;
+    }
+    flusher_->wake.notify_all();
+  }
+
   // A call of the run into CUPTI, which detach() waits for: what is taken down under such a call corrupts memory.
   class Entry {
    public:
@@ -237,9 +281,11 @@ class KernelWatchImpl final : public KernelWatch {
       bool stop = false, forced = false;
       {
         std::unique_lock lock(flusher_->mutex);
-        flusher_->wake.wait_for(lock, std::chrono::milliseconds(options_.flush_ms), [&] { return flusher_->stopping || flusher_->wanted; });
-        stop = flusher_->stopping;
+        flusher_->wake.wait_for(lock, std::chrono::milliseconds(options_.flush_ms),
+                                [&] { return flusher_->stopping || flusher_->wanted; });
+        stop = flusher_->ended = flusher_->stopping;
         forced = std::exchange(flusher_->wanted, false);
+        if (stop) flusher_->flushed.notify_all();
       }
       if (stop) return;
       library_.calls.flush_all(forced ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0);
@@ -375,32 +421,53 @@ class KernelWatchImpl final : public KernelWatch {
   std::vector<Bind> binds_;
   std::uint64_t binds_lost_ = 0;
 
-  // Apart, so that a forked child can leave them as they are: what a thread waits on that is not there cannot be destroyed.
+  // Apart, so that a forked child can leave them as they are: what a thread waits on that is not there cannot be
+  // destroyed.
   struct Flusher {
     std::mutex mutex;
     std::condition_variable wake, flushed;
-    bool stopping = false, wanted = false, forced_done = false;
+    bool stopping = false, wanted = false, forced_done = false, ended = false;
     std::thread thread;
   };
   std::unique_ptr<Flusher> flusher_ = std::make_unique<Flusher>();
 };
 
+void when_forked() noexcept {
+  KernelWatchImpl* const watch = live.exchange(nullptr);
+  if (watch == nullptr) return;
+  watch->close_in_child();
+  forked_while_live.store(true);
+}
+
+void at_exit() noexcept {
+  if (live.load() == nullptr) return;  // also in a forked child, where nobody may be there to give the lock back
+  try {
+    const std::lock_guard one_end(leaving);
+    if (KernelWatchImpl* const watch = live.exchange(nullptr)) watch->leave_at_exit();
+  } catch (...) {  // the lock failed: nothing can be done about it
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KernelWatch>> KernelWatch::attach(const KernelOptions& options) {
+  if (forked_while_live.load()) {
+    return Status(StatusCode::kUnsupported, "this process was forked from one whose kernels were watched");
+  }
   if (watching.exchange(true)) {
     return Status(StatusCode::kUnsupported, "another part of this program watches kernels with nanhunt already");
   }
-  CuptiLibrary library;
-  Status status = library.open(options.library);
-  if (status) {
-    try {
+  Status status;
+  try {
+    CuptiLibrary library;
+    status = library.open(options.library);
+    if (status) {
       auto watch = std::make_unique<KernelWatchImpl>(options, library);
       status = watch->start();
       if (status) return std::unique_ptr<KernelWatch>(std::move(watch));
-    } catch (const std::exception& e) {
-      status = {StatusCode::kUnsupported, e.what()};
     }
+  } catch (const std::exception& e) {
+    status = {StatusCode::kUnsupported, e.what()};
   }
   watching.store(false);
   return status;

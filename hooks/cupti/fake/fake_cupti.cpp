@@ -218,7 +218,9 @@ void fake_cupti_refuse(int result, const char* incumbent) {
   fake.incumbent = incumbent;
 }
 
-void fake_cupti_launch(const char* name, std::uint64_t start, std::uint64_t end) { launch({{name, start, end}}, false); }
+void fake_cupti_launch(const char* name, std::uint64_t start, std::uint64_t end) {
+  launch({{name, start, end}}, false);
+}
 
 const char* fake_cupti_calls() {
   static std::string text;
