@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ties kernels to ops: correlation records, kernel records and launches in any order, collected first, then joined. Knows
-// nothing of CUDA.
+// Ties kernels to ops: correlation records, kernel records and launches in any order, collected first, then joined.
+// Knows nothing of CUDA.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ class KernelJoin {
   void add(const KernelRun& run);
   void add(const Launch& launch);
 
-  // Rows of all kernels whose op is known by now, and of those that waited too long; ordered by step, seq, own and name.
+  // Rows of all kernels whose op is known by now, and of those that waited too long; by step, seq, own and name.
   // `now` is the step of those that say none.
   std::vector<JoinedKernels> collect(std::uint32_t now) { return collect(now, false); }
   // The same, of everything: nothing more will come.
@@ -131,7 +131,7 @@ class KernelJoin {
   std::unordered_map<std::uint32_t, Entry> entries_;
   std::unordered_map<std::uint64_t, Bound> bound_;
   std::vector<Waiting> kernels_;
-  std::unordered_set<std::uint64_t> seen_, seen_before_;  // fingerprints of kernel records, to find those that come twice
+  std::unordered_set<std::uint64_t> seen_, seen_before_;  // fingerprints of kernel records: some come twice
   std::unordered_map<std::string, NameId> names_;
   std::vector<const std::string*> texts_;  // by id - 1
 };

@@ -17,7 +17,8 @@ std::string readable_kernel_name(std::string_view name) {
   std::string text(name);
   if (text.starts_with("_Z")) {
     int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> readable(abi::__cxa_demangle(text.c_str(), nullptr, nullptr, &status), &std::free);
+    const std::unique_ptr<char, void (*)(void*)> readable(
+        abi::__cxa_demangle(text.c_str(), nullptr, nullptr, &status), &std::free);
     if (status == 0 && readable != nullptr) text = readable.get();
   }
   if (text.size() > kMaxNameBytes) text.resize(kMaxNameBytes);

@@ -4,7 +4,8 @@
  * It also lends out what adapters need of the library's own arithmetic: reading tensors, and foreseeing an update.
  *
  * As in c_api.h: nothing throws, prints or exits; calls on one recorder must not overlap; what a call is given is
- * borrowed until it returns. Data is in host memory, but for values of rows that name a stream (nanhunt_device_stream). */
+ * borrowed until it returns. Data is in host memory, but for values of rows that name a stream
+ * (nanhunt_device_stream). */
 #pragma once
 
 #include "nanhunt/c_api.h"
@@ -36,7 +37,7 @@ NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhun
 /* Rows of 64-bit words, one after the other. A value is four words:
  *   data (address; 0: not available), identity, offset (in elements from the start of the storage), layout number
  * where identity = storage << 24 | version; 0: unknown. A version that would pass 2^24 - 1 needs a new storage number.
- * With a stream's number in the layout word's upper half (NANHUNT_ON_STREAM) the address is one of that stream's device.
+ * With a stream's number in the layout word's upper half (NANHUNT_ON_STREAM) the address is one of its device.
  *   op       NANHUNT_ROW_OP, call, step, micro_batch, phase, module text, call site text,
  *            inputs, outputs (as many values as the call has), scalars (bits of a double each)
  *   mark     NANHUNT_ROW_MARK, kind, step, micro_batch, path text, value
@@ -92,10 +93,10 @@ typedef struct nanhunt_health {
 NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_health* health);
 
 /* Norm and largest magnitude of a gradient (NANHUNT_DOOR_GRADIENT) or parameter (NANHUNT_PARAMETER). */
-NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,
-                                               double norm, double amax);
+NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind,
+                                               const char* path, double norm, double amax);
 
-/* Trigger and result of a replay: ReplayTrigger, ReplayResult. Rows between a begin (0) and its result are the replay's. */
+/* Trigger and result of a replay: ReplayTrigger, ReplayResult. Rows between a begin (0) and its result are its own. */
 NANHUNT_API nanhunt_status nanhunt_record_replay(nanhunt_recorder* recorder, uint32_t step, int32_t trigger,
                                                  int32_t result, const char* text);
 
@@ -118,8 +119,8 @@ typedef struct nanhunt_probe {
 NANHUNT_API nanhunt_status nanhunt_record_probe(nanhunt_recorder* recorder, const nanhunt_probe* probe);
 NANHUNT_API nanhunt_status nanhunt_record_capture(nanhunt_recorder* recorder, uint64_t seq, uint32_t step,
                                                   const char* file, uint64_t bytes);
-/* A call in which ranks exchange tensors: CollectiveEvent in event.h. Told before the call runs, while the shares can be
- * read; its op row, phase NANHUNT_PHASE_COMM, follows when the result can be. */
+/* A call in which ranks exchange tensors: CollectiveEvent in event.h. Told before the call runs, while the shares can
+ * be read; its op row, phase NANHUNT_PHASE_COMM, follows when the result can be. */
 enum {
   NANHUNT_ALLREDUCE = 0, NANHUNT_BROADCAST, NANHUNT_ALLGATHER, NANHUNT_REDUCE_SCATTER, NANHUNT_ALLTOALL, NANHUNT_REDUCE,
   NANHUNT_SCATTER, NANHUNT_GATHER, NANHUNT_SEND, NANHUNT_RECV, NANHUNT_BARRIER
@@ -128,10 +129,10 @@ enum { NANHUNT_NO_REDUCTION = 0, NANHUNT_SUM, NANHUNT_AVG, NANHUNT_MIN, NANHUNT_
 typedef struct nanhunt_collective {
   uint32_t struct_size;
   uint32_t step;
-  uint64_t seq;         /* of its op row: nanhunt_recorder_next_seq() when that is the next one; all ones: not recorded */
+  uint64_t seq;         /* of its op row: nanhunt_recorder_next_seq() when that is the next one; all ones: has none */
   const char* group;    /* name of the process group, the same on all its ranks */
-  uint64_t call;        /* from 0: all collectives of this rank in the group are counted together, the sends to one peer and
-                           the receives from one peer each for themselves */
+  uint64_t call;        /* from 0: all collectives of this rank in the group are counted together, the sends to one peer
+                           and the receives from one peer each for themselves */
   int32_t kind;         /* NANHUNT_ALLREDUCE, ... */
   int32_t reduction;    /* NANHUNT_SUM, ... */
   int32_t peer;         /* global rank of the root, or of the other end of a send or receive; -1: none */
@@ -151,8 +152,8 @@ NANHUNT_API nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint3
 
 /* Which kernels a GPU ran for an op, through NVIDIA's CUPTI: hooks/cupti/README.md. Nothing here launches, waits for a
  * device or fails a run. CUPTI is loaded by attach and by nothing else; with one recorder of a process at a time.
- * push, pop, push_own, pop_own and place may be called from any thread, also while another call on the recorder runs, be
- * it attach or detach, but not once it is being closed. Where nothing is attached, and in a forked child, they do
+ * push, pop, push_own, pop_own and place may be called from any thread, also while another call on the recorder runs,
+ * be it attach or detach, but not once it is being closed. Where nothing is attached, and in a forked child, they do
  * nothing. */
 typedef struct nanhunt_kernel_options {
   uint32_t struct_size;
@@ -161,8 +162,8 @@ typedef struct nanhunt_kernel_options {
   const char* driver;  /* NULL: libcuda.so.1 */
 } nanhunt_kernel_options;
 /* options NULL: all as they are. Before the CUDA context is made, where that can be had: later is noted.
- * NANHUNT_NOT_FOUND or NANHUNT_UNSUPPORTED: kernels are not watched; nanhunt_last_error() says why in one line (who holds
- * CUPTI already), a note under coverage too, and the run goes on without. */
+ * NANHUNT_NOT_FOUND or NANHUNT_UNSUPPORTED: kernels are not watched; nanhunt_last_error() says why in one line (who
+ * holds CUPTI already), a note under coverage too, and the run goes on without. */
 NANHUNT_API nanhunt_status nanhunt_kernels_attach(nanhunt_recorder* recorder, const nanhunt_kernel_options* options);
 /* What this thread launches from here to pop belongs to one op; ops nest, the innermost counts. 0: not watched. */
 NANHUNT_API uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder);

@@ -109,8 +109,8 @@ class RunVerb final : public Verb {
                    "sync; default)")
         ->check(CLI::IsMember({"auto", "sync", "late"}));
     app.add_flag("--kernels", kernels_,
-                 "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, else "
-                 "while a step is computed again");
+                 "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, "
+                 "else while a step is computed again");
     app.add_option("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         ->type_name("N")
         ->check(CLI::Range(1, 255));

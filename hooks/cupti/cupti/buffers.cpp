@@ -102,11 +102,13 @@ void CUPTIAPI ActivityBuffers::on_complete(CUcontext context, std::uint32_t stre
                                            std::size_t size, std::size_t valid) {
   ActivityBuffers& self = instance();
   std::size_t dropped = 0;
-  if (self.calls_.get_dropped == nullptr || self.calls_.get_dropped(context, stream, &dropped) != CUPTI_SUCCESS) dropped = 0;
+  const auto get_dropped = self.calls_.get_dropped;
+  if (get_dropped == nullptr || get_dropped(context, stream, &dropped) != CUPTI_SUCCESS) dropped = 0;
   self.complete(buffer, size, valid, dropped);
 }
 
-void ActivityBuffers::complete(std::uint8_t* buffer, std::size_t size, std::size_t valid, std::size_t dropped) noexcept {
+void ActivityBuffers::complete(std::uint8_t* buffer, std::size_t size, std::size_t valid,
+                               std::size_t dropped) noexcept {
   try {
     std::lock_guard lock(mutex_);
     if (!open_) return;

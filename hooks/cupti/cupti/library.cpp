@@ -67,7 +67,8 @@ Status CuptiLibrary::open(const std::string& wanted) {
     library = dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       const char* why = dlerror();
-      return Status(StatusCode::kNotFound, fmt::format("'{}' could not be loaded: {}", wanted, why == nullptr ? "" : why));
+      return Status(StatusCode::kNotFound,
+                    fmt::format("'{}' could not be loaded: {}", wanted, why == nullptr ? "" : why));
     }
   } else if (name = loaded_copy(); !name.empty()) {
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
@@ -82,7 +83,8 @@ Status CuptiLibrary::open(const std::string& wanted) {
   }
   if (library == nullptr) {
     return Status(StatusCode::kNotFound,
-                  "libcupti was not found: it comes with the CUDA toolkit; put its folder into LD_LIBRARY_PATH or set CUDA_HOME");
+                  "libcupti was not found: it comes with the CUDA toolkit; put its folder into LD_LIBRARY_PATH or set "
+                  "CUDA_HOME");
   }
 
   std::string missing;
@@ -120,7 +122,8 @@ Status CuptiLibrary::open(const std::string& wanted) {
 
 std::string CuptiLibrary::describe(CUptiResult result) const {
   const char* text = nullptr;
-  if (calls.get_result_string == nullptr || calls.get_result_string(result, &text) != CUPTI_SUCCESS || text == nullptr) {
+  const auto words = calls.get_result_string;
+  if (words == nullptr || words(result, &text) != CUPTI_SUCCESS || text == nullptr) {
     return fmt::format("error {}", static_cast<int>(result));
   }
   return fmt::format("{} ({})", text, static_cast<int>(result));

@@ -51,7 +51,8 @@ Status CuptiSession::subscribe() {
   if (result == CUPTI_SUCCESS) return {};
   subscriber_ = nullptr;
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
-    const std::string name = incumbent[0] == '\0' ? "a profiler or debugger that does not say its name" : incumbent.data();
+    const std::string name =
+        incumbent[0] == '\0' ? "a profiler or debugger that does not say its name" : incumbent.data();
     return {StatusCode::kUnsupported, fmt::format("CUPTI has room for one client and {} is there", name)};
   }
   const char* hint = result == CUPTI_ERROR_UNKNOWN || result == CUPTI_ERROR_NOT_INITIALIZED
