@@ -186,6 +186,21 @@ TEST_F(KernelWatchTest, each_thread_has_ops_of_its_own) {
                                       Row{kNoSeq, 3, "of_no_op", false, 1, 1, 1}));
 }
 
+TEST_F(KernelWatchTest, a_mark_that_cupti_refuses_takes_no_other_one_off) {
+  FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
+  auto watch = attach();
+  const std::uint64_t ticket = watch->push_op();
+  cupti.push_result = 1;
+  watch->push_own();
+  cupti.push_result = 0;
+  watch->pop_own();
+  cupti.launch({{"gemm", 100, 350}}, false);
+  watch->pop_op(ticket, 10, 3);
+  watch->finish(recorder_);
+  EXPECT_THAT(recorder_.rows, ElementsAre(Row{10, 3, "gemm", false, 1, 1, 250}));
+  EXPECT_EQ(watch->stats().tags_failed, 1u);
+}
+
 TEST_F(KernelWatchTest, an_incumbent_is_named_and_left_alone) {
   FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
   cupti.subscribe_result = 39;

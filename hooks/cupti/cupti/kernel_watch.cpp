@@ -52,6 +52,11 @@ struct ThreadPlace {
   std::uint64_t place = 0;
 };
 thread_local ThreadPlace thread_place;
+// Marks of nanhunt's own work that CUPTI refused on this thread: what would take them off takes nothing off.
+struct ThreadRefused {
+  std::uint32_t session = 0, count = 0;
+};
+thread_local ThreadRefused thread_refused;
 
 class KernelWatchImpl final : public KernelWatch {
  public:
@@ -111,10 +116,19 @@ class KernelWatchImpl final : public KernelWatch {
   }
 
   void push_own() noexcept override {
-    if (const Entry entry(*this); entry) push(kOpKind, kOwnTicket);
+    const Entry entry(*this);
+    if (!entry || push(kOpKind, kOwnTicket)) return;
+    if (thread_refused.session != session_number_) thread_refused = {session_number_, 0};
+    ++thread_refused.count;
   }
   void pop_own() noexcept override {
-    if (const Entry entry(*this); entry) pop(kOpKind);
+    const Entry entry(*this);
+    if (!entry) return;
+    if (thread_refused.session == session_number_ && thread_refused.count > 0) {
+      --thread_refused.count;
+    } else {
+      pop(kOpKind);
+    }
   }
 
   void set_place(std::uint32_t step, Phase phase) noexcept override {

@@ -293,6 +293,7 @@ CUptiResult CUPTIAPI cuptiFinalize() {
 
 CUptiResult CUPTIAPI cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind kind, uint64_t id) {
   if (fake.on_push) fake.on_push();
+  if (fake.push_result != 0) return static_cast<CUptiResult>(fake.push_result);
   stacks[kind].push_back(id);
   return CUPTI_SUCCESS;
 }

@@ -21,6 +21,7 @@ struct FakeCupti {
   int subscribe_result = 0;
   std::string incumbent;
   int refused_kind = 0;
+  int push_result = 0;
   int driver_api_result = 0;
   bool context_active = false;
   bool driver_calls_back = true;
