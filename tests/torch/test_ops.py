@@ -152,6 +152,34 @@ def test_out_arguments_are_written_and_not_read():
         assert watched.contents(out)[1] == 1
 
 
+def test_an_out_argument_that_is_read_as_well_shows_no_old_contents():
+    with watched_ops() as watched, watched.mode():
+        x = torch.tensor([-1.0])
+        torch.sqrt(x, out=x)
+        op = watched.named("sqrt")[0]
+        assert op.input("self").data == 0, "the NaN that is there now was not read"
+        assert op.outputs[0].data == x.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16])
+def test_views_of_numbers_that_the_library_does_not_know_are_not_read(dtype):
+    with watched_ops() as watched, watched.mode():
+        x = torch.zeros(4, 6, dtype=dtype)
+        x.t() + x.t()
+        torch._foreach_add([x.t()], [x.t()])
+        ops = [op for op in watched.ops if "add" in op.name]
+        assert len(ops) == 2
+        assert [use.data for op in ops for use in (*op.inputs, *op.outputs)] == [0] * 6
+
+
+def test_views_of_complex_numbers_begin_where_they_do():
+    with watched_ops() as watched, watched.mode():
+        y = torch.ones(4, 6, dtype=torch.complex64).t()[1:]
+        for _ in range(2):
+            use = watched.producer(y * 2).input("self")
+            assert use.offset == 2 and use.layout[1:] == ((5, 4, 2), (2, 12, 1))
+
+
 def test_memory_that_nothing_wrote_has_no_contents():
     with watched_ops() as watched, watched.mode():
         x = torch.empty(4)

@@ -13,6 +13,7 @@ from nanhunt import _device, _levels, _taps
 from nanhunt._session import Options, Session
 from nanhunt._streams import CAPTURED, COPIED
 from on_device import on_device
+from op_rows import watched_ops
 from planted import blow_up, nan_batch, overflow
 from read_there import read_there
 from sentinel_runs import Root, batch, run_once
@@ -169,6 +170,19 @@ def test_in_a_graph_that_is_captured_nothing_is_read_and_nothing_copied():
     assert CAPTURED in str(run.report["coverage"])
     # What the step made bad is seen by those that come after it.
     assert [f["step"] for f in run.report["findings"] if f["severity"] == "fault"] != [2]
+
+
+@pytest.mark.parametrize("non_blocking", [True, False])
+@on_device
+def test_what_is_still_on_its_way_to_the_host_is_not_read_there(non_blocking):
+    with watched_ops() as watched, watched.mode():
+        there = torch.full((4,), 3.0).to(DEVICE)
+        lists = [torch.zeros(4), torch.zeros(4)]
+        one = there.to("cpu", non_blocking=non_blocking)
+        lists[0].copy_(there, non_blocking=non_blocking)
+        torch._foreach_copy_(lists[1:], [there], non_blocking)
+        made = [watched.producer(t).outputs[0].data for t in (one, *lists)]
+    assert made == [0 if non_blocking else t.data_ptr() for t in (one, *lists)]
 
 
 class Views(nn.Module):

@@ -46,6 +46,9 @@ class ListOps:
     def _is_written(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
         raise NotImplementedError
 
+    def _is_late(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+        raise NotImplementedError
+
     def _new_call(self, plan: Plan, key: tuple[int, ...]) -> int:
         raise NotImplementedError
 
@@ -97,6 +100,8 @@ class ListOps:
                 else:
                     return False
             if n <= 0 or any(len(column) != n for column in numbers):
+                return False
+            if plan.may_be_late and self._is_late(plan, args, None):
                 return False
             outputs: list[list[Quad]] = []
             if not plan.writes:
@@ -178,6 +183,7 @@ class ListOps:
         if recorder is None:
             return
         happens = not plan.written_if or self._is_written(plan, args, kwargs)
+        late = plan.may_be_late and self._is_late(plan, args, kwargs)
         given: list[tuple[Arg, Any, bool]] = []
         n = 0
         for arg, value in self._given(plan, args, kwargs):
@@ -188,7 +194,8 @@ class ListOps:
                 if not value:
                     continue
                 n = max(n, len(value))
-                given.append((arg, [values.describe(t) for t in value], writes))
+                read = not (late and arg.written)
+                given.append((arg, [values.describe(t, read or not t.is_cpu) for t in value], writes))
             elif arg.kind == NUMBERS or not isinstance(value, (float, int, _Tensor)):
                 given.append((arg, value, False))
             elif isinstance(value, _Tensor):

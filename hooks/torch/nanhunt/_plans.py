@@ -66,7 +66,7 @@ class Plan:
     """How the rows of one op overload are made."""
 
     __slots__ = ("func", "call", "op", "args", "by_name", "outputs", "skip", "garbage", "per_element", "writes",
-                 "collective", "waits", "scalar_read", "simple", "calls", "written_if", "fresh")
+                 "collective", "waits", "scalar_read", "simple", "calls", "written_if", "fresh", "may_be_late")
 
     def __init__(self, func: Any) -> None:
         self.func = func  # kept: plans are found by its id
@@ -74,7 +74,7 @@ class Plan:
         self.calls: dict[tuple[int, ...], int] = {}
         self.written_if = ""
         self.per_element = self.writes = self.collective = self.scalar_read = self.garbage = self.skip = False
-        self.simple = self.fresh = self.waits = False
+        self.simple = self.fresh = self.waits = self.may_be_late = False
         self.args: list[Arg] = []
         self.by_name: dict[str, Arg] = {}
         self.outputs: list[str] = []
@@ -98,6 +98,7 @@ class Plan:
         self.args = [_arg(a, i, short, a.name in unsaid, self.per_element) for i, a in enumerate(schema.arguments)]
         self.by_name = {a.name: arg for a, arg in zip(schema.arguments, self.args)}
         self.writes = any(a.written for a in self.args)
+        self.may_be_late = "non_blocking" in self.by_name  # what it copies to the host may come after it has returned
         returns = schema.returns
         aliases = [r.alias_info for r in returns]
         view = bool(returns) and not self.writes and all(a is not None and not a.is_write for a in aliases)

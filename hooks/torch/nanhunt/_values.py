@@ -66,6 +66,7 @@ class Values:
         # Layout numbers: of row-major tensors by dtype and shape; of all by strides too; and which of them are fp64.
         self.dense: dict[torch.dtype, dict[Any, int]] = {dtype: {} for dtype in DTYPES}
         self._layouts: dict[Any, int] = {}
+        self._others: dict[Any, int] = {}  # of dtypes that stand for others: never to be read as they are
         self._sizes: dict[int, int] = {}  # in bytes, of row-major layouts
         self.wide: set[int] = set()
         self.streams = Streams(session)
@@ -170,29 +171,39 @@ class Values:
         """The layout number of t. Raises where t has no strides."""
         if t.layout is not torch.strided:
             raise TypeError("no strides")
-        if t.is_contiguous() and t.dtype in self.dense:
+        if t.dtype not in self.dense:
+            number = self._others.get((t.dtype, t.shape, t.stride()))
+            return self._other_layout(t) if number is None else number
+        if t.is_contiguous():
             number = self.dense[t.dtype].get(t.shape)
         else:
             number = self._layouts.get((t.dtype, t.shape, t.stride()))
         return self._new_layout(t) if number is None else number
 
     def _new_layout(self, t: torch.Tensor) -> int:
-        recorder = self.session.open()
-        if recorder is None:
-            raise RuntimeError("no recorder")
-        sizes, strides = [int(n) for n in t.shape], [int(n) for n in t.stride()]
-        dtype = DTYPES.get(t.dtype)
-        if t.dtype in _COMPLEX:  # pairs of real numbers
-            dtype, sizes, strides = _COMPLEX[t.dtype], [*sizes, 2], [*(2 * s for s in strides), 1]
-        if dtype is None:
-            dtype = lib.I64  # other integers: never bad; described without data
-        number = recorder.layout(dtype, sizes, strides)
-        if number < 0:
-            raise RuntimeError("the layout was refused")
-        if t.is_contiguous() and t.dtype in self.dense:
+        """Raises where elements are not what the library would read."""
+        number = self._number_of(t, DTYPES[t.dtype], t.shape, t.stride())
+        if t.is_contiguous():
             self.dense[t.dtype][t.shape] = number
             self._sizes[number] = t.numel() * t.element_size()
         self._layouts[(t.dtype, t.shape, t.stride())] = number
+        return number
+
+    def _other_layout(self, t: torch.Tensor) -> int:
+        sizes, strides = list(t.shape), list(t.stride())
+        dtype = lib.I64  # other integers: never bad; described without data
+        if t.dtype in _COMPLEX:  # pairs of real numbers
+            dtype, sizes, strides = _COMPLEX[t.dtype], [*sizes, 2], [*(2 * s for s in strides), 1]
+        number = self._others[(t.dtype, t.shape, t.stride())] = self._number_of(t, dtype, sizes, strides)
+        return number
+
+    def _number_of(self, t: torch.Tensor, dtype: int, sizes: Any, strides: Any) -> int:
+        recorder = self.session.open()
+        if recorder is None:
+            raise RuntimeError("no recorder")
+        number = recorder.layout(dtype, [int(n) for n in sizes], [int(n) for n in strides])
+        if number < 0:
+            raise RuntimeError("the layout was refused")
         if t.dtype in _WIDE:
             self.wide.add(number)
         return number

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._collectives import Collectives
 from nanhunt._lists import ListOps, as_float
@@ -130,6 +131,8 @@ class OpWriter(Collectives, ListOps):
         numbers: list[float] = []
         written: list[tuple[int, Identity, Arg]] = []
         happens = not plan.written_if or self._is_written(plan, args, kwargs)
+        if plan.may_be_late and self._is_late(plan, args, kwargs):
+            raise _Unusual
         for arg, value in zip(plan.args, args):
             kind = arg.kind
             if kind == TENSOR:
@@ -232,7 +235,7 @@ class OpWriter(Collectives, ListOps):
                 values.bump(identity)
             words += (data, identity.word, offset, layout)
             key.append(arg.as_written)
-        if inputs > 4 or len(written) > 1:
+        if inputs > 4 or len(written) > 1 or written[0][0] < 0:
             for at in range(0, inputs, 4):  # another view of what was written has other contents by now
                 if words[at] and words[at + 1] in old:
                     words[at] = 0
@@ -241,6 +244,12 @@ class OpWriter(Collectives, ListOps):
         arg = plan.by_name[plan.written_if]
         value = args[arg.index] if arg.index < len(args) else (kwargs or {}).get(arg.name)
         return value is not None and value is not False
+
+    def _is_late(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+        """Whether what it left in host memory is not there yet: nobody may read it, and nothing says when."""
+        given = self._given(plan, args, kwargs)
+        return any(value is True and arg is plan.by_name["non_blocking"] for arg, value in given) and any(
+            _device.is_away(t) for _, value in given for t in flat(value))
 
     def _number(self, arg: Arg, number: float, words: list[int], key: list[int], numbers: list[float]) -> None:
         """A Python number; one that was read out of a tensor stands for that tensor as well."""
@@ -420,6 +429,7 @@ class OpWriter(Collectives, ListOps):
         numbers: list[float] = []
         written: list[tuple[int, _Tensor, Arg]] = []  # where its old contents stand among the inputs, or -1
         happens = not plan.written_if or self._is_written(plan, args, kwargs)
+        late = plan.may_be_late and self._is_late(plan, args, kwargs)
         if not plan.args:
             for index, t in enumerate(flat((args, kwargs))):
                 quad = values.describe(t)
@@ -455,7 +465,7 @@ class OpWriter(Collectives, ListOps):
             if before[1] >> 24 not in {word >> 24 for word in olds}:
                 olds.add(before[1])
                 values.written(t)
-            quad = values.describe(t)
+            quad = values.describe(t, with_data=not (late and t.is_cpu))
             if quad is not None:
                 outputs += quad
                 key.append(arg.as_written)
@@ -471,7 +481,7 @@ class OpWriter(Collectives, ListOps):
             if plan.collective and plan.writes:
                 continue  # they return what they wrote
             for t in flat(value):
-                quad = values.describe(t)
+                quad = values.describe(t, with_data=not (late and t.is_cpu))
                 if quad is not None:
                     fresh += quad
                     fresh_key.append(8 * index + AS_RESULT)
