@@ -5,6 +5,7 @@
 
 #include "nanhunt/c_adapter.h"
 #include "src/c_api/handle.h"
+#include "src/record/value_table.h"
 
 namespace nanhunt::c_api {
 namespace {
@@ -15,6 +16,7 @@ using kernels::ReadingsState;
 
 constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device each
 constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
+constexpr record::ValueTableLimits kLimits;  // of what a recorder knows
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
 constexpr std::string_view kWaits =
@@ -59,10 +61,12 @@ Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
   return static_cast<std::int64_t>(streams_.size());
 }
 
-// Nothing is left of a call for which there was no memory: it is soon somebody else's.
-void DeviceStreams::begin_call() noexcept {
+// Nothing is left of a call for which there was no memory: it is soon somebody else's. Its rows wait for nothing.
+void DeviceStreams::begin_call(Recorder& recorder) noexcept {
   asked_.clear();
   for (Stream& stream : streams_) {
+    for (const std::uint64_t number : stream.at_hand.numbers) recorder.on_late_lost(number);
+    for (const AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
     stream.views.clear();
     stream.findings.clear();
     stream.updates.reset();
@@ -91,7 +95,10 @@ void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView&
 bool DeviceStreams::was_read(const Asked& asked) {
   const ValueView& value = *asked.value;
   if (value.storage == 0) return false;  // nobody knows what it is
+  // Nor does the recorder keep more. What is asked for again for nothing does no harm.
+  if (read_.size() >= kLimits.storages && !read_.contains(value.storage)) read_.clear();
   Read& read = read_[value.storage];
+  if (read.parts.size() >= kLimits.values_per_storage) read.parts.clear();
   if (read.version != value.version) read.parts.clear();
   read.version = value.version;
   const std::pair part(value.offset, asked.layout);
@@ -101,10 +108,13 @@ bool DeviceStreams::was_read(const Asked& asked) {
 }
 
 void DeviceStreams::take(Recorder& recorder) {
+  // Never amid an event: what comes, or is lost, before the recorder has been told to expect it is never heard of.
+  for (Stream& stream : streams_) {
+    if (stream.views.size() + asked_.size() > kernels::kTensorsInParameters) launch(stream, recorder);
+  }
   for (Asked& asked : asked_) {
     Stream& stream = streams_[asked.stream];
     if (was_read(asked)) continue;
-    if (stream.views.size() == kernels::kTensorsInParameters) launch(stream, recorder);
     if (stream.views.empty()) stream.is_capturing = stream.foreign->is_capturing();
     if (stream.is_capturing) {
       ++captured_;
@@ -122,9 +132,8 @@ void DeviceStreams::take(Recorder& recorder) {
 void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
   event.late = 0;
   if (asked_.empty()) return;
-  // What is read of one op is read in one launch, and there is room for the updates of one op in it.
   for (Stream& stream : streams_) {
-    if (stream.updates || stream.views.size() + asked_.size() > kernels::kTensorsInParameters) launch(stream, recorder);
+    if (stream.updates) launch(stream, recorder);  // there is room for those of one op
   }
   take(recorder);
   if (asked_.size() > kernels::kTensorsInParameters) return;

@@ -39,7 +39,7 @@ class DeviceStreams {
 
   // One call: begin_call(), its events, launch(): what they name is read together. One event: begin(), value() for each
   // of its values, take(), the event to the recorder.
-  void begin_call() noexcept;
+  void begin_call(Recorder& recorder) noexcept;
   void begin() noexcept { asked_.clear(); }
   // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream.
   // `value` stays where it is until take(). `is_made`: by this op.

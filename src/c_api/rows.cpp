@@ -197,7 +197,7 @@ nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* wo
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (words == nullptr && count != 0) throw Misuse("nanhunt_record_rows: expected words, got NULL");
     const std::lock_guard lock(to.device_mutex);
-    to.devices.begin_call();
+    to.devices.begin_call(*to.recorder);
     RowReader reader(to, {words, count});
     try {
       while (!reader.done()) reader.record_one();

@@ -72,7 +72,7 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
     if (value == nullptr) throw Misuse("nanhunt_record_changed: expected the four words of a value, got NULL");
     const std::lock_guard lock(to.device_mutex);
     ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
-    to.devices.begin_call();
+    to.devices.begin_call(*to.recorder);
     to.devices.value("nanhunt_record_changed", value[3], event.value, true);  // what was read there before is not it
     to.devices.take(*to.recorder);
     to.recorder->on_changed(event);
@@ -132,7 +132,7 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     if (given.shares == nullptr && given.share_count != 0) throw Misuse("nanhunt_record_collective: expected shares, got NULL");
     if (given.peer < -1) throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
     const std::lock_guard lock(to.device_mutex);
-    to.devices.begin_call();
+    to.devices.begin_call(*to.recorder);
     std::vector<ValueView> shares(given.share_count);
     for (std::size_t i = 0; i < given.share_count; ++i) {
       const std::int64_t* words = given.shares + i * kValueWords;

@@ -373,5 +373,45 @@ TEST_F(CDeviceRows, SharesOfACollectiveAndChangedContentsAreReadThere) {
   EXPECT_EQ(all.values[1].stats.inf(), 2);
 }
 
+TEST_F(CDeviceRows, NothingComesBeforeTheRecorderExpectsIt) {
+  // Given one event with more tensors than a launch and a copy take, on a device that is done at once.
+  nanhunt_emulated_set("copies_later", 0);
+  constexpr std::size_t kShares = 3000;
+  const std::array<std::uint32_t, 1> ranks = {0};
+  Words shares;
+  for (std::size_t i = 0; i < kShares; ++i) append(shares, value_on(x_.data(), static_cast<std::int64_t>(i + 1)));
+  nanhunt_collective given{};
+  given.struct_size = sizeof given;
+  given.seq = ~0ull;
+  given.group = "world";
+  given.ranks = ranks.data();
+  given.rank_count = ranks.size();
+  given.shares = shares.data();
+  given.share_count = kShares;
+  ASSERT_EQ(nanhunt_record_collective(recorder_, &given), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.values, SizeIs(kShares));
+  EXPECT_EQ(std::ranges::count_if(all.values, [](const ValueRecord& value) { return value.has_stats; }), kShares);
+}
+
+TEST_F(CDeviceRows, PartsThatTheRecorderForgotAreReadAgain) {
+  // Given an op on each of more parts of one storage than the recorder keeps, and then on the first again.
+  constexpr std::int64_t kParts = 600;
+  const std::vector<float> x(2 * kParts, 1), y(2 * kParts, 0);
+  for (std::int64_t i = 0; i <= kParts; ++i) {
+    const std::int64_t offset = 2 * (i % kParts);
+    Words row = log_row_on(x.data() + offset, y.data() + offset, 1);
+    row[9] = offset;
+    row[12] = identity(2 + i, 0);  // each output in a storage of its own
+    ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+  }
+
+  const RecordBatch all = close_and_read();
+
+  EXPECT_TRUE(std::ranges::all_of(all.values, [](const ValueRecord& value) { return value.has_stats; }));
+}
+
 }  // namespace
 }  // namespace nanhunt::c_api_tests
