@@ -161,6 +161,19 @@ def test_an_out_argument_that_is_read_as_well_shows_no_old_contents():
         assert op.outputs[0].data == x.data_ptr()
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_that_is_read_and_written_shows_no_old_contents(kind):
+    with watched_ops() as watched, watched.mode():
+        a, b, c = (torch.ones(3) for _ in range(3))
+        torch._foreach_mul_(kind([a, b]), kind([b, c]))
+        torch._foreach_addcmul_([a], [a], [c], value=1.0)
+        torch._foreach_addcmul_([a], [a], [c], scalars=[1.0])
+        first, second, *adds = [op for op in watched.ops if op.name.startswith("_foreach")]
+        assert first.input("other").data == 0, "the second row's product is there by now"
+        assert second.input("other").data == c.data_ptr()
+        assert [(op.input("tensor1").data, op.input("tensor2").data) for op in adds] == [(0, c.data_ptr())] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16])
 def test_views_of_numbers_that_the_library_does_not_know_are_not_read(dtype):
     with watched_ops() as watched, watched.mode():

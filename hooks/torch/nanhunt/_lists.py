@@ -114,6 +114,12 @@ class ListOps:
         site = self.sites.of(sys._getframe(3), recorder)
         if site == IMPORTING:
             return True
+        if len(columns) > len(written) > 0:
+            gone = {quad[1] for column, _ in written for quad in column}
+            for column in columns:
+                for i, quad in enumerate(column):
+                    if quad[0] and quad[1] in gone:  # what was read is no longer there
+                        column[i] = (0, *quad[1:])
         for column, identities in written:
             now: list[Quad] = []
             for (data, word, offset, layout), identity in zip(column, identities):
@@ -202,6 +208,11 @@ class ListOps:
                 given.append((arg, values.describe(value), writes))
             else:
                 given.append((arg, as_float(value), False))
+        gone = {quad[1] for _, value, writes in given if writes
+                for quad in (value if isinstance(value, list) else (value,)) if isinstance(quad, tuple)}
+        for _, value, writes in given:
+            if not writes and isinstance(value, list):
+                value[:] = [(0, *q[1:]) if isinstance(q, tuple) and q[1] in gone else q for q in value]
         steps = [number for number in map(peek, kwargs.get("state_steps", args[5] if len(args) > 5 else ()))
                  if number is not None] if plan.op.startswith("aten::_fused_adam") else []
         if len(steps) != n:
