@@ -168,7 +168,7 @@ def test_a_list_that_is_read_and_written_shows_no_old_contents(kind):
         torch._foreach_mul_(kind([a, b]), kind([b, c]))
         torch._foreach_addcmul_([a], [a], [c], value=1.0)
         torch._foreach_addcmul_([a], [a], [c], scalars=[1.0])
-        first, second, *adds = [op for op in watched.ops if op.name.startswith("_foreach")]
+        first, second, *adds = (op for op in watched.ops if op.name.startswith("_foreach"))
         assert first.input("other").data == 0, "the second row's product is there by now"
         assert second.input("other").data == c.data_ptr()
         assert [(op.input("tensor1").data, op.input("tensor2").data) for op in adds] == [(0, c.data_ptr())] * 2
