@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "kernels/cpu/tensor_stats_block.h"
 #include "kernels/device_ops.h"
 
 namespace nanhunt::kernels {
@@ -36,6 +37,7 @@ DeviceReadings::DeviceReadings(std::unique_ptr<ReadingsPort> port, const Reading
       marks_(static_cast<std::size_t>(std::max(options.copies, 1))) {
   gathered_.reserve(kTensorsInParameters);
   others_.reserve(64);
+  if (options_.references > 0) checked_.reserve(kChecksInParameters);
 }
 
 void DeviceReadings::lose(std::uint64_t tensors, const std::string& why) {
@@ -80,12 +82,19 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
-                                               std::span<const FindingsCall> findings,
-                                               const UpdatesCall* updates) noexcept {
-  const std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1);
+                                               std::span<const FindingsCall> findings, const UpdatesCall* updates,
+                                               std::span<const std::uint32_t> references,
+                                               const BirthCall* births) noexcept {
+  if (options_.arena_words == 0 || references.empty()) births = nullptr;
+  std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + (births == nullptr ? 0 : 1);
   counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
+    if (!references.empty()) {
+      const std::uint64_t checks = plan_checks(tensors, references);
+      slots += checks;
+      counts_.tensors += checks;
+    }
     if (failed_) {
       lose(slots, "the device failed");
       return 0;
@@ -94,7 +103,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates);
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births);
   } catch (...) {  // no memory
     counts_.lost += slots;
     return 0;
@@ -102,11 +111,12 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
-                                                   std::span<const FindingsCall> findings,
-                                                   const UpdatesCall* updates) {
+                                                   std::span<const FindingsCall> findings, const UpdatesCall* updates,
+                                                   std::span<const std::uint32_t> references, const BirthCall* births) {
   const std::uint64_t begin = head_;
-  std::uint64_t at = begin;      // where the next tensor's result goes
-  std::uint64_t launched = begin;
+  std::uint64_t at = references.empty() ? begin : launch_checks(begin);  // where the next tensor's result goes
+  std::uint64_t launched = at;
+  const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
   std::uint64_t items = 0;
   gathered_.clear();
   others_.clear();
@@ -126,16 +136,16 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
       items = 0;
     }
     items += more;
-    slot(at) = {static_cast<std::uint32_t>(i), false, Slot::Holds::kStats, 1};
-    gathered_.push_back({tensor.data, count, tensor.dtype, 0});
+    slot(at) = {.index = static_cast<std::uint32_t>(i), .is_checked = !references.empty()};
+    gathered_.push_back({tensor.data, count, tensor.dtype, tag_of(i)});
     ++at;
   }
   launch_gathered(level, launched);
   for (const std::uint32_t i : others_) {
     Slot& mine = slot(at);
-    mine = {i, false, Slot::Holds::kStats, 1};
+    mine = {.index = i, .is_checked = !references.empty()};
     const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
-    const Status status = view ? port_->launch(*view, level, at % slots_.size()) : view.status();
+    const Status status = view ? port_->launch(*view, tag_of(i), level, at % slots_.size()) : view.status();
     if (view) ++counts_.launches;
     mine.launched = status.is_ok();
     if (!status) lose(1, status.message());
@@ -146,18 +156,60 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++);
   }
   if (updates != nullptr) launch_updates(*updates, at++);
+  if (births != nullptr) launch_births(tensors, *births, begin, end, at++);
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
+}
+
+// Tensors in their order; each run of those without gaps fills records, one with gaps has a record of its own. Gives the
+// number of records.
+std::uint64_t DeviceReadings::plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references) {
+  checked_.clear();
+  std::uint64_t records = 0, run = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Result<CheckedView> view = plan_check(tensors[i]);
+    checked_.push_back({view ? *view : CheckedView{.size = 0}, references[i]});  // size 0: cannot be checked
+    const bool in_run = view && view->dims == 0;
+    if (!in_run || run % kChecksInRecord == 0) ++records;
+    run = in_run ? run + 1 : 0;
+  }
+  return records;
+}
+
+std::uint64_t DeviceReadings::launch_checks(std::uint64_t at) {
+  const auto in_run = [&](const CheckedTensor& tensor) { return tensor.view.size != 0 && tensor.view.dims == 0; };
+  for (std::size_t i = 0; i < checked_.size();) {
+    std::size_t count = 1;
+    if (in_run(checked_[i])) {
+      const std::size_t room = (slots_.size() - at % slots_.size()) * kChecksInRecord;
+      const std::size_t most = std::min({checked_.size() - i, kChecksInParameters, room});
+      while (count < most && in_run(checked_[i + count])) ++count;
+    }
+    Status status(StatusCode::kUnsupported, "a view of too many dimensions to be checked");
+    if (checked_[i].view.size != 0) {
+      status = port_->launch(std::span(checked_).subspan(i, count), at % slots_.size());
+      ++counts_.launches;
+    }
+    for (std::size_t k = 0; k < count; k += kChecksInRecord, ++at) {
+      slot(at) = {.index = static_cast<std::uint32_t>(i + k),
+                  .launched = status.is_ok(),
+                  .holds = Slot::Holds::kChecks,
+                  .checks = static_cast<std::uint8_t>(std::min<std::size_t>(count - k, kChecksInRecord))};
+      if (!status) lose(1, status.message());
+    }
+    i += count;
+  }
+  return at;
 }
 
 // The statistics of its output lie somewhere from `begin` to `end`.
 void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
                                      std::uint64_t at) {
   Slot& mine = slot(at);
-  mine = {index, false, Slot::Holds::kFindings, 1};
+  mine = {.index = index, .holds = Slot::Holds::kFindings};
   std::uint64_t its = begin;
-  while (its < end && slot(its).index != call.of) ++its;
+  while (its < end && (slot(its).index != call.of || slot(its).holds != Slot::Holds::kStats)) ++its;
   Status status(StatusCode::kUnsupported, "what the output holds is not known");
   if (its < end && slot(its).launched) {
     status = port_->launch(call, its % slots_.size(), at % slots_.size());
@@ -167,9 +219,54 @@ void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t ind
   if (!status) lose(1, status.message());
 }
 
+void DeviceReadings::launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin,
+                                   std::uint64_t end, std::uint64_t at) {
+  Slot& mine = slot(at);
+  mine = {.holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(call.tensors)};
+  const auto launch = [&]() -> Status {
+    BirthPlan plan;
+    plan.call = call;
+    for (std::uint32_t i = 0; i < call.outputs; ++i) {
+      std::uint64_t its = begin;
+      while (its < end && (slot(its).index != call.output[i] || slot(its).holds != Slot::Holds::kStats)) ++its;
+      if (its == end || !slot(its).launched) return {StatusCode::kUnsupported, "what an output holds is not known"};
+      plan.call.output[i] = static_cast<std::uint32_t>(its % slots_.size());
+    }
+    DeviceStatsView views[kMaxBirthTensors];
+    for (std::uint32_t k = 0; k < call.tensors; ++k) {
+      const TensorView& tensor = tensors[call.tensor[k]];
+      Result<DeviceStatsView> view = plan_device_view(tensor, plan.repeats[k]);
+      if (!view) return view.status();
+      views[k] = *view;
+      plan.words[k] = kStatsRecordWords + static_cast<std::uint32_t>(kDetailThresholds) +
+                      static_cast<std::uint32_t>(format_codes(tensor.dtype).binades());
+    }
+    counts_.launches += 2;
+    return port_->launch(plan, std::span(views).first(call.tensors), at % slots_.size());
+  };
+  const Status status = launch();
+  mine.launched = status.is_ok();
+  if (!status) lose(1, status.message());
+}
+
+void DeviceReadings::copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides) {
+  if (!slot.launched) return;
+  DeviceBirths found;
+  std::memcpy(static_cast<void*>(&found), record, sizeof found);
+  if (found.born == 0) return;
+  besides.histograms.resize(slot.checks);
+  for (std::uint32_t k = 0; k < slot.checks; ++k) {
+    if (found.place[k] == 0) continue;
+    const std::uint64_t* at = port_->arena() + found.place[k] - 1;
+    DeviceStatsRecord its;
+    std::memcpy(static_cast<void*>(&its), at, sizeof its);
+    besides.histograms[k] = stats_of_record(its, at + kStatsRecordWords, found.repeats[k]);
+  }
+}
+
 void DeviceReadings::launch_updates(const UpdatesCall& call, std::uint64_t at) {
   Slot& mine = slot(at);
-  mine = {0, false, Slot::Holds::kUpdates, 1};
+  mine = {.holds = Slot::Holds::kUpdates};
   const Status status = port_->launch(call, at % slots_.size());
   ++counts_.launches;
   mine.launched = status.is_ok();
@@ -228,6 +325,16 @@ void DeviceReadings::look_for_arrivals() {
   }
 }
 
+void DeviceReadings::copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides) {
+  besides.checks.resize(std::max<std::size_t>(besides.checks.size(), slot.index + slot.checks));
+  if (!slot.launched) return;
+  DeviceChecks found;
+  std::memcpy(static_cast<void*>(&found), record, sizeof found);
+  for (std::uint32_t i = 0; i < slot.checks; ++i) {
+    besides.checks[slot.index + i] = Checked{found.checksum[i], found.differs[i] != 0};
+  }
+}
+
 DeviceReadings::Entry* DeviceReadings::find(Ticket ticket) {
   if (ticket < oldest_ || ticket >= next_) return nullptr;
   Entry& entry = entries_[ticket % entries_.size()];
@@ -238,15 +345,20 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
                                     Besides* besides) {
   for (auto& one : out) one.reset();
   if (besides != nullptr) *besides = {};
+  Besides mere_checks;  // they come before what they decide
+  if (besides == nullptr) besides = &mere_checks;
   for (std::uint64_t position = entry.begin; position < entry.end; ++position) {
     const Slot& mine = slot(position);
     const DeviceStatsRecord* record = port_->records() + position % slots_.size();
     if (mine.holds != Slot::Holds::kStats) {
-      if (besides == nullptr) continue;
       const auto copy = [&](auto& found) { std::memcpy(static_cast<void*>(&found), record, sizeof found); };
       if (mine.holds == Slot::Holds::kFindings) {
         besides->findings.resize(std::max<std::size_t>(besides->findings.size(), mine.index + 1));
         if (mine.launched) copy(besides->findings[mine.index].emplace());
+      } else if (mine.holds == Slot::Holds::kChecks) {
+        copy_checks(mine, record, *besides);
+      } else if (mine.holds == Slot::Holds::kBirths) {
+        copy_births(mine, record, *besides);
       } else if (mine.launched) {
         copy(besides->updates.emplace());
       }
@@ -255,8 +367,11 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
       continue;
     }
     if (!mine.launched || mine.index >= out.size()) continue;
-    out[mine.index] = stats_of_record(*record, nullptr, mine.repeats);
     ++counts_.delivered;
+    // Without its check it is not known whether the record was written.
+    const auto& checks = besides->checks;
+    if (mine.is_checked && !(mine.index < checks.size() && checks[mine.index] && checks[mine.index]->differs)) continue;
+    out[mine.index] = stats_of_record(*record, nullptr, mine.repeats);
   }
   entry.done = true;
   advance_tail();

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device_births.h"
+#include "kernels/device_checks.h"
 #include "kernels/device_findings.h"
 #include "kernels/device_stats.h"
 #include "nanhunt/status.h"
@@ -26,6 +28,8 @@ struct ReadingsOptions {
   std::size_t tickets = 4096;  // that are still asked after
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
+  std::size_t references = 0;  // of checks, from 1: 16 bytes of the device each. 0: no checks
+  std::size_t arena_words = 0;  // of 8 bytes, pinned memory: for histograms of all births that there will be. 0: none
 };
 
 // What a device does for readings; who does what when is decided by DeviceReadings. Slots are numbers below
@@ -35,11 +39,18 @@ class ReadingsPort {
   enum class Mark : std::uint8_t { kPending, kReached, kFailed };
   virtual ~ReadingsPort() = default;
   // One launch; records go to slots `first`, first + 1, ... At most kTensorsInParameters.
+  // A tensor with a tag is read where the check with that reference found another content than before.
   virtual Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) = 0;
-  virtual Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) = 0;
+  virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) = 0;
+  // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each. At most
+  // kChecksInParameters without gaps, or one with.
+  virtual Status launch(std::span<const CheckedTensor> tensors, std::size_t first) = 0;
   // What elements say of an op: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings in slot `slot`.
   virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) = 0;
   virtual Status launch(const UpdatesCall& call, std::size_t slot) = 0;  // leaves DeviceUpdates
+  // Two launches; the plan's outputs are slots. Leaves DeviceBirths in slot `slot`, and histograms in the arena.
+  virtual Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) = 0;
+  virtual const std::uint64_t* arena() const = 0;  // the host's
   // To the host's own slots, behind what was launched so far.
   virtual Status copy(std::size_t first, std::size_t count) = 0;
   // Mark number `which` (below ReadingsOptions::copies) is reached when the stream has done all it was asked so far.
@@ -67,7 +78,14 @@ enum class ReadingsState : std::uint8_t {
 };
 
 // What was asked for besides statistics, as far as it came.
+struct Checked {
+  std::uint64_t checksum = 0;  // kernels/cpu/checksum.h
+  bool differs = false;        // from when the reference was last looked at, or there was nothing to compare with
+};
 struct Besides {
+  std::vector<std::optional<Checked>> checks;  // one for each tensor, where there were references
+  // One for each of BirthCall::tensor, where bad numbers were born; of those that there was no room for none.
+  std::vector<std::optional<TensorStats>> histograms;
   std::vector<std::optional<DeviceFindings>> findings;  // one for each call that was made
   std::optional<DeviceUpdates> updates;
 };
@@ -85,8 +103,12 @@ class DeviceReadings {
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
   // `findings`: of outputs among the tensors, in three launches more each; `updates`: in one more.
+  // `references`: one for each tensor. All are checked first, in one launch more (views with gaps one each); statistics are
+  // then taken of those alone that differ from their reference. The others have none, but a check.
+  // `births`: with references; two launches more.
   Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
-                 const UpdatesCall* updates = nullptr) noexcept;
+                 const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
+                 const BirthCall* births = nullptr) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
@@ -109,14 +131,22 @@ class DeviceReadings {
   };
   struct Slot {
     std::uint32_t index = 0;    // of the tensor in its call
-    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates };
+    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates, kChecks, kBirths };
     bool launched = false;
     Holds holds = Holds::kStats;
+    bool is_checked = false;    // statistics: there where a check found a difference
+    std::uint8_t checks = 0;    // of tensors `index`, index + 1, ...; of births: how many tensors
     std::int64_t repeats = 1;
   };
 
   Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
-                     const UpdatesCall* updates);
+                     const UpdatesCall* updates, std::span<const std::uint32_t> references, const BirthCall* births);
+  void launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin, std::uint64_t end,
+                     std::uint64_t at);
+  void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
+  std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
+  std::uint64_t launch_checks(std::uint64_t at);
+  void copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   void launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end, std::uint64_t at);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(StatsLevel level, std::uint64_t first);
@@ -136,6 +166,7 @@ class DeviceReadings {
   std::vector<std::uint64_t> marks_;     // position up to which each one's copy goes
   std::vector<DeviceTensor> gathered_;   // of the launch at hand
   std::vector<std::uint32_t> others_;    // tensors with gaps, of the call at hand
+  std::vector<CheckedTensor> checked_;   // of the call at hand
   Ticket oldest_ = 1, next_ = 1;
   std::uint64_t tail_ = 0, head_ = 0;    // positions in use
   std::uint64_t handed_ = 0, arrived_ = 0;

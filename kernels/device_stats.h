@@ -114,6 +114,10 @@ struct DeviceStatsTarget {
   DeviceStatsRecord* records = nullptr;  // nullptr: none
   std::uint64_t* details = nullptr;      // kDetailWords for each; needed from kWhatIf on
   DeviceRecorder* recorder = nullptr;    // records go to its ring as well
+  // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves nothing.
+  // nullptr: all are read. Not for launches that go to a recorder.
+  const std::uint32_t* gates = nullptr;
+  std::uint32_t* known = nullptr;  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
 };
 
 // The memory that launches share. Launches that use one Workspace must not overlap: one stream, or ordered by events.
@@ -129,6 +133,11 @@ class DeviceStats {
   // One launch for up to kTensorsInParameters tensors, dtypes may be mixed; from kWhatIf on for one only.
   virtual Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
+
+  // Histograms of at most 8 views, one launch (DeviceStatsOptions::details). View number i, from 1, is read where gates[i] is
+  // not 0: a record and its details then go to the arena from word gates[i] - 1 on, which may be mapped memory of the host.
+  virtual Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
+                                    DeviceStream stream) = 0;
 
   // A set of any size as one launch, its table in device memory. Uploading waits; using it does not.
   class Set {

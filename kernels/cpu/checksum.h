@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/checksum_words.h"
 #include "kernels/cpu/simd.h"
 #include "nanhunt/tensor_view.h"
 
@@ -25,10 +26,8 @@ struct ChecksumLanes {
 using ChecksumStripes = void (*)(const unsigned char* data, std::size_t stripes, ChecksumLanes& lanes);
 ChecksumStripes checksum_stripes(Simd simd);  // must be supported
 
-inline constexpr std::uint64_t kChecksumKeys[8] = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu,
-                                                   0xD6E8FEB86659FD93u, 0xA0761D6478BD642Fu, 0xE7037ED1A0B428DBu,
-                                                   0x8EBC6AF09C88C6E3u, 0x589965CC75374CC3u};
-inline constexpr std::uint64_t kChecksumStep = 0xC2B2AE3D27D4EB4Fu;  // added to every key after each stripe
+inline constexpr std::uint64_t kChecksumKeys[8] = {checksum_key(0), checksum_key(1), checksum_key(2), checksum_key(3),
+                                                   checksum_key(4), checksum_key(5), checksum_key(6), checksum_key(7)};
 
 // nullptr in a build without them.
 ChecksumStripes checksum_stripes_avx2();

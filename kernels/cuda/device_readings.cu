@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "kernels/cuda/device_births.h"
+#include "kernels/cuda/device_checks.h"
 #include "kernels/cuda/device_findings.h"
 #include "kernels/cuda/device_guard.h"
 
@@ -23,6 +25,9 @@ class CudaReadings final : public ReadingsPort {
     for (const cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
     static_cast<void>(cudaFreeHost(host_));
     static_cast<void>(cudaFree(records_));
+    static_cast<void>(cudaFree(checks_.references));
+    static_cast<void>(cudaFreeHost(arena_));
+    static_cast<void>(cudaFree(births_.used));
     static_cast<void>(cudaGetLastError());
   }
 
@@ -43,6 +48,12 @@ class CudaReadings final : public ReadingsPort {
       return s;
     }
     host_ = static_cast<DeviceStatsRecord*>(got);
+    if (options.references > 0) {
+      if (Status s = open_checks(options.references + 1, got); !s) return s;
+      if (options.arena_words > 0) {
+        if (Status s = open_births(options, got); !s) return s;
+      }
+    }
     for (int i = 0; i < options.copies; ++i) {
       cudaEvent_t event = nullptr;
       if (Status s = status_of(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"); !s) return s;
@@ -52,10 +63,16 @@ class CudaReadings final : public ReadingsPort {
   }
 
   Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
-    return stats_->enqueue(tensors, level, {records_ + first, nullptr, nullptr}, stream_);
+    return stats_->enqueue(tensors, level, {records_ + first, nullptr, nullptr, checks_.gates, known_}, stream_);
   }
-  Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) override {
-    return stats_->enqueue(view, 0, level, {records_ + slot, nullptr, nullptr}, stream_);
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
+    return stats_->enqueue(view, tag, level, {records_ + slot, nullptr, nullptr, checks_.gates, known_}, stream_);
+  }
+  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
+    const DeviceGuard guard(device_);
+    ChecksumMemory memory = checks_;
+    memory.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
+    return status_of(launch_checks(tensors, memory, stream_), "contents could not be checked");
   }
   Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
     const DeviceGuard guard(device_);
@@ -71,6 +88,16 @@ class CudaReadings final : public ReadingsPort {
     return status_of(launch_updates(call, reinterpret_cast<DeviceUpdates*>(records_ + slot), stream_),
                      "updates could not be looked at");
   }
+  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
+    const DeviceGuard guard(device_);
+    try {
+      launch_births({plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)}, stream_);
+    } catch (const std::exception& e) {
+      return {StatusCode::kUnsupported, e.what()};
+    }
+    return histograms_->enqueue_histograms(views, births_.places, arena_on_device_, stream_);
+  }
+  const std::uint64_t* arena() const override { return arena_; }
   Status copy(std::size_t first, std::size_t count) override {
     const DeviceGuard guard(device_);
     return status_of(cudaMemcpyAsync(host_ + first, records_ + first, count * sizeof(DeviceStatsRecord),
@@ -95,8 +122,56 @@ class CudaReadings final : public ReadingsPort {
   const DeviceStatsRecord* records() const override { return host_; }
 
  private:
+  // The arena is mapped, for it is written once in a long while, and the host need not ask for what it does not know of.
+  Status open_births(const ReadingsOptions& options, void*& got) {
+    DeviceStatsOptions stats;
+    stats.device = device_;
+    stats.max_items = options.max_items;
+    stats.max_tensors = kMaxBirthTensors;
+    stats.details = true;
+    stats.check_memory = false;
+    auto made = DeviceStats::create(stats);
+    if (!made) return made.status();
+    histograms_ = std::move(*made);
+    const std::size_t bytes = options.arena_words * sizeof(std::uint64_t);
+    if (Status s = status_of(cudaHostAlloc(&got, bytes, cudaHostAllocMapped), "no pinned memory for histograms"); !s) return s;
+    arena_ = static_cast<std::uint64_t*>(got);
+    if (Status s = status_of(cudaHostGetDevicePointer(&got, arena_, 0), "pinned memory is not mapped"); !s) return s;
+    arena_on_device_ = static_cast<std::uint64_t*>(got);
+    const std::size_t words = 1 + kMaxBirthTensors;
+    const std::size_t small = words * sizeof(std::uint64_t);
+    if (Status s = status_of(cudaMalloc(&got, small), "no memory for births on the device"); !s) return s;
+    births_.used = static_cast<std::uint64_t*>(got);
+    births_.places = reinterpret_cast<std::uint32_t*>(births_.used + 1);  // by tag, from 1
+    births_.records = records_;
+    births_.known = known_;
+    births_.words = options.arena_words;
+    return status_of(cudaMemsetAsync(births_.used, 0, small, stream_), "memory for births could not be cleared");
+  }
+
+  // One piece of memory: references, sums of tensors, gates, tickets, what is known of contents; all 0.
+  Status open_checks(std::size_t references, void*& got) {
+    const std::size_t words = references + kChecksInParameters;
+    const std::size_t bytes =
+        words * (sizeof(std::uint64_t) + sizeof(std::uint32_t)) + references * sizeof(std::uint32_t);
+    if (Status s = status_of(cudaMalloc(&got, bytes), "no memory for checksums on the device"); !s) return s;
+    checks_.references = static_cast<std::uint64_t*>(got);
+    checks_.sums = checks_.references + references;
+    checks_.gates = reinterpret_cast<std::uint32_t*>(checks_.references + words);
+    checks_.tickets = checks_.gates + references;
+    known_ = checks_.tickets + kChecksInParameters;
+    if (Status s = status_of(load_checks(), "checksums cannot run on this device"); !s) return s;
+    // In the stream whose launches use it.
+    return status_of(cudaMemsetAsync(got, 0, bytes, stream_), "memory for checksums could not be cleared");
+  }
+
   int device_;
   cudaStream_t stream_;
+  ChecksumMemory checks_;
+  std::uint32_t* known_ = nullptr;
+  BirthMemory births_;
+  std::unique_ptr<DeviceStats> histograms_;
+  std::uint64_t *arena_ = nullptr, *arena_on_device_ = nullptr;
   std::unique_ptr<DeviceStats> stats_;
   DeviceStatsRecord* records_ = nullptr;
   DeviceStatsRecord* host_ = nullptr;

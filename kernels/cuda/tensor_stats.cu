@@ -137,6 +137,26 @@ class CudaStats final : public DeviceStats {
     return launch(level, table, tensors.size(), items, target, stream);
   }
 
+  Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
+                            DeviceStream stream) override {
+    if (memory_.accumulators == nullptr || views.size() > kMaxBirthTensors || views.size() > options_.max_tensors) {
+      return usage("histograms of so many views were not asked for at creation");
+    }
+    Counter counter(options_.max_items);
+    FewViews table;
+    table.tensors = static_cast<std::uint32_t>(views.size());
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      table.views[i] = views[i];
+      if (!counter.add(views[i].count * element_bytes(views[i].dtype), table.first_item[i])) return too_many_items();
+    }
+    const DeviceGuard guard(options_.device);
+    StatsMemory memory = memory_;
+    memory.gates = gates;
+    memory.arena = arena;
+    return status_of(launch_stats<StatsLevel::kHistogram>(memory, table, counter.items(), static_cast<cudaStream_t>(stream)),
+                     "histograms could not be launched");
+  }
+
   Result<std::unique_ptr<Set>> upload(std::span<const DeviceTensor> tensors) override {
     if (tensors.empty() || tensors.size() > options_.max_tensors) {
       return usage("expected 1 to " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
@@ -184,6 +204,7 @@ class CudaStats final : public DeviceStats {
     if (options_.details) {
       also(&load_stats<StatsLevel::kWhatIf, ViewOrRows>);
       also(&load_stats<StatsLevel::kHistogram, ViewOrRows>);
+      also(&load_stats<StatsLevel::kHistogram, FewViews>);
     }
     return status_of(error, "statistics cannot run on this device");
   }
@@ -238,6 +259,8 @@ class CudaStats final : public DeviceStats {
     StatsMemory memory = memory_;
     memory.records = target.records;
     memory.details = target.details;
+    memory.gates = target.gates;
+    memory.known = target.known;
     if (const auto* owner = dynamic_cast<const RingOwner*>(target.recorder)) memory.ring = owner->ring();
     auto* on = static_cast<cudaStream_t>(stream);
     cudaError_t error = cudaErrorInvalidValue;

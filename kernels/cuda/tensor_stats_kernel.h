@@ -9,6 +9,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/record_ring.h"
 #include "kernels/cuda/tensor_stats_scan.h"
+#include "kernels/device_births.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -123,6 +124,24 @@ struct ViewOrRows {
     work.items = static_cast<std::uint32_t>(stats_items(bytes));
   }
 };
+// A few views by value, each with the tag that is its number, from 1.
+struct FewViews {
+  std::uint32_t tensors = 0;
+  std::uint32_t first_item[kMaxBirthTensors] = {};
+  DeviceStatsView views[kMaxBirthTensors];
+
+  NANHUNT_HOST_DEVICE void locate(std::uint32_t block, Work& work) const {
+    std::uint32_t at = 0;
+    while (at + 1 < tensors && first_item[at + 1] <= block) ++at;
+    work.view = views[at];
+    const std::uint64_t bytes = work.view.count * element_bytes(work.view.dtype);
+    work.item = item_range(bytes, block - first_item[at]);
+    work.slot = at;
+    work.tag = at + 1;
+    work.first_item = first_item[at];
+    work.items = static_cast<std::uint32_t>(stats_items(bytes));
+  }
+};
 inline ViewOrRows table_of(const DeviceStatsView& view, std::uint32_t tag) { return {view, tag, 1, nullptr}; }
 inline ViewOrRows table_of(const TensorEntry* entries, std::uint32_t tensors) { return {{}, 0, tensors, entries}; }
 
@@ -134,6 +153,9 @@ struct StatsMemory {
   DeviceStatsRecord* records = nullptr;   // may be nullptr
   std::uint64_t* details = nullptr;       // from kWhatIf on
   Ring ring;                              // no header: none
+  const std::uint32_t* gates = nullptr;   // a tensor with a tag is read where its tag's word is not 0; nullptr: all are
+  std::uint32_t* known = nullptr;         // by tag, if there is one: kInfBits, kNanBits of what was read
+  std::uint64_t* arena = nullptr;         // results go there, to the word before that its gate says: record, details
 };
 
 // A word that other blocks of this launch wrote.
@@ -182,7 +204,7 @@ struct TensorStatsKernel {
   struct Shared {
     alignas(8) unsigned char work[sizeof(Work)];  // a Work: shared memory may hold no constructors
     StatsPartial warps[kStatsThreads / kWarpLanes];
-    std::uint32_t is_last;
+    std::uint32_t is_last, goes_on;
     std::conditional_t<kHistogram, HistogramShared, NoTables> histogram;
   };
   static_assert(sizeof(Shared) <= 48 * 1024);
@@ -195,9 +217,13 @@ struct TensorStatsKernel {
     Shared& shared = block.shared();
     Work& work = *reinterpret_cast<Work*>(shared.work);
     block.phase([&](const Thread& thread) {
-      if (thread.index == 0) table.locate(thread.block, work);
+      if (thread.index == 0) {
+        table.locate(thread.block, work);
+        shared.goes_on = memory.gates == nullptr || work.tag == 0 || memory.gates[work.tag] != 0 ? 1 : 0;
+      }
       if constexpr (kHistogram) clear(shared, thread);
     });
+    if (shared.goes_on == 0) return;
     if constexpr (kHistogram) {
       block.phase([&](const Thread& thread) {
         if (thread.index == 0) {
@@ -341,7 +367,8 @@ struct TensorStatsKernel {
   NANHUNT_HOST_DEVICE void hand_over_details(const Work& work, const Thread& thread) const {
     const std::uint32_t words = kThresholds + binades_of(work.view.dtype);
     std::uint64_t* from = memory.accumulators + work.slot * kDetailWords;
-    std::uint64_t* to = memory.details + work.slot * kDetailWords;
+    std::uint64_t* to = memory.arena != nullptr ? memory.arena + memory.gates[work.tag] - 1 + kStatsRecordWords
+                                                : memory.details + work.slot * kDetailWords;
     for (std::uint32_t i = thread.index; i < words; i += thread.count) {
       to[i] = load_fresh(from + i);
       from[i] = 0;
@@ -376,6 +403,12 @@ struct TensorStatsKernel {
       if (dtype == DType::kF64 && !((all.sum - all.sum) == 0)) record.sum = all.sum_small * 0x1p64;
     }
     if (memory.records != nullptr) memory.records[work.slot] = record;
+    if (memory.known != nullptr && work.tag != 0) {
+      memory.known[work.tag] = (all.nan != 0 ? kNanBits : 0) | (all.pos_inf + all.neg_inf != 0 ? kInfBits : 0);
+    }
+    if constexpr (kHistogram) {
+      if (memory.arena != nullptr) memcpy(memory.arena + memory.gates[work.tag] - 1, &record, sizeof record);
+    }
     if (memory.ring.header != nullptr) push_record(memory.ring, record, all.first != kNoIndex);
   }
 };

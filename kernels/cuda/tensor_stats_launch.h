@@ -26,6 +26,7 @@ NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ViewOrRows)
 NANHUNT_DECLARE_STATS(StatsLevel::kSums, ViewOrRows)
 NANHUNT_DECLARE_STATS(StatsLevel::kWhatIf, ViewOrRows)
 NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, ViewOrRows)
+NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, FewViews)
 // By value only where it is done every step: what-if and histogram of many tensors go through a table in memory.
 NANHUNT_DECLARE_STATS(StatsLevel::kFinite, ParameterTable)
 NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ParameterTable)

@@ -39,6 +39,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::int64_t columns = 512 << 10;  // column_bytes(): the CPU engine's, so that its products have the same sizes
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
+  std::uint64_t checks = 0;    // launches that compare contents, of those
   ReadingsDelivery delivery;
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
   std::uint64_t live() const { return live_.size(); }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "kernels/cuda/birth_kernel.h"
+#include "kernels/cuda/checksum_kernel.h"
 #include "kernels/cuda/finding_kernels.h"
 #include "kernels/cuda/tensor_stats_kernel.h"
 #include "kernels/cuda/update_kernels.h"
@@ -25,6 +27,13 @@ class EmulatedReadings final : public ReadingsPort {
         tickets_(kTensorsInParameters),
         records_(options.tensors),
         host_(options.tensors),
+        references_(options.references + 1),
+        sums_(kChecksInParameters),
+        gates_(options.references + 1),
+        check_tickets_(kChecksInParameters),
+        known_(options.references + 1),
+        arena_(options.arena_words),
+        accumulators_(options.arena_words == 0 ? 0 : kMaxBirthTensors * kDetailWords),
         marks_(static_cast<std::size_t>(options.copies)) {
     // What was not copied has not come.
     std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
@@ -43,11 +52,32 @@ class EmulatedReadings final : public ReadingsPort {
     table->tensors = static_cast<std::uint32_t>(tensors.size());
     return run(*table, items, level, first, tensors.size());
   }
-  Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) override {
+  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
+    std::vector<CheckedTensor> here(tensors.begin(), tensors.end());
+    for (CheckedTensor& tensor : here) tensor.view.data = address(reinterpret_cast<const void*>(tensor.view.data));
+    ++device_.launches;
+    ++device_.checks;
+    std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
+    const ChecksumMemory memory{sums_.data(), check_tickets_.data(), references_.data(), gates_.data(), found.data()};
+    if (here.size() == 1 && here[0].view.dims > 0) {
+      const std::uint64_t bytes = here[0].view.count * here[0].view.size;
+      run_ordered(ChecksumKernel<ChecksumWalk>{memory, {here[0].view, here[0].reference}}, checksum_blocks(bytes),
+                  kChecksumThreads);
+    } else {
+      if (here.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
+      ChecksumTable table;
+      const std::uint32_t blocks = fill_checks(here, table);
+      run_ordered(ChecksumKernel<ChecksumTable>{memory, table}, blocks, kChecksumThreads);
+    }
+    if (first + found.size() > records_.size()) throw std::logic_error("slots that do not exist");
+    std::memcpy(static_cast<void*>(&records_[first]), found.data(), found.size() * sizeof(DeviceChecks));
+    return Status::ok();
+  }
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
     DeviceStatsView here = view;
     here.data = address(reinterpret_cast<const void*>(view.data));
     const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
-    return run(table_of(here, 0), items, level, slot, 1);
+    return run(table_of(here, tag), items, level, slot, 1);
   }
 
   Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
@@ -79,6 +109,30 @@ class EmulatedReadings final : public ReadingsPort {
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
     return Status::ok();
   }
+
+  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
+    device_.launches += 2;
+    DeviceBirths found;
+    const BirthMemory births{records_.data(), known_.data(), places_.data(), &used_, arena_.size()};
+    BirthKernel{plan, births, &found}(0);
+    std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
+    FewViews table;
+    table.tensors = static_cast<std::uint32_t>(views.size());
+    std::uint32_t items = 0;
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      table.views[i] = views[i];
+      table.views[i].data = address(reinterpret_cast<const void*>(views[i].data));
+      table.first_item[i] = items;
+      items += static_cast<std::uint32_t>(stats_items(views[i].count * element_bytes(views[i].dtype)));
+    }
+    if (items > partials_.size()) throw std::logic_error("more than there is room for");
+    StatsMemory memory{partials_.data(), histogram_tickets_.data(), accumulators_.data(), nullptr, nullptr, {}, places_.data()};
+    memory.arena = arena_.data();
+    run_ordered(TensorStatsKernel<StatsLevel::kHistogram, FewViews>{memory, table}, items, kStatsThreads);
+    return Status::ok();
+  }
+  // As on a GPU the host sees it before the copy comes; it does not know where to look.
+  const std::uint64_t* arena() const override { return arena_.data(); }
 
   Status copy(std::size_t first, std::size_t count) override {
     if (first + count > records_.size()) throw std::logic_error("slots that do not exist");
@@ -124,23 +178,27 @@ class EmulatedReadings final : public ReadingsPort {
     return reinterpret_cast<std::uint64_t>(EmulatedDevice::on_host(on_device));
   }
 
+  template <class Kernel>
+  void run_ordered(const Kernel& kernel, std::uint32_t blocks, std::uint32_t threads) {
+    const bool backwards = device_.order == Order::kBackwards;
+    const auto orders = block_orders(blocks, 1);
+    run_grid(kernel, device_.order == Order::kForwards ? orders[0] : backwards ? orders[1] : orders[2], threads, backwards);
+  }
+
   template <class Table>
   Status run(const Table& table, std::uint32_t items, StatsLevel level, std::size_t first, std::size_t count) {
     if (items > partials_.size() || first + count > records_.size()) throw std::logic_error("more than there is room for");
     ++device_.launches;
-    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {}};
-    const bool backwards = device_.order == Order::kBackwards;
-    const auto orders = block_orders(items, 1);
-    const auto& order = device_.order == Order::kForwards ? orders[0] : backwards ? orders[1] : orders[2];
+    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {}, gates_.data(), known_.data()};
     switch (level) {
       case StatsLevel::kFinite:
-        run_grid(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, order, kStatsThreads, backwards);
+        run_ordered(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, items, kStatsThreads);
         return Status::ok();
       case StatsLevel::kCounts:
-        run_grid(TensorStatsKernel<StatsLevel::kCounts, Table>{memory, table}, order, kStatsThreads, backwards);
+        run_ordered(TensorStatsKernel<StatsLevel::kCounts, Table>{memory, table}, items, kStatsThreads);
         return Status::ok();
       case StatsLevel::kSums:
-        run_grid(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, order, kStatsThreads, backwards);
+        run_ordered(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, items, kStatsThreads);
         return Status::ok();
       default:
         throw std::logic_error("readings are never asked for more than sums");
@@ -151,6 +209,12 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<StatsPartial> partials_;
   std::vector<std::uint32_t> tickets_;
   std::vector<DeviceStatsRecord> records_, host_;
+  std::vector<std::uint64_t> references_, sums_;
+  std::vector<std::uint32_t> gates_, check_tickets_, known_;
+  std::vector<std::uint64_t> arena_, accumulators_;
+  std::vector<std::uint32_t> places_ = std::vector<std::uint32_t>(kMaxBirthTensors + 1);
+  std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxBirthTensors);
+  std::uint64_t used_ = 0;
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;

@@ -48,7 +48,7 @@ class ShownReadings : public ReadingsPort {
     }
     return inner_->launch(here, level, first);
   }
-  Status launch(const DeviceStatsView& view, StatsLevel level, std::size_t slot) override {
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
     const Copies copies;
     DeviceStatsView here = view;
     std::int64_t low = 0, high = 0;  // bytes from the first element walked
@@ -62,8 +62,13 @@ class ShownReadings : public ReadingsPort {
     const auto begin = static_cast<std::uint64_t>(static_cast<std::int64_t>(view.data) + low);
     const void* copy = copies.of(reinterpret_cast<const void*>(begin), static_cast<std::size_t>(high - low));
     here.data = static_cast<std::uint64_t>(static_cast<std::int64_t>(reinterpret_cast<std::uint64_t>(copy)) - low);
-    return inner_->launch(here, level, slot);
+    return inner_->launch(here, tag, level, slot);
   }
+  Status launch(std::span<const CheckedTensor> /*tensors*/, std::size_t /*first*/) override { return not_asked(); }
+  Status launch(const BirthPlan& /*plan*/, std::span<const DeviceStatsView> /*views*/, std::size_t /*slot*/) override {
+    return not_asked();
+  }
+  const std::uint64_t* arena() const override { return inner_->arena(); }
   Status launch(const FindingsCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/) override { return not_asked(); }
   Status launch(const UpdatesCall& /*call*/, std::size_t /*slot*/) override { return not_asked(); }
   Status copy(std::size_t first, std::size_t count) override { return inner_->copy(first, count); }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Histograms of what went into an op on a device and what came out of it, where bad numbers were born in it and nowhere else.
+// Contract: kernels/README.md, births of the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device_stats.h"
+
+namespace nanhunt::kernels {
+
+inline constexpr std::uint32_t kMaxBirthTensors = 8, kMaxBirthInputs = 16;
+inline constexpr std::uint32_t kInfBits = 1, kNanBits = 2;  // what is known to be in contents
+
+// Tensors are numbers of those of a reading with references.
+struct BirthCall {
+  std::uint32_t tensors = 0, tensor[kMaxBirthTensors] = {};    // histograms are wanted of
+  std::uint32_t outputs = 0, output[kMaxBirthTensors] = {};    // that are new
+  std::uint32_t inputs = 0, reference[kMaxBirthInputs] = {};   // whose numbers mix into them
+  std::uint32_t known_in = 0;                                  // of other inputs: kInfBits, kNanBits
+};
+
+// The same for a launch: tensors as they are walked, outputs as slots.
+struct BirthPlan {
+  BirthCall call;
+  std::uint32_t words[kMaxBirthTensors] = {};  // that the result takes
+  std::int64_t repeats[kMaxBirthTensors] = {};
+};
+
+// What one call leaves. As large as a record of statistics, so that both lie in the same slots.
+struct DeviceBirths {
+  std::uint32_t place[kMaxBirthTensors] = {};  // 1 + its word in the arena: a DeviceStatsRecord, then details; 0: not taken
+  std::int64_t repeats[kMaxBirthTensors] = {};
+  std::uint32_t born = 0, unused = 0;
+};
+static_assert(sizeof(DeviceBirths) == sizeof(DeviceStatsRecord));
+
+inline constexpr std::uint32_t kStatsRecordWords = sizeof(DeviceStatsRecord) / sizeof(std::uint64_t);
+
+}  // namespace nanhunt::kernels

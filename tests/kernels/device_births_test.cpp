@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Histograms of ops in which bad numbers were born, taken on the emulated device: those of the CPU, there and nowhere else.
+#include "kernels/device_births.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <vector>
+
+#include "kernels/device_readings.h"
+#include "tests/support/emulated_device.h"
+
+namespace nanhunt::kernels {
+namespace {
+
+using testing_support::EmulatedDevice;
+using testing_support::Order;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+struct Tensor {
+  std::vector<std::byte> bytes;
+  std::vector<std::int64_t> sizes, strides;
+  TensorView on_device, on_host;
+};
+
+struct Rig {
+  EmulatedDevice device;
+  std::unique_ptr<DeviceReadings> readings;
+  std::deque<Tensor> tensors;
+
+  explicit Rig(std::size_t words = 20'000) {
+    std::string why;
+    readings = DeviceReadings::open(device, {.tensors = 256, .references = 20, .arena_words = words}, why);
+    EXPECT_NE(readings, nullptr) << why;
+  }
+  ~Rig() {
+    for (const Tensor& t : tensors) device.release(const_cast<void*>(t.on_device.data), t.bytes.size());
+  }
+  const Tensor& add(DType dtype, const std::vector<double>& values, std::vector<std::int64_t> sizes = {},
+                    std::vector<std::int64_t> strides = {1}) {
+    Tensor& t = tensors.emplace_back();
+    t.bytes.resize(values.size() * dtype_size(dtype));
+    for (std::size_t i = 0; i < values.size(); ++i) store_from_f64(dtype, t.bytes.data() + i * dtype_size(dtype), values[i]);
+    t.sizes = sizes.empty() ? std::vector<std::int64_t>{static_cast<std::int64_t>(values.size())} : std::move(sizes);
+    t.strides = std::move(strides);
+    void* at = device.allocate(t.bytes.size());
+    device.to_device(at, t.bytes.data(), t.bytes.size());
+    t.on_device = {at, dtype, t.sizes, t.strides};
+    t.on_host = {t.bytes.data(), dtype, t.sizes, t.strides};
+    return t;
+  }
+  // An op with these inputs, known under references 1, 2, ..., and an output.
+  Besides run(const std::vector<const Tensor*>& inputs, const Tensor& out) {
+    std::vector<TensorView> views;
+    std::vector<std::uint32_t> references;
+    BirthCall call;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      views.push_back(inputs[i]->on_device);
+      references.push_back(static_cast<std::uint32_t>(i + 1) | kFirstCheck);
+      call.tensor[call.tensors++] = static_cast<std::uint32_t>(i);
+      call.reference[call.inputs++] = static_cast<std::uint32_t>(i + 1);
+    }
+    views.push_back(out.on_device);
+    references.push_back(10 | kFirstCheck);
+    call.tensor[call.tensors++] = call.output[call.outputs++] = static_cast<std::uint32_t>(inputs.size());
+    std::vector<std::optional<TensorStats>> stats(views.size());
+    Besides besides;
+    const auto ticket = readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, &call);
+    EXPECT_EQ(readings->wait(ticket, stats, &besides), ReadingsState::kReady);
+    return besides;
+  }
+};
+
+void expect_histogram(const std::optional<TensorStats>& got, const Tensor& tensor) {
+  ASSERT_TRUE(got);
+  const TensorStats want = compute_stats(tensor.on_host, StatsLevel::kHistogram);
+  EXPECT_EQ(got->histogram, want.histogram);
+  EXPECT_EQ(got->histogram_min_exponent, want.histogram_min_exponent);
+}
+
+TEST(DeviceBirths, have_the_histograms_of_the_cpu) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (const Order order : {Order::kForwards, Order::kBackwards, Order::kShuffled}) {
+      SCOPED_TRACE(dtype_name(dtype));
+      Rig rig;
+      rig.device.order = order;
+      std::vector<double> many(70'000);
+      for (std::size_t i = 0; i < many.size(); ++i) many[i] = std::ldexp(1.0, static_cast<int>(i % 9) - 4);
+      many[69'999] = 0;
+      const Tensor& x = rig.add(dtype, many);
+      const Tensor& gaps = rig.add(DType::kF32, {1, 99, 2, 99, 4, 99}, {3, 4}, {2, 0});  // and broadcast
+      many[3] = kInf;
+      const Tensor& out = rig.add(dtype, many);
+      const Besides besides = rig.run({&x, &gaps}, out);
+      ASSERT_EQ(besides.histograms.size(), 3U);
+      expect_histogram(besides.histograms[0], x);
+      expect_histogram(besides.histograms[1], gaps);
+      expect_histogram(besides.histograms[2], out);
+    }
+  }
+}
+
+TEST(DeviceBirths, are_told_by_the_rule_of_the_recorder) {
+  struct Case {
+    double in, out;
+    bool born;
+  };
+  const Case cases[] = {{1, 2, false},      {1, kInf, true},     {1, kNan, true},     {kInf, kInf, false}, {kInf, kNan, true},
+                        {kNan, kNan, false}, {kNan, kInf, false}, {kNan, 1, false},    {1, -kInf, true}};
+  for (const Case& c : cases) {
+    Rig rig;
+    const Besides besides = rig.run({&rig.add(DType::kF32, {1, c.in})}, rig.add(DType::kF32, {c.out, 1}));
+    EXPECT_EQ(!besides.histograms.empty(), c.born) << c.in << " to " << c.out;
+  }
+}
+
+TEST(DeviceBirths, that_do_not_happen_read_nothing_and_take_no_room) {
+  Rig rig(2 * (kStatsRecordWords + kDetailThresholds + 277));
+  const Tensor &good = rig.add(DType::kF32, {1, 2}), &bad = rig.add(DType::kF32, {1, kInf});
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(rig.run({&bad}, bad).histograms.empty());
+  const Besides first = rig.run({&good}, bad);
+  ASSERT_EQ(first.histograms.size(), 2U);
+  expect_histogram(first.histograms[0], good);
+  expect_histogram(first.histograms[1], bad);
+  const Besides second = rig.run({&good}, bad);
+  ASSERT_EQ(second.histograms.size(), 2U) << "what was born without room for it is known to be missing";
+  EXPECT_FALSE(second.histograms[0]);
+  EXPECT_FALSE(second.histograms[1]);
+}
+
+}  // namespace
+}  // namespace nanhunt::kernels
