@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "hooks/engine/late_group.h"
@@ -18,7 +19,8 @@ using kernels::DeviceArray;
 using kernels::FindingsCall;
 using kernels::ReadingsState;
 
-constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
+// Every tensor that an op names takes a result: a step of a large model some ten thousand.
+constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 
 bool same_contents(const ValueView& a, const ValueView& b) {
@@ -96,7 +98,7 @@ void DeviceReader::finish() {
   while (!under_way_.empty()) {
     const Taken taken = std::move(under_way_.front());
     under_way_.pop_front();
-    results_.resize(taken.numbers.size());
+    results_.resize(taken.readings.size());
     kernels::Besides found;
     const ReadingsState state = readings_->wait(taken.ticket, results_, &found);
     tell(taken, state, found);
@@ -107,7 +109,10 @@ void DeviceReader::forget() noexcept {
   views_.clear();
   calls_.clear();
   at_hand_.ticket = 0;
-  at_hand_.numbers.clear();
+  at_hand_.readings.clear();
+  at_hand_.findings.reset();
+  references_.clear();
+  old_.clear();
   at_hand_.findings.reset();
 }
 
@@ -125,37 +130,105 @@ bool DeviceReader::can_read(const engine::Tensor& tensor) {
 
 void DeviceReader::read(const engine::Tensor& tensor, ValueView& value) {
   value.tensor.data = nullptr;
-  value.late = kLateAsKnown;
-  if (!recorder_.wants_stats(value)) return;
-  for (const TensorView& other : views_) {  // mul(x, x), x not seen before
-    if (other.data == device_view(tensor).data && other.dtype == value.tensor.dtype &&
-        std::ranges::equal(other.sizes, value.tensor.sizes) && std::ranges::equal(other.strides, value.tensor.strides)) {
-      return;
+  Part& part = know(value);
+  for (const Reading& reading : at_hand_.readings) {  // mul(x, x)
+    if (reading.contents != part.contents) continue;
+    value.late = reading.number;
+    return;
+  }
+  const Contents& contents = *part.contents;
+  views_.push_back(device_view(tensor));
+  references_.push_back(contents.reference == 0   ? 0
+                        : contents.has_reference ? contents.reference
+                                                 : contents.reference | kernels::kFirstCheck);
+  at_hand_.readings.push_back({++last_number_, part.contents, !contents.has_reference});
+  value.late = last_number_;
+}
+
+DeviceReader::Part* DeviceReader::find(const ValueView& value) {
+  const auto storage = parts_.find(value.storage);
+  if (storage == parts_.end()) return nullptr;
+  const TensorView& tensor = value.tensor;
+  const std::int64_t numel = tensor.numel();
+  const bool plain = tensor.is_contiguous();
+  for (Part& part : storage->second) {
+    if (part.version != value.version || part.offset != value.offset || part.dtype != tensor.dtype) continue;
+    if (plain ? part.layout.size() == 1 && part.layout[0] == numel
+              : part.layout.size() == 2 * tensor.sizes.size() &&
+                    std::equal(tensor.sizes.begin(), tensor.sizes.end(), part.layout.begin()) &&
+                    std::equal(tensor.strides.begin(), tensor.strides.end(), part.layout.begin() + std::ssize(tensor.sizes))) {
+      return &part;
     }
   }
-  value.late = ++last_number_;
-  views_.push_back(device_view(tensor));
-  at_hand_.numbers.push_back(value.late);
+  return nullptr;
+}
+
+bool DeviceReader::was_read(const ValueView& value) { return find(value) != nullptr; }
+
+DeviceReader::Part& DeviceReader::know(const ValueView& value) {
+  if (Part* part = find(value)) return *part;
+  const auto known = parts_.find(value.storage);
+  if (known != parts_.end() && !known->second.empty() && known->second.front().version != value.version) release(value.storage);
+  Part part;
+  part.version = value.version;
+  part.offset = value.offset;
+  part.dtype = value.tensor.dtype;
+  if (value.tensor.is_contiguous()) {
+    part.layout = {value.tensor.numel()};
+  } else {
+    part.layout.assign(value.tensor.sizes.begin(), value.tensor.sizes.end());
+    part.layout.insert(part.layout.end(), value.tensor.strides.begin(), value.tensor.strides.end());
+  }
+  part.contents = std::make_shared<Contents>();
+  std::vector<Part>& parts = parts_[value.storage];
+  parts.push_back(std::move(part));
+  Contents& contents = *parts.back().contents;
+  if (!free_references_.empty()) {
+    contents.reference = free_references_.back();
+    free_references_.pop_back();
+  } else if (last_reference_ < kReadings.references) {
+    free_references_.reserve(last_reference_ + 1);  // giving one back needs no memory
+    retired_.reserve(last_reference_ + 1);
+    contents.reference = ++last_reference_;
+  }
+  return parts.back();
+}
+
+void DeviceReader::overwritten(std::size_t input, const ValueView& value) {
+  const Part* part = find(value);
+  if (part != nullptr && part->contents->reference != 0) old_.emplace_back(input, part->contents->reference);
+}
+
+// References are used again by launches that come after those which use them now.
+void DeviceReader::release(std::uint64_t storage) noexcept {
+  const auto known = parts_.find(storage);
+  if (known == parts_.end()) return;
+  for (const Part& part : known->second) {
+    if (part.contents->reference != 0) retired_.push_back(part.contents->reference);
+  }
+  parts_.erase(known);
 }
 
 std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEvent& event) {
   if (readings_ == nullptr) return 0;
-  const auto& numbers = at_hand_.numbers;
+  const std::vector<Reading>& readings = at_hand_.readings;
   at_hand_.findings.emplace();
   std::size_t i = 0;  // the event's outputs are the call's that are defined
   for (const engine::OpArgument& out : call.outputs) {
     if (out.tensor == nullptr || !out.tensor->defined()) continue;
     const std::size_t output = i++;
     const ValueView& value = event.outputs[output].value;
-    const auto its = std::find(numbers.begin(), numbers.end(), value.late);
-    if (its == numbers.end() || !is_floating(value.tensor.dtype) || !plan(call, event, output, *out.tensor)) continue;
-    calls_.back().of = static_cast<std::uint32_t>(its - numbers.begin());
+    const auto its = std::ranges::find(readings, value.late, &Reading::number);
+    if (value.late == 0 || its == readings.end() || !its->is_first) continue;
+    if (!is_floating(value.tensor.dtype) || !plan(call, event, output, *out.tensor)) continue;
+    calls_.back().of = static_cast<std::uint32_t>(its - readings.begin());
   }
   if (calls_.empty()) {
     at_hand_.findings.reset();
     return 0;
   }
   at_hand_.findings->counts_updates = plan_updates(call, event);
+  plan_births(event);
   at_hand_.findings->number = ++last_number_;
   return last_number_;
 }
@@ -261,11 +334,65 @@ bool DeviceReader::plan_updates(const engine::OpCall& call, const OpEvent& event
   return fill(updates_.self, update->self) && fill(updates_.a, update->a) && fill(updates_.b, update->b);
 }
 
+std::size_t DeviceReader::reading_of(const ValueView& value) const {
+  const auto its = std::ranges::find(at_hand_.readings, value.late, &Reading::number);
+  return value.late == 0 ? at_hand_.readings.size() : static_cast<std::size_t>(its - at_hand_.readings.begin());
+}
+
+// What is not known to be bad counts as good: whether anything was born is judged by the recorder.
+void DeviceReader::plan_births(const OpEvent& event) {
+  births_ = {};
+  const record::OpTraits traits = record::op_traits(event.op);
+  const std::vector<Reading>& readings = at_hand_.readings;
+  const auto show = [&](bool of_output, std::size_t index, std::size_t reading) {
+    const TensorView& tensor = (of_output ? event.outputs[index].value : event.inputs[index].value).tensor;
+    if (reading == readings.size() || !is_floating(tensor.dtype)) return;
+    std::uint32_t k = 0;
+    while (k < births_.tensors && births_.tensor[k] != reading) ++k;
+    if (k == kernels::kMaxBirthTensors) return;
+    if (k == births_.tensors) births_.tensor[births_.tensors++] = static_cast<std::uint32_t>(reading);
+    at_hand_.findings->histograms.push_back({of_output, index, k});
+  };
+  const auto goes_in = [&](std::uint32_t reference) {
+    if (reference != 0 && births_.inputs < kernels::kMaxBirthInputs) births_.reference[births_.inputs++] = reference;
+  };
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    const OpInput& in = event.inputs[i];
+    if (in.role == ArgRole::kMask || in.role == ArgRole::kIndex) continue;
+    if (in.role == ArgRole::kOverwritten) {
+      for (const auto& [input, reference] : old_) {
+        if (input == i && !traits.ignores_old) goes_in(reference);
+      }
+      continue;
+    }
+    const TensorView& tensor = in.value.tensor;
+    if (tensor.data != nullptr && tensor.numel() == 1 && is_floating(tensor.dtype)) {
+      const double number = load_as_f64(tensor.dtype, tensor.data);
+      if (std::isnan(number)) births_.known_in |= kernels::kNanBits;
+      if (std::isinf(number)) births_.known_in |= kernels::kInfBits;
+    }
+    const std::size_t reading = reading_of(in.value);
+    if (reading < readings.size()) goes_in(readings[reading].contents->reference);
+    show(false, i, reading);
+  }
+  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
+    const std::size_t reading = reading_of(event.outputs[i].value);
+    show(true, i, reading);
+    if (reading == readings.size() || !readings[reading].is_first || births_.outputs == kernels::kMaxBirthTensors) continue;
+    births_.output[births_.outputs++] = static_cast<std::uint32_t>(reading);
+  }
+}
+
 void DeviceReader::take() {
   if (views_.empty() || readings_ == nullptr) return;
   const bool counts_updates = at_hand_.findings && at_hand_.findings->counts_updates;
-  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &updates_ : nullptr);
+  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &updates_ : nullptr, references_,
+                                        at_hand_.findings ? &births_ : nullptr);
+  for (const Reading& reading : at_hand_.readings) {
+    reading.contents->has_reference = at_hand_.ticket != 0 && reading.contents->reference != 0;
+  }
   calls_.clear();
+  references_.clear();
   tensors_since_copy_ += views_.size();
   views_.clear();
 }
@@ -273,10 +400,14 @@ void DeviceReader::take() {
 void DeviceReader::tell_lost() {
   views_.clear();  // where there was no memory to take them
   calls_.clear();
-  if (at_hand_.numbers.empty()) return;
+  references_.clear();
+  old_.clear();
+  free_references_.insert(free_references_.end(), retired_.begin(), retired_.end());
+  retired_.clear();
+  if (at_hand_.readings.empty()) return;
   Taken taken = std::exchange(at_hand_, {});
   if (taken.ticket == 0) {
-    results_.resize(taken.numbers.size());
+    results_.resize(taken.readings.size());
     tell(taken, ReadingsState::kLost, {});
   } else {
     under_way_.push_back(std::move(taken));
@@ -297,7 +428,7 @@ void DeviceReader::end_step() {
 void DeviceReader::poll() {
   while (!under_way_.empty()) {
     const Taken& taken = under_way_.front();
-    results_.resize(taken.numbers.size());
+    results_.resize(taken.readings.size());
     kernels::Besides found;
     const ReadingsState state = readings_->poll(taken.ticket, results_, &found);
     if (state == ReadingsState::kPending) return;
@@ -307,12 +438,9 @@ void DeviceReader::poll() {
 }
 
 void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::Besides& besides) {
-  for (std::size_t i = 0; i < taken.numbers.size(); ++i) {
-    if (state == ReadingsState::kReady && results_[i]) {
-      recorder_.on_late_stats(taken.numbers[i], *results_[i]);
-    } else {
-      recorder_.on_late_lost(taken.numbers[i]);
-    }
+  for (std::size_t i = 0; i < taken.readings.size(); ++i) {
+    const bool came = state == ReadingsState::kReady && i < besides.checks.size();
+    tell(taken.readings[i], came ? besides.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
   }
   if (!taken.findings) return;
   if (state == ReadingsState::kReady) {
@@ -320,6 +448,27 @@ void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::
   } else {
     recorder_.on_late_lost(taken.findings->number);
   }
+}
+
+// Readings are told in the order in which they were taken.
+void DeviceReader::tell(const Reading& reading, const std::optional<kernels::Checked>& check,
+                        const std::optional<TensorStats>& stats) {
+  Contents& contents = *reading.contents;
+  if (!check) {
+    contents.has_reference = false;  // read whole the next time
+    return recorder_.on_late_lost(reading.number);
+  }
+  KnownContents& known = contents.known;
+  // The same as at the last look: as what is known of them, unless that look was lost.
+  const bool still = !check->differs && known.checksum == check->checksum;
+  if (!still) known.has_stats = stats.has_value();
+  if (stats) {
+    known.stats = *stats;
+    known.has_stats = true;
+  }
+  known.checksum = check->checksum;
+  if (!known.has_stats) contents.has_reference = false;
+  recorder_.on_late_contents(reading.number, known);
 }
 
 void DeviceReader::tell_findings(const Findings& findings, const kernels::Besides& besides) {
@@ -346,6 +495,13 @@ void DeviceReader::tell_findings(const Findings& findings, const kernels::Beside
     }
   }
   told.elements = elements;
+  std::vector<LateHistogram> histograms;
+  for (const Shown& shown : findings.histograms) {
+    if (shown.tensor >= besides.histograms.size() || !besides.histograms[shown.tensor]) continue;
+    const TensorStats& its = *besides.histograms[shown.tensor];
+    histograms.push_back({shown.of_output, shown.index, its.histogram_min_exponent, its.histogram});
+  }
+  told.histograms = histograms;
   if (findings.counts_updates && besides.updates) {
     told.updates = static_cast<std::int64_t>(besides.updates->updates);
     told.lost_updates = static_cast<std::int64_t>(besides.updates->lost);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of tensors on a device for the recorder, without waiting for the device: taken there right after the op, and
-// told once they have come.
+// Contents of tensors on a device for the recorder, without waiting for the device: read there right after the op, and told
+// once what was read has come. Contents that were read before are compared there with what they were, and read again where
+// they are not that any more.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/device_findings.h"
@@ -25,18 +28,23 @@ class DeviceReader {
   DeviceReader& operator=(const DeviceReader&) = delete;
 
   // False: on the CPU, or on a device whose results cannot be had (told once as a note). Else it is read when take() is
-  // called, unless the recorder knows it.
+  // called.
   bool can_read(const engine::Tensor& tensor);
   void read(const engine::Tensor& tensor, ValueView& value);
+  void overwritten(std::size_t input, const ValueView& value);  // of the op at hand: its old contents
+  bool was_read(const ValueView& value);  // these contents, or others in their place that nothing wrote
+  void release(std::uint64_t storage) noexcept;
   // What elements say of an op besides; after its inputs and outputs were read. The number for OpEvent::late, 0: nothing.
   std::uint64_t read_findings(const engine::OpCall& call, const OpEvent& event);
-  void take();       // one launch for what was read, or a few
+  void take();       // two launches for what was read, or a few
   void tell_lost();  // after the recorder knows of the event: what take() could not launch
 
   void forget() noexcept;  // what is at hand and was not told, for want of memory
 
   void end_step();
   void finish();  // waits for what is under way, and tells it
+
+  kernels::ReadingsCounts counts() const { return readings_ ? readings_->counts() : kernels::ReadingsCounts{}; }
 
  private:
   struct Operand {
@@ -49,19 +57,47 @@ class DeviceReader {
     std::vector<Operand> operands;    // as FindingsCall::in
     bool counts_flushed = false;
   };
+  struct Shown {
+    bool of_output = false;
+    std::size_t index = 0;     // among the op's outputs, or inputs
+    std::uint32_t tensor = 0;  // of BirthCall
+  };
   struct Findings {
     std::uint64_t number = 0;
+    std::vector<Shown> histograms;
     std::vector<OutputFindings> outputs;  // as their calls
     bool counts_updates = false;
   };
+  // What is known of contents, as far as results have come; the same for all readings of them.
+  struct Contents {
+    std::uint32_t reference = 0;  // on the device; 0: none was free, so they are read whole each time
+    bool has_reference = false;   // it was left there
+    KnownContents known;
+  };
+  // A part of a storage. Views that have its elements in the same order share it.
+  struct Part {
+    std::uint32_t version = 0;
+    std::int64_t offset = 0;
+    DType dtype = DType::kF32;
+    std::vector<std::int64_t> layout;  // sizes and strides; without gaps: the number of elements
+    std::shared_ptr<Contents> contents;
+  };
+  struct Reading {
+    std::uint64_t number = 0;
+    std::shared_ptr<Contents> contents;
+    bool is_first = false;
+  };
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
-    std::vector<std::uint64_t> numbers;
+    std::vector<Reading> readings;
     std::optional<Findings> findings;
   };
 
   void poll();
   void tell(const Taken& taken, kernels::ReadingsState state, const kernels::Besides& besides);
+  void tell(const Reading& reading, const std::optional<kernels::Checked>& check, const std::optional<TensorStats>& stats);
+  Part* find(const ValueView& value);
+  Part& know(const ValueView& value);
   void tell_findings(const Findings& findings, const kernels::Besides& besides);
   bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
 
@@ -71,11 +107,19 @@ class DeviceReader {
   bool opened_ = false;
   std::uint64_t last_number_ = 0;
   std::vector<TensorView> views_;  // of the event at hand
+  std::vector<std::uint32_t> references_;
+  std::unordered_map<std::uint64_t, std::vector<Part>> parts_;  // of the newest version of each storage
+  std::vector<std::uint32_t> free_references_, retired_;  // retired: free once the event at hand is launched
+  std::uint32_t last_reference_ = 0;
   Taken at_hand_;
   bool plan_updates(const engine::OpCall& call, const OpEvent& event);
+  void plan_births(const OpEvent& event);
+  std::size_t reading_of(const ValueView& value) const;
 
   std::vector<kernels::FindingsCall> calls_;
   kernels::UpdatesCall updates_;
+  kernels::BirthCall births_;
+  std::vector<std::pair<std::size_t, std::uint32_t>> old_;  // inputs of the op at hand, references of what they were
   std::size_t tensors_since_copy_ = 0;
   std::deque<Taken> under_way_;
   std::vector<std::optional<TensorStats>> results_;

@@ -30,9 +30,9 @@ class Sentinel;
 
 // How level `ops` learns what is in tensors of a device.
 enum class DeviceStats : std::uint8_t {
-  // Contents are copied to the host, which waits for the device at every op: all that is known of a run on the CPU.
+  // Contents are copied to the host, which waits for the device at every op.
   kSync,
-  // Read on the device and told later: no wait. What needs more than that is told as not taken (hooks/engine/README.md).
+  // Read on the device and told later: no wait (hooks/engine/README.md).
   kLate,
 };
 std::string_view device_stats_name(DeviceStats stats);  // "sync", "late"
@@ -46,6 +46,7 @@ class EngineWatch {
   EngineWatch(const EngineWatch&) = delete;
   EngineWatch& operator=(const EngineWatch&) = delete;
   OpAdapter& adapter() { return *adapter_; }
+  kernels::ReadingsCounts readings() const;
 
  private:
   std::unique_ptr<DeviceReader> reader_;

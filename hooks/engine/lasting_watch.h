@@ -8,7 +8,6 @@
 
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/trainer.h"
-#include "nanhunt/recorder.h"
 
 namespace nanhunt::hooks {
 
@@ -20,9 +19,8 @@ class OpAdapter;
 // write over: all but the first one, whose op is over when it is heard of.
 class LastingWatch final : public engine::Observer {
  public:
-  // Marks go through `adapter`, which must know of a step before this does. `copies`: contents on a device are copied to
-  // be looked at, which waits; else they are not looked at, and that is told.
-  LastingWatch(engine::Trainer& trainer, Recorder& recorder, OpAdapter& adapter, bool copies = true);
+  // Everything goes through `adapter`, which must know of a step before this does.
+  LastingWatch(engine::Trainer& trainer, OpAdapter& adapter);
 
   void on_op(const engine::OpCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
@@ -36,16 +34,13 @@ class LastingWatch final : public engine::Observer {
     engine::Tensor tensor;
     std::uint32_t version = 0;  // when the last step ended
   };
-  void check(const engine::Tensor& tensor) noexcept;
+  template <class Gather>
+  void check(Gather gather) noexcept;
 
   engine::Trainer& trainer_;
-  Recorder& recorder_;
   OpAdapter& adapter_;
-  const bool copies_;
-  std::uint64_t unseen_ = 0, told_unseen_ = 0;  // looks that were left out
   std::vector<Lasting> all_;
   bool gradients_checked_ = false;  // in this step
-  std::uint32_t step_ = 0;
   bool known_ = false;  // versions were taken
 };
 

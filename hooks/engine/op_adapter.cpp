@@ -77,6 +77,34 @@ ValueView OpAdapter::view(const engine::Tensor& tensor, std::uint32_t version, b
   return value;
 }
 
+void OpAdapter::on_storage_released(std::uint64_t generation) noexcept {
+  if (reader_ != nullptr) reader_->release(generation);
+  recorder_.on_storage_released(generation);
+}
+
+void OpAdapter::check(std::span<const engine::Tensor> tensors) noexcept {
+  for (const engine::Tensor& tensor : tensors) {
+    if (!tensor.defined() || (reader_ != nullptr && reader_->can_read(tensor))) continue;
+    const ScopedHostContents contents;
+    recorder_.check_contents(step_, view_of(tensor, tensor.version()));
+  }
+  if (reader_ == nullptr) return;
+  try {
+    checked_.clear();
+    for (const engine::Tensor& tensor : tensors) {
+      if (!tensor.defined() || !reader_->can_read(tensor)) continue;
+      ValueView value = view_of(tensor, tensor.version(), /*has_contents=*/false);
+      if (!reader_->was_read(value)) continue;
+      reader_->read(tensor, value);
+      checked_.push_back(value);
+    }
+    reader_->take();
+  } catch (...) {  // no memory: what is not launched is told as lost
+  }
+  for (const ValueView& value : checked_) recorder_.check_contents(step_, value);
+  tell_lost();
+}
+
 void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
   step_ = step;
   micro_batch_ = 0;
@@ -125,6 +153,7 @@ void OpAdapter::gather(const engine::OpCall& call) {
     // Contents are gone when the op wrote over them, or anything else did since.
     const bool has_contents = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
     inputs_.push_back({in.slot, view(*in.tensor, in.version, has_contents), in.role});
+    if (reader_ != nullptr && in.role == ArgRole::kOverwritten) reader_->overwritten(inputs_.size() - 1, inputs_.back().value);
   }
   for (const engine::OpArgument& out : call.outputs) {
     if (out.tensor == nullptr || !out.tensor->defined()) continue;

@@ -31,7 +31,9 @@ class OpAdapter : public engine::Observer {
   void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_scaler(const ScalerEvent& event) noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
-  void on_storage_released(std::uint64_t generation) noexcept override { recorder_.on_storage_released(generation); }
+  void on_storage_released(std::uint64_t generation) noexcept override;
+  // Contents that an op will write over, or that nothing was to write since they were recorded.
+  void check(std::span<const engine::Tensor> tensors) noexcept;
 
   // Tells what is still under way, and waits for it.
   void finish() noexcept;
@@ -53,6 +55,7 @@ class OpAdapter : public engine::Observer {
   DeviceReader* reader_;
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;
+  std::vector<ValueView> checked_;
 };
 
 }  // namespace nanhunt::hooks

@@ -44,7 +44,7 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
       tags_->observe_first();
     }
     ops_ = std::make_unique<EngineWatch>(recorder, options.device_stats);
-    lasting_ = std::make_unique<LastingWatch>(trainer, recorder, ops_->adapter(), options.device_stats == DeviceStats::kSync);
+    lasting_ = std::make_unique<LastingWatch>(trainer, ops_->adapter());
     handle_ = engine::add_observer(*lasting_);
     if (tags_) tags_->observe_last();
     return;
@@ -75,7 +75,7 @@ std::uint32_t TrainerWatch::trips() const {
 DoorPlan TrainerWatch::door() const { return on_device_ ? on_device_->door() : door_; }
 
 kernels::ReadingsCounts TrainerWatch::readings() const {
-  return on_device_ ? on_device_->counts() : kernels::ReadingsCounts{};
+  return on_device_ ? on_device_->counts() : ops_ ? ops_->readings() : kernels::ReadingsCounts{};
 }
 
 void TrainerWatch::finish() noexcept {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "nanhunt/tensor_stats.h"
 #include "nanhunt/tensor_view.h"
 
 namespace nanhunt {
@@ -37,6 +38,14 @@ enum class ArgRole : std::uint8_t {
   kIndex = 4,        // indices or labels
 };
 
+// What was read of contents where the host cannot.
+struct KnownContents {
+  TensorStats stats;           // of all elements, counts or more
+  bool has_stats = false;
+  // kernels/cpu/checksum.h gives the same of the same view on the host. Without one nothing is compared with what was there.
+  std::optional<std::uint64_t> checksum;
+};
+
 // One version of one tensor's contents. (storage, version) names the contents; offset and the view's
 // sizes and strides say which part is meant.
 struct ValueView {
@@ -44,14 +53,11 @@ struct ValueView {
   std::uint64_t storage = 0;    // storage generation: unique per allocation, never reused; 0: unknown
   std::uint32_t version = 0;    // grows by 1 with each in-place write to the storage
   std::int64_t offset = 0;      // in elements from the start of the storage
-  // Not 0, with tensor.data nullptr: the host cannot read the contents, but their statistics come later, to
-  // Recorder::on_late_stats() under this number. Ignored where the recorder knows the contents already.
+  // With tensor.data nullptr: the host cannot read the contents, but they were read where they are.
+  const KnownContents* known = nullptr;
+  // Not 0: they are read where they are, and what is learnt comes under this number (Recorder::on_late_contents).
   std::uint64_t late = 0;
 };
-
-// In place of a number: the contents are readable somewhere, nothing will be told of them, for they are those of a value
-// that the recorder knows (Recorder::wants_stats() said no).
-inline constexpr std::uint64_t kLateAsKnown = ~std::uint64_t{0};
 
 struct OpInput {
   std::string_view slot;  // argument name as the dispatcher has it: "self", "other", "mat1"
@@ -70,6 +76,7 @@ struct OpScalar {
   double value = 0;
 };
 
+struct LateFindings;
 struct OpEvent {
   std::uint32_t step = 0;
   std::uint32_t micro_batch = 0;
@@ -81,12 +88,12 @@ struct OpEvent {
   std::span<const OpInput> inputs;
   std::span<const OpOutput> outputs;
   std::span<const OpScalar> scalars;
-  // Not 0: what only those can say who read its elements comes later, to Recorder::on_late_findings() under this number.
-  std::uint64_t late = 0;
+  // Of outputs whose contents are `known`: what single elements say. The recorder keeps what its rules ask for.
+  const LateFindings* findings = nullptr;
+  std::uint64_t late = 0;  // not 0: these findings come under this number
 };
 
-// What only those can say of an op who read its elements where the host cannot: it comes as late as the statistics do.
-// The recorder keeps of it what its own rules ask for (src/record/README.md).
+// What only those can say of an op who read its elements where the host cannot (src/record/README.md).
 struct LateOperand {
   std::size_t input = 0;  // index among the op's inputs
   std::int64_t flat_index = -1;
@@ -300,6 +307,7 @@ struct StepEvent {
   double loss = 0;
   double lr = 0;
   double scale = 1;
+  std::int64_t at_ns = 0;  // when it ended, by std::chrono::steady_clock; 0: now
 };
 
 }  // namespace nanhunt

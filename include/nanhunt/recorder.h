@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder: turns events into records and hands them to a writer thread. It never throws into,
-// prints into or changes the run; what it cannot keep it counts. Events come from one thread at a time; late statistics
+// prints into or changes the run; what it cannot keep it counts. Events come from one thread at a time; what comes late
 // from any, also meanwhile.
 //
 //   auto recorder = nanhunt::Recorder::open({.run_dir = "run"}, info);
@@ -34,8 +34,8 @@ struct RecorderOptions {
   // Compares what an op or a mark reads with what was recorded of it, by a checksum: contents that nothing seen wrote
   // (a flipped bit, a stray write, a kernel that no hook saw) become a ChangedRecord. At most 1024 in an attempt.
   bool check_inputs = true;
-  // Rows that wait for statistics (ValueView::late): past so many bytes of them, or past so many ends of steps, what has
-  // not come is given up and its rows are written without.
+  // Events that wait for readings (ValueView::late): past so many bytes of them, or past so many ends of steps, what has
+  // not come is given up and told as unknown.
   std::size_t late_bytes = 32u << 20;
   std::uint32_t late_steps = 8;
   TraceWriterOptions writer = {};
@@ -44,8 +44,8 @@ struct RecorderOptions {
 struct RecorderCounters {
   std::uint64_t ops = 0, values = 0, marks = 0;
   std::uint64_t dropped_ops = 0, dropped_values = 0, dropped_other = 0;
-  std::uint64_t late_values = 0;  // values and ops of which something was to come later
-  std::uint64_t late_lost = 0;    // of those, that did not come, or too late: their rows were written without
+  // Readings of contents where the host cannot read (ValueView::late, OpEvent::late): told of, and not there.
+  std::uint64_t late_readings = 0, late_lost = 0;
   std::uint64_t write_errors = 0;
   std::string first_write_error = {};  // empty: none
 };
@@ -86,26 +86,26 @@ class Recorder {
   virtual void check_contents(std::uint32_t step, const ValueView& value) noexcept = 0;
   virtual void on_experiment(const ExperimentRecord& experiment) noexcept = 0;
 
-  // Statistics that are taken where the host cannot read, and come later. Whoever has some of a device's own uses the same:
+  // Contents that are read where the host cannot, and what was read of them comes later:
   //
-  //   ValueView out = ...;                            // tensor.data is nullptr
-  //   out.late = recorder.wants_stats(out) ? ++number : kLateAsKnown;
-  //   recorder.on_op(event);                          // names `out`; its row waits
-  //   ...                                             // steps later, in any order, from any thread:
-  //   recorder.on_late_stats(number, stats);          // or on_late_lost(number)
+  //   ValueView out = ...;                         // tensor.data is nullptr
+  //   out.late = ++number;
+  //   recorder.on_op(event);                       // names `out`; it waits
+  //   ...                                          // steps later, in any order, from any thread:
+  //   recorder.on_late_contents(number, contents); // or on_late_lost(number)
   //
-  // Numbers are the caller's, other than 0 and kLateAsKnown, each for one value or op. One that nothing waits for (any
-  // more) is ignored. Rows stay in order: an op that waits holds up those after it, within late_bytes and late_steps.
-  // False: nothing is to be taken, the recorder knows these contents or will.
-  virtual bool wants_stats(const ValueView& /*value*/) noexcept { return false; }
-  virtual void on_late_stats(std::uint64_t /*number*/, const TensorStats& /*stats*/) noexcept {}
+  // Numbers are the caller's, not 0; views of one event may share one. One that nothing waits for (any more) is ignored.
+  // Events stay in order: one that waits holds up those after it, within late_bytes and late_steps.
+  virtual void on_late_contents(std::uint64_t /*number*/, const KnownContents& /*contents*/) noexcept {}
   virtual void on_late_findings(std::uint64_t /*number*/, const LateFindings& /*findings*/) noexcept {}
   virtual void on_late_lost(std::uint64_t /*number*/) noexcept {}
+  // Contents of which only statistics are known.
+  void on_late_stats(std::uint64_t number, const TensorStats& stats) noexcept;
 
   virtual RecorderCounters counters() const = 0;
   virtual std::uint64_t anomalies() const = 0;  // ops whose outputs were not finite so far
   virtual const std::string& attempt_dir() const = 0;
-  // Everything recorded so far is in the file when it returns, but for rows that wait for statistics, and those after them.
+  // Everything recorded so far is in the file when it returns, but for events that wait for readings, and those after them.
   virtual Status flush() = 0;
   virtual Status close() = 0;  // gives up what has not come
 };

@@ -16,6 +16,8 @@ bool equal(std::span<const std::int64_t> a, const std::vector<std::int64_t>& b) 
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
+}  // namespace
+
 bool shows_one_block(const TensorView& tensor) {
   if (tensor.is_contiguous()) return true;
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // (stride, size)
@@ -30,8 +32,6 @@ bool shows_one_block(const TensorView& tensor) {
   }
   return true;
 }
-
-}  // namespace
 
 StringId StringInterner::intern(std::string_view text, RecordBatch& batch) {
   if (text.empty()) return 0;

@@ -47,6 +47,9 @@ struct KnownLayout {
   LayoutId next = 0;  // of the same hash
 };
 
+// Every element of one block of memory exactly once, in any order of dimensions.
+bool shows_one_block(const TensorView& tensor);
+
 class LayoutInterner {
  public:
   explicit LayoutInterner(std::size_t limit = kMaxInterned) : limit_(limit) {}

@@ -8,8 +8,9 @@ namespace nanhunt::record {
 namespace {
 
 // Values that essential ops, marks, evidence and histograms name, and bad values.
-std::unordered_set<ValueId> values_to_keep(const PendingRows& rows, std::unordered_set<ValueId> keep) {
+std::unordered_set<ValueId> values_to_keep(const PendingRows& rows) {
   const RecordBatch& b = rows.batch;
+  std::unordered_set<ValueId> keep;
   for (std::size_t i = 0; i < b.ops.size(); ++i) {
     if (rows.op_is_essential[i] == 0) continue;
     const OpRecord& op = b.ops[i];
@@ -42,7 +43,6 @@ void PendingRows::clear() {
   op_is_essential.clear();
   mark_is_essential.clear();
   end_first_batch.clear();
-  waiting = 0;
 }
 
 void Dropped::add(const Dropped& more) {
@@ -51,22 +51,9 @@ void Dropped::add(const Dropped& more) {
   other += more.other;
 }
 
-void add_named_values(const RecordBatch& b, std::unordered_set<ValueId>& values) {
-  for (const OpArg& arg : b.inputs) values.insert(arg.value);
-  for (const OpArg& arg : b.outputs) values.insert(arg.value);
-  for (const MarkRecord& mark : b.marks) values.insert(mark.value);
-  for (const EvidenceRecord& e : b.evidence) {
-    values.insert(e.value);
-    for (const Operand& o : e.operands) values.insert(o.value);
-  }
-  for (const HistogramRecord& h : b.histograms) values.insert(h.value);
-  for (const ChangedRecord& c : b.changed) values.insert({c.before, c.after});
-  for (const ValueRecord& v : b.values) values.insert(v.base);
-}
-
-Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values, const std::unordered_set<ValueId>& also) {
+Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values) {
   RecordBatch& b = rows.batch;
-  const std::unordered_set<ValueId> keep = values_to_keep(rows, also);
+  const std::unordered_set<ValueId> keep = values_to_keep(rows);
   std::unordered_set<std::uint64_t> kept_storages;
   for (const ValueRecord& v : b.values) {
     if (keep.contains(v.id)) kept_storages.insert(v.storage);
@@ -150,7 +137,6 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
   b.changed.clear();
   rows.op_is_essential.clear();
   rows.mark_is_essential.clear();
-  rows.waiting = 0;
   return dropped;
 }
 

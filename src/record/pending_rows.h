@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
 #include "nanhunt/trace.h"
@@ -18,7 +17,6 @@ struct PendingRows {
   // Parallel to batch.ends_of_life: lowest number of a batch that holds a row of the storage.
   std::vector<std::uint64_t> end_first_batch;
   std::uint64_t number = 1;  // of this batch, 1, 2, 3 ...
-  std::size_t waiting = 0;   // value rows and ops of it of which something is still to come
 
   void clear();
 };
@@ -31,12 +29,8 @@ struct Dropped {
 
 // Takes routine rows out, in place: ops without bad inputs or outputs, their values, marks of good values, ends of
 // storages of which no row is left. Strings, layouts, steps, sample ids, evidence and everything an essential row
-// refers to stay, and values of `keep`. `dropped_values` gets the values whose rows went.
-Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values,
-             const std::unordered_set<ValueId>& keep = {});
-
-// The values that rows of the batch name.
-void add_named_values(const RecordBatch& batch, std::unordered_set<ValueId>& values);
+// refers to stay. `dropped_values` gets the values whose rows went.
+Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values);
 
 // Takes values out, in place, and every row that names one.
 Dropped drop_value_graph(PendingRows& rows) noexcept;

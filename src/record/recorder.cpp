@@ -15,6 +15,7 @@
 
 #include "src/record/batch_queue.h"
 #include "src/record/fp_environment.h"
+#include "src/record/late_recorder.h"
 #include "src/record/row_builder.h"
 #include "src/record/writer_thread.h"
 
@@ -88,10 +89,10 @@ class RecorderImpl final : public NumberingRecorder {
   void on_step_end(const StepEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
       if (in_replay_) replay_ends_ = true;  // should its own end have been lost
-      const std::chrono::nanoseconds since = BatchQueue::Clock::now() - started_;
+      const BatchQueue::Clock::time_point told(std::chrono::nanoseconds(event.at_ns));
+      const std::chrono::nanoseconds since = (event.at_ns == 0 ? BatchQueue::Clock::now() : told) - started_;
       builder_.add_step(event, since.count());
       step_ = event.step;
-      builder_.end_late_step(options_.late_steps);
       builder_.note_not_taken(step_);
     });
   }
@@ -140,18 +141,9 @@ class RecorderImpl final : public NumberingRecorder {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }
 
-  bool wants_stats(const ValueView& value) noexcept override {
-    return numbered([&] { return builder_.wants_stats(value) ? 1u : 0u; }) != 0;
-  }
-  void on_late_stats(std::uint64_t number, const TensorStats& stats) noexcept override {
-    late([&] { builder_.late_stats(number, stats); });
-  }
-  void on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept override {
-    late([&] { builder_.late_findings(number, findings); });
-  }
-  void on_late_lost(std::uint64_t number) noexcept override {
-    late([&] { builder_.late_lost(number); });
-  }
+  // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Asked before any lock
+  // is taken: whoever held it at the fork is not here to give it back.
+  bool in_forked_child() const noexcept override { return forks_so_far() != forks_; }
 
   StringId number_text(std::string_view text) noexcept override {
     return numbered([&] { return builder_.number(text); });
@@ -181,8 +173,8 @@ class RecorderImpl final : public NumberingRecorder {
     c.dropped_ops = all.ops;
     c.dropped_values = all.values;
     c.dropped_other = all.other + builder_.refused();
-    c.late_values = builder_.late().told;
-    c.late_lost = builder_.late().not_taken.statistics;
+    c.late_readings = builder_.late_readings();
+    c.late_lost = builder_.not_taken().statistics;
     c.write_errors = failures.errors;
     c.first_write_error = failures.first.message();
     return c;
@@ -208,10 +200,8 @@ class RecorderImpl final : public NumberingRecorder {
     if (closed_) return close_status_;
     closed_ = true;
     try {
-      builder_.give_up_all_late();
       builder_.note_not_taken(step_);
-    } catch (...) {  // no memory: what still waits is lost, and counted
-      drop_late();
+    } catch (...) {  // no memory: the counters have it
     }
     const Status handed = hand_over_all();
     queue_->close();
@@ -244,24 +234,6 @@ class RecorderImpl final : public NumberingRecorder {
     }
   }
 
-  // Something that was awaited has come, or is known not to: any thread's call. What comes after close() is too late.
-  template <typename Coming>
-  void late(Coming&& coming) noexcept {
-    if (in_forked_child()) return;
-    try {
-      std::lock_guard lock(mutex_);
-      if (closed_) return;
-      ScopedDefaultFpEnvironment environment;
-      try {
-        learn_of_failure();
-        coming();
-        hand_over_if_due();
-      } catch (...) {  // no memory: what waited for it is given up in time
-      }
-    } catch (...) {  // the mutex itself failed
-    }
-  }
-
   template <typename Number>
   std::uint32_t numbered(Number&& number) noexcept {
     if (in_forked_child()) return 0;
@@ -283,12 +255,7 @@ class RecorderImpl final : public NumberingRecorder {
     ++(unreported_.*kind);
   }
 
-  // Held rows go first, so what must be held holds up what is at hand.
   void hand_over_if_due() {
-    if (const std::uint64_t found = builder_.take_late_anomalies(); found != 0) {
-      if (anomalies_.fetch_add(found, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
-    }
-    hand_over_ready();
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
     const auto now = BatchQueue::Clock::now();
@@ -298,7 +265,6 @@ class RecorderImpl final : public NumberingRecorder {
     if (!asked && ops < kept_ops_ + kBatchOps && bytes < kept_bytes_ + batch_bytes()) return;
     hand_over_soon_ = false;
     tick_waits_.store(false, std::memory_order_relaxed);
-    if (builder_.must_hold()) return hold();
     if (options_.on_full == OnFull::kWait || in_replay_) {
       queue_->wait_for_room(bytes, queue_age_of(options_.flush_ms));
     } else if (!queue_->has_room(bytes)) {
@@ -313,79 +279,13 @@ class RecorderImpl final : public NumberingRecorder {
       queue_->wait_for_room(kept_bytes_, BatchQueue::Clock::duration::max());
     }
     push();
-    end_replay();
-  }
-  void drop_late() noexcept {
-    const Dropped dropped = builder_.drop_late();
-    dropped_.add(dropped);
-    unreported_.add(dropped);
-  }
-  void hold(bool all = false) {
-    const auto now = BatchQueue::Clock::now();
-    if (!builder_.empty()) {
-      builder_.hold_rows(queue_->empty_batch());
-      kept_ops_ = 0;
-      kept_bytes_ = 0;
-    }
-    oldest_row_ = now;
-    end_replay();
-    while (builder_.late().held_bytes > options_.late_bytes && builder_.ready_rows() == nullptr) {
-      builder_.give_up_late(0, builder_.late().held.front().rows.number);
-      if (builder_.ready_rows() == nullptr) drop_late();  // cannot be; rather lose rows than never return
-    }
-    hand_over_ready(all);
-  }
-  void end_replay() {
     if (replay_ends_) in_replay_ = replay_ends_ = false;
   }
-
-  // Held rows for which nothing is to come any more.
-  void hand_over_ready(bool all = false) {
-    while (HeldRows* ready = builder_.ready_rows()) {
-      if (all || options_.on_full == OnFull::kWait || in_replay_) {
-        queue_->wait_for_room(ready->bytes, queue_age_of(options_.flush_ms));
-      } else if (!queue_->has_room(ready->bytes)) {
-        if (!std::exchange(ready->thinned, true)) {
-          const Dropped dropped = builder_.thin_ready_rows();
-          dropped_.add(dropped);
-          unreported_.add(dropped);
-        }
-        if (builder_.late().held_bytes <= options_.late_bytes) return;
-        queue_->wait_for_room(ready->bytes, BatchQueue::Clock::duration::max());
-      }
-      push_ready(*ready);
-    }
-  }
-
-  void push_ready(HeldRows& ready) {
-    if (unreported_.any()) {
-      ready.rows.batch.drops.push_back({ready.next_seq, unreported_.ops, unreported_.values, unreported_.other});
-      unreported_ = {};
-    }
-    BatchQueue::Item item;
-    item.bytes = ready.bytes;
-    item.next_seq = ready.next_seq;
-    item.number = ready.rows.number;
-    item.failures_known = failures_known_;
-    std::swap(item.batch, ready.rows.batch);
-    try {
-      queue_->push(std::move(item));
-    } catch (...) {
-      std::swap(item.batch, ready.rows.batch);
-      throw;
-    }
-    builder_.pop_ready_rows();
-  }
-
   std::size_t batch_bytes() const { return std::max<std::size_t>(options_.queue_bytes / 4, 1); }
 
   Status hand_over_all() {
     try {
       learn_of_failure();
-      if (builder_.must_hold()) {
-        hold(/*all=*/true);
-        if (builder_.must_hold()) return {};  // still to come, and close() has given up what was
-      }
       if (builder_.empty() && !unreported_.any()) return {};
       queue_->wait_for_room(builder_.bytes(), BatchQueue::Clock::duration::max());
       push();
@@ -424,8 +324,7 @@ class RecorderImpl final : public NumberingRecorder {
   // value from now on writes it again.
   void learn_of_failure() {
     if (writer_->failed_writes() == failures_known_) return;
-    Dropped dropped = builder_.drop_value_graph();
-    dropped.add(builder_.drop_late());
+    const Dropped dropped = builder_.drop_value_graph();
     dropped_.add(dropped);
     unreported_.add(dropped);
     const WriterThread::LostRows lost = writer_->take_lost_rows();
@@ -444,24 +343,11 @@ class RecorderImpl final : public NumberingRecorder {
     }
     try {
       learn_of_failure();
-      if (closed_) return;
-      while (HeldRows* ready = builder_.ready_rows()) {
-        if (!queue_->has_room(ready->bytes)) return;
-        push_ready(*ready);
-      }
-      if (builder_.empty() || !queue_->has_room(builder_.bytes())) return;
-      if (builder_.must_hold()) {
-        tick_waits_.store(true, std::memory_order_relaxed);
-        return;
-      }
+      if (closed_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
   }
-
-  // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Asked before any lock
-  // is taken: whoever held it at the fork is not here to give it back.
-  bool in_forked_child() const { return forks_so_far() != forks_; }
 
   Status outcome() const {
     const WriterThread::Failures failures = writer_->failures();
@@ -499,7 +385,9 @@ template <typename Interface>
 Result<std::unique_ptr<Interface>> make(const RecorderOptions& options, std::unique_ptr<TraceWriter> writer) {
   const std::string dir = writer->attempt_dir();
   try {
-    return std::unique_ptr<Interface>(std::make_unique<RecorderImpl>(options, std::move(writer)));
+    auto recorder = std::make_unique<RecorderImpl>(options, std::move(writer));
+    return std::unique_ptr<Interface>(
+        std::make_unique<LateRecorder>(std::move(recorder), LateOptions{options.late_bytes, options.late_steps}));
   } catch (const std::exception& e) {
     return Status(StatusCode::kWriteFailed, fmt::format("cannot start recording to {}: {}", dir, e.what()));
   }
@@ -520,6 +408,17 @@ Result<std::unique_ptr<NumberingRecorder>> open_numbering_recorder(const Recorde
 }  // namespace nanhunt::record
 
 namespace nanhunt {
+
+void Recorder::on_late_stats(std::uint64_t number, const TensorStats& stats) noexcept {
+  try {
+    KnownContents contents;
+    contents.stats = stats;
+    contents.has_stats = true;
+    on_late_contents(number, contents);
+  } catch (...) {  // no memory for a copy
+    on_late_lost(number);
+  }
+}
 
 Result<std::unique_ptr<Recorder>> Recorder::open(const RecorderOptions& options, RunInfo info) {
   auto writer = TraceWriter::create(options.run_dir, std::move(info), options.writer);

@@ -28,6 +28,9 @@ class NumberingRecorder : public Recorder {
   virtual const KnownLayout& layout(LayoutId id) const noexcept = 0;
   virtual std::uint64_t next_seq() const noexcept = 0;  // of the next op
 
+  // Nothing is recorded in one, and no lock of the parent's may be waited for.
+  virtual bool in_forked_child() const noexcept = 0;
+
   using Recorder::check_contents;
   using Recorder::on_mark;
   using Recorder::on_op;

@@ -22,13 +22,10 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
-  std::size_t waiting;
   std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
       changed, probes, captures, notes, collectives, kernels;
-  explicit Checkpoint(const PendingRows& rows) : Checkpoint(rows.batch) { waiting = rows.waiting; }
   explicit Checkpoint(const RecordBatch& b)
-      : waiting(0),
-        values(b.values.size()),
+      : values(b.values.size()),
         ops(b.ops.size()),
         inputs(b.inputs.size()),
         outputs(b.outputs.size()),
@@ -53,10 +50,7 @@ struct RowBuilder::Checkpoint {
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
 class RowBuilder::Rollback {
  public:
-  explicit Rollback(RowBuilder& builder) : builder_(builder), before_(builder.rows_) {
-    builder.event_late_.clear();
-    builder.event_numbers_.clear();
-  }
+  explicit Rollback(RowBuilder& builder) : builder_(builder), before_(builder.rows_.batch) {}
   ~Rollback() {
     if (done_) return;
     PendingRows& rows = builder_.rows_;
@@ -64,11 +58,7 @@ class RowBuilder::Rollback {
     for (std::size_t i = before_.values; i < b.values.size(); ++i) {
       ValueInfo* info = builder_.table_.find_id(b.values[i].storage, b.values[i].id);
       if (info != nullptr) info->row_batch = 0;
-      const auto late = builder_.late_.values.find(b.values[i].id);
-      if (late != builder_.late_.values.end()) late->second.batch = 0;
     }
-    builder_.take_late_back();
-    rows.waiting = before_.waiting;
     cut(b.values, before_.values);
     cut(b.ops, before_.ops);
     cut(b.inputs, before_.inputs);
@@ -117,7 +107,6 @@ RowBuilder::RowBuilder(const RowBuilderOptions& options)
 void RowBuilder::write_row(ValueInfo& info) {
   rows_.batch.values.push_back(info.record);
   info.row_batch = rows_.number;
-  if (info.is_late) place_late_row(info);
 }
 
 void RowBuilder::write_again_if_dropped(ValueInfo& info) {
@@ -139,7 +128,7 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   record.layout = layout;
   record.producer = producer;
   std::uint64_t checksum = 0;
-  const bool readable = is_readable(view.tensor), checked = readable && checks_left_ > 0 && layout != 0 && !use.old_contents;
+  const bool readable = has_contents(view), checked = can_compare(view) && checks_left_ > 0 && layout != 0 && !use.old_contents;
   ValueInfo* before = nullptr;
   if (readable) {
     // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
@@ -151,18 +140,16 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
       before = std::exchange(base, nullptr);
       same_elements = false;
     }
-    record.stats = same_elements && base->known_finite() ? base->record.stats : compute_stats(view.tensor, level_);
-    record.has_stats = true;
+    const bool takes_over = same_elements && base->known_finite();
+    if (takes_over) record.stats = base->record.stats;
+    record.has_stats = takes_over || take_stats(view, record.stats);
   }
   if (base != nullptr) {
     record.base = base->record.id;
     write_again_if_dropped(*base);
   }
-  const bool late = !readable && view.late != 0 && !use.old_contents;
-  const ValueInfo* same_key = late ? table_.find(view.storage, view.version, view.offset, layout) : nullptr;
   ValueInfo& info = table_.add(std::move(record), view.tensor.dtype, /*row_batch=*/0);
   ++next_value_;
-  if (late) expect_late(info, view, base, same_key);
   info.checksum = checksum;
   info.has_checksum = checked;
   info.checked_after = use.after;
@@ -172,6 +159,7 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
 }
 
 ValueInfo& RowBuilder::look_up(const ValueView& view, LayoutId layout, const Use& use) {
+  count_reading(view, use);
   ValueInfo* known = table_.find(view.storage, view.version, view.offset, layout);
   if (known == nullptr) {
     known = &add_value(view, layout, table_.find_base(view.storage, view.version), kNoSeq, use);
@@ -185,9 +173,10 @@ ValueInfo& RowBuilder::look_up(const ValueView& view, LayoutId layout, const Use
   return *known;
 }
 
-ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output, LayoutId layout, FlushRule rule,
+ValueInfo& RowBuilder::make_output(const OpEvent& event, std::size_t output, LayoutId layout, FlushRule rule,
                                    const Use& use) {
-  const ValueView& view = output.value;
+  const ValueView& view = event.outputs[output].value;
+  count_reading(view, use);
   ValueInfo* base = nullptr;  // the input this output is a view of
   for (std::size_t i = 0; i < event.inputs.size() && base == nullptr; ++i) {
     const ValueView& in = event.inputs[i].value;
@@ -201,7 +190,9 @@ ValueInfo& RowBuilder::make_output(const OpEvent& event, const OpOutput& output,
       const ValueRecord& in = inputs_[i]->record;
       flush_inputs_.push_back({&event.inputs[i], in.has_stats ? &in.stats : nullptr, in.id});
     }
-    info.record.flushed = count_flushed(rule, flush_inputs_, event.scalars, view.tensor, info.record.stats);
+    info.record.flushed = is_readable(view.tensor)
+                              ? count_flushed(rule, flush_inputs_, event.scalars, view.tensor, info.record.stats)
+                              : known_flushed(event, rule, output, info.record.stats);
   }
   write_row(info);
   return info;
@@ -241,12 +232,23 @@ void RowBuilder::add_evidence(const OpEvent& event, const OpNumbers& numbers, co
   if (birth.nan) add(find_first(output.value.tensor, BadKind::kNan));
 }
 
-void RowBuilder::add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq) {
-  if (histograms_left_ == 0 || !is_readable(tensor) || !is_floating(tensor.dtype)) return;
+bool RowBuilder::shows_histogram(const ValueInfo& value, std::uint64_t seq) const {
   const auto& rows = rows_.batch.histograms;
   for (auto row = rows.rbegin(); row != rows.rend() && row->seq == seq; ++row) {
-    if (row->value == value.record.id) return;  // mul(x, x)
+    if (row->value == value.record.id) return true;  // mul(x, x)
   }
+  return false;
+}
+
+void RowBuilder::add_histogram(const OpEvent& event, bool of_output, std::size_t index, std::uint64_t seq) {
+  const ValueView& view = of_output ? event.outputs[index].value : event.inputs[index].value;
+  const ValueInfo& value = of_output ? *outputs_[index] : *inputs_[index];
+  if (histograms_left_ == 0 || !is_floating(view.tensor.dtype) || shows_histogram(value, seq)) return;
+  if (is_readable(view.tensor)) return add_histogram(view.tensor, value, seq);
+  if (view.known != nullptr) add_known_histogram(event, of_output, index, seq);
+}
+
+void RowBuilder::add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq) {
   TensorStats stats = compute_stats(tensor, StatsLevel::kHistogram);
   extra_bytes_ += sizeof(HistogramRecord) + stats.histogram.size() * sizeof(stats.histogram[0]);
   rows_.batch.histograms.push_back({seq, value.record.id, stats.histogram_min_exponent, std::move(stats.histogram)});
@@ -257,10 +259,10 @@ void RowBuilder::add_histogram(const TensorView& tensor, const ValueInfo& value,
 void RowBuilder::add_histograms(const OpEvent& event, std::uint64_t seq) {
   for (std::size_t i = 0; i < event.inputs.size(); ++i) {
     const OpInput& in = event.inputs[i];
-    if (mixes_numbers(in.role) && in.role != ArgRole::kOverwritten) add_histogram(in.value.tensor, *inputs_[i], seq);
+    if (mixes_numbers(in.role) && in.role != ArgRole::kOverwritten) add_histogram(event, false, i, seq);
   }
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
-    add_histogram(event.outputs[i].value.tensor, *outputs_[i], seq);
+    add_histogram(event, true, i, seq);
   }
 }
 
@@ -303,6 +305,10 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   Rollback rollback(*this);
   const Use use{seq, seq, event.step};
   RecordBatch& b = rows_.batch;
+  if (event.late != 0) {
+    ++late_readings_;
+    if (event.findings == nullptr) ++not_taken_.statistics;
+  }
   OpRecord op;
   op.seq = seq;
   op.step = event.step;
@@ -313,7 +319,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   op.call_site = numbers.call_site;
   op.compute_dtype = event.compute_dtype;
 
-  bool bad_in = false, bad_out = false, late = event.late != 0;
+  bool bad_in = false, bad_out = false;
   op.first_input = static_cast<std::uint32_t>(b.inputs.size());
   op.input_count = static_cast<std::uint32_t>(event.inputs.size());
   inputs_.clear();
@@ -322,7 +328,6 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     ValueInfo& info = look_up(in.value, numbers.input_layouts[i], {seq, seq, event.step, in.role == ArgRole::kOverwritten});
     inputs_.push_back(&info);
     bad_in = bad_in || info.is_bad();
-    late = late || info.is_late;
     b.inputs.push_back({info.record.id, numbers.input_slots[i], in.role});
   }
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
@@ -330,18 +335,19 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   outputs_.clear();
   bool born = false;
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
-    const OpOutput& out = event.outputs[i];
-    ValueInfo& info = make_output(event, out, numbers.output_layouts[i], numbers.traits.flush, use);
+    ValueInfo& info = make_output(event, i, numbers.output_layouts[i], numbers.traits.flush, use);
     outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, numbers.output_slots[i], ArgRole::kRead});
-    late = late || info.is_late;
-    bad_out = bad_out || info.is_bad();
-  }
-  for (std::size_t i = 0; i < outputs_.size() && bad_out && !late; ++i) {  // late: judged when all is known
-    if (!outputs_[i]->is_bad()) continue;
-    const Birth birth = birth_of(event, numbers.traits.ignores_old, *outputs_[i]);
+    if (!info.is_bad()) continue;
+    bad_out = true;
+    const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
-    if (birth.any() && evidence_left_ > 0) add_evidence(event, numbers, event.outputs[i], *outputs_[i], birth, seq);
+    if (!birth.any() || evidence_left_ == 0) continue;
+    if (is_readable(event.outputs[i].value.tensor)) {
+      add_evidence(event, numbers, event.outputs[i], info, birth, seq);
+    } else {
+      add_known_evidence(event, numbers, i, info, birth, seq);
+    }
   }
   if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
@@ -349,22 +355,14 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   for (std::size_t i = 0; i < event.scalars.size(); ++i) {
     b.scalars.push_back({numbers.scalar_names[i], event.scalars[i].value});
   }
-  if (const auto updates = count_lost_updates(event)) {
+  if (const auto updates = lost_updates_of(event)) {
     b.scalars.push_back({strings_.intern(kUpdatesScalar, b), static_cast<double>(updates->updates)});
     b.scalars.push_back({strings_.intern(kLostUpdatesScalar, b), static_cast<double>(updates->lost)});
     b.scalars.push_back({strings_.intern(kLostShareScalar, b), updates->share});
     op.scalar_count += 3;
   }
-  const bool update_slots = late && late_update(event).has_value();
-  if (update_slots) {
-    for (const std::string_view name : {kUpdatesScalar, kLostUpdatesScalar, kLostShareScalar}) {
-      b.scalars.push_back({strings_.intern(name, b), 0});
-    }
-    op.scalar_count += 3;
-  }
   b.ops.push_back(op);
   rows_.op_is_essential.push_back(bad_in || bad_out ? 1 : 0);
-  if (late) add_late_op(event, numbers, seq, bad_out, update_slots);
   rollback.commit();
   finish_event();
   return bad_out;
@@ -388,9 +386,6 @@ void RowBuilder::add_mark(const MarkEvent& event, StringId path, LayoutId layout
   const bool bad = info.is_bad();
   rows_.batch.marks.push_back(mark);
   rows_.mark_is_essential.push_back(bad ? 1 : 0);
-  if (const auto waits = late_.values.find(mark.value); info.is_late && waits != late_.values.end()) {
-    waits->second.marks.emplace_back(rows_.number, rows_.batch.marks.size() - 1);
-  }
   rollback.commit();
   finish_event();
 }

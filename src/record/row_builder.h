@@ -3,15 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "nanhunt/event.h"
 #include "nanhunt/trace.h"
 #include "src/record/flush_count.h"
 #include "src/record/interner.h"
-#include "src/record/late_rows.h"
+#include "src/record/lost_updates.h"
 #include "src/record/op_table.h"
 #include "src/record/pending_rows.h"
 #include "src/record/value_table.h"
@@ -23,6 +23,16 @@ struct KernelEvent;
 namespace nanhunt::record {
 
 inline bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
+// The host can read the contents, or was told what is in them.
+inline bool has_contents(const ValueView& v) { return is_readable(v.tensor) || v.known != nullptr; }
+inline bool can_compare(const ValueView& v) { return is_readable(v.tensor) || (v.known != nullptr && v.known->checksum); }
+
+// What was not learnt of contents that the host could not read.
+struct NotTaken {
+  std::uint64_t statistics = 0;  // readings that were lost or came too late
+  std::uint64_t elements = 0, flushed = 0, histograms = 0, updates = 0;
+  bool operator==(const NotTaken&) const = default;
+};
 
 // Changes found in an attempt. A run with more writes its tensors behind the recorder's back as a habit: past this,
 // contents are no longer checked.
@@ -72,23 +82,10 @@ class RowBuilder {
   void add_experiment(const ExperimentRecord& experiment);
   void add_drop(const Dropped& dropped);
 
-  // row_builder_late.cpp: statistics that come later. Rows that wait for them are held, with those after them.
-  bool wants_stats(const ValueView& view);
-  void late_stats(std::uint64_t number, const TensorStats& stats);
-  void late_findings(std::uint64_t number, const LateFindings& findings);
-  void late_lost(std::uint64_t number);
-  void end_late_step(std::uint32_t late_steps);  // what was told so many ends of steps ago is given up
-  void give_up_late(std::uint64_t since, std::uint64_t number);
-  void give_up_all_late() { give_up_late(~std::uint64_t{0}, ~std::uint64_t{0}); }
-  void note_not_taken(std::uint32_t step);  // rows of what was given up since the last ones
-  const LateRows& late() const { return late_; }
-  std::uint64_t take_late_anomalies() { return std::exchange(late_.anomalies, 0); }
-  bool must_hold() const { return rows_.waiting != 0 || !late_.held.empty(); }
-  void hold_rows(RecordBatch&& empty_batch);  // the rows at hand become the last held ones
-  HeldRows* ready_rows();                     // the first held ones, when nothing of theirs is still to come
-  Dropped thin_ready_rows();
-  void pop_ready_rows() noexcept;
-  Dropped drop_late() noexcept;  // forgets what is awaited; held values go, and all rows that name values
+  // row_builder_known.cpp: contents that were read where the host cannot.
+  const NotTaken& not_taken() const { return not_taken_; }
+  std::uint64_t late_readings() const { return late_readings_; }
+  void note_not_taken(std::uint32_t step);  // rows of what was not taken since the last ones
 
   PendingRows& rows() { return rows_; }
   const PendingRows& rows() const { return rows_; }
@@ -126,15 +123,15 @@ class RowBuilder {
     std::uint32_t step = 0;
     bool old_contents = false;       // written over since: what can be read there is something else
   };
-  Use between_ops(std::uint32_t step) const { return {next_seq_, next_seq_ == 0 ? kNoSeq : next_seq_ - 1, step}; }
   struct Extent {
     std::int64_t begin = 0, end = 0;
   };
   Extent extent_of(const ValueInfo& value) const;
   void hide_what_overlaps(const ValueInfo& after);
+  Use between_ops(std::uint32_t step) const { return {next_seq_, next_seq_ == 0 ? kNoSeq : next_seq_ - 1, step}; }
   // The value `view` shows, made known if it was not, with a row that was not dropped.
   ValueInfo& look_up(const ValueView& view, LayoutId layout, const Use& use);
-  ValueInfo& make_output(const OpEvent& event, const OpOutput& output, LayoutId layout, FlushRule rule, const Use& use);
+  ValueInfo& make_output(const OpEvent& event, std::size_t output, LayoutId layout, FlushRule rule, const Use& use);
   OpNumbers numbers_of(const OpEvent& event);
   bool add_op(const OpEvent& event, const OpNumbers& numbers, std::uint64_t seq);
   ValueInfo& add_value(const ValueView& view, LayoutId layout, ValueInfo* base, std::uint64_t producer, const Use& use);
@@ -154,24 +151,18 @@ class RowBuilder {
   void add_evidence(const OpEvent& event, const OpNumbers& numbers, const OpOutput& output, const ValueInfo& made,
                     Birth birth, std::uint64_t seq);
   void add_histograms(const OpEvent& event, std::uint64_t seq);
+  bool shows_histogram(const ValueInfo& value, std::uint64_t seq) const;
   void add_histogram(const TensorView& tensor, const ValueInfo& value, std::uint64_t seq);
+  void add_histogram(const OpEvent& event, bool of_output, std::size_t index, std::uint64_t seq);
   void finish_event() noexcept;
-  // row_builder_late.cpp
-  bool shares_contents(const ValueView& view, LayoutId layout, const ValueInfo& known) const;
-  void expect_late(ValueInfo& info, const ValueView& view, const ValueInfo* base, const ValueInfo* same_key);
-  void place_late_row(const ValueInfo& info);
-  void add_late_op(const OpEvent& event, const OpNumbers& numbers, std::uint64_t seq, bool bad_out, bool has_update_slots);
-  void take_late_back() noexcept;  // of the event at hand
-  void trim_late() noexcept;
-  PendingRows* rows_numbered(std::uint64_t number);
-  void settle(ValueId id, const TensorStats* stats);  // nullptr: they do not come
-  void give_up_findings(LateOp& op) noexcept;
-  void judge_ops();
-  void judge(LateOp& op) noexcept;
-  Birth birth_of(const LateOp& op, const TensorStats& made) const;
-  void count_late_flushed(const LateOp& op, std::size_t index);
-  void add_late_evidence(const LateOp& op, std::size_t index, Birth birth, PendingRows& rows);
-  void add_late_histograms(const LateOp& op, PendingRows& rows);
+  // row_builder_known.cpp
+  bool take_stats(const ValueView& view, TensorStats& stats) const;  // false: they are not known
+  void count_reading(const ValueView& view, const Use& use);
+  std::int64_t known_flushed(const OpEvent& event, FlushRule rule, std::size_t output, const TensorStats& stats);
+  void add_known_evidence(const OpEvent& event, const OpNumbers& numbers, std::size_t output, const ValueInfo& made,
+                          Birth birth, std::uint64_t seq);
+  void add_known_histogram(const OpEvent& event, bool of_output, std::size_t index, std::uint64_t seq);
+  std::optional<LostUpdates> lost_updates_of(const OpEvent& event);
 
   StatsLevel level_;
   std::uint32_t evidence_left_, histograms_left_;
@@ -188,9 +179,8 @@ class RowBuilder {
   std::vector<FlushInput> flush_inputs_;
   std::vector<StringId> names_;      // of numbers_of()
   std::vector<LayoutId> op_layouts_;
-  LateRows late_;
-  std::vector<ValueId> event_late_;           // values that the event at hand made late_ know
-  std::vector<std::uint64_t> event_numbers_;  // under which something of it comes
+  std::uint64_t late_readings_ = 0;
+  NotTaken not_taken_, noted_;       // noted: NoteRecords tell of it
 };
 
 }  // namespace nanhunt::record

@@ -15,6 +15,7 @@ bool RowBuilder::shows_same_elements(const ValueView& view, LayoutId layout, con
 
 // Dense views of one block of memory have one checksum, whatever the order of their dimensions.
 std::uint64_t RowBuilder::checksum_of(const ValueView& view, LayoutId layout) const {
+  if (!is_readable(view.tensor)) return *view.known->checksum;
   if (!layouts_.is_dense(layout)) return kernels::checksum_elements(view.tensor);
   return kernels::checksum_bytes(view.tensor.data,
                                  static_cast<std::size_t>(view.tensor.numel()) * dtype_size(view.tensor.dtype));
@@ -22,7 +23,7 @@ std::uint64_t RowBuilder::checksum_of(const ValueView& view, LayoutId layout) co
 
 bool RowBuilder::still_holds(const ValueView& view, ValueInfo& known, const Use& use) {
   // Layouts that were refused a number share number 0.
-  if (checks_left_ == 0 || use.old_contents || known.record.layout == 0 || !is_readable(view.tensor)) return true;
+  if (checks_left_ == 0 || use.old_contents || known.record.layout == 0 || !can_compare(view)) return true;
   if (known.has_checksum && use.reader == use.after && known.checked_after == use.after) return true;  // mul(x, x)
   const std::uint64_t now = checksum_of(view, known.record.layout);
   if (known.has_checksum && known.checksum != now) return false;

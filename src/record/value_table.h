@@ -23,7 +23,6 @@ struct ValueInfo {
   std::uint64_t checksum = 0, checked_after = kNoSeq;
   std::uint32_t checked_step = 0;
   bool has_checksum = false;
-  bool is_late = false;  // its statistics are still to come (LateValues)
 
   bool is_bad() const { return record.has_stats && record.stats.nonfinite() > 0; }
   bool known_finite() const { return record.has_stats && record.stats.nonfinite() == 0; }

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/checksum.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
 
@@ -118,10 +119,11 @@ TEST(OutOfMemory, EveryFailedAllocationCostsAnEventAtMost) {
 
 // As record_all(), of contents that the host cannot read; what comes of them comes at the end, in another order.
 void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& number) {
-  std::vector<std::pair<std::uint64_t, TensorStats>> coming;
+  std::vector<std::pair<std::uint64_t, KnownContents>> coming;
   const auto late = [&](const TestTensor& tensor) {
     ValueView view = tensor.value();
-    coming.emplace_back(++number, compute_stats(tensor.tensor(), StatsLevel::kSums));
+    coming.emplace_back(++number, KnownContents{compute_stats(tensor.tensor(), StatsLevel::kSums), true,
+                                                kernels::checksum_elements(tensor.tensor())});
     view.tensor.data = nullptr;
     view.late = number;
     return view;
@@ -131,6 +133,7 @@ void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& nu
   for (const OpInput& in : events.div_in) div_in.push_back(in);
   for (std::size_t i = 0; i < div_in.size(); ++i) div_in[i].value = late(i == 0 ? events.v : events.w);
   const std::vector<OpOutput> div_out = {{"out", late(events.nan)}};
+  const ValueView loss = late(events.nan);
   allocations_until_failure = left;
   OpEvent div;
   div.op = "div";
@@ -139,11 +142,11 @@ void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& nu
   div.outputs = div_out;
   div.late = ++number;
   recorder.on_op(div);
-  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", div_out[0].value});
+  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", loss});
   const LateOperand operand{0, 0, 0};
   const LateElement element{0, true, 0, 1, {&operand, 1}};
   recorder.on_late_findings(number, {.elements = {&element, 1}, .flushed = 0});
-  for (auto it = coming.rbegin(); it != coming.rend(); ++it) recorder.on_late_stats(it->first, it->second);
+  for (auto it = coming.rbegin(); it != coming.rend(); ++it) recorder.on_late_contents(it->first, it->second);
   recorder.on_step_end({});
 }
 
@@ -155,15 +158,16 @@ TEST(OutOfMemory, EveryFailedAllocationOfLateStatisticsCostsAnEventAtMost) {
     auto recorder = make_recorder({}, std::make_unique<ScriptedWriter>(script));
     ASSERT_TRUE(recorder);
     std::uint64_t number = 0;
+    Recorder& late = **recorder;
     allocations_until_failure = failing;
-    record_all_late(**recorder, events, number);
+    record_all_late(late, events, number);
     const bool failed = allocations_until_failure == 0;
     allocations_until_failure = -1;
     failed_somewhere = failed_somewhere || failed;
-    record_all_late(**recorder, events, number);
-    ASSERT_TRUE((*recorder)->close());
+    record_all_late(late, events, number);
+    ASSERT_TRUE(late.close());
     const RecordBatch all = script->all();
-    const RecorderCounters counters = (*recorder)->counters();
+    const RecorderCounters counters = late.counters();
     EXPECT_EQ(counters.ops + counters.dropped_ops, 2u);
     EXPECT_EQ(all.ops.size(), counters.ops);
     EXPECT_GE(counters.ops, 1u);

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "tests/engine/device/device_support.h"
 #include "tests/scenarios/hunt_scenario.h"
+#include "tests/scenarios/told.h"
 
 namespace nanhunt {
 namespace {
@@ -19,6 +19,7 @@ using scenarios::Scenario;
 using testing_support::Hunt;
 using testing_support::hunt_scenario;
 using testing_support::HuntOptions;
+using testing_support::told;
 
 constexpr engine::Device kCuda{engine::DeviceKind::kCuda, 0};
 
@@ -32,41 +33,6 @@ std::vector<std::string> scenario_names() {
   std::vector<std::string> names;
   for (const Scenario& s : scenarios::all_scenarios()) names.push_back(s.name);
   return names;
-}
-
-std::ostream& operator<<(std::ostream& out, const std::optional<std::string>& text) { return out << text.value_or("-"); }
-
-// A sentinel compares a replay with its step by statistics on a device, by bits on the CPU, and says so. That it was the same
-// stays in.
-std::string without_ways_of_comparing(const std::string& line) {
-  constexpr std::string_view kSame = "The replay gave the same ";
-  const std::size_t at = line.find(kSame);
-  return at == std::string::npos ? line : line.substr(0, at + kSame.size());
-}
-
-// What a report says, a line for each thing that it says.
-std::string told(const Analysis& analysis) {
-  std::ostringstream out;
-  out << verdict_status_name(analysis.verdict.status) << " " << analysis.verdict.origin << ": " << analysis.verdict.headline
-      << "\n"
-      << analysis.coverage.steps << " steps, " << analysis.coverage.ops << " ops, " << analysis.coverage.values << " values\n";
-  for (const Finding& f : analysis.findings) {
-    out << f.id << " " << finding_class_name(f.cls) << " " << severity_name(f.severity) << " "
-        << confidence_name(f.confidence) << (f.benign ? " benign " : " ") << phase_name(f.place.phase) << " step "
-        << f.place.step << " micro-batch " << f.place.micro_batch << " module " << f.place.module << " op " << f.place.op
-        << " seq " << f.place.seq << "\n  " << f.title << "\n  " << f.explanation << "\n  in " << f.occurrence_count << " steps "
-        << f.first_step << ".." << f.last_step << ", bad " << f.bad_steps.count << ", " << f.bad_elements << " elements, scale "
-        << f.scale << "\n";
-    for (const std::string& line : f.evidence) out << "  evidence: " << without_ways_of_comparing(line) << "\n";
-    for (const std::string& sink : f.sinks) out << "  sink: " << sink << "\n";
-    for (const std::string& module : f.also) out << "  also: " << module << "\n";
-    for (const std::int64_t sample : f.samples) out << "  sample: " << sample << "\n";
-    for (const Advice& a : f.advice) {
-      out << "  advice: " << a.id << (a.verified ? *a.verified ? " works " : " does not help " : " ") << a.text << " "
-          << a.evidence << "\n";
-    }
-  }
-  return out.str();
 }
 
 class OnEmulatedDevice : public testing::TestWithParam<std::string> {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "hooks/engine/engine_hooks.h"
 #include "tests/support/temp_dir.h"
 
 namespace nanhunt::testing_support {
@@ -47,7 +46,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
     hunt.renamed = run.renamed;
     const auto level = hooks::parse_watch_level(options.level);
     if (!level) throw std::runtime_error("no level '" + options.level + "'");
-    hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level});
+    hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level, .device_stats = options.device_stats});
     for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
   }
   if (options.verify_fixes || options.probe) {
@@ -61,6 +60,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
     require(hunt::hunt_run(*replay, **recorder, {.try_fixes = options.verify_fixes, .captures = {}}).status());
   }
   require((*recorder)->close());
+  hunt.counters = (*recorder)->counters();
 
   auto analysis = analyze_run(run_dir.path());
   require(analysis.status());

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
@@ -15,6 +16,7 @@ namespace nanhunt::testing_support {
 
 struct Hunt {
   Analysis analysis;
+  RecorderCounters counters;
   std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path
   // The name a path has in this hunt.
   std::string renamed_path(const std::string& path) const;
@@ -27,6 +29,7 @@ struct HuntOptions {
   bool verify_fixes = false;  // as `nanhunt train` does
   bool probe = false;         // compute the origin again, as `nanhunt train` does
   engine::Device device = {};
+  hooks::DeviceStats device_stats = hooks::DeviceStats::kSync;
 };
 
 // Throws std::runtime_error with the message of whatever failed.

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every scenario on the emulated device, every op watched without a wait: what is named must be what the scenario promises.
+// Every scenario on the emulated device, every op watched without a wait: what is told must be what is told with a wait at every
+// op, word for word, and what the scenario promises.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "hooks/engine/engine_hooks.h"
-#include "nanhunt/analyzer.h"
-#include "nanhunt/recorder.h"
 #include "tests/engine/device/device_support.h"
-#include "tests/support/temp_dir.h"
-#include "tools/nanhunt/scenarios/scenario.h"
+#include "tests/scenarios/flipped_run.h"
+#include "tests/scenarios/hunt_scenario.h"
+#include "tests/scenarios/told.h"
 
 namespace nanhunt {
 namespace {
 
+using engine::testing::kEmulated;
+using engine::testing::ScopedEmulatedDevice;
+using hooks::DeviceStats;
 using scenarios::Scenario;
+using testing_support::FlippedRun;
+using testing_support::Hunt;
+using testing_support::hunt_scenario;
+using testing_support::told;
+using testing_support::train_flipped;
+using testing_support::Where;
 
 std::string case_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
@@ -33,45 +41,50 @@ std::vector<std::string> scenario_names() {
 class LateScenario : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Scenarios, LateScenario, testing::ValuesIn(scenario_names()), case_name);
 
-TEST_P(LateScenario, keeps_its_contract_when_statistics_come_later) {
+TEST_P(LateScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
-  engine::testing::ScopedEmulatedDevice emulated;
-  const testing_support::TempDir dir;
-  RunInfo info;
-  info.framework = "nanhunt-engine";
-  info.device = "emulated";
-  info.level = "ops";
-  auto recorder = Recorder::open({.run_dir = dir.path()}, info);
-  ASSERT_TRUE(recorder);
-  {
-    scenarios::ScenarioConfig config;
-    config.device = engine::testing::kEmulated;
-    scenarios::ScenarioRun run = scenario.make(config);
-    hooks::TrainerWatch watch(*run.trainer, **recorder,
-                              {.level = hooks::WatchLevel::kOps, .device_stats = hooks::DeviceStats::kLate});
-    for (std::uint32_t i = 0; i < scenario.steps; ++i) run.trainer->step();
-  }
-  ASSERT_TRUE((*recorder)->close());
-  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
-  const auto analysis = analyze_run(dir.path());
-  ASSERT_TRUE(analysis) << analysis.status().message();
-  const scenarios::Expectation& expected = scenario.expected;
-  EXPECT_EQ(verdict_status_name(analysis->verdict.status), verdict_status_name(expected.status)) << analysis->verdict.headline;
-  if (expected.status == VerdictStatus::kClean) {
-    for (const Finding& finding : analysis->findings) EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+  const auto hunt_with = [&](DeviceStats stats) {
+    const ScopedEmulatedDevice emulated;
+    testing_support::HuntOptions options;
+    options.device = kEmulated;
+    options.device_stats = stats;
+    return hunt_scenario(scenario, options);
+  };
+  const Hunt late = hunt_with(DeviceStats::kLate);
+  EXPECT_GT(late.counters.late_readings, 100U);
+  EXPECT_EQ(late.counters.late_lost, 0U);
+  EXPECT_EQ(told(late.analysis), told(hunt_with(DeviceStats::kSync).analysis));
+  if (scenario.expected.status != VerdictStatus::kClean) {
+    testing_support::expect_named(late, scenario.expected);
     return;
   }
-  ASSERT_FALSE(analysis->findings.empty()) << analysis->verdict.headline;
-  const Finding& finding = analysis->findings.front();
-  EXPECT_EQ(finding_class_name(finding.cls), finding_class_name(expected.cls)) << finding.title;
-  EXPECT_EQ(phase_name(finding.place.phase), phase_name(expected.phase));
-  EXPECT_EQ(finding.place.step, expected.step);
-  EXPECT_EQ(finding.place.op, expected.op);
-  EXPECT_EQ(finding.place.module, expected.module);
-  for (const std::int64_t sample : expected.samples) {
-    EXPECT_NE(std::find(finding.samples.begin(), finding.samples.end(), sample), finding.samples.end())
-        << "sample " << sample << " is not named";
+  EXPECT_EQ(verdict_status_name(late.analysis.verdict.status), "clean") << late.analysis.verdict.headline;
+  for (const Finding& finding : late.analysis.findings) EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+}
+
+FlippedRun train_on_device(Where where, DeviceStats stats) {
+  const ScopedEmulatedDevice emulated;
+  testing_support::FlipOptions options;
+  options.device = kEmulated;
+  options.device_stats = stats;
+  return train_flipped(where, options);
+}
+
+TEST(LateFlip, of_a_bit_is_told_as_with_a_wait_at_every_op_and_not_blamed_on_its_reader) {
+  for (const Where where : {Where::kParameter, Where::kIntermediate}) {
+    const FlippedRun late = train_on_device(where, DeviceStats::kLate);
+    EXPECT_EQ(late.counters.late_lost, 0U);
+    ASSERT_FALSE(late.analysis.findings.empty());
+    EXPECT_EQ(finding_class_name(late.analysis.findings.front().cls), finding_class_name(FindingClass::kCorruption));
+    EXPECT_EQ(told(late.analysis), told(train_on_device(where, DeviceStats::kSync).analysis));
+    EXPECT_EQ(told(late.analysis), told(train_flipped(where).analysis));
   }
+}
+
+TEST(LateFlip, that_never_happens_is_silent) {
+  const FlippedRun late = train_on_device(Where::kNowhere, DeviceStats::kLate);
+  EXPECT_EQ(verdict_status_name(late.analysis.verdict.status), "clean");
+  EXPECT_TRUE(late.analysis.findings.empty());
 }
 
 }  // namespace
