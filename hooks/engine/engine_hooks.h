@@ -41,7 +41,7 @@ std::optional<DeviceStats> parse_device_stats(std::string_view name);
 // Level `ops`: every op, mark, batch and step of this thread's engine goes to `recorder` while this lives.
 class EngineWatch {
  public:
-  explicit EngineWatch(Recorder& recorder, DeviceStats stats = DeviceStats::kSync);  // not owned; must outlive this
+  explicit EngineWatch(Recorder& recorder, DeviceStats stats = DeviceStats::kLate);  // not owned; must outlive this
   ~EngineWatch();
   EngineWatch(const EngineWatch&) = delete;
   EngineWatch& operator=(const EngineWatch&) = delete;
@@ -71,7 +71,7 @@ struct WatchOptions {
   // take there. On the CPU everything is known at once.
   Door door = Door::kAuto;
   std::uint64_t shadow_bytes = std::uint64_t{4} << 30;
-  DeviceStats device_stats = DeviceStats::kSync;  // kOps
+  DeviceStats device_stats = DeviceStats::kLate;  // kOps
   // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
   record::KernelSource* kernels = nullptr;
 };

@@ -46,7 +46,7 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
                    hooks::WatchOptions{.level = *level,
                                        .sample_every = kSampleEvery,
                                        .door = hooks::parse_door(way).value_or(hooks::Door::kAuto),
-                                       .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kSync),
+                                       .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kLate),
                                        .kernels = kernels_.get()});
     return;
   }

@@ -15,7 +15,7 @@
 namespace nanhunt::gpu {
 
 inline constexpr const char* kWatches[] = {"off",       "sentinel", "sentinel+late", "sentinel+sync", "sampled",
-                                            "ops",       "ops+late", "ops+cupti",     "cupti",         "detached"};
+                                            "ops",       "ops+sync", "ops+cupti",     "cupti",         "detached"};
 inline constexpr std::uint32_t kSampleEvery = 10;  // oftener than people do it: whoever reads the times weighs them
 
 class WatchedTrainer {

@@ -139,6 +139,7 @@ std::uint64_t waits_of(bool watched, DeviceStats stats) {
 }
 
 TEST(DeviceWatch, adds_no_wait_unless_it_is_asked_to) {
+  EXPECT_EQ(WatchOptions{}.device_stats, DeviceStats::kLate);
   const std::uint64_t alone = waits_of(false, DeviceStats::kLate);
   EXPECT_EQ(waits_of(true, DeviceStats::kLate), alone);
   EXPECT_GT(waits_of(true, DeviceStats::kSync), alone);

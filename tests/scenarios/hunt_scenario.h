@@ -29,7 +29,7 @@ struct HuntOptions {
   bool verify_fixes = false;  // as `nanhunt train` does
   bool probe = false;         // compute the origin again, as `nanhunt train` does
   engine::Device device = {};
-  hooks::DeviceStats device_stats = hooks::DeviceStats::kSync;
+  hooks::DeviceStats device_stats = hooks::WatchOptions{}.device_stats;
 };
 
 // Throws std::runtime_error with the message of whatever failed.

@@ -234,7 +234,7 @@ if os.environ.get("BREAKS") == watch:
     print("ready 10 1.5", flush=True)
     sys.stdin.readline()
     exec(os.environ["BREAKS_HOW"])
-times = {"off": 10, "sentinel": 10.05, "sentinel+late": 10, "ops": 20, "ops+late": 11, "detached": 10, "cupti": 10.4}
+times = {"off": 10, "sentinel": 10.05, "sentinel+late": 10, "ops": 20, "ops+sync": 31, "detached": 10, "cupti": 10.4}
 times["ops+cupti"] = 21
 print("ready 10 1.5", flush=True)
 step = 1

@@ -115,7 +115,7 @@ TEST(Usage, train_ignores_nothing_silently) {
   EXPECT_EQ(door.status, 0);
   EXPECT_THAT(door.err, HasSubstr("--door has no effect on the CPU"));
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--door", "open"}).status, 2);
-  const Outcome stats = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "late"});
+  const Outcome stats = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "sync"});
   EXPECT_EQ(stats.status, 0);
   EXPECT_THAT(stats.err, HasSubstr("--device-stats has no effect on the CPU"));
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "never"}).status, 2);

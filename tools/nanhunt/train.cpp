@@ -130,8 +130,8 @@ class TrainVerb final : public Verb {
                    "level that sees the scenario's fault)")
         ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
     app.add_option("--device-stats", device_stats_,
-                   "At level ops on a device: sync copies every tensor to the host, late reads it there without a wait")
-        ->check(CLI::IsMember({"sync", "late"}))
+                   "At level ops on a device: late reads every tensor there without a wait, sync copies it to the host")
+        ->check(CLI::IsMember({"late", "sync"}))
         ->capture_default_str();
     app.add_option("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
@@ -189,7 +189,7 @@ class TrainVerb final : public Verb {
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
-    if (device_stats_ != "sync" && (device_.is_cpu() || level_ != "ops")) {
+    if (device_stats_ != "late" && (device_.is_cpu() || level_ != "ops")) {
       say("--device-stats has no effect on the CPU, nor below --level ops.");
     }
     if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
@@ -361,7 +361,7 @@ class TrainVerb final : public Verb {
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto", device_stats_ = "sync";
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto", device_stats_ = "late";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;
