@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -268,9 +269,9 @@ void LateRecorder::keep(std::unique_ptr<Held> event) {
   kept.since = steps_;
   held_.push_back(std::move(event));
   try {
-    for (const std::uint64_t number : kept.numbers) waiting_.insert_or_assign(number, &kept);
+    for (const std::uint64_t number : kept.numbers) waiting_.emplace(number, &kept);
   } catch (...) {
-    for (const std::uint64_t number : kept.numbers) waiting_.erase(number);
+    forget(kept);
     held_.pop_back();
     throw;
   }
@@ -296,8 +297,15 @@ void LateRecorder::tell_ready() noexcept {
   }
 }
 
+void LateRecorder::forget(const Held& event) noexcept {
+  for (const std::uint64_t number : event.numbers) {
+    auto [at, end] = waiting_.equal_range(number);
+    while (at != end) at = at->second == &event ? waiting_.erase(at) : std::next(at);
+  }
+}
+
 void LateRecorder::give_up(Held& event) noexcept {
-  for (const std::uint64_t number : event.numbers) waiting_.erase(number);
+  forget(event);
   event.numbers.clear();
 }
 
@@ -311,14 +319,15 @@ void LateRecorder::come(std::uint64_t number, Come come) noexcept {
   if (in_forked_child()) return;
   try {
     const std::lock_guard lock(mutex_);
-    const auto found = waiting_.find(number);
-    if (found == waiting_.end()) return;
-    Held& event = *found->second;
-    waiting_.erase(found);
-    std::erase(event.numbers, number);
-    try {
-      come(event);
-    } catch (...) {  // no memory: not known
+    const auto [first, last] = waiting_.equal_range(number);
+    if (first == last) return;
+    for (auto at = first; at != last; at = waiting_.erase(at)) {
+      Held& event = *at->second;
+      std::erase(event.numbers, number);
+      try {
+        come(event);
+      } catch (...) {  // no memory: not known
+      }
     }
     tell_ready();
   } catch (...) {  // the mutex itself failed

@@ -82,6 +82,7 @@ class LateRecorder final : public NumberingRecorder {
   void hold(std::size_t bytes, Tell tell, std::span<const ValueView> views = {});
   void keep(std::unique_ptr<Held> event);
   void tell_ready() noexcept;
+  void forget(const Held& event) noexcept;  // nothing that comes is for it any more
   void give_up(Held& event) noexcept;
   void give_up_all() noexcept;
   // Tells an event on at once where nothing is held and nothing of it is late, else holds it.
@@ -95,7 +96,7 @@ class LateRecorder final : public NumberingRecorder {
   const LateOptions options_;
   mutable std::mutex mutex_;  // not held while the one behind flushes
   std::deque<std::unique_ptr<Held>> held_;
-  std::unordered_map<std::uint64_t, Held*> waiting_;
+  std::unordered_multimap<std::uint64_t, Held*> waiting_;  // views of several events may share a number
   std::size_t bytes_ = 0;
   std::uint64_t steps_ = 0, ops_ = 0;  // ops: held ones
   RecorderCounters lost_;              // events that there was no memory for

@@ -230,6 +230,24 @@ TEST(LateRecorder, what_comes_out_of_order_leaves_rows_in_order) {
   expect_order(run.script->batches);
 }
 
+TEST(LateRecorder, what_comes_under_one_number_is_told_of_every_event_that_waits_for_it) {
+  const TestTensor x(DType::kF32, {2}, {1, kNan}, 1), y(DType::kF32, {2}, {3, 4}, 2);
+  LateRun run;
+  run.recorder->on_mark({0, 0, MarkKind::kParameter, "embedding", Late{x, 1}.value()});
+  run.recorder->on_mark({0, 0, MarkKind::kParameter, "head", Late{x, 1}.value()});
+  run.recorder->on_mark({0, 0, MarkKind::kParameter, "bias", Late{y, 2}.value()});
+  run.come({x, 1});
+  RecordBatch rows = run.written();
+  ASSERT_EQ(rows.marks.size(), 2U);
+  EXPECT_EQ(rows.marks[0].value, rows.marks[1].value);
+  ASSERT_EQ(rows.values.size(), 1U);
+  EXPECT_EQ(rows.values[0].stats, Late({x, 1}).contents().stats);
+  run.come({y, 2});
+  rows = run.written();
+  EXPECT_EQ(rows.marks.size(), 3U);
+  EXPECT_EQ(run.recorder->counters().late_lost, 0U);
+}
+
 TEST(LateRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits) {
   const auto run_with = [](bool late) {
     TestTensor x(DType::kF32, {2}, {1, 2}, 1);
