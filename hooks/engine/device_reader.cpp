@@ -181,6 +181,11 @@ DeviceReader::Part& DeviceReader::know(const ValueView& value) {
   }
   part.contents = std::make_shared<Contents>();
   std::vector<Part>& parts = parts_[value.storage];
+  if (parts.size() >= kMostParts) {  // a new window of one tensor at every step
+    const auto forgotten = parts.begin() + kMostParts / 2;
+    for (auto its = parts.begin(); its != forgotten; ++its) retire(*its);
+    parts.erase(parts.begin(), forgotten);
+  }
   parts.push_back(std::move(part));
   Contents& contents = *parts.back().contents;
   if (!free_references_.empty()) {
@@ -203,10 +208,12 @@ void DeviceReader::overwritten(std::size_t input, const ValueView& value) {
 void DeviceReader::release(std::uint64_t storage) noexcept {
   const auto known = parts_.find(storage);
   if (known == parts_.end()) return;
-  for (const Part& part : known->second) {
-    if (part.contents->reference != 0) retired_.push_back(part.contents->reference);
-  }
+  for (const Part& part : known->second) retire(part);
   parts_.erase(known);
+}
+
+void DeviceReader::retire(const Part& part) noexcept {
+  if (part.contents->reference != 0) retired_.push_back(part.contents->reference);
 }
 
 std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEvent& event) {

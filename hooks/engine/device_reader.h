@@ -98,6 +98,8 @@ class DeviceReader {
   void tell(const Reading& reading, const std::optional<kernels::Checked>& check, const std::optional<TensorStats>& stats);
   Part* find(const ValueView& value);
   Part& know(const ValueView& value);
+  void retire(const Part& part) noexcept;  // it is forgotten: its reference is free before long
+  static constexpr std::size_t kMostParts = 256;  // of a storage; past this the oldest are forgotten, as by the recorder
   void tell_findings(const Findings& findings, const kernels::Besides& besides);
   bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
 
@@ -108,7 +110,7 @@ class DeviceReader {
   std::uint64_t last_number_ = 0;
   std::vector<TensorView> views_;  // of the event at hand
   std::vector<std::uint32_t> references_;
-  std::unordered_map<std::uint64_t, std::vector<Part>> parts_;  // of the newest version of each storage
+  std::unordered_map<std::uint64_t, std::vector<Part>> parts_;  // of the newest version of each storage, newest last
   std::vector<std::uint32_t> free_references_, retired_;  // retired: free once the event at hand is launched
   std::uint32_t last_reference_ = 0;
   Taken at_hand_;

@@ -8,7 +8,9 @@
 #include <map>
 #include <string>
 
+#include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/op_adapter.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
@@ -225,6 +227,41 @@ TEST(DeviceWatch, a_device_whose_results_cannot_be_had_is_copied_from) {
   const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
   expect_same_statistics(cpu, device);
   EXPECT_EQ(device.notes.count("statistics on the device, so contents were copied: the emulated device fails"), 1U);
+}
+
+// Random windows of a data set that lies on the device: each shows a part of its own, and nothing writes there.
+TEST(DeviceWatch, forgets_old_windows_of_a_storage_so_that_memory_is_bounded) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  const auto script = std::make_shared<WriterScript>();
+  auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+  ASSERT_TRUE(recorder);
+  DeviceReader reader(**recorder);
+  const engine::Tensor data = engine::Tensor::zeros({2000}, DType::kF32).on(kEmulated);
+  std::vector<ValueView> values;
+  std::vector<engine::Tensor> windows;
+  for (int i = 0; i < 1000; ++i) {
+    windows.push_back(engine::narrow(data, 0, i, 2));
+    ValueView value = view_of(windows.back(), windows.back().version(), /*has_contents=*/false);
+    ASSERT_TRUE(reader.can_read(windows.back()));
+    reader.read(windows.back(), value);
+    reader.take();
+    (*recorder)->on_mark({0, 0, MarkKind::kBatch, "window", value});
+    reader.tell_lost();
+    values.push_back(value);
+  }
+  const auto known = std::ranges::count_if(values, [&](const ValueView& value) { return reader.was_read(value); });
+  EXPECT_GT(known, 100);
+  EXPECT_LE(known, 256);
+  EXPECT_FALSE(reader.was_read(values.front()));
+  EXPECT_TRUE(reader.was_read(values.back()));
+  reader.read(windows.front(), values.front());  // read anew, and told as any other
+  reader.take();
+  (*recorder)->on_mark({0, 0, MarkKind::kBatch, "window", values.front()});
+  reader.tell_lost();
+  reader.finish();
+  EXPECT_TRUE((*recorder)->close());
+  EXPECT_EQ(script->all().marks.size(), 1001U);
+  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
 }
 
 TEST(DeviceWatch, changes_no_bit_of_the_run_at_any_level) {
