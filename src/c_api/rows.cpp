@@ -94,8 +94,8 @@ class RowReader {
       word += kValueWords;
     }
     for (OpScalar& scalar : call.scalars) scalar.value = std::bit_cast<double>(*word++);
+    to_.devices.take(call.event, *to_.recorder);  // may tell of an earlier row that it was bad
     const std::uint64_t seq = to_.recorder->next_seq(), bad = to_.recorder->anomalies();
-    to_.devices.take(call.event, *to_.recorder);
     to_.recorder->on_op(call.event, call.numbers);
     if (!has_bad_ && to_.recorder->anomalies() != bad) {
       has_bad_ = true;
