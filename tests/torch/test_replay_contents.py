@@ -158,9 +158,9 @@ class Talks(nn.Module):
         return self.body(x)
 
 
-def test_what_forward_prints_is_printed_once(tmp_path, library, capsys):
+def trains(kind):
     def build():
-        model = Talks()
+        model = kind()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(i):
@@ -171,8 +171,12 @@ def test_what_forward_prints_is_printed_once(tmp_path, library, capsys):
 
         return step, model, optimizer
 
+    return build
+
+
+def test_what_forward_prints_is_printed_once(tmp_path, library, capsys):
     before = sys.stdout, sys.stderr
-    run = watched(build, tmp_path, steps=3, wanted={1, 2})
+    run = watched(trains(Talks), tmp_path, steps=3, wanted={1, 2})
     assert run.results == [(1, "reproduced"), (2, "reproduced")], run.texts
     out, err = capsys.readouterr()
     assert out.count("forward\n") == 6 and err.count("forward, too\n") == 6  # unwatched, and watched
@@ -204,20 +208,8 @@ def test_what_forward_logs_is_logged_once(tmp_path, library, caplog):
             logging.getLogger("model").warning("forward")
             return self.body(x)
 
-    def build():
-        model = Logs()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(i):
-            x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-        return step, model, optimizer
-
     handle = logging.Logger.handle
-    run = watched(build, tmp_path, steps=3, wanted={1, 2})
+    run = watched(trains(Logs), tmp_path, steps=3, wanted={1, 2})
     assert run.results == [(1, "reproduced"), (2, "reproduced")], run.texts
     assert caplog.messages == ["forward"] * 6  # unwatched, and watched
     assert logging.Logger.handle is handle
