@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of checksums (kernels/README.md), one text for the CPU and the device. A block is up to kChecksumBlock bytes;
-// its words of eight bytes go to lanes as they are numbered, those after the last whole stripe are mixed in one by one. The
-// checksum is the sum of its blocks', each of which knows its number: the order in which they are added is free.
+// The arithmetic of checksums (kernels/README.md), one text for the CPU and the device. A block is up to kChecksumBlock
+// bytes; its words of eight bytes go to lanes as they are numbered, those after the last whole stripe are mixed in one
+// by one. The checksum is the sum of its blocks', each of which knows its number: the order in which they are added is
+// free.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ NANHUNT_HOST_DEVICE constexpr std::uint64_t checksum_product(std::uint64_t word,
   return (keyed & 0xFFFFFFFFu) * (keyed >> 32);
 }
 // What both sums of one lane add; lanes in order, then words that are left over.
-NANHUNT_HOST_DEVICE constexpr std::uint64_t checksum_lane(std::uint64_t so_far, std::uint64_t sum, std::uint64_t product) {
+NANHUNT_HOST_DEVICE constexpr std::uint64_t checksum_lane(std::uint64_t so_far, std::uint64_t sum,
+                                                          std::uint64_t product) {
   return checksum_mix(so_far + sum) + product;
 }
 NANHUNT_HOST_DEVICE constexpr std::uint64_t checksum_left_over(std::uint64_t so_far, std::uint64_t word) {

@@ -117,7 +117,8 @@ bool find_cublas(CublasFunctions& found, std::string& why) {
   }
   why = "cuBLAS was not found (" + std::string(kNames[0]) + " or " + kNames[1] +
         (incomplete.empty() ? "" : "; " + incomplete) +
-        "). Install it (Debian and Ubuntu: libcublas-13-0 of NVIDIA's repository; with pip: nvidia-cublas), and put its folder "
+        "). Install it (Debian and Ubuntu: libcublas-13-0 of NVIDIA's repository; with pip: nvidia-cublas), and put "
+        "its folder "
         "on LD_LIBRARY_PATH or its path into NANHUNT_CUBLAS";
   return false;
 }
@@ -158,8 +159,8 @@ void cublas_multiply(const CublasFunctions& cublas, void* handle, const ProductC
   }
   if (status != cublas::kSuccess) {
     throw std::runtime_error("cublas: a product of " + std::to_string(m) + " x " + std::to_string(k) + " and " +
-                             std::to_string(k) + " x " + std::to_string(n) + " in " + std::string(dtype_name(call.dtype)) +
-                             " failed: " + cublas_status_name(status));
+                             std::to_string(k) + " x " + std::to_string(n) + " in " +
+                             std::string(dtype_name(call.dtype)) + " failed: " + cublas_status_name(status));
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of a device through cuBLAS, which is looked for when the first one is needed: a build needs neither its headers
-// nor its library. Own prototypes of the few functions used; kernels/cuda/cublas_check.cu holds them to cublas_v2.h where that is.
+// Matrix products of a device through cuBLAS, which is looked for when the first one is needed: a build needs neither
+// its headers nor its library. Own prototypes of the few functions used; kernels/cuda/cublas_check.cu holds them to
+// cublas_v2.h where that is.
 #pragma once
 
 #include <cstddef>
@@ -28,18 +29,18 @@ struct CublasFunctions {
   int (*set_workspace)(void* handle, void* memory, std::size_t bytes) = nullptr;
   int (*set_math_mode)(void* handle, int mode) = nullptr;
   int (*get_version)(void* handle, int* version) = nullptr;
-  int (*gemm)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
-              const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute,
+  int (*gemm)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,
+              int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute,
               int algorithm) = nullptr;
-  int (*gemm_batched)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,
-                      int lda, long long step_a, const void* b, int type_b, int ldb, long long step_b, const void* beta,
-                      void* c, int type_c, int ldc, long long step_c, int batch, int compute,
+  int (*gemm_batched)(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
+                      int type_a, int lda, long long step_a, const void* b, int type_b, int ldb, long long step_b,
+                      const void* beta, void* c, int type_c, int ldc, long long step_c, int batch, int compute,
                       int algorithm) = nullptr;
   std::string file;  // what was loaded
 };
 
-// A copy that the process already has, else NANHUNT_CUBLAS (a path), else libcublas.so.13 or .12 as the loader finds them, else
-// where CUDA is usually installed. nullptr: `why` says what was looked for and what to do. Looks once.
+// A copy that the process already has, else NANHUNT_CUBLAS (a path), else libcublas.so.13 or .12 as the loader finds
+// them, else where CUDA is usually installed. nullptr: `why` says what was looked for and what to do. Looks once.
 const CublasFunctions* load_cublas(std::string& why);
 // The same without memory of earlier calls, for tests.
 bool find_cublas(CublasFunctions& found, std::string& why);

@@ -41,7 +41,8 @@ void* DeviceAllocator::take_cached(std::size_t bytes, Stream stream) {
 }
 
 void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
-  if (bytes > (std::size_t{1} << 46)) throw std::runtime_error("the device was asked for " + megabytes(bytes) + ": too much");
+  if (bytes > (std::size_t{1} << 46))
+    throw std::runtime_error("the device was asked for " + megabytes(bytes) + ": too much");
   const std::size_t size = block_bytes(bytes);
   void* memory = take_cached(size, stream);
   if (memory == nullptr && !waiting_.empty()) {
@@ -60,7 +61,8 @@ void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   }
   if (memory == nullptr) {
     throw std::runtime_error("the device is out of memory: " + megabytes(size) + " were asked for, this run holds " +
-                             megabytes(used_) + ". Use a smaller batch or model, or end what else runs on that device.");
+                             megabytes(used_) +
+                             ". Use a smaller batch or model, or end what else runs on that device.");
   }
   blocks_.emplace(memory, Block{size, stream, {}});
   used_ += size;

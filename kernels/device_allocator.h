@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device, cached: what was given back is handed out again in the order of its stream without asking the device or
-// waiting for it. Knows nothing of CUDA: what really gives memory is a Source.
+// Memory of a device, cached: what was given back is handed out again in the order of its stream without asking the
+// device or waiting for it. Knows nothing of CUDA: what really gives memory is a Source.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class DeviceAllocator {
   DeviceAllocator(const DeviceAllocator&) = delete;
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
 
-  // For use on `stream`, 512-byte aligned if the source's memory is. Throws std::runtime_error that says what was asked, what is
-  // held, and what to do, once there is no more even without the cache.
+  // For use on `stream`, 512-byte aligned if the source's memory is. Throws std::runtime_error that says what was
+  // asked, what is held, and what to do, once there is no more even without the cache.
   void* allocate(std::size_t bytes, Stream stream);
   // From here on later work of the stream it was made for may use it. Work of other streams is waited for by events.
   void release(void* memory) noexcept;

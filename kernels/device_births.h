@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histograms of what went into an op on a device and what came out of it, where bad numbers were born in it and nowhere else.
-// Contract: kernels/README.md, births of the device.
+// Histograms of what went into an op on a device and what came out of it, where bad numbers were born in it and nowhere
+// else. Contract: kernels/README.md, births of the device.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ struct BirthPlan {
 
 // What one call leaves. As large as a record of statistics, so that both lie in the same slots.
 struct DeviceBirths {
-  std::uint32_t place[kMaxBirthTensors] = {};  // 1 + its word in the arena: a DeviceStatsRecord, then details; 0: not taken
+  std::uint32_t place[kMaxBirthTensors] =
+      {};  // 1 + its word in the arena: a DeviceStatsRecord, then details; 0: not taken
   std::int64_t repeats[kMaxBirthTensors] = {};
   std::uint32_t born = 0, unused = 0;
 };

@@ -29,7 +29,8 @@ bool has_no_gaps(std::vector<Dim> dims) {
 Result<CheckedView> plan_check(const TensorView& tensor) {
   if (tensor.sizes.size() != tensor.strides.size()) {
     return Status(StatusCode::kUsage, "[checks] expected as many strides as sizes, got " +
-                                          std::to_string(tensor.strides.size()) + " and " + std::to_string(tensor.sizes.size()));
+                                          std::to_string(tensor.strides.size()) + " and " +
+                                          std::to_string(tensor.sizes.size()));
   }
   CheckedView view;
   view.data = reinterpret_cast<std::uint64_t>(tensor.data);
@@ -56,7 +57,8 @@ Result<CheckedView> plan_check(const TensorView& tensor) {
   if (walked.empty() || (walked.size() == 1 && walked[0].stride == 1)) return view;
   if (walked.size() > static_cast<std::size_t>(kMaxCheckedDims)) {
     return Status(StatusCode::kUnsupported, "[checks] expected at most " + std::to_string(kMaxCheckedDims) +
-                                                " dimensions that do not join in memory, got " + std::to_string(walked.size()));
+                                                " dimensions that do not join in memory, got " +
+                                                std::to_string(walked.size()));
   }
   view.dims = static_cast<std::uint32_t>(walked.size());
   for (std::size_t d = 0; d < walked.size(); ++d) {

@@ -14,8 +14,8 @@ namespace nanhunt::kernels {
 // A reference is a number of memory of the device, from 1; 0: none, the contents count as new.
 inline constexpr std::uint32_t kFirstCheck = std::uint32_t{1} << 31;  // with a reference: nothing was left there yet
 
-// A view as its elements are taken: row-major, broadcasts once, neighbours joined. No dimensions: `count` elements that lie
-// one after the other.
+// A view as its elements are taken: row-major, broadcasts once, neighbours joined. No dimensions: `count` elements that
+// lie one after the other.
 inline constexpr int kMaxCheckedDims = 8;
 struct CheckedView {
   std::uint64_t data = 0;
@@ -25,8 +25,8 @@ struct CheckedView {
   std::uint64_t sizes[kMaxCheckedDims] = {};
   std::int64_t stride_bytes[kMaxCheckedDims] = {};
 };
-// Fails where there are more dimensions than that. A view without gaps is taken as its memory lies, whatever the order of its
-// dimensions: as the recorder does.
+// Fails where there are more dimensions than that. A view without gaps is taken as its memory lies, whatever the order
+// of its dimensions: as the recorder does.
 Result<CheckedView> plan_check(const TensorView& tensor);
 
 struct CheckedTensor {
@@ -34,8 +34,8 @@ struct CheckedTensor {
   std::uint32_t reference = 0;
 };
 
-// What a launch leaves of up to kChecksInRecord tensors. As large as a record of statistics, so that both lie in the same
-// slots.
+// What a launch leaves of up to kChecksInRecord tensors. As large as a record of statistics, so that both lie in the
+// same slots.
 inline constexpr std::uint32_t kChecksInRecord = 11;
 struct DeviceChecks {
   std::uint64_t checksum[kChecksInRecord] = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single elements say of an op on a device: its first bad ones and the numbers that met in them, and how many results
-// were lost to zero. Taken right after the output's statistics, which say whether there is anything to look for. Contract:
-// kernels/README.md, findings of the device.
+// What single elements say of an op on a device: its first bad ones and the numbers that met in them, and how many
+// results were lost to zero. Taken right after the output's statistics, which say whether there is anything to look
+// for. Contract: kernels/README.md, findings of the device.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace nanhunt::kernels {
 
 inline constexpr int kMaxFoundInputs = 4;
 
-// Arrays are of the device, or numbers. Inputs are those of which one element meets in each of the output's: they broadcast
-// to the walk, which is the output's elements in row-major order.
+// Arrays are of the device, or numbers. Inputs are those of which one element meets in each of the output's: they
+// broadcast to the walk, which is the output's elements in row-major order.
 struct FindingsCall {
   std::uint32_t of = 0;  // which tensor of the reading is its output
   Walk walk;
@@ -35,8 +35,8 @@ struct DeviceFindings {
 };
 static_assert(sizeof(DeviceFindings) == sizeof(DeviceStatsRecord));
 
-// What an optimizer's op means to do with an element: self becomes round(self * keep + change) in 16 bits, the change computed
-// in fp32 from up to three operands (src/record/lost_updates).
+// What an optimizer's op means to do with an element: self becomes round(self * keep + change) in 16 bits, the change
+// computed in fp32 from up to three operands (src/record/lost_updates).
 enum class UpdateKind : std::uint8_t {
   kScaled,    // factor * a
   kQuotient,  // factor * a / b

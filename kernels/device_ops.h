@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of a device that is not the CPU: memory, copies, and its ops as calls that are plain data. A device
-// that is missing is a nullptr with a reason. kernels/cuda has it, kernels/no_cuda says that this build has not.
+// What the engine asks of a device that is not the CPU: memory, copies, and its ops as calls that are plain data. A
+// device that is missing is a nullptr with a reason. kernels/cuda has it, kernels/no_cuda says that this build has not.
 // Everything goes to one stream in order; only to_host() and wait() wait for the device.
 #pragma once
 
@@ -17,7 +17,8 @@ namespace nanhunt::kernels {
 inline constexpr int kMaxWalkDims = 8;  // after neighbouring dimensions were merged
 inline constexpr int kMaxMapInputs = 4;
 
-// The shape that a kernel walks over in row-major order; every array has strides of its own over it, 0 where it repeats.
+// The shape that a kernel walks over in row-major order; every array has strides of its own over it, 0 where it
+// repeats.
 struct Walk {
   std::int64_t count = 0;  // of positions
   int dims = 1;
@@ -38,8 +39,8 @@ struct FormulaCall {
   alignas(8) unsigned char scalars[24] = {};
 };
 
-// out[i] = f(inputs[i]...). Inputs of another dtype than `common` are first rounded to it where it has 16 bits. Computes in
-// fp64 if `wide`, else in fp32. out may be an input, element by element.
+// out[i] = f(inputs[i]...). Inputs of another dtype than `common` are first rounded to it where it has 16 bits.
+// Computes in fp64 if `wide`, else in fp32. out may be an input, element by element.
 struct MapCall {
   FormulaCall formula;
   DType common = DType::kF32;
@@ -56,8 +57,8 @@ struct CopyCall {
   DeviceArray to, from;
 };
 
-// The gradient of an input that was broadcast: f over the walk, summed into `out` without gaps in the CPU engine's order,
-// rounded to `via` and then to out's dtype. `to` are out's strides over the walk.
+// The gradient of an input that was broadcast: f over the walk, summed into `out` without gaps in the CPU engine's
+// order, rounded to `via` and then to out's dtype. `to` are out's strides over the walk.
 struct GradientSumCall {
   MapCall map;  // its out is not used
   DType via = DType::kF32;
@@ -96,8 +97,8 @@ struct SoftmaxGradientCall {
   DeviceArray grad, result, out;
 };
 
-// weight and bias: one element for each of a row, without gaps; data nullptr where there is none. mean and rstd: op math,
-// one for each row.
+// weight and bias: one element for each of a row, without gaps; data nullptr where there is none. mean and rstd: op
+// math, one for each row.
 struct LayerNormCall {
   bool wide = false;
   double eps = 0;
@@ -134,8 +135,8 @@ struct GatherRowsCall {
   const std::int64_t* rows = nullptr;
   DeviceArray table, out;
 };
-// out row used[u] is the sum of grad's rows order[first[u]] .. order[first[u + 1] - 1] in that order. Other rows of out are
-// not touched. Without gaps.
+// out row used[u] is the sum of grad's rows order[first[u]] .. order[first[u + 1] - 1] in that order. Other rows of out
+// are not touched. Without gaps.
 struct ScatterRowsCall {
   bool wide = false;
   std::int64_t used_rows = 0, width = 0;
@@ -185,8 +186,8 @@ struct FusedAdamCall {
   DeviceArray param, grad, exp_avg, exp_avg_sq;
 };
 
-// c = a @ b + beta * c for each of the batch. Row-major; an operand is read transposed if asked. All of one dtype: fp16, bf16
-// and fp32 accumulate in fp32, fp64 in fp64; the result is rounded once.
+// c = a @ b + beta * c for each of the batch. Row-major; an operand is read transposed if asked. All of one dtype:
+// fp16, bf16 and fp32 accumulate in fp32, fp64 in fp64; the result is rounded once.
 struct MatrixOperand {
   const void* data = nullptr;
   std::int64_t lead = 1;  // from one stored row to the next, in elements
@@ -203,16 +204,16 @@ struct ProductCall {
   DType result() const { return wide_result && dtype_size(dtype) == 2 ? DType::kF32 : dtype; }
 };
 
-// Windows that slide over images (N, C, H, W), all without gaps. Window (oh, ow) begins at (oh * stride - padding, ...); what
-// hangs over the edge is not there.
+// Windows that slide over images (N, C, H, W), all without gaps. Window (oh, ow) begins at (oh * stride - padding,
+// ...); what hangs over the edge is not there.
 struct WindowSizes {
   std::int64_t images = 0, channels = 0, height = 0, width = 0;
   std::int64_t kernel_height = 1, kernel_width = 1, stride = 1, padding = 0;
   std::int64_t out_height = 0, out_width = 0;
 };
 
-// A convolution is a product of its filters and of columns: (channel, place in the window) by (image, window). Bits as they
-// are, elements of `bytes` bytes; what is not there is 0.
+// A convolution is a product of its filters and of columns: (channel, place in the window) by (image, window). Bits as
+// they are, elements of `bytes` bytes; what is not there is 0.
 struct UnfoldCall {
   int bytes = 4;
   WindowSizes windows;
@@ -269,9 +270,9 @@ struct UpsampleGradientCall {
   DeviceArray grad, out;
 };
 
-// A row is a channel. One element for each channel, without gaps: weight, bias, and what follows. mean and invstd: op math, what
-// the channel was normalised with. Not training: of running_mean and running_var. Training: of the row, and new_mean and new_var
-// get the moving averages; op math is double there, rounded to fp32 first where they are narrower.
+// A row is a channel. One element for each channel, without gaps: weight, bias, and what follows. mean and invstd: op
+// math, what the channel was normalised with. Not training: of running_mean and running_var. Training: of the row, and
+// new_mean and new_var get the moving averages; op math is double there, rounded to fp32 first where they are narrower.
 struct BatchNormCall {
   bool wide = false, training = false;
   double momentum = 0, eps = 0;
@@ -297,7 +298,8 @@ struct DeviceMemory {
   std::uint64_t cached = 0;  // kept to be used again
 };
 
-// Not for several threads at once. What goes wrong on the device throws std::runtime_error, which says what and what to do.
+// Not for several threads at once. What goes wrong on the device throws std::runtime_error, which says what and what to
+// do.
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
@@ -348,7 +350,8 @@ class DeviceBackend {
   virtual std::int64_t column_bytes() const = 0;
 };
 
-// The backend of one GPU, made on the first call and kept; nullptr where it cannot be had, and `why` says why and what to do.
+// The backend of one GPU, made on the first call and kept; nullptr where it cannot be had, and `why` says why and what
+// to do.
 DeviceBackend* cuda_backend(int index, std::string& why);
 
 }  // namespace nanhunt::kernels

@@ -162,9 +162,10 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
   return next_++;
 }
 
-// Tensors in their order; each run of those without gaps fills records, one with gaps has a record of its own. Gives the
-// number of records.
-std::uint64_t DeviceReadings::plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references) {
+// Tensors in their order; each run of those without gaps fills records, one with gaps has a record of its own. Gives
+// the number of records.
+std::uint64_t DeviceReadings::plan_checks(std::span<const TensorView> tensors,
+                                          std::span<const std::uint32_t> references) {
   checked_.clear();
   std::uint64_t records = 0, run = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -204,8 +205,8 @@ std::uint64_t DeviceReadings::launch_checks(std::uint64_t at) {
 }
 
 // The statistics of its output lie somewhere from `begin` to `end`.
-void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
-                                     std::uint64_t at) {
+void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin,
+                                     std::uint64_t end, std::uint64_t at) {
   Slot& mine = slot(at);
   mine = {.index = index, .holds = Slot::Holds::kFindings};
   std::uint64_t its = begin;

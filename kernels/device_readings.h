@@ -24,7 +24,8 @@ namespace nanhunt::kernels {
 class DeviceBackend;
 
 struct ReadingsOptions {
-  std::size_t tensors = 8192;  // results under way or not fetched yet: 104 bytes of the device and of pinned memory each
+  std::size_t tensors =
+      8192;  // results under way or not fetched yet: 104 bytes of the device and of pinned memory each
   std::size_t tickets = 4096;  // that are still asked after
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
@@ -45,7 +46,8 @@ class ReadingsPort {
   // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each. At most
   // kChecksInParameters without gaps, or one with.
   virtual Status launch(std::span<const CheckedTensor> tensors, std::size_t first) = 0;
-  // What elements say of an op: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings in slot `slot`.
+  // What elements say of an op: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings in slot
+  // `slot`.
   virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) = 0;
   virtual Status launch(const UpdatesCall& call, std::size_t slot) = 0;  // leaves DeviceUpdates
   // Two launches; the plan's outputs are slots. Leaves DeviceBirths in slot `slot`, and histograms in the arena.
@@ -103,9 +105,9 @@ class DeviceReadings {
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
   // `findings`: of outputs among the tensors, in three launches more each; `updates`: in one more.
-  // `references`: one for each tensor. All are checked first, in one launch more (views with gaps one each); statistics are
-  // then taken of those alone that differ from their reference. The others have none, but a check.
-  // `births`: with references; two launches more.
+  // `references`: one for each tensor. All are checked first, in one launch more (views with gaps one each); statistics
+  // are then taken of those alone that differ from their reference. The others have none, but a check. `births`: with
+  // references; two launches more.
   Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
                  const BirthCall* births = nullptr) noexcept;
@@ -147,7 +149,8 @@ class DeviceReadings {
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
   std::uint64_t launch_checks(std::uint64_t at);
   void copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
-  void launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end, std::uint64_t at);
+  void launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
+                       std::uint64_t at);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(StatsLevel level, std::uint64_t first);
   bool make_room(std::uint64_t slots);

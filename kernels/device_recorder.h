@@ -21,7 +21,8 @@ struct DeviceRecord {
   std::uint32_t flags = 0;
   std::uint32_t check = 0;  // of all the rest: a copy taken in the middle of a write is told from a record
 };
-static_assert(sizeof(DeviceRecord) == 2 * sizeof(std::uint64_t) + sizeof(DeviceStatsRecord) + 2 * sizeof(std::uint32_t));
+static_assert(sizeof(DeviceRecord) ==
+              2 * sizeof(std::uint64_t) + sizeof(DeviceStatsRecord) + 2 * sizeof(std::uint32_t));
 static_assert(sizeof(DeviceRecord) == 128, "four sectors of 32 bytes: a record is written and copied whole");
 
 inline constexpr std::uint32_t kRecordFlagged = 1;    // something in it is not finite

@@ -80,7 +80,8 @@ Result<DeviceStatsView> plan_device_view(const TensorView& tensor, std::int64_t&
     view.gapless = view.gapless && joined[i].stride_bytes == expected;
     expected *= static_cast<std::int64_t>(joined[i].size);
   }
-  const bool plain = view.logical_base == 0 && (joined.empty() || (joined.size() == 1 && joined[0].logical_stride == 1));
+  const bool plain =
+      view.logical_base == 0 && (joined.empty() || (joined.size() == 1 && joined[0].logical_stride == 1));
   if (view.gapless && plain) return view;
   if (joined.size() > static_cast<std::size_t>(kMaxStatsDims)) {
     return Status(StatusCode::kUnsupported, "[device statistics] expected at most " + std::to_string(kMaxStatsDims) +

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of tensors in device memory, left there as records: nothing here allocates, waits or copies after creation,
-// so calls can be captured in a CUDA graph. kernels/cuda has it; kernels/no_cuda says that this build has not. Contract:
-// kernels/README.md, tensor_stats on the device.
+// Statistics of tensors in device memory, left there as records: nothing here allocates, waits or copies after
+// creation, so calls can be captured in a CUDA graph. kernels/cuda has it; kernels/no_cuda says that this build has
+// not. Contract: kernels/README.md, tensor_stats on the device.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,8 @@ struct DeviceStatsRecord {
 };
 static_assert(sizeof(DeviceStatsRecord) == 12 * 8 + 8);
 
-// Beside each record at the levels kWhatIf and kHistogram: counts below the thresholds, then binades, as the CPU's Totals.
+// Beside each record at the levels kWhatIf and kHistogram: counts below the thresholds, then binades, as the CPU's
+// Totals.
 inline constexpr std::size_t kDetailThresholds = 12;
 inline constexpr std::size_t kDetailWords = kDetailThresholds + 2100;  // fp64 has 2098 binades
 
@@ -53,8 +54,9 @@ struct DeviceTensor {
   std::uint32_t tag = 0;
 };
 
-// A view as kernels walk it: dimensions in the order of memory (largest stride first, reversed ones turned round), those
-// of size 1 and stride 0 left out, neighbours joined. Broadcasts are walked once; `repeats` says how often each counts.
+// A view as kernels walk it: dimensions in the order of memory (largest stride first, reversed ones turned round),
+// those of size 1 and stride 0 left out, neighbours joined. Broadcasts are walked once; `repeats` says how often each
+// counts.
 inline constexpr int kMaxStatsDims = 16;
 struct DeviceStatsView {
   struct Dim {
@@ -78,8 +80,8 @@ Result<DeviceStatsView> plan_device_view(const TensorView& tensor, std::int64_t&
 TensorStats stats_of_record(const DeviceStatsRecord& record, const std::uint64_t* details = nullptr,
                             std::int64_t repeats = 1);
 
-// How tensors are cut up: work items, one block of threads each. Depends on the bytes of the tensor alone, so sums do not
-// depend on the device, on the launch or on what else is in it.
+// How tensors are cut up: work items, one block of threads each. Depends on the bytes of the tensor alone, so sums do
+// not depend on the device, on the launch or on what else is in it.
 inline constexpr std::uint64_t kItemMinBytes = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kItemMaxBytes = std::uint64_t{8} << 20;
 inline constexpr std::uint64_t kItemsWanted = 2048;
@@ -109,15 +111,17 @@ struct DeviceStatsOptions {
 
 class DeviceRecorder;
 
-// Where a launch leaves its results. All of it is memory of the device (or mapped), for as many tensors as are launched.
+// Where a launch leaves its results. All of it is memory of the device (or mapped), for as many tensors as are
+// launched.
 struct DeviceStatsTarget {
   DeviceStatsRecord* records = nullptr;  // nullptr: none
   std::uint64_t* details = nullptr;      // kDetailWords for each; needed from kWhatIf on
   DeviceRecorder* recorder = nullptr;    // records go to its ring as well
-  // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves nothing.
-  // nullptr: all are read. Not for launches that go to a recorder.
+  // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves
+  // nothing. nullptr: all are read. Not for launches that go to a recorder.
   const std::uint32_t* gates = nullptr;
-  std::uint32_t* known = nullptr;  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
+  std::uint32_t* known =
+      nullptr;  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
 };
 
 // The memory that launches share. Launches that use one Workspace must not overlap: one stream, or ordered by events.
@@ -134,10 +138,11 @@ class DeviceStats {
   virtual Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
 
-  // Histograms of at most 8 views, one launch (DeviceStatsOptions::details). View number i, from 1, is read where gates[i] is
-  // not 0: a record and its details then go to the arena from word gates[i] - 1 on, which may be mapped memory of the host.
-  virtual Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
-                                    DeviceStream stream) = 0;
+  // Histograms of at most 8 views, one launch (DeviceStatsOptions::details). View number i, from 1, is read where
+  // gates[i] is not 0: a record and its details then go to the arena from word gates[i] - 1 on, which may be mapped
+  // memory of the host.
+  virtual Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates,
+                                    std::uint64_t* arena, DeviceStream stream) = 0;
 
   // A set of any size as one launch, its table in device memory. Uploading waits; using it does not.
   class Set {

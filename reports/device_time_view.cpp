@@ -39,7 +39,8 @@ std::string format_nanoseconds(std::int64_t nanoseconds) {
 
 DeviceTimeView view_device_time(const DeviceTime& time, bool many_ranks) {
   DeviceTimeView view;
-  view.summary = plural(time.kernels, "kernel", "kernels") + " ran for " + format_nanoseconds(time.total_ns) + " in all";
+  view.summary =
+      plural(time.kernels, "kernel", "kernels") + " ran for " + format_nanoseconds(time.total_ns) + " in all";
   if (many_ranks) view.summary += " on rank " + format_count(time.rank);
   if (time.total_ns > 0) {
     view.summary += "; nanhunt's own took " + format_percent(share(time.own_ns, time.total_ns)) + " of it (" +
@@ -50,7 +51,8 @@ DeviceTimeView view_device_time(const DeviceTime& time, bool many_ranks) {
     view.summary += " No watched operation launched " + format_percent(share(time.without_op_ns, time.total_ns)) + ".";
   }
   if (time.untimed > 0) view.summary += " Of " + plural(time.untimed, "kernel", "kernels") + " no time is known.";
-  for (std::size_t i = 0; i < time.rows.size() && i < kMaxLines; ++i) view.lines.push_back(view_line(time.rows[i], time));
+  for (std::size_t i = 0; i < time.rows.size() && i < kMaxLines; ++i)
+    view.lines.push_back(view_line(time.rows[i], time));
   view.omitted = time.rows_omitted + (time.rows.size() - view.lines.size());
   return view;
 }

@@ -189,7 +189,8 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
                        : "from step " + format_count(first) + " to step " + format_count(last);
 }
 
-// "seen to happen once, in step 3; 58 steps were bad because of it from step 3 to step 60: 57 of them only as its aftermath".
+// "seen to happen once, in step 3; 58 steps were bad because of it from step 3 to step 60: 57 of them only as its
+// aftermath".
 std::string how_often(const Finding& f) {
   const BadSteps& bad = f.bad_steps;
   if (f.occurrence_count <= 1 && bad.count <= 1) return "";

@@ -169,7 +169,8 @@ ReportModel make_report_model(const Analysis& analysis) {
   model.run_line = run_line(analysis);
 
   const Finding* origin = find_origin(analysis);
-  const bool many_ranks = analysis.ranks.size() > 1 || (!analysis.ranks.empty() && analysis.ranks[0].info.world_size > 1);
+  const bool many_ranks =
+      analysis.ranks.size() > 1 || (!analysis.ranks.empty() && analysis.ranks[0].info.world_size > 1);
   if (origin != nullptr) model.origin = view_finding(*origin, many_ranks);
   for (const Finding& finding : analysis.findings) {
     if (&finding == origin) continue;

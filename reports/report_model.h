@@ -89,7 +89,7 @@ struct FindingView {
   std::string operation, layer, phase, step, matter, confidence, cure;
   std::string called_from;  // "train.py:30"; empty: not known
   std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none
-  std::string how_often;    // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
+  std::string how_often;  // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
   std::string kernel;       // that ran longest for the operation; empty: not known
   std::string ranks;  // "rank 2; it came to ranks 0 and 1 through allreduce, step 12"; empty where there is one rank
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
@@ -135,7 +135,7 @@ struct ReportModel {
   std::vector<ExperimentView> experiments;
   std::uint64_t experiments_omitted = 0;
   std::vector<Fact> watched;              // steps, operations ...
-  std::string watched_how;                // a sentence: what a level that does not record every operation looks at; may be empty
+  std::string watched_how;  // a sentence: what a level that does not record every operation looks at; may be empty
   Lines unwatched, not_modelled, losses;  // losses: what the trace itself lost
   std::string scaler_answer;              // is it the loss scaler?
   std::optional<ScalerView> scaler;

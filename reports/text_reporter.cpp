@@ -233,7 +233,8 @@ void write_device_time(TextLayout& out, const ReportModel& model) {
   const std::vector<DeviceTimeLine>& lines = model.device_time->lines;
   for (std::size_t i = 0; i < lines.size() && i < kDeviceRowsShown; ++i) {
     const DeviceTimeLine& line = lines[i];
-    rows.push_back({line.time, line.share, line.operation, line.layer, line.phase, line.kernels, clip(line.kernel, kKernelInTable)});
+    rows.push_back({line.time, line.share, line.operation, line.layer, line.phase, line.kernels,
+                    clip(line.kernel, kKernelInTable)});
   }
   if (rows.size() > 1) out.table(rows, {true, true, false, false, false, true, false}, 2);
   const std::uint64_t rest = model.device_time->omitted + (lines.size() - (rows.size() - 1));

@@ -119,7 +119,8 @@ TimelineView make_timeline_view(const Analysis& analysis) {
 
 std::string chart_caption(const TimelineView& view) {
   const auto span = [](std::uint32_t first, std::uint32_t last) {
-    return first == last ? "step " + format_count(first) : "step " + format_count(first) + " to step " + format_count(last);
+    return first == last ? "step " + format_count(first)
+                         : "step " + format_count(first) + " to step " + format_count(last);
   };
   std::string text = view.first_step == view.last_step ? "The loss, of " : "The loss, from ";
   text += span(view.first_step, view.last_step) + ". ";

@@ -237,11 +237,13 @@ std::string matter_sentence(const Finding& finding) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
                          : "It may. Numbers were lost on the way to " + sinks + ".";
   }
-  if (sinks.empty() && finding.chain.nodes.size() > 1 && finding.chain.nodes.back().lifecycle == Lifecycle::kDisappear) {
+  if (sinks.empty() && finding.chain.nodes.size() > 1 &&
+      finding.chain.nodes.back().lifecycle == Lifecycle::kDisappear) {
     const ChainNode& end = finding.chain.nodes.back();
     return "Yes. No NaN reached training, but " + clip(end.op, kNameLimit) +
-           (end.module.empty() ? "" : " in " + clip(end.module, kNameLimit)) + " gives only zeros or one number from step " +
-           format_count(finding.first_step) + " on: what it feeds learns nothing.";
+           (end.module.empty() ? "" : " in " + clip(end.module, kNameLimit)) +
+           " gives only zeros or one number from step " + format_count(finding.first_step) +
+           " on: what it feeds learns nothing.";
   }
   return sinks.empty() ? "Yes. It does harm to training." : "Yes. Bad numbers reached " + sinks + ".";
 }

@@ -36,7 +36,8 @@ void add_stand_ins(std::string_view forward, const Tensor& grad, OpUse& use) {
   if (forward == "addmm") add("self", {grad.size(1)}, grad.dtype());
   if (forward == "native_batch_norm") {
     const Tensor weight = use.input("weight");
-    for (const std::string_view slot : {"bias", "running_mean", "running_var"}) add(slot, weight.sizes(), weight.dtype());
+    for (const std::string_view slot : {"bias", "running_mean", "running_var"})
+      add(slot, weight.sizes(), weight.dtype());
   }
   static constexpr std::string_view kLikeOutput[] = {"add", "sub", "mul", "div", "where", "addcmul", "addcdiv"};
   for (const std::string_view op : kLikeOutput) {

@@ -20,7 +20,8 @@ using kernels::FindingsCall;
 using kernels::ReadingsState;
 
 // Every tensor that an op names takes a result: a step of a large model some ten thousand.
-constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
+constexpr kernels::ReadingsOptions kReadings = {
+    .tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 
 bool same_contents(const ValueView& a, const ValueView& b) {
@@ -156,7 +157,8 @@ DeviceReader::Part* DeviceReader::find(const ValueView& value) {
     if (plain ? part.layout.size() == 1 && part.layout[0] == numel
               : part.layout.size() == 2 * tensor.sizes.size() &&
                     std::equal(tensor.sizes.begin(), tensor.sizes.end(), part.layout.begin()) &&
-                    std::equal(tensor.strides.begin(), tensor.strides.end(), part.layout.begin() + std::ssize(tensor.sizes))) {
+                    std::equal(tensor.strides.begin(), tensor.strides.end(),
+                               part.layout.begin() + std::ssize(tensor.sizes))) {
       return &part;
     }
   }
@@ -168,7 +170,8 @@ bool DeviceReader::was_read(const ValueView& value) { return find(value) != null
 DeviceReader::Part& DeviceReader::know(const ValueView& value) {
   if (Part* part = find(value)) return *part;
   const auto known = parts_.find(value.storage);
-  if (known != parts_.end() && !known->second.empty() && known->second.front().version != value.version) release(value.storage);
+  if (known != parts_.end() && !known->second.empty() && known->second.front().version != value.version)
+    release(value.storage);
   Part part;
   part.version = value.version;
   part.offset = value.offset;
@@ -240,7 +243,8 @@ std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEv
   return last_number_;
 }
 
-bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made) {
+bool DeviceReader::plan(const engine::OpCall& call, const OpEvent& event, std::size_t output,
+                        const engine::Tensor& made) {
   const record::OpTraits traits = record::op_traits(event.op);
   const TensorView shape = event.outputs[output].value.tensor;
   FindingsCall planned;
@@ -385,7 +389,8 @@ void DeviceReader::plan_births(const OpEvent& event) {
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     const std::size_t reading = reading_of(event.outputs[i].value);
     show(true, i, reading);
-    if (reading == readings.size() || !readings[reading].is_first || births_.outputs == kernels::kMaxBirthTensors) continue;
+    if (reading == readings.size() || !readings[reading].is_first || births_.outputs == kernels::kMaxBirthTensors)
+      continue;
     births_.output[births_.outputs++] = static_cast<std::uint32_t>(reading);
   }
 }
@@ -393,8 +398,8 @@ void DeviceReader::plan_births(const OpEvent& event) {
 void DeviceReader::take() {
   if (views_.empty() || readings_ == nullptr) return;
   const bool counts_updates = at_hand_.findings && at_hand_.findings->counts_updates;
-  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &updates_ : nullptr, references_,
-                                        at_hand_.findings ? &births_ : nullptr);
+  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &updates_ : nullptr,
+                                       references_, at_hand_.findings ? &births_ : nullptr);
   for (const Reading& reading : at_hand_.readings) {
     reading.contents->has_reference = at_hand_.ticket != 0 && reading.contents->reference != 0;
   }
@@ -512,7 +517,8 @@ void DeviceReader::tell_findings(const Findings& findings, const kernels::Beside
   if (findings.counts_updates && besides.updates) {
     told.updates = static_cast<std::int64_t>(besides.updates->updates);
     told.lost_updates = static_cast<std::int64_t>(besides.updates->lost);
-    told.lost_update_share = besides.updates->all_sizes > 0 ? besides.updates->lost_sizes / besides.updates->all_sizes : 0;
+    told.lost_update_share =
+        besides.updates->all_sizes > 0 ? besides.updates->lost_sizes / besides.updates->all_sizes : 0;
   }
   recorder_.on_late_findings(findings.number, told);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contents of tensors on a device for the recorder, without waiting for the device: read there right after the op, and told
-// once what was read has come. Contents that were read before are compared there with what they were, and read again where
-// they are not that any more.
+// Contents of tensors on a device for the recorder, without waiting for the device: read there right after the op, and
+// told once what was read has come. Contents that were read before are compared there with what they were, and read
+// again where they are not that any more.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class DeviceReader {
   void overwritten(std::size_t input, const ValueView& value);  // of the op at hand: its old contents
   bool was_read(const ValueView& value);  // these contents, or others in their place that nothing wrote
   void release(std::uint64_t storage) noexcept;
-  // What elements say of an op besides; after its inputs and outputs were read. The number for OpEvent::late, 0: nothing.
+  // What elements say of an op besides; after its inputs and outputs were read. The number for OpEvent::late, 0:
+  // nothing.
   std::uint64_t read_findings(const engine::OpCall& call, const OpEvent& event);
   void take();       // two launches for what was read, or a few
   void tell_lost();  // after the recorder knows of the event: what take() could not launch
@@ -95,11 +96,13 @@ class DeviceReader {
 
   void poll();
   void tell(const Taken& taken, kernels::ReadingsState state, const kernels::Besides& besides);
-  void tell(const Reading& reading, const std::optional<kernels::Checked>& check, const std::optional<TensorStats>& stats);
+  void tell(const Reading& reading, const std::optional<kernels::Checked>& check,
+            const std::optional<TensorStats>& stats);
   Part* find(const ValueView& value);
   Part& know(const ValueView& value);
   void retire(const Part& part) noexcept;  // it is forgotten: its reference is free before long
-  static constexpr std::size_t kMostParts = 256;  // of a storage; past this the oldest are forgotten, as by the recorder
+  static constexpr std::size_t kMostParts =
+      256;  // of a storage; past this the oldest are forgotten, as by the recorder
   void tell_findings(const Findings& findings, const kernels::Besides& besides);
   bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
 

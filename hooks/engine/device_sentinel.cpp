@@ -21,7 +21,8 @@ constexpr std::string_view kLostNote =
     "steps of which a device did not deliver all statistics in time: not known to be healthy";
 constexpr std::string_view kWaitsNote = "waits for the device that the watch has added";
 constexpr std::string_view kUnseenNote =
-    "on a device: bad updates are not foreseen before the optimizer runs, and contents that change unseen are looked for "
+    "on a device: bad updates are not foreseen before the optimizer runs, and contents that change unseen are looked "
+    "for "
     "only in a bad step, by their statistics";
 
 }  // namespace
@@ -245,10 +246,11 @@ void DeviceSentinel::at_door(Step& step) {
     copied_in_.reset();
     plan_.copies = false;
     if (plan_.way == DoorPlan::Way::kLate) plan_.way = DoorPlan::Way::kSync;
-    recorder_.on_note({step.number,
-                       "no memory for the copy of parameters and state: door sync from here on, and a step whose optimizer "
-                       "left them bad is not replayed",
-                       1});
+    recorder_.on_note(
+        {step.number,
+         "no memory for the copy of parameters and state: door sync from here on, and a step whose optimizer "
+         "left them bad is not replayed",
+         1});
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Levels sentinel and sampled where a trainer's parameters are on a device: what the Sentinel looks at, read there by one
-// launch each for all tensors and known later, so that nothing waits for the device that would not wait without it.
+// Levels sentinel and sampled where a trainer's parameters are on a device: what the Sentinel looks at, read there by
+// one launch each for all tensors and known later, so that nothing waits for the device that would not wait without it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace nanhunt::hooks {
 
-// A step is judged once all that was read in it is there: the trainer's own read of the loss, after the optimizer, brings
-// it. Until then its rows, and those of steps after it, are held back, so that a trace is as one from the CPU.
+// A step is judged once all that was read in it is there: the trainer's own read of the loss, after the optimizer,
+// brings it. Until then its rows, and those of steps after it, are held back, so that a trace is as one from the CPU.
 class DeviceSentinel final : public engine::Observer {
  public:
   DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options);

@@ -196,8 +196,9 @@ std::vector<hunt::StepFact> DeviceSentinel::facts(const Step& step, Moment momen
 void DeviceSentinel::replay(Step& step, Moment moment) {
   // The trainer runs again what it ran last.
   if (step.number + (step.over ? 1 : 0) != trainer_.next_step()) {
-    return refuse(step, fmt::format("The step was not replayed: the device told what was bad when step {} was under way.",
-                                    trainer_.next_step() - (steps_.back().over ? 1 : 0)));
+    return refuse(step,
+                  fmt::format("The step was not replayed: the device told what was bad when step {} was under way.",
+                              trainer_.next_step() - (steps_.back().over ? 1 : 0)));
   }
   const std::vector<hunt::StepFact> original = facts(step, moment);
   ReplayRecord record(recorder_, trigger(step), trainer_.options().micro_batches > 1, readings_.get());
@@ -213,7 +214,8 @@ void DeviceSentinel::replay(Step& step, Moment moment) {
   const std::vector<hunt::StepFact> again = record.facts();
   hunt::ReplayComparison comparison = hunt::compare_replay(original, again, "statistics");
   if (original.empty() || again.empty()) {
-    comparison = {ReplayResult::kDiffers, "The replay could not be compared with the step: the device lost what was read."};
+    comparison = {ReplayResult::kDiffers,
+                  "The replay could not be compared with the step: the device lost what was read."};
   }
   ReplayEvent event;
   event.step = step.number;

@@ -42,16 +42,18 @@ DoorPlan choose_door(const DoorFacts& facts) {
   } else {
     plan.way = DoorPlan::Way::kSync;
     if (facts.wanted != Door::kSync) {
-      why = fmt::format(", because the copy of parameters and state that door late needs would take {}, and {} are allowed",
-                        megabytes(facts.copy_bytes), megabytes(facts.copy_budget));
+      why = fmt::format(
+          ", because the copy of parameters and state that door late needs would take {}, and {} are allowed",
+          megabytes(facts.copy_bytes), megabytes(facts.copy_budget));
     }
   }
   plan.copies = facts.replays && (plan.way == DoorPlan::Way::kLate || facts.copy_bytes <= facts.close_bytes);
   plan.bytes = plan.copies ? facts.copy_bytes : 0;
   switch (plan.way) {
     case DoorPlan::Way::kScaler:
-      plan.text = "door scaler: the loss scaler's own read tells of bad gradients before the optimizer runs, all else is "
-                  "seen in the next step";
+      plan.text =
+          "door scaler: the loss scaler's own read tells of bad gradients before the optimizer runs, all else is "
+          "seen in the next step";
       break;
     case DoorPlan::Way::kLate:
       plan.text = "door late: no wait for the device, what goes bad in a step is seen in the next one";
@@ -61,10 +63,11 @@ DoorPlan choose_door(const DoorFacts& facts) {
                   "; what the optimizer leaves bad is seen in the next step";
       break;
   }
-  plan.text += plan.copies ? fmt::format("; {} of the device hold a copy of parameters and state", megabytes(plan.bytes))
-               : facts.replays ? "; no copy of parameters and state is kept, so a step whose optimizer left them bad is not "
-                                 "replayed"
-                               : "; nothing is replayed";
+  plan.text +=
+      plan.copies     ? fmt::format("; {} of the device hold a copy of parameters and state", megabytes(plan.bytes))
+      : facts.replays ? "; no copy of parameters and state is kept, so a step whose optimizer left them bad is not "
+                        "replayed"
+                      : "; nothing is replayed";
   return plan;
 }
 

@@ -67,8 +67,8 @@ struct WatchOptions {
   // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
   // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
-  // On a device (hooks/engine/door.h): how what goes bad is learnt, and the most that a copy of parameters and state may
-  // take there. On the CPU everything is known at once.
+  // On a device (hooks/engine/door.h): how what goes bad is learnt, and the most that a copy of parameters and state
+  // may take there. On the CPU everything is known at once.
   Door door = Door::kAuto;
   std::uint64_t shadow_bytes = std::uint64_t{4} << 30;
   DeviceStats device_stats = DeviceStats::kLate;  // kOps
@@ -76,11 +76,11 @@ struct WatchOptions {
   record::KernelSource* kernels = nullptr;
 };
 
-// Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At kOps
-// it is an EngineWatch. At kSentinel nothing is done for single ops: every step the batch, the loss, the gradients at the
-// door and what the optimizer left are read once; the optimizer's update is audited before it happens; contents that
-// changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder. kSampled also
-// records one step in `sample_every` op by op.
+// Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At
+// kOps it is an EngineWatch. At kSentinel nothing is done for single ops: every step the batch, the loss, the gradients
+// at the door and what the optimizer left are read once; the optimizer's update is audited before it happens; contents
+// that changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder. kSampled
+// also records one step in `sample_every` op by op.
 class TrainerWatch {
  public:
   TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options = {});

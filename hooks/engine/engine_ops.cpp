@@ -40,7 +40,8 @@ std::vector<int> order_of(const Tensor& tensor) {
 Tensor row_major(const hunt::Array& array) {
   Tensor tensor = Tensor::zeros(array.sizes, array.dtype);
   const std::size_t bytes = static_cast<std::size_t>(tensor.numel()) * dtype_size(array.dtype);
-  if (bytes != array.bytes.size()) throw std::invalid_argument("[array] expected as many bytes as the shape has, got others");
+  if (bytes != array.bytes.size())
+    throw std::invalid_argument("[array] expected as many bytes as the shape has, got others");
   if (bytes != 0) std::memcpy(tensor.raw(), array.bytes.data(), bytes);
   return tensor;
 }
@@ -54,7 +55,8 @@ class EngineOpRunner final : public hunt::OpRunner {
 
   Result<std::vector<std::optional<hunt::Array>>> run(const hunt::RunnerCall& call) override {
     const std::string name(call.op);
-    if (!knows(call.op)) return Status(StatusCode::kUnsupported, name + " cannot be computed again from its inputs alone.");
+    if (!knows(call.op))
+      return Status(StatusCode::kUnsupported, name + " cannot be computed again from its inputs alone.");
     std::vector<std::optional<hunt::Array>> results;
     std::string wrong;
     std::thread apart([&] {

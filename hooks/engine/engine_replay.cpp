@@ -191,7 +191,8 @@ class EngineReplay final : public hunt::Replay {
     record.description = fix.description;
     record.step = step;
     std::unique_ptr<engine::Trainer> fixed = make_trainer_(fix.id);
-    // A fix may mean to train with another learning rate. A larger eps it must answer for: that is what shrinks updates.
+    // A fix may mean to train with another learning rate. A larger eps it must answer for: that is what shrinks
+    // updates.
     hunt::ReferenceOptions reference = reference_options(fixed->optimizer().options());
     reference.eps = make_trainer_("")->optimizer().options().eps;
     ReplayRun run(std::move(fixed), std::move(reference));

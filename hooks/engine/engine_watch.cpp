@@ -10,7 +10,9 @@ EngineWatch::EngineWatch(Recorder& recorder, DeviceStats stats)
       adapter_(std::make_unique<OpAdapter>(recorder, /*whole_run=*/true, reader_.get())),
       handle_(engine::add_observer(*adapter_)) {}
 
-kernels::ReadingsCounts EngineWatch::readings() const { return reader_ ? reader_->counts() : kernels::ReadingsCounts{}; }
+kernels::ReadingsCounts EngineWatch::readings() const {
+  return reader_ ? reader_->counts() : kernels::ReadingsCounts{};
+}
 
 EngineWatch::~EngineWatch() = default;
 

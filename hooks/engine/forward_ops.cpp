@@ -90,8 +90,8 @@ NamedResults run_cat(OpUse& use) {
 NamedResults run_batch_norm(OpUse& use) {
   Tensor mean = use.input("running_mean"), variance = use.input("running_var");
   const bool training = use.scalar("training") != 0;
-  Tensor result = engine::batch_norm(use.input("input"), use.input("weight"), use.input("bias"), mean, variance, training,
-                                     use.scalar("momentum"), use.scalar("eps"));
+  Tensor result = engine::batch_norm(use.input("input"), use.input("weight"), use.input("bias"), mean, variance,
+                                     training, use.scalar("momentum"), use.scalar("eps"));
   if (!training) return out(std::move(result));
   return {{"out", std::move(result)}, {"running_mean", mean}, {"running_var", variance}};
 }
@@ -99,7 +99,8 @@ NamedResults run_batch_norm(OpUse& use) {
 NamedResults run_add_in_place(OpUse& use) {
   Tensor self = use.input("self");
   const Tensor other = use.find("other");
-  return out(other.defined() ? engine::add_(self, other, use.scalar("alpha")) : engine::add_(self, use.scalar("other")));
+  return out(other.defined() ? engine::add_(self, other, use.scalar("alpha"))
+                             : engine::add_(self, use.scalar("other")));
 }
 
 NamedResults run_mul_in_place(OpUse& use) {
@@ -170,7 +171,8 @@ constexpr Row kRows[] = {
     {"amax", [](OpUse& u) { return out(engine::amax(u.input("self"), dimension(u, "dim"), keeps_dim(u))); }},
     {"avg_pool2d",
      [](OpUse& u) {
-       return out(engine::avg_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
+       return out(
+           engine::avg_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
      }},
     {"binary_cross_entropy_with_logits", pair_loss<engine::binary_cross_entropy_with_logits>},
     {"bmm", product_of_matrices<engine::bmm>},
@@ -179,7 +181,8 @@ constexpr Row kRows[] = {
     {"clone", unary<engine::clone>},
     {"convolution",
      [](OpUse& u) {
-       return out(engine::conv2d(u.input("input"), u.input("weight"), u.find("bias"), integer(u, "stride"), integer(u, "padding")));
+       return out(engine::conv2d(u.input("input"), u.input("weight"), u.find("bias"), integer(u, "stride"),
+                                 integer(u, "padding")));
      }},
     {"copy_",
      [](OpUse& u) {
@@ -209,10 +212,12 @@ constexpr Row kRows[] = {
      }},
     {"log", unary<engine::log>},
     {"log_softmax", along<engine::log_softmax>},
-    {"masked_fill", [](OpUse& u) { return out(engine::masked_fill(u.input("self"), u.input("mask"), u.scalar("value"))); }},
+    {"masked_fill",
+     [](OpUse& u) { return out(engine::masked_fill(u.input("self"), u.input("mask"), u.scalar("value"))); }},
     {"max_pool2d_with_indices",
      [](OpUse& u) {
-       return out(engine::max_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
+       return out(
+           engine::max_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
      }},
     {"mean", reduction<engine::mean>},
     {"mm", product_of_matrices<engine::matmul>},
@@ -225,9 +230,12 @@ constexpr Row kRows[] = {
      }},
     {"native_batch_norm", run_batch_norm},
     {"native_layer_norm",
-     [](OpUse& u) { return out(engine::layer_norm(u.input("input"), u.find("weight"), u.find("bias"), u.scalar("eps"))); }},
+     [](OpUse& u) {
+       return out(engine::layer_norm(u.input("input"), u.find("weight"), u.find("bias"), u.scalar("eps")));
+     }},
     {"neg", unary<engine::neg>},
-    {"nll_loss", [](OpUse& u) { return out(engine::nll_loss(u.input("self"), u.input("target"), integer(u, "ignore_index"))); }},
+    {"nll_loss",
+     [](OpUse& u) { return out(engine::nll_loss(u.input("self"), u.input("target"), integer(u, "ignore_index"))); }},
     {"norm", reduction<engine::norm>},
     {"pow", [](OpUse& u) { return out(engine::pow(u.input("self"), u.scalar("exponent"))); }},
     {"reciprocal", unary<engine::reciprocal>},
@@ -246,11 +254,13 @@ constexpr Row kRows[] = {
     {"tanh", unary<engine::tanh>},
     {"transpose",
      [](OpUse& u) { return out(engine::transpose(u.input("self"), dimension(u, "dim0"), dimension(u, "dim1"))); }},
-    {"upsample_nearest2d", [](OpUse& u) { return out(engine::upsample_nearest2d(u.input("self"), integer(u, "scale"))); }},
+    {"upsample_nearest2d",
+     [](OpUse& u) { return out(engine::upsample_nearest2d(u.input("self"), integer(u, "scale"))); }},
     {"view", [](OpUse& u) { return out(engine::reshape(u.input("self"), u.out_sizes)); }},
     {"where", [](OpUse& u) { return out(engine::where(u.input("condition"), u.input("self"), u.input("other"))); }},
 };
-static_assert(std::is_sorted(std::begin(kRows), std::end(kRows), [](const Row& a, const Row& b) { return a.op < b.op; }));
+static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
+                             [](const Row& a, const Row& b) { return a.op < b.op; }));
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contents of tensors where the host can read them. On the CPU that is the tensor itself; of one on a device a copy is made,
-// which waits for the device.
+// Contents of tensors where the host can read them. On the CPU that is the tensor itself; of one on a device a copy is
+// made, which waits for the device.
 #pragma once
 
 #include "nanhunt/engine/tensor.h"

@@ -13,9 +13,9 @@
 
 namespace nanhunt::hooks {
 
-// The engine tells of an op once it has launched everything, so an op's kernels are those launched since the op before it
-// was told. What observers launch while they are told something is nanhunt's own: it stands between the two halves of
-// this, one of which must be the first observer of the thread and the other the last.
+// The engine tells of an op once it has launched everything, so an op's kernels are those launched since the op before
+// it was told. What observers launch while they are told something is nanhunt's own: it stands between the two halves
+// of this, one of which must be the first observer of the thread and the other the last.
 class KernelTags {
  public:
   KernelTags(Recorder& recorder, record::KernelSource& source);  // not owned; must outlive this

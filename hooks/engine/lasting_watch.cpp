@@ -31,7 +31,8 @@ void LastingWatch::on_op(const engine::OpCall& call) noexcept {
   if (!after_backward || gradients_checked_) return;
   gradients_checked_ = true;
   check([&](std::vector<engine::Tensor>& tensors) {
-    for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters()) tensors.push_back(parameter.tensor.grad());
+    for (const engine::NamedTensor& parameter : trainer_.optimizer().parameters())
+      tensors.push_back(parameter.tensor.grad());
   });
 }
 

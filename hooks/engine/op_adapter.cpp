@@ -153,7 +153,8 @@ void OpAdapter::gather(const engine::OpCall& call) {
     // Contents are gone when the op wrote over them, or anything else did since.
     const bool has_contents = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
     inputs_.push_back({in.slot, view(*in.tensor, in.version, has_contents), in.role});
-    if (reader_ != nullptr && in.role == ArgRole::kOverwritten) reader_->overwritten(inputs_.size() - 1, inputs_.back().value);
+    if (reader_ != nullptr && in.role == ArgRole::kOverwritten)
+      reader_->overwritten(inputs_.size() - 1, inputs_.back().value);
   }
   for (const engine::OpArgument& out : call.outputs) {
     if (out.tensor == nullptr || !out.tensor->defined()) continue;

@@ -11,7 +11,8 @@ namespace nanhunt::hooks {
 namespace {
 
 bool same_place(const hunt::OpPosition& a, std::uint32_t micro_batch, const engine::OpCall& call) {
-  return a.micro_batch == micro_batch && a.phase == call.phase && a.module == call.module && a.op == plain_op_name(call.op);
+  return a.micro_batch == micro_batch && a.phase == call.phase && a.module == call.module &&
+         a.op == plain_op_name(call.op);
 }
 
 }  // namespace
@@ -19,12 +20,14 @@ bool same_place(const hunt::OpPosition& a, std::uint32_t micro_batch, const engi
 OriginWatch::OriginWatch(const hunt::OriginPlan& plan) : plan_(plan), captured_(plan.ops.size()) {
   const auto add_place = [&](hunt::OpPosition at) {
     at.nth = 0;
-    const bool known = std::any_of(counts_.begin(), counts_.end(), [&](const auto& entry) { return entry.first == at; });
+    const bool known =
+        std::any_of(counts_.begin(), counts_.end(), [&](const auto& entry) { return entry.first == at; });
     if (!known) counts_.emplace_back(std::move(at), 0);
   };
   for (const hunt::PlannedOp& op : plan_.ops) {
     add_place(op.at);
-    for (const hunt::PlannedValue& input : op.inputs) needs_start_ = needs_start_ || input.role == ArgRole::kOverwritten;
+    for (const hunt::PlannedValue& input : op.inputs)
+      needs_start_ = needs_start_ || input.role == ArgRole::kOverwritten;
   }
   for (const auto& [at, output] : plan_.held) add_place(at);
 }
@@ -32,7 +35,8 @@ OriginWatch::OriginWatch(const hunt::OriginPlan& plan) : plan_(plan), captured_(
 void OriginWatch::hold(const std::vector<engine::NamedTensor>& tensors) {
   for (const engine::NamedTensor& entry : tensors) {
     const auto& [path, tensor] = entry;
-    if (may_overwrite(entry)) held_.insert_or_assign({tensor.storage()->generation(), tensor.version()}, array_of(tensor));
+    if (may_overwrite(entry))
+      held_.insert_or_assign({tensor.storage()->generation(), tensor.version()}, array_of(tensor));
   }
 }
 
@@ -44,7 +48,8 @@ bool OriginWatch::may_overwrite(const engine::NamedTensor& entry) const {
         op.at.phase == Phase::kOptimizer && entry.path != module && !entry.path.starts_with(module + ".");
     if (other_parameter) continue;
     for (const hunt::PlannedValue& input : op.inputs) {
-      if (input.role == ArgRole::kOverwritten && input.dtype == entry.tensor.dtype() && input.sizes == entry.tensor.sizes())
+      if (input.role == ArgRole::kOverwritten && input.dtype == entry.tensor.dtype() &&
+          input.sizes == entry.tensor.sizes())
         return true;
     }
   }
@@ -113,7 +118,8 @@ std::optional<hunt::Array> OriginWatch::contents_of(const engine::OpArgument& ar
   const engine::Tensor& tensor = *argument.tensor;
   if (argument.role != ArgRole::kOverwritten && tensor.version() == argument.version) return array_of(tensor);
   const auto held = held_.find({tensor.storage()->generation(), argument.version});
-  if (held == held_.end() || held->second.sizes != tensor.sizes() || held->second.dtype != tensor.dtype()) return std::nullopt;
+  if (held == held_.end() || held->second.sizes != tensor.sizes() || held->second.dtype != tensor.dtype())
+    return std::nullopt;
   // Another view of the same storage may have been held.
   return held->second.order == array_of(tensor).order ? std::optional(held->second) : std::nullopt;
 }

@@ -56,9 +56,8 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
       handle_ = engine::add_observer(*on_device_);
       return;
     }
-    recorder.on_note({0,
-                      "door sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(),
-                      1});
+    recorder.on_note(
+        {0, "door sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(), 1});
     on_device_.reset();
     door_.way = DoorPlan::Way::kSync;
   }

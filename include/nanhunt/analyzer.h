@@ -139,13 +139,15 @@ struct Finding {
   Confidence confidence = Confidence::kObserved;
   OpPlace place;
   std::uint32_t rank = 0;  // the lowest of `ranks`
-  std::vector<std::uint32_t> ranks;  // on which it was born: several for the same fault on each, or for one born between them
+  std::vector<std::uint32_t>
+      ranks;  // on which it was born: several for the same fault on each, or for one born between them
   std::vector<Passage> passages;     // to ranks on which it was not born, in order of steps
   std::string call_site;
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string kernel;  // of its op, the one that ran longest; "": not known
   double scale = 1;
-  std::uint64_t occurrence_count = 1;  // steps in which it was seen to happen; what is only their aftermath does not count
+  std::uint64_t occurrence_count =
+      1;  // steps in which it was seen to happen; what is only their aftermath does not count
   std::uint32_t first_step = 0, last_step = 0;  // of these
   BadSteps bad_steps;
   std::string title;        // one sentence: what happened where
@@ -232,8 +234,8 @@ struct LayerSummary {
   double headroom_forward = 0, headroom_gradient = 0;    // smallest seen; NaN: nothing seen
   double underflow_forward = 0, underflow_gradient = 0;  // largest seen; NaN: nothing seen
   double amax_unscaled = 0;  // largest gradient of steps that were not skipped, divided by the loss scale of its step
-  // Steps from the last one until amax_forward or amax_gradient (the sooner) passes the format if it goes on growing as it
-  // did, and the 95 % error of the fit; NaN: it does not grow, or not evenly.
+  // Steps from the last one until amax_forward or amax_gradient (the sooner) passes the format if it goes on growing as
+  // it did, and the 95 % error of the fit; NaN: it does not grow, or not evenly.
   double steps_to_overflow = kNoTrend, steps_to_overflow_error = kNoTrend;
 };
 

@@ -32,11 +32,12 @@ NANHUNT_API const char* nanhunt_version(void); /* "0.1.0" */
 typedef int32_t nanhunt_status;
 enum {
   NANHUNT_OK = 0,
-  NANHUNT_USAGE = 1,        /* an argument is wrong: nothing was done */
-  NANHUNT_NOT_FOUND = 2,    /* no such file or folder, or nothing recorded in it */
-  NANHUNT_UNREADABLE = 3,   /* not a trace */
-  NANHUNT_UNSUPPORTED = 4,  /* a trace of a version that this library does not read; CUPTI or a device that cannot be used */
-  NANHUNT_DAMAGED = 5,      /* partly readable */
+  NANHUNT_USAGE = 1,      /* an argument is wrong: nothing was done */
+  NANHUNT_NOT_FOUND = 2,  /* no such file or folder, or nothing recorded in it */
+  NANHUNT_UNREADABLE = 3, /* not a trace */
+  NANHUNT_UNSUPPORTED =
+      4,               /* a trace of a version that this library does not read; CUPTI or a device that cannot be used */
+  NANHUNT_DAMAGED = 5, /* partly readable */
   NANHUNT_WRITE_FAILED = 6, /* output could not be written */
   NANHUNT_INTERNAL = 7      /* out of memory, or a mistake of ours */
 };
@@ -227,7 +228,8 @@ enum {
 };
 enum { NANHUNT_TEXT = 0, NANHUNT_JSON = 1, NANHUNT_HTML = 2 };
 
-/* Reads the newest attempt of each rank under `run` (also one attempt folder or .nht file) and says what it amounts to. */
+/* Reads the newest attempt of each rank under `run` (also one attempt folder or .nht file) and says what it amounts to.
+ */
 NANHUNT_API nanhunt_status nanhunt_check(const char* run, int32_t* verdict);
 /* The same as a report. *text is ended by NUL, *size does not count it; give it back to nanhunt_free. */
 NANHUNT_API nanhunt_status nanhunt_report(const char* run, int32_t format, char** text, size_t* size);

@@ -42,7 +42,8 @@ enum class ArgRole : std::uint8_t {
 struct KnownContents {
   TensorStats stats;           // of all elements, counts or more
   bool has_stats = false;
-  // kernels/cpu/checksum.h gives the same of the same view on the host. Without one nothing is compared with what was there.
+  // kernels/cpu/checksum.h gives the same of the same view on the host. Without one nothing is compared with what was
+  // there.
   std::optional<std::uint64_t> checksum;
 };
 

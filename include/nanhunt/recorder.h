@@ -34,8 +34,8 @@ struct RecorderOptions {
   // Compares what an op or a mark reads with what was recorded of it, by a checksum: contents that nothing seen wrote
   // (a flipped bit, a stray write, a kernel that no hook saw) become a ChangedRecord. At most 1024 in an attempt.
   bool check_inputs = true;
-  // Events that wait for readings (ValueView::late): past so many bytes of them, or past so many ends of steps, what has
-  // not come is given up and told as unknown.
+  // Events that wait for readings (ValueView::late): past so many bytes of them, or past so many ends of steps, what
+  // has not come is given up and told as unknown.
   std::size_t late_bytes = 32u << 20;
   std::uint32_t late_steps = 8;
   TraceWriterOptions writer = {};
@@ -94,8 +94,8 @@ class Recorder {
   //   ...                                          // steps later, in any order, from any thread:
   //   recorder.on_late_contents(number, contents); // or on_late_lost(number)
   //
-  // Numbers are the caller's, not 0; views of one event may share one. One that nothing waits for (any more) is ignored.
-  // Events stay in order: one that waits holds up those after it, within late_bytes and late_steps.
+  // Numbers are the caller's, not 0; views of one event may share one. One that nothing waits for (any more) is
+  // ignored. Events stay in order: one that waits holds up those after it, within late_bytes and late_steps.
   virtual void on_late_contents(std::uint64_t /*number*/, const KnownContents& /*contents*/) noexcept {}
   virtual void on_late_findings(std::uint64_t /*number*/, const LateFindings& /*findings*/) noexcept {}
   virtual void on_late_lost(std::uint64_t /*number*/) noexcept {}
@@ -105,7 +105,8 @@ class Recorder {
   virtual RecorderCounters counters() const = 0;
   virtual std::uint64_t anomalies() const = 0;  // ops whose outputs were not finite so far
   virtual const std::string& attempt_dir() const = 0;
-  // Everything recorded so far is in the file when it returns, but for events that wait for readings, and those after them.
+  // Everything recorded so far is in the file when it returns, but for events that wait for readings, and those after
+  // them.
   virtual Status flush() = 0;
   virtual Status close() = 0;  // gives up what has not come
 };

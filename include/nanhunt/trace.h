@@ -136,7 +136,8 @@ struct ExperimentRecord {
   bool finite = false;       // loss, gradients, parameters and state stayed finite up to that step and after it
   std::uint32_t further_steps = 0;  // finite steps trained past it
   double loss_before = 0, loss_after = 0;  // at `step` and at the last further step
-  double update_factor = 0;  // worst over parameters, against an fp64 optimizer: the largest of r, 1/r (norms) and 1/cos
+  double update_factor =
+      0;  // worst over parameters, against an fp64 optimizer: the largest of r, 1/r (norms) and 1/cos
   bool verified = false;     // finite, 50 further steps, update_factor within the stated bound
   bool operator==(const ExperimentRecord&) const = default;
 };
@@ -190,12 +191,13 @@ struct HealthRecord {
   std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite; kHealth... bits below
   std::uint32_t bad_tensors = 0;
   StringId first_bad = 0;      // path of the first of them
-  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // over door gradients, finite or not; NaN also: none
+  double gradient_norm =
+      std::numeric_limits<double>::quiet_NaN();  // over door gradients, finite or not; NaN also: none
   double weight_norm = std::numeric_limits<double>::quiet_NaN();    // NaN also: not read in this step
   bool operator==(const HealthRecord&) const = default;
 };
-// Norms of one parameter or gradient in a step before a trip: the sentinel keeps the last steps in memory and writes them
-// when it trips, so that growth can be told from a single accident.
+// Norms of one parameter or gradient in a step before a trip: the sentinel keeps the last steps in memory and writes
+// them when it trips, so that growth can be told from a single accident.
 struct NormRecord {
   std::uint64_t seq = 0;
   std::uint32_t step = 0;
@@ -214,8 +216,8 @@ struct ReplayRecord {
   bool operator==(const ReplayRecord&) const = default;
 };
 
-// Contents that were found different from their record although nothing that was watched wrote them. `after` is a row of
-// its own with the same storage, version and offset, made unseen; whatever reads it names `after` from then on. Its
+// Contents that were found different from their record although nothing that was watched wrote them. `after` is a row
+// of its own with the same storage, version and offset, made unseen; whatever reads it names `after` from then on. Its
 // layout is that of `before`, or another dense view of the same elements.
 struct ChangedRecord {
   std::uint64_t seq = 0;        // of the op that was about to read it
@@ -274,7 +276,8 @@ struct CollectiveRecord {
   bool operator==(const CollectiveRecord&) const = default;
 };
 
-// Kernels of one name that a GPU ran for one op (KernelEvent). Rows may come late, and several of one op and name add up.
+// Kernels of one name that a GPU ran for one op (KernelEvent). Rows may come late, and several of one op and name add
+// up.
 struct KernelRecord {
   std::uint64_t seq = kNoSeq;  // of the op; kNoSeq: of no single op
   std::uint32_t step = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether bad numbers were born in an op, as a kernel of one element (lanes.h): from the statistics of its outputs and from
-// what is known to be in its inputs. Where they were, each tensor gets room in the arena, and its gate opens for the histograms
-// that are launched right behind. The arena is filled once: what has no room is not taken.
+// Whether bad numbers were born in an op, as a kernel of one element (lanes.h): from the statistics of its outputs and
+// from what is known to be in its inputs. Where they were, each tensor gets room in the arena, and its gate opens for
+// the histograms that are launched right behind. The arena is filled once: what has no room is not taken.
 #pragma once
 
 #include <cstdint>

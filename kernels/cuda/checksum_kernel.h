@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums of tensors (checksum_words.h) as one kernel (block.h), the CPU's bit for bit: a block of threads for each block of
-// 32 KiB. The last one of a tensor compares the sum with the reference that an earlier launch left, leaves it there in its
-// place, and says whether it differed. Tickets and sums are left as they were found, all zero.
+// Checksums of tensors (checksum_words.h) as one kernel (block.h), the CPU's bit for bit: a block of threads for each
+// block of 32 KiB. The last one of a tensor compares the sum with the reference that an earlier launch left, leaves it
+// there in its place, and says whether it differed. Tickets and sums are left as they were found, all zero.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ struct ChecksumTable {
   }
   NANHUNT_HOST_DEVICE ChecksumEntry entry(std::uint32_t tensor) const { return entries[tensor]; }
   // Word `word` of a block that begins at byte `from`, of which `bytes` are left.
-  NANHUNT_HOST_DEVICE std::uint64_t word(std::uint32_t tensor, std::uint64_t from, std::uint64_t bytes, std::uint64_t word) const {
+  NANHUNT_HOST_DEVICE std::uint64_t word(std::uint32_t tensor, std::uint64_t from, std::uint64_t bytes,
+                                         std::uint64_t word) const {
     const auto* at = reinterpret_cast<const unsigned char*>(entries[tensor].data) + from + 8 * word;
     const std::uint64_t left = bytes - 8 * word;
     if (left >= 8 && (reinterpret_cast<std::uint64_t>(at) & 7) == 0) return *reinterpret_cast<const std::uint64_t*>(at);
@@ -71,8 +72,11 @@ struct ChecksumWalk {
   std::uint32_t reference = 0;
 
   NANHUNT_HOST_DEVICE std::uint32_t find(std::uint32_t) const { return 0; }
-  NANHUNT_HOST_DEVICE ChecksumEntry entry(std::uint32_t) const { return {view.data, view.count * view.size, 0, reference}; }
-  NANHUNT_HOST_DEVICE std::uint64_t word(std::uint32_t, std::uint64_t from, std::uint64_t bytes, std::uint64_t word) const {
+  NANHUNT_HOST_DEVICE ChecksumEntry entry(std::uint32_t) const {
+    return {view.data, view.count * view.size, 0, reference};
+  }
+  NANHUNT_HOST_DEVICE std::uint64_t word(std::uint32_t, std::uint64_t from, std::uint64_t bytes,
+                                         std::uint64_t word) const {
     std::uint64_t out = 0;
     for (std::uint32_t i = 0; i < 8 && 8 * word + i < bytes; i += view.size) {
       std::uint64_t element = (from + 8 * word + i) / view.size;
@@ -146,7 +150,8 @@ struct ChecksumKernel {
         for (std::uint32_t lane = 0; lane < kChecksumLaneCount && whole != 0; ++lane) {
           out = checksum_lane(out, shared.lane_sums[lane], shared.lane_products[lane]);
         }
-        for (std::uint64_t w = whole; 8 * w < bytes; ++w) out = checksum_left_over(out, table.word(tensor, from, bytes, w));
+        for (std::uint64_t w = whole; 8 * w < bytes; ++w)
+          out = checksum_left_over(out, table.word(tensor, from, bytes, w));
         out = checksum_end(out);
       }
       const std::uint32_t blocks = checksum_blocks(entry.bytes);

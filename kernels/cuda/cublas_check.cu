@@ -27,11 +27,11 @@ static_assert(cublas::kSuccess == CUBLAS_STATUS_SUCCESS && cublas::kAsItLies == 
 static_assert(sizeof(cublasStatus_t) == sizeof(int) && sizeof(cublasOperation_t) == sizeof(int) &&
               sizeof(cublasComputeType_t) == sizeof(int) && sizeof(cublasGemmAlgo_t) == sizeof(int) &&
               sizeof(cublasHandle_t) == sizeof(void*));
-static_assert(std::is_same_v<decltype(&cublasGemmEx),
-                             cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                                                const void*, const void*, cudaDataType, int, const void*, cudaDataType, int,
-                                                const void*, void*, cudaDataType, int, cublasComputeType_t,
-                                                cublasGemmAlgo_t)>);
+static_assert(
+    std::is_same_v<decltype(&cublasGemmEx),
+                   cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
+                                      const void*, cudaDataType, int, const void*, cudaDataType, int, const void*,
+                                      void*, cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t)>);
 static_assert(std::is_same_v<decltype(&cublasGemmStridedBatchedEx),
                              cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
                                                 const void*, const void*, cudaDataType, int, long long, const void*,

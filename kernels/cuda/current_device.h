@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another device for the time of a call, and everything of the calling thread put back afterwards. Knows no CUDA, so that
-// tests can watch it; device_guard.h has the calls.
+// Another device for the time of a call, and everything of the calling thread put back afterwards. Knows no CUDA, so
+// that tests can watch it; device_guard.h has the calls.
 #pragma once
 
 namespace nanhunt::kernels::cuda {
@@ -12,8 +12,8 @@ namespace nanhunt::kernels::cuda {
 //   bool context(void*& current);        // the driver's; nullptr: the thread has none
 //   bool set_context(void* current);
 //   bool has_context(int index);         // somebody uses that device already
-//   bool relax(int& mode);               // captures of graphs, in whichever thread, do not mind what this thread does now
-//   bool restore_mode(int mode);
+//   bool relax(int& mode);               // captures of graphs, in whichever thread, do not mind what this thread does
+//   now bool restore_mode(int mode);
 template <class Calls>
 class CurrentDevice {
  public:

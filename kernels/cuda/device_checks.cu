@@ -29,8 +29,8 @@ cudaError_t load_checks() {
 cudaError_t launch_checks(std::span<const CheckedTensor> tensors, const ChecksumMemory& memory, cudaStream_t stream) {
   if (tensors.size() == 1 && tensors[0].view.dims > 0) {
     const CheckedTensor& tensor = tensors[0];
-    return launch(ChecksumWalk{tensor.view, tensor.reference}, checksum_blocks(tensor.view.count * tensor.view.size), memory,
-                  stream);
+    return launch(ChecksumWalk{tensor.view, tensor.reference}, checksum_blocks(tensor.view.count * tensor.view.size),
+                  memory, stream);
   }
   ChecksumTable table;
   const std::uint32_t blocks = fill_checks(tensors, table);

@@ -37,7 +37,8 @@ void launch(const GatherRowsCall& call, cudaStream_t stream) {
   }
 }
 void launch(const ScatterRowsCall& call, cudaStream_t stream) {
-  call.wide ? launch_each(ScatterRowsKernel<double>{call}, stream) : launch_each(ScatterRowsKernel<float>{call}, stream);
+  call.wide ? launch_each(ScatterRowsKernel<double>{call}, stream)
+            : launch_each(ScatterRowsKernel<float>{call}, stream);
 }
 void launch(const DropoutMaskCall& call, cudaStream_t stream) { launch_each(DropoutMaskKernel{call}, stream); }
 void launch(const UnscaleCall& call, cudaStream_t stream) {

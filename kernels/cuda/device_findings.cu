@@ -8,7 +8,8 @@
 
 namespace nanhunt::kernels::cuda {
 
-void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found, cudaStream_t stream) {
+void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found,
+                     cudaStream_t stream) {
   launch_each(FindingsBegin{found}, stream);
   launch_each(FindingsScan{call, output, found}, stream);
   launch_each(FindingsEnd{call, found}, stream);

@@ -9,7 +9,8 @@
 namespace nanhunt::kernels::cuda {
 
 // Throws std::runtime_error where a launch fails.
-void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found, cudaStream_t stream);
+void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found,
+                     cudaStream_t stream);
 cudaError_t launch_updates(const UpdatesCall& call, DeviceUpdates* found, cudaStream_t stream);
 
 }  // namespace nanhunt::kernels::cuda

@@ -20,7 +20,8 @@ inline Status status_of(cudaError_t error, const char* what) {
   return {StatusCode::kUnsupported, std::string("[cuda] ") + what + ": " + cudaGetErrorString(error)};
 }
 
-// The driver that the runtime has loaded. Asked by name, because linking libcuda would tie a build to machines that have it.
+// The driver that the runtime has loaded. Asked by name, because linking libcuda would tie a build to machines that
+// have it.
 struct ContextCalls {
   decltype(&::cuCtxGetCurrent) get = nullptr;
   decltype(&::cuCtxSetCurrent) set = nullptr;
@@ -84,8 +85,8 @@ inline bool is_capturing(cudaStream_t stream) {
   return error == cudaErrorStreamCaptureImplicit || (error == cudaSuccess && status != cudaStreamCaptureStatusNone);
 }
 
-// Memory of the device filled with zeros, there when this returns. On a stream of its own: the legacy stream would wait for
-// the run's streams, and break their captures.
+// Memory of the device filled with zeros, there when this returns. On a stream of its own: the legacy stream would wait
+// for the run's streams, and break their captures.
 inline cudaError_t clear_now(void* memory, std::size_t bytes, cudaStream_t own) {
   const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, own);
   return error == cudaSuccess ? cudaStreamSynchronize(own) : error;

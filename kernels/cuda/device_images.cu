@@ -20,7 +20,8 @@ void launch(const FoldCall& call, cudaStream_t stream) {
   call.wide ? launch_each(FoldKernel<double>{call}, stream) : launch_each(FoldKernel<float>{call}, stream);
 }
 void launch(const ChannelBiasCall& call, cudaStream_t stream) {
-  call.wide ? launch_each(ChannelBiasKernel<double>{call}, stream) : launch_each(ChannelBiasKernel<float>{call}, stream);
+  call.wide ? launch_each(ChannelBiasKernel<double>{call}, stream)
+            : launch_each(ChannelBiasKernel<float>{call}, stream);
 }
 void launch(const ChannelSumCall& call, cudaStream_t stream) {
   call.wide ? launch_rows(ChannelSumKernel<double>{call}, stream) : launch_rows(ChannelSumKernel<float>{call}, stream);

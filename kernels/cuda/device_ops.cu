@@ -102,7 +102,8 @@ class CudaBackend final : public DeviceBackend {
     const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
     return "cuda:" + std::to_string(info_.index) + " (" + info_.name + ", driver for CUDA " +
            version(info_.driver_version) + ", cuBLAS " + std::to_string(cublas_version_) +
-           (tf32_is_forced() ? ", TF32 forced by NVIDIA_TF32_OVERRIDE" : ", TF32 off") + ", reduced-precision reduction off)";
+           (tf32_is_forced() ? ", TF32 forced by NVIDIA_TF32_OVERRIDE" : ", TF32 off") +
+           ", reduced-precision reduction off)";
   }
 
   void* allocate(std::size_t bytes) override {
@@ -191,7 +192,8 @@ class CudaBackend final : public DeviceBackend {
   // Memory for the time of a call; work that was asked for before may still use it.
   class Room {
    public:
-    Room(CudaBackend& backend, std::size_t bytes) : backend_(backend), memory_(backend.allocate(bytes)), bytes_(bytes) {}
+    Room(CudaBackend& backend, std::size_t bytes)
+        : backend_(backend), memory_(backend.allocate(bytes)), bytes_(bytes) {}
     ~Room() { backend_.release(memory_, bytes_); }
     Room(const Room&) = delete;
     Room& operator=(const Room&) = delete;
@@ -208,7 +210,9 @@ class CudaBackend final : public DeviceBackend {
     const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
     return value != nullptr && std::string(value) == "1";
   }
-  static DeviceAllocator::Stream name_of(cudaStream_t stream) { return reinterpret_cast<DeviceAllocator::Stream>(stream); }
+  static DeviceAllocator::Stream name_of(cudaStream_t stream) {
+    return reinterpret_cast<DeviceAllocator::Stream>(stream);
+  }
   void use() const { stream_.use(); }
   static void expect(int status, const char* doing) {
     if (status == cublas::kSuccess) return;

@@ -122,7 +122,8 @@ class CudaReadings final : public ReadingsPort {
   const DeviceStatsRecord* records() const override { return host_; }
 
  private:
-  // The arena is mapped, for it is written once in a long while, and the host need not ask for what it does not know of.
+  // The arena is mapped, for it is written once in a long while, and the host need not ask for what it does not know
+  // of.
   Status open_births(const ReadingsOptions& options, void*& got) {
     DeviceStatsOptions stats;
     stats.device = device_;
@@ -134,7 +135,8 @@ class CudaReadings final : public ReadingsPort {
     if (!made) return made.status();
     histograms_ = std::move(*made);
     const std::size_t bytes = options.arena_words * sizeof(std::uint64_t);
-    if (Status s = status_of(cudaHostAlloc(&got, bytes, cudaHostAllocMapped), "no pinned memory for histograms"); !s) return s;
+    if (Status s = status_of(cudaHostAlloc(&got, bytes, cudaHostAllocMapped), "no pinned memory for histograms"); !s)
+      return s;
     arena_ = static_cast<std::uint64_t*>(got);
     if (Status s = status_of(cudaHostGetDevicePointer(&got, arena_, 0), "pinned memory is not mapped"); !s) return s;
     arena_on_device_ = static_cast<std::uint64_t*>(got);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings of an op (device_findings.h) as three kernels of single elements (lanes.h): one that empties the slot, one that
-// looks at the elements where the statistics say that there is something to find, one that reads the numbers that met.
-// Nothing depends on an order: places are the smallest, counts are counts.
+// Findings of an op (device_findings.h) as three kernels of single elements (lanes.h): one that empties the slot, one
+// that looks at the elements where the statistics say that there is something to find, one that reads the numbers that
+// met. Nothing depends on an order: places are the smallest, counts are counts.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What elementwise ops and their gradients compute from one element: the one text for the CPU and for devices. Generic over
-// float and double (op math); scalars are doubles and converted first. Formulas and singular points are eager PyTorch's.
-// A formula is trivially copyable, its name in FormulaList at the end is all that devices need to run it.
+// What elementwise ops and their gradients compute from one element: the one text for the CPU and for devices. Generic
+// over float and double (op math); scalars are doubles and converted first. Formulas and singular points are eager
+// PyTorch's. A formula is trivially copyable, its name in FormulaList at the end is all that devices need to run it.
 #pragma once
 
 #include <cmath>

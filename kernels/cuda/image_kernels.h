@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What slides windows over images: columns of a convolution, pooling, and their gradients; each result on its own (lanes.h), its
-// terms in the order in which the CPU engine adds them. Images have no gaps.
+// What slides windows over images: columns of a convolution, pooling, and their gradients; each result on its own
+// (lanes.h), its terms in the order in which the CPU engine adds them. Images have no gaps.
 #pragma once
 
 #include <cstdint>
@@ -207,7 +207,8 @@ struct MaxPoolGradientKernel {
   };
   // Along one side.
   NANHUNT_HOST_DEVICE Range windows_over(std::int64_t at, std::int64_t kernel, std::int64_t windows) const {
-    const std::int64_t stride = call.windows.stride, before = at + call.windows.padding - kernel;  // the last that ends too early
+    const std::int64_t stride = call.windows.stride,
+                       before = at + call.windows.padding - kernel;  // the last that ends too early
     return {before < 0 ? 0 : before / stride + 1, lesser((at + call.windows.padding) / stride + 1, windows)};
   }
 };

@@ -70,9 +70,10 @@ NANHUNT_HOST_DEVICE inline PhiloxBlock philox_block(std::uint64_t seed, std::uin
 struct DropoutMaskKernel {
   DropoutMaskCall call;
   NANHUNT_HOST_DEVICE std::int64_t count() const {
-    return call.count == 0 ? 0
-                           : static_cast<std::int64_t>((call.position + static_cast<std::uint64_t>(call.count) - 1) / 4 -
-                                                       call.position / 4 + 1);
+    return call.count == 0
+               ? 0
+               : static_cast<std::int64_t>((call.position + static_cast<std::uint64_t>(call.count) - 1) / 4 -
+                                           call.position / 4 + 1);
   }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
     const std::uint64_t index = call.position / 4 + static_cast<std::uint64_t>(i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the engine's kernels are written: a kernel is a trivially copyable struct (its arguments). Either each element on its
-// own,
+// How the engine's kernels are written: a kernel is a trivially copyable struct (its arguments). Either each element on
+// its own,
 //
 //   NANHUNT_HOST_DEVICE std::int64_t count() const;
 //   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const;
@@ -18,8 +18,8 @@
 //   lanes.block_sum<T>(n, f)     // the same of at most kSumBlock terms
 //   lanes.largest<T>(n, f)       // NaN does not count; -Inf of nothing
 //
-// The order of a sum is the CPU engine's: blocks of kSumBlock terms, term i of a block to lane i mod kLanes, lanes folded 8, 4,
-// 2, 1, blocks pairwise like the carries of a binary counter. So sums have the CPU's bits.
+// The order of a sum is the CPU engine's: blocks of kSumBlock terms, term i of a block to lane i mod kLanes, lanes
+// folded 8, 4, 2, 1, blocks pairwise like the carries of a binary counter. So sums have the CPU's bits.
 #pragma once
 
 #include <cstdint>

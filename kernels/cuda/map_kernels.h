@@ -58,8 +58,9 @@ struct CopyKernel {
   }
 };
 
-// One result each; the values are in[0] of the call's map, whatever its formula. Positions are visited in ascending order; those that lie in a row are summed by lanes as the CPU engine
-// does it: a run ends where a row ends or a chunk of kSumBlock positions does.
+// One result each; the values are in[0] of the call's map, whatever its formula. Positions are visited in ascending
+// order; those that lie in a row are summed by lanes as the CPU engine does it: a run ends where a row ends or a chunk
+// of kSumBlock positions does.
 template <class T>
 struct GradientSumKernel {
   GradientSumCall call;
@@ -144,8 +145,8 @@ inline GradientSumSteps steps_of(const GradientSumCall& call, void* values) {
   return steps;
 }
 
-// Calls launch(kernel) with the kernel of the call's formula and width. False: the formula is not in the list, whose first
-// number is kFirst.
+// Calls launch(kernel) with the kernel of the call's formula and width. False: the formula is not in the list, whose
+// first number is kFirst.
 template <class Launch, int kFirst, class... F>
 bool launch_formula(const MapCall& call, Launch& launch, Formulas<F...>, std::integral_constant<int, kFirst>) {
   int number = kFirst;

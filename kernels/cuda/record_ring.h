@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How records get from kernels to the host: who writes which word when. Both sides of both rings stand here, so that tests
-// run them against each other in threads.
+// How records get from kernels to the host: who writes which word when. Both sides of both rings stand here, so that
+// tests run them against each other in threads.
 //
 // Bulk ring (device memory). A writer takes the next number from the cursor and writes slot (number - 1) % capacity,
 // whatever was there: it never waits. The host gets the whole ring as a copy, taken at any moment; each record proves
 // itself by its number and its check word, so a torn copy is only not there yet. Overwritten ones are counted by their
 // numbers.
 //
-// Early ring (mapped host memory), for flagged records. A writer takes a number only where the host has read what the slot
-// held before, else it counts one lost and goes on (the record still comes with the bulk). It writes the payload, then,
-// after a system fence, the number. The host polls the next slot's number.
+// Early ring (mapped host memory), for flagged records. A writer takes a number only where the host has read what the
+// slot held before, else it counts one lost and goes on (the record still comes with the bulk). It writes the payload,
+// then, after a system fence, the number. The host polls the next slot's number.
 #pragma once
 
 #include <cstddef>
@@ -154,9 +154,9 @@ class BulkReader {
  public:
   explicit BulkReader(std::uint32_t capacity) : capacity_(capacity) {}
 
-  // Hands over, in order, every record of the copy that was not handed over before, up to the first that is not there yet.
-  // Numbers up to `settled` are written by nobody any more: one that is not there was spoiled, by the late writer of an
-  // older one in a ring smaller than its writers are many, and is lost.
+  // Hands over, in order, every record of the copy that was not handed over before, up to the first that is not there
+  // yet. Numbers up to `settled` are written by nobody any more: one that is not there was spoiled, by the late writer
+  // of an older one in a ring smaller than its writers are many, and is lost.
   template <class Deliver>
   void take(const RingHeader& header, const DeviceRecord* slots, std::uint64_t settled, Deliver deliver) {
     const std::uint64_t cursor = header.cursor;

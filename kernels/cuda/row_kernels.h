@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops over rows: reductions, softmax, layer norm, and their gradients (lanes.h). Steps and their order are the CPU engine's.
+// Ops over rows: reductions, softmax, layer norm, and their gradients (lanes.h). Steps and their order are the CPU
+// engine's.
 #pragma once
 
 #include <cmath>
@@ -48,7 +49,8 @@ struct ReduceKernel {
     const RowReader<T> in{call.in, call.rows.walk, row * call.rows.length};
     if (call.kind == Reduction::kAmax) {
       // NaN wins: counted, for largest() leaves it out.
-      const T nans = lanes.template sum<T>(call.rows.length, [&](std::int64_t i) { return in(i) == in(i) ? T{0} : T{1}; });
+      const T nans =
+          lanes.template sum<T>(call.rows.length, [&](std::int64_t i) { return in(i) == in(i) ? T{0} : T{1}; });
       const T largest = lanes.template largest<T>(call.rows.length, in);
       put(lanes, row, nans > T{0} ? T{kNaN<T>} : largest);
       return;
@@ -122,8 +124,8 @@ struct LastSumKernel {
   }
 };
 
-// Runs a reduction of long rows: `launch` runs a kernel, `room` gives a T* for so many. Which way a row is summed makes no
-// difference to its bits, so it is a matter of speed alone.
+// Runs a reduction of long rows: `launch` runs a kernel, `room` gives a T* for so many. Which way a row is summed makes
+// no difference to its bits, so it is a matter of speed alone.
 inline constexpr std::int64_t kLongRow = 16 * kSumBlock, kFewBlocks = 64;
 template <class T, class Launch, class Room>
 void reduce_long_rows(const ReduceCall& call, Launch& launch, const Room& room) {
@@ -158,7 +160,8 @@ struct SoftmaxKernel {
     const T total = lanes.template sum<T>(length, [&](std::int64_t i) { return row_exp(in(i) - largest); });
     if (call.kind == SoftmaxKind::kLogSoftmax) {
       const T log_total = std::log(total);
-      lanes.each(length, [&](std::int64_t i) { store(call.out, call.rows.walk, start + i, in(i) - largest - log_total); });
+      lanes.each(length,
+                 [&](std::int64_t i) { store(call.out, call.rows.walk, start + i, in(i)-largest - log_total); });
     } else {
       lanes.each(length, [&](std::int64_t i) {
         store(call.out, call.rows.walk, start + i, row_exp(in(i) - largest) / total);
@@ -234,8 +237,8 @@ struct LayerNormGradientKernel {
     const auto weighted = [&](std::int64_t i) { return dy(i) * affine<T>(call.weight, i, T{1}); };
     const auto normalised = [&](std::int64_t i) { return (x(i) - mean) * rstd; };
     const T mean_d = lanes.template sum<T>(width, weighted) / static_cast<T>(width);
-    const T mean_product =
-        lanes.template sum<T>(width, [&](std::int64_t i) { return weighted(i) * normalised(i); }) / static_cast<T>(width);
+    const T mean_product = lanes.template sum<T>(width, [&](std::int64_t i) { return weighted(i) * normalised(i); }) /
+                           static_cast<T>(width);
     lanes.each(width, [&](std::int64_t i) {
       store_flat(call.grad_in, start + i, rstd * (weighted(i) - mean_d - normalised(i) * mean_product));
     });

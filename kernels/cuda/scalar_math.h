@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, erf, gelu of one fp32 number with the bits of kernels/cpu/vector_math.h: the same steps, each rounded, written for
-// one value instead of a vector, for the device and the CPU. Only additions, products and conversions.
+// exp, erf, gelu of one fp32 number with the bits of kernels/cpu/vector_math.h: the same steps, each rounded, written
+// for one value instead of a vector, for the device and the CPU. Only additions, products and conversions.
 #pragma once
 
 #include <cstdint>

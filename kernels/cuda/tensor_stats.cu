@@ -19,7 +19,8 @@ namespace {
 template <class T>
 Status allocate(T*& memory, std::size_t count) {
   void* got = nullptr;
-  if (Status status = status_of(cudaMalloc(&got, count * sizeof(T)), "no memory for statistics on the device"); !status) {
+  if (Status status = status_of(cudaMalloc(&got, count * sizeof(T)), "no memory for statistics on the device");
+      !status) {
     return status;
   }
   memory = static_cast<T*>(got);
@@ -43,7 +44,8 @@ Status readable(std::uint64_t address, int device) {
   if (memory.type == cudaMemoryTypeDevice && memory.device != device) {
     return refusal("memory of device " + std::to_string(memory.device));
   }
-  const bool elsewhere = memory.type == cudaMemoryTypeHost && reinterpret_cast<std::uint64_t>(memory.devicePointer) != address;
+  const bool elsewhere =
+      memory.type == cudaMemoryTypeHost && reinterpret_cast<std::uint64_t>(memory.devicePointer) != address;
   return elsewhere ? refusal("memory of the host that is not mapped") : Status::ok();
 }
 
@@ -153,8 +155,9 @@ class CudaStats final : public DeviceStats {
     StatsMemory memory = memory_;
     memory.gates = gates;
     memory.arena = arena;
-    return status_of(launch_stats<StatsLevel::kHistogram>(memory, table, counter.items(), static_cast<cudaStream_t>(stream)),
-                     "histograms could not be launched");
+    return status_of(
+        launch_stats<StatsLevel::kHistogram>(memory, table, counter.items(), static_cast<cudaStream_t>(stream)),
+        "histograms could not be launched");
   }
 
   Result<std::unique_ptr<Set>> upload(std::span<const DeviceTensor> tensors) override {
@@ -168,7 +171,8 @@ class CudaStats final : public DeviceStats {
     if (Status s = fill(tensors, entries.data(), items, true); !s) return s;
     TensorEntry* memory = nullptr;
     if (Status s = allocate(memory, entries.size()); !s) return s;
-    auto set = std::make_unique<UploadedSet>(options_.device, memory, static_cast<std::uint32_t>(entries.size()), items);
+    auto set =
+        std::make_unique<UploadedSet>(options_.device, memory, static_cast<std::uint32_t>(entries.size()), items);
     const std::size_t bytes = entries.size() * sizeof(TensorEntry);
     // Not cudaMemcpy: of pageable memory it may return before the table is there, and streams need not wait for it.
     cudaError_t copied = cudaMemcpyAsync(memory, entries.data(), bytes, cudaMemcpyHostToDevice, setup_);

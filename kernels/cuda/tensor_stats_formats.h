@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floating formats of tensor_stats as constants. A test holds them to kernels/cpu/format_codes.cpp, which finds them
-// by asking the conversions. Magnitudes are codes without the sign bit; they grow with the absolute value.
+// The floating formats of tensor_stats as constants. A test holds them to kernels/cpu/format_codes.cpp, which finds
+// them by asking the conversions. Magnitudes are codes without the sign bit; they grow with the absolute value.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_stats as one kernel (block.h): a block for each work item. It scans its item; the last block of a tensor folds the
-// items in order and leaves the record. Tickets and accumulators are left as they were found, all zero.
+// tensor_stats as one kernel (block.h): a block for each work item. It scans its item; the last block of a tensor folds
+// the items in order and leaves the record. Tickets and accumulators are left as they were found, all zero.
 #pragma once
 
 #include <cstdint>

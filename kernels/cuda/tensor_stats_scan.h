@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread does with its vectors of a work item: a scan for 16-bit lanes, two at a time (fp16, bf16 and, widened,
-// the two formats of 8 bits), one for fp32 and fp64, one for integers.
+// What one thread does with its vectors of a work item: a scan for 16-bit lanes, two at a time (fp16, bf16 and,
+// widened, the two formats of 8 bits), one for fp32 and fp64, one for integers.
 //
 // A loop over finite numbers only is short. So elements that are not finite are counted one by one, off the loop, and
-// replaced by +0, as are those that a tensor's last vector has not got; how many zeros were put in is known and taken off
-// again. Zeros change no sum, no binade and no smallest magnitude. Whether +0 is the largest number with its sign bit
-// clear only because it was put in is told by the count of zeros: see finish_zeros().
+// replaced by +0, as are those that a tensor's last vector has not got; how many zeros were put in is known and taken
+// off again. Zeros change no sum, no binade and no smallest magnitude. Whether +0 is the largest number with its sign
+// bit clear only because it was put in is told by the count of zeros: see finish_zeros().
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace nanhunt::kernels::cuda {
 inline constexpr std::uint32_t kStatsThreads = 256;
 inline constexpr int kStatsUnroll = 4;
 
-// What is known of some elements of one tensor: of a thread's, a block's, all. Sums carry LaneFormat's scale until the end.
+// What is known of some elements of one tensor: of a thread's, a block's, all. Sums carry LaneFormat's scale until the
+// end.
 struct StatsPartial {
   std::uint64_t first;  // logical index, kNoIndex: none
   std::uint64_t nan, pos_inf, neg_inf, zero, subnormal;
@@ -40,8 +41,8 @@ NANHUNT_HOST_DEVICE inline StatsPartial empty_partial(bool integer) {
   return {kNoIndex, 0, 0, 0, 0, 0, none, none, kNoIndex, 0, 0, 0};
 }
 
-// `right` holds elements that come after those of `into`, by the order of threads, warps or items. Exact but for the sums,
-// which add in this order.
+// `right` holds elements that come after those of `into`, by the order of threads, warps or items. Exact but for the
+// sums, which add in this order.
 NANHUNT_HOST_DEVICE inline void fold_partial(StatsPartial& into, const StatsPartial& right) {
   into.first = lesser(into.first, right.first);
   into.nan += right.nan;
@@ -121,7 +122,8 @@ NANHUNT_HOST_DEVICE NANHUNT_RARE inline Vector replace_odd(const DeviceStatsView
   constexpr std::uint32_t kLanes = kVectorBytes / Format::kBytes;
   constexpr std::uint64_t kSign = std::uint64_t{1} << (kBits - 1);
   odd.zeros_put += kLanes - valid;
-  std::uint64_t halves[2] = {std::uint64_t{v.words[1]} << 32 | v.words[0], std::uint64_t{v.words[3]} << 32 | v.words[2]};
+  std::uint64_t halves[2] = {std::uint64_t{v.words[1]} << 32 | v.words[0],
+                             std::uint64_t{v.words[3]} << 32 | v.words[2]};
   NANHUNT_UNROLL
   for (std::uint32_t half = 0; half < 2; ++half) {
     for (std::uint32_t k = 0; k < kLanes / 2; ++k) {
@@ -200,8 +202,8 @@ NANHUNT_HOST_DEVICE inline std::uint32_t max_unsigned(std::uint32_t a, std::uint
 #endif
 }
 
-// The high bit of each lane whose magnitude is below `limit` (at most 0x8000). `high` is the word with all high bits set,
-// so no lane borrows from the next.
+// The high bit of each lane whose magnitude is below `limit` (at most 0x8000). `high` is the word with all high bits
+// set, so no lane borrows from the next.
 NANHUNT_HOST_DEVICE inline std::uint32_t lanes_below(std::uint32_t high, std::uint32_t limit) {
   return ~(high - both_lanes(limit)) & kHighBits;
 }
@@ -429,7 +431,8 @@ class WordScan {
   }
   NANHUNT_HOST_DEVICE void count_binade(Code magnitude, const BinadeCounter& binades) const {
     constexpr std::uint32_t kLowest = Format::kMantissa;
-    if (binades.add_normal(static_cast<std::uint32_t>(magnitude >> Format::kMantissa), kLowest) || magnitude == 0) return;
+    if (binades.add_normal(static_cast<std::uint32_t>(magnitude >> Format::kMantissa), kLowest) || magnitude == 0)
+      return;
     add_rare(binades, magnitude, Format::kMantissa, 0, kLowest);
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scaler's check and unscale of many tensors by one launch: their table goes by value with it. Rows of the kernel are
-// pieces of the tensors, one after the other (lanes.h).
+// The scaler's check and unscale of many tensors by one launch: their table goes by value with it. Rows of the kernel
+// are pieces of the tensors, one after the other (lanes.h).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ NANHUNT_HOST_DEVICE inline T unscaled(T x, float inv_scale, bool& found) {
   return inv_scale == 1 ? x : x * static_cast<T>(inv_scale);
 }
 
-inline constexpr std::int64_t kUnscalePiece = 2048;  // elements; a multiple of four, so that pieces keep their alignment
+inline constexpr std::int64_t kUnscalePiece =
+    2048;  // elements; a multiple of four, so that pieces keep their alignment
 
 struct UnscaleEntry {
   void* data;

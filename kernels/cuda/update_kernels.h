@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that changed nothing (device_findings.h), found from what is left after the op: x is certainly unchanged where the
-// same change leaves x as it is and takes neither neighbour of x to x. The change's formula is the CPU's too.
+// Updates that changed nothing (device_findings.h), found from what is left after the op: x is certainly unchanged
+// where the same change leaves x as it is and takes neither neighbour of x to x. The change's formula is the CPU's too.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ NANHUNT_HOST_DEVICE inline float update_change(const UpdateFormula& f, float a, 
     case UpdateKind::kDecay:
       return 0;
     case UpdateKind::kSgd: {
-      // With a buffer it may be Nesterov's, which is larger where both point the same way: nothing is taken for lost that
-      // could have been moved by either.
+      // With a buffer it may be Nesterov's, which is larger where both point the same way: nothing is taken for lost
+      // that could have been moved by either.
       const float nesterov = a + f.momentum * b;
       return f.factor * (f.momentum != 0 && std::fabs(nesterov) > std::fabs(b) ? nesterov : b);
     }

@@ -36,7 +36,8 @@ constexpr Row kRows[] = {
      "(fp16: 1e-4).",
      "The root then stays away from 0, where its derivative is infinite."},
     {"find-stray-write",
-     "Look for code that writes to it past the framework: an array that shares its memory (NumPy), a raw pointer, native "
+     "Look for code that writes to it past the framework: an array that shares its memory (NumPy), a raw pointer, "
+     "native "
      "code; run native code of your own with an address sanitizer.",
      "Such a write is no operation, so nothing that watches operations sees it."},
     {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
@@ -69,14 +70,16 @@ constexpr Row kRows[] = {
     {"lower-magnitude",
      "Find out why the numbers are so large: the learning rate, the initialisation or the scale of the inputs.",
      "No wider common format helps."},
-    {"raise-eps", "Raise the constant until it does not round to 0 in the number format (fp16: 1e-4), or add it in fp32.",
+    {"raise-eps",
+     "Raise the constant until it does not round to 0 in the number format (fp16: 1e-4), or add it in fp32.",
      "A constant that rounds to 0 guards nothing."},
     {"raise-loss-scale", "Raise the loss scale, or let it grow.",
      "The gradients are still too small for the format at this scale."},
     {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
     {"record-ops", "Train again with every operation watched: --level ops.",
      "Then the step is in the trace as it ran, and need not be replayed."},
-    {"reduce-flags", "Reduce a flag or a count (isfinite), with SUM or with MAX over whole numbers, not the numbers themselves.",
+    {"reduce-flags",
+     "Reduce a flag or a count (isfinite), with SUM or with MAX over whole numbers, not the numbers themselves.",
      "Of a comparison with NaN, which side wins is left to chance; of a sum it is not."},
     {"reduce-wider", "Divide by the number of ranks before the sum, or reduce in fp32.",
      "Each share fits the format; only their sum does not."},
@@ -114,7 +117,8 @@ constexpr Concrete kConcrete[] = {
 };
 
 std::string_view advice_of(std::string_view fix) {
-  const auto* row = std::find_if(std::begin(kConcrete), std::end(kConcrete), [&](const Concrete& c) { return c.fix == fix; });
+  const auto* row =
+      std::find_if(std::begin(kConcrete), std::end(kConcrete), [&](const Concrete& c) { return c.fix == fix; });
   return row == std::end(kConcrete) ? std::string_view() : row->advice;
 }
 

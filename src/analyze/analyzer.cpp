@@ -320,8 +320,9 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   coverage.clean_end = health.clean_end && before.clean_end;
   coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
   if (health.steps_retired > 0) {
-    coverage.unwatched.push_back(fmt::format("{} steps that were retired to keep the trace within its limit, with {} ops.",
-                                             health.steps_retired, retired_ops_));
+    coverage.unwatched.push_back(
+        fmt::format("{} steps that were retired to keep the trace within its limit, with {} ops.", health.steps_retired,
+                    retired_ops_));
   }
   if (counts.lost_ops > retired_ops_) {
     coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops - retired_ops_));
@@ -368,9 +369,10 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   sentinel_.conclude(analysis.findings, norms_.growths(), others);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;
-  const bool explained = elsewhere || std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
-    return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
-  });
+  const bool explained =
+      elsewhere || std::any_of(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& f) {
+        return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
+      });
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));

@@ -278,7 +278,8 @@ class Join {
     f.lifecycle = Lifecycle::kDisappear;
     f.title = fmt::format("{} with {} lost the NaN that rank {} gave", op, reduction, ranks_[i]->rank());
     f.explanation = fmt::format(
-        "Rank {} gave {} with NaN{}, and the result on {} holds none: {} compares, and a comparison with NaN is false. What "
+        "Rank {} gave {} with NaN{}, and the result on {} holds none: {} compares, and a comparison with NaN is false. "
+        "What "
         "is decided by this result is decided as if nothing were wrong.",
         ranks_[i]->rank(), what, lane.group.empty() ? "" : fmt::format(" to group {}", lane.group), ranks_text(lost_on),
         reduction);

@@ -27,7 +27,8 @@ bool is_large(const CallFacts& facts, std::size_t ranks) {
 }  // namespace
 
 void CallSet::add(std::uint64_t call) {
-  auto next = std::upper_bound(runs_.begin(), runs_.end(), call, [](std::uint64_t c, const auto& run) { return c < run.first; });
+  auto next = std::upper_bound(runs_.begin(), runs_.end(), call,
+                               [](std::uint64_t c, const auto& run) { return c < run.first; });
   if (next != runs_.begin()) {
     auto& before = *std::prev(next);
     if (call <= before.second) return;
@@ -50,7 +51,8 @@ void CallSet::add(std::uint64_t call) {
 }
 
 bool CallSet::contains(std::uint64_t call) const {
-  const auto next = std::upper_bound(runs_.begin(), runs_.end(), call, [](std::uint64_t c, const auto& run) { return c < run.first; });
+  const auto next = std::upper_bound(runs_.begin(), runs_.end(), call,
+                                     [](std::uint64_t c, const auto& run) { return c < run.first; });
   return next != runs_.begin() && call <= std::prev(next)->second;
 }
 

@@ -78,7 +78,8 @@ class CommWatch {
   std::uint64_t calls() const { return calls_; }
 
  private:
-  static constexpr std::size_t kMaxFacts = 1u << 16, kMaxLarge = 1u << 12, kMaxWaiting = 1u << 16, kMaxUnread = 1u << 12;
+  static constexpr std::size_t kMaxFacts = 1u << 16, kMaxLarge = 1u << 12, kMaxWaiting = 1u << 16,
+                               kMaxUnread = 1u << 12;
 
   Lane lane_of(const CollectiveRecord& row) const;
   CallFacts read(const OpInView& op, const ValueGraph& graph) const;

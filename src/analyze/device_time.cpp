@@ -25,7 +25,8 @@ void DeviceTimes::on_op(const OpInView& op) {
   if (ops_.empty()) ops_.resize(kOps);
   const OpRecord& record = *op.record;
   ops_[record.seq % kOps] = {record.seq, record.module, record.op, record.phase};
-  const bool bad = std::any_of(op.out.begin(), op.out.end(), [](const Value* value) { return value != nullptr && value->bad != 0; });
+  const bool bad =
+      std::any_of(op.out.begin(), op.out.end(), [](const Value* value) { return value != nullptr && value->bad != 0; });
   if (bad && bad_.size() < kBadOps) bad_.try_emplace(record.seq);
 }
 
@@ -41,7 +42,8 @@ void DeviceTimes::on_kernel(const KernelRecord& record) {
     return;
   }
   if (record.seq == kNoSeq) add_time(without_op_ns_, nanoseconds);
-  if (const auto bad = bad_.find(record.seq); bad != bad_.end() && record.name != 0) bad->second.see(record.name, nanoseconds);
+  if (const auto bad = bad_.find(record.seq); bad != bad_.end() && record.name != 0)
+    bad->second.see(record.name, nanoseconds);
 
   Key key{0, 0, Phase::kData, false};
   if (record.seq != kNoSeq && !ops_.empty()) {
@@ -93,7 +95,8 @@ std::optional<DeviceTime> DeviceTimes::section() const {
   }
   // Longest first; names decide among equals, not their numbers.
   std::sort(rows.begin(), rows.end(), [](const DeviceTimeRow& a, const DeviceTimeRow& b) {
-    return std::tie(b.duration_ns, b.kernels, a.module, a.op, a.phase) < std::tie(a.duration_ns, a.kernels, b.module, b.op, b.phase);
+    return std::tie(b.duration_ns, b.kernels, a.module, a.op, a.phase) <
+           std::tie(a.duration_ns, a.kernels, b.module, b.op, b.phase);
   });
   const std::size_t shown = std::min(rows.size(), kRows);
   for (std::size_t i = shown; i < rows.size(); ++i) add_time(out.omitted_ns, rows[i].duration_ns);

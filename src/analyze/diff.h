@@ -4,10 +4,10 @@
 //
 // Two numbers are the same when |a - b| <= tolerance * max(|a|, |b|) + the smallest number of the coarser format, with
 //   tolerance = factor * 8 * (u_stored + u_computed * sqrt(terms)) * sqrt(1 + ops compared so far), at most 0.5.
-// u is half a unit in the last place (fp16 4.9e-4, bf16 3.9e-3, fp32 6e-8) of the coarser of the two formats, and no finer
-// than the coarsest format in which the runs differed before: what was rounded away there is missing from there on.
-// `terms` is how many numbers the op sums up for one result. Rounding errors of independent ops add up like the root of
-// their number; 8 covers what one op makes of errors it is given.
+// u is half a unit in the last place (fp16 4.9e-4, bf16 3.9e-3, fp32 6e-8) of the coarser of the two formats, and no
+// finer than the coarsest format in which the runs differed before: what was rounded away there is missing from there
+// on. `terms` is how many numbers the op sums up for one result. Rounding errors of independent ops add up like the
+// root of their number; 8 covers what one op makes of errors it is given.
 #pragma once
 
 #include <array>
@@ -63,7 +63,8 @@ struct DiffResult {
   std::array<std::uint64_t, kDiffKinds> counts{};
   std::uint64_t steps_compared = 0, ops_compared = 0;
   std::uint64_t steps_only_a = 0, steps_only_b = 0;  // the other trace lacks them
-  // The runs were watched at different levels: an op counts as one run's only where both hold ops of its phase in the step.
+  // The runs were watched at different levels: an op counts as one run's only where both hold ops of its phase in the
+  // step.
   bool levels_differ = false;
   std::uint64_t steps_with_ops = 0;                  // of steps_compared: both hold ops of them
   std::uint64_t ops_unshared_a = 0, ops_unshared_b = 0;  // left out for that

@@ -27,7 +27,8 @@ bool shortest_edit(std::span<const std::uint32_t> a, std::span<const std::uint32
     std::vector<Index> now(static_cast<std::size_t>(2 * d + 1), -1);
     for (Index k = -d; k <= d; k += 2) {
       Index x = from(d, k);
-      while (x < n && x - k < m && x - k >= 0 && a[static_cast<std::size_t>(x)] == b[static_cast<std::size_t>(x - k)]) ++x;
+      while (x < n && x - k < m && x - k >= 0 && a[static_cast<std::size_t>(x)] == b[static_cast<std::size_t>(x - k)])
+        ++x;
       now[static_cast<std::size_t>(k + d)] = x;
       if (x < n || x - k < m) continue;
       // Back from the end: every step along a diagonal is a match.

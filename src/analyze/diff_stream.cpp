@@ -113,7 +113,8 @@ class DiffStream::Gather {
   // What came from outside the watched ops: batches, labels, and parameters, state and buffers at first sight.
   void add_mark(const MarkRecord& mark) {
     const Known* value = known(mark.value);
-    if (value == nullptr || !value->unseen || mark.kind == MarkKind::kLoss || mark.kind == MarkKind::kDoorGradient) return;
+    if (value == nullptr || !value->unseen || mark.kind == MarkKind::kLoss || mark.kind == MarkKind::kDoorGradient)
+      return;
     const bool data = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
     go_to(mark.step);
     DiffRow row;

@@ -434,8 +434,8 @@ void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Name
              known.place.phase == f.place.phase;
     });
     if (same != findings.end()) {  // it did harm in another step
-      same->evidence.push_back(fmt::format("In step {} the same overflow disappeared in {}.", birth->swallow->steps.first(),
-                                           place_text(birth->swallow->at, names)));
+      same->evidence.push_back(fmt::format("In step {} the same overflow disappeared in {}.",
+                                           birth->swallow->steps.first(), place_text(birth->swallow->at, names)));
       continue;
     }
     tell_swallowed(f, *birth->swallow, names);

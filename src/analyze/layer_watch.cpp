@@ -155,7 +155,8 @@ std::optional<std::pair<double, double>> LayerWatch::Trend::fit() const {
   const double steps = left / slope;
   const double slope_error = std::sqrt(std::max(0.0, yy - slope * xy) / (n - 2) / xx);
   const double error = 2 * slope_error / slope * std::fabs(steps);
-  if (explained < kTrendFit || !(steps > 0) || steps > kTrendHorizon || error > kTrendError * steps) return std::nullopt;
+  if (explained < kTrendFit || !(steps > 0) || steps > kTrendHorizon || error > kTrendError * steps)
+    return std::nullopt;
   return std::pair(steps, error);
 }
 

@@ -16,7 +16,8 @@ namespace nanhunt::analyze {
 namespace {
 
 std::string watched_text(const Coverage& coverage) {
-  if (coverage.ops == 0) return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
+  if (coverage.ops == 0)
+    return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
   return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
                      count_of(static_cast<std::int64_t>(coverage.ops), "op"));
 }
@@ -80,7 +81,8 @@ void fold_equal(std::vector<Finding>& findings) {
         lead.sinks.push_back(std::move(sink));
     }
     for (const std::int64_t sample : f.samples) {
-      if (std::find(lead.samples.begin(), lead.samples.end(), sample) == lead.samples.end() && lead.samples.size() < 65536)
+      if (std::find(lead.samples.begin(), lead.samples.end(), sample) == lead.samples.end() &&
+          lead.samples.size() < 65536)
         lead.samples.push_back(sample);
     }
   }

@@ -112,7 +112,8 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
   // The newest steps whose loss is finite, and of them those from the smallest loss on.
   std::size_t newest = entries_.size();  // one past
   while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
-  if (newest + 1 < entries_.size() || (newest > 0 && step > entries_[newest - 1].step + 1)) return std::nullopt;  // bad for longer than this step
+  if (newest + 1 < entries_.size() || (newest > 0 && step > entries_[newest - 1].step + 1))
+    return std::nullopt;  // bad for longer than this step
   std::size_t oldest = newest;
   // Where steps are missing, what happened in one of them cannot be told from what happened in many.
   const auto adjoins = [&](std::size_t i) { return i == newest || entries_[i - 1].step + 1 == entries_[i].step; };

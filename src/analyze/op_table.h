@@ -90,7 +90,7 @@ struct OpInfo {
   ZeroRule zero = ZeroRule::kStop;
   Bound bound = Bound::kUnknown;
   EpsForm eps = EpsForm::kNone;
-  std::uint16_t scratch = 0;       // bit i: infinities in output i are meant: log-probabilities of CTC, log-sums of rows
+  std::uint16_t scratch = 0;  // bit i: infinities in output i are meant: log-probabilities of CTC, log-sums of rows
   std::string_view forward{};      // the op whose gradient this is, where the name does not say so
 
   bool has(OpFlag flag) const { return (flags & flag) != 0; }
@@ -109,7 +109,8 @@ DType eps_dtype(const OpInfo& info, DType compute);
 // Sums of products of two operands: an element is exactly 0 only where in each product one factor is 0.
 bool is_bilinear(const OpInfo& info);
 
-// The forward op of "<op>_backward" and of gradients with names of their own, else "". In-place and dispatcher marks are taken off.
+// The forward op of "<op>_backward" and of gradients with names of their own, else "". In-place and dispatcher marks
+// are taken off.
 std::string forward_op(std::string_view op);
 
 }  // namespace nanhunt::analyze

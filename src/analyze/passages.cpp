@@ -71,10 +71,11 @@ void tell_passages(Finding& f, const std::vector<Arrival>& arrivals, std::uint32
       f.passages.push_back({{to}, arrival->through, arrival->group, arrival->step});
     }
   }
-  std::stable_sort(f.passages.begin(), f.passages.end(), [](const Passage& a, const Passage& b) { return a.step < b.step; });
+  std::stable_sort(f.passages.begin(), f.passages.end(),
+                   [](const Passage& a, const Passage& b) { return a.step < b.step; });
   for (const Passage& passage : f.passages) {
-    f.evidence.push_back(fmt::format("Born on rank {}; it came to {} through {}, step {}.", rank, ranks_text(passage.ranks),
-                                     passage.through, passage.step));
+    f.evidence.push_back(fmt::format("Born on rank {}; it came to {} through {}, step {}.", rank,
+                                     ranks_text(passage.ranks), passage.through, passage.step));
   }
   if (!unsure.empty()) {
     f.evidence.push_back(fmt::format("What {} gave in that step is not known apart: {} may have been bad by {} too.",

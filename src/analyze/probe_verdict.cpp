@@ -24,7 +24,9 @@ struct Probes {
       if (probe.dtype == DType::kF64) (probe.ops > 1 ? slice_f64 : alone_f64) = &probe;
     }
   }
-  bool alone_finite() const { return (alone_f32 != nullptr && finite(*alone_f32)) || (alone_f64 != nullptr && finite(*alone_f64)); }
+  bool alone_finite() const {
+    return (alone_f32 != nullptr && finite(*alone_f32)) || (alone_f64 != nullptr && finite(*alone_f64));
+  }
   bool alone_ran() const { return alone_f32 != nullptr || alone_f64 != nullptr; }
 };
 
@@ -60,7 +62,8 @@ void tell_both(std::vector<std::string>& out, const std::string& what, const Pro
     return;
   }
   for (const ProbeRecord* probe : {f32, f64}) {
-    if (probe != nullptr) out.push_back(fmt::format("{} in {}: {}.", what, dtype_name(probe->dtype), outcome(c, *probe)));
+    if (probe != nullptr)
+      out.push_back(fmt::format("{} in {}: {}.", what, dtype_name(probe->dtype), outcome(c, *probe)));
   }
 }
 
@@ -70,8 +73,10 @@ std::vector<std::string> sentences(const Case& c, FindingClass cls, const Probes
     const std::string& why = c.text(p.same->text);
     return {"It was to be computed again, but nothing can be concluded." + (why.empty() ? "" : " " + why)};
   }
-  if (finite(*p.same)) return {fmt::format("Computed again from the same inputs in {}: {}.", stored, outcome(c, *p.same))};
-  std::vector<std::string> out{fmt::format("Computed again from the captured inputs in {}, the op gives the same bits.", stored)};
+  if (finite(*p.same))
+    return {fmt::format("Computed again from the same inputs in {}: {}.", stored, outcome(c, *p.same))};
+  std::vector<std::string> out{
+      fmt::format("Computed again from the captured inputs in {}, the op gives the same bits.", stored)};
   tell_both(out, "The op alone", p.alone_f32, p.alone_f64, c);
   // In fp32 the op itself is what can be mended: what fp64 would have kept before it is beside the point.
   const ProbeRecord* slice = p.slice_f32 != nullptr ? p.slice_f32 : p.slice_f64;
@@ -94,7 +99,8 @@ std::optional<FindingClass> shown(const Case& c, FindingClass cls, const Probes&
   if (slice != nullptr && finite(*slice)) {
     if (is_lost(cls)) return cls;
     // Above 16 bits nothing wider is at hand for training: the pole itself is what can be mended.
-    if (is_narrow(c)) return c.zero.cause == ZeroCause::kGuardLost ? FindingClass::kEpsUnderflow : FindingClass::kUnderflow;
+    if (is_narrow(c))
+      return c.zero.cause == ZeroCause::kGuardLost ? FindingClass::kEpsUnderflow : FindingClass::kUnderflow;
   }
   if (is_lost(cls)) {
     if (slice == nullptr) return std::nullopt;  // what lost the number was not computed again
@@ -118,9 +124,10 @@ Diagnosis tell(const Case& c, FindingClass cls) {
   switch (cls) {
     case FindingClass::kNotReproducible:
       d.title = fmt::format("{} was not finite in the run, and is finite when it is computed again", place(c));
-      d.explanation = fmt::format("{}. From the same inputs a replay of the run got finite numbers, so the arithmetic of the "
-                                  "op is not to blame: something changed its result, or it does not give one result only.",
-                                  made_text(c));
+      d.explanation = fmt::format(
+          "{}. From the same inputs a replay of the run got finite numbers, so the arithmetic of the "
+          "op is not to blame: something changed its result, or it does not give one result only.",
+          made_text(c));
       break;
     case FindingClass::kOverflow:
       d.title = fmt::format("{} is finite in a wider format, not in {}", place(c), stored);
@@ -130,8 +137,8 @@ Diagnosis tell(const Case& c, FindingClass cls) {
     case FindingClass::kEpsUnderflow:
     case FindingClass::kUnderflow:
       d.title = fmt::format("A number that is 0 in {} and not in fp32 makes {} bad", stored, place(c));
-      d.explanation = fmt::format("{}. Computed in fp32, the ops that lead to it keep that number, and all results are finite.",
-                                  made_text(c));
+      d.explanation = fmt::format(
+          "{}. Computed in fp32, the ops that lead to it keep that number, and all results are finite.", made_text(c));
       d.advice = {c.in_optimizer() ? "fp32-masters" : "fp32-compute"};
       break;
     case FindingClass::kDivideByZero:

@@ -12,8 +12,8 @@ namespace nanhunt::analyze {
 
 using ProbeMap = std::map<std::uint64_t, std::vector<ProbeRecord>>;  // by op, in the order of the trace
 
-// Adds to the diagnosis what was computed. Where the probes contradict `cls`, puts the class that they show in its place.
-// True: they prove the class that stands then.
+// Adds to the diagnosis what was computed. Where the probes contradict `cls`, puts the class that they show in its
+// place. True: they prove the class that stands then.
 bool apply_probes(const Case& c, const std::vector<ProbeRecord>& probes, FindingClass& cls, Diagnosis& diagnosis);
 
 }  // namespace nanhunt::analyze

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the other ranks of a run say about one of them, found when all of them were read (comm_join.h): taken into account
-// when its findings are made.
+// What the other ranks of a run say about one of them, found when all of them were read (comm_join.h): taken into
+// account when its findings are made.
 #pragma once
 
 #include <cstdint>

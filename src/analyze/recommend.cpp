@@ -44,7 +44,8 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
   for (const Finding& f : analysis.findings) {
     if (!asks_for_a_change(f)) continue;
     for (const Advice& advice : f.advice) {
-      const bool known = std::any_of(out.begin(), out.end(), [&](const Candidate& c) { return c.advice.id == advice.id; });
+      const bool known =
+          std::any_of(out.begin(), out.end(), [&](const Candidate& c) { return c.advice.id == advice.id; });
       if (advice.verified != false && !known) out.push_back({advice, out.size(), {}});
     }
   }
@@ -54,7 +55,8 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
       if (!asks_for_a_change(f)) continue;
       const Advice* own = advice_of(f, candidate.advice.id);
       if (own != nullptr && own->verified == true) candidate.advice = *own;
-      if ((own != nullptr && own->verified != false) || seen_finite(analysis, candidate.advice.id, f)) candidate.answers.insert(i);
+      if ((own != nullptr && own->verified != false) || seen_finite(analysis, candidate.advice.id, f))
+        candidate.answers.insert(i);
     }
   }
   return out;
@@ -78,14 +80,16 @@ const Candidate* best(const std::vector<Candidate>& all, const std::set<std::siz
 
 void add_headroom_notes(const Analysis& analysis, std::vector<std::string>& notes) {
   std::vector<const LayerSummary*> near;
-  const auto least = [](const LayerSummary& layer) { return std::fmin(layer.headroom_forward, layer.headroom_gradient); };
+  const auto least = [](const LayerSummary& layer) {
+    return std::fmin(layer.headroom_forward, layer.headroom_gradient);
+  };
   for (const LayerSummary& layer : analysis.layers) {
     if (layer.bad_ops == 0 && least(layer) < kLittleHeadroom) near.push_back(&layer);
   }
   std::stable_sort(near.begin(), near.end(), [&](const auto* a, const auto* b) { return least(*a) < least(*b); });
   for (std::size_t i = 0; i < std::min(near.size(), kMaxHeadroomNotes); ++i) {
-    notes.push_back(fmt::format("{} came within {:.1f} binades of the largest {} number and has not passed it yet.", near[i]->module,
-                                std::max(least(*near[i]), 0.0), dtype_name(near[i]->dtype)));
+    notes.push_back(fmt::format("{} came within {:.1f} binades of the largest {} number and has not passed it yet.",
+                                near[i]->module, std::max(least(*near[i]), 0.0), dtype_name(near[i]->dtype)));
   }
 }
 
@@ -110,7 +114,8 @@ Recommendations recommend(const Analysis& analysis) {
     for (const Advice& advice : f.advice) {
       auto& list = !asks_for_a_change(f) ? out.optional : out.rejected;
       if (asks_for_a_change(f) && advice.verified != false) continue;
-      const auto same = std::find_if(list.begin(), list.end(), [&](const Recommendation& r) { return r.advice.id == advice.id; });
+      const auto same =
+          std::find_if(list.begin(), list.end(), [&](const Recommendation& r) { return r.advice.id == advice.id; });
       if (same == list.end()) {
         list.push_back({advice, {f.id}});
       } else {
@@ -120,7 +125,8 @@ Recommendations recommend(const Analysis& analysis) {
   }
   // What cures one finding is not called useless because of another.
   std::erase_if(out.rejected, [&](const Recommendation& r) {
-    return std::any_of(out.changes.begin(), out.changes.end(), [&](const Recommendation& c) { return c.advice.id == r.advice.id; });
+    return std::any_of(out.changes.begin(), out.changes.end(),
+                       [&](const Recommendation& c) { return c.advice.id == r.advice.id; });
   });
   add_headroom_notes(analysis, out.notes);
   return out;

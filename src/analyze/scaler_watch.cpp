@@ -95,7 +95,8 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
     // With gradients still multiplied by the scale, the norm is too large by that factor. A norm that is not finite
     // belongs to a step that is skipped.
     if (scaled_ && !unscaled_ && step_scale_ != 1 && !std::isinf(record.max_norm)) {  // no limit: it only measures
-      misuse(Misuse::kClipBeforeUnscale, record, std::isfinite(record.total_norm) && record.total_norm > record.max_norm);
+      misuse(Misuse::kClipBeforeUnscale, record,
+             std::isfinite(record.total_norm) && record.total_norm > record.max_norm);
     }
     return;
   }

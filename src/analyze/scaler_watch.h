@@ -70,7 +70,8 @@ class ScalerWatch {
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
 
-  // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was needed.
+  // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was
+  // needed.
   struct HeldScale {
     double scale = 1;
     std::uint64_t steps = 0;

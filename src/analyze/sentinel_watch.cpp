@@ -156,10 +156,11 @@ void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
   f.cls = FindingClass::kScalerCalibration;
   f.severity = Severity::kInfo;
   f.benign = riddle.ended && lowered;
-  f.explanation = riddle.tried() ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
-                                   "ranks passed what the format holds. "
+  f.explanation = riddle.tried()
+                      ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
+                        "ranks passed what the format holds. "
                   : riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
-                                : "No such step was replayed, so the op is not known. ";
+                                  : "No such step was replayed, so the op is not known. ";
   f.explanation += "No parameter, state or buffer was touched.";
   if (!riddle.ended) {
     f.title = "The trace ends while the loss scaler skips steps";
@@ -209,10 +210,12 @@ void SentinelWatch::tell_between(Finding& f, const Riddle& riddle, const StepSto
   const bool all_known = story.unknown.empty() && story.untraced.empty();
   f.cls = FindingClass::kComm;
   f.severity = harmed ? Severity::kFault : Severity::kWarning;
-  f.confidence = all_known && riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
+  f.confidence =
+      all_known && riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
   f.place.phase = Phase::kComm;
   f.ranks = story.bad_on;
-  f.title = fmt::format("Step {} went bad between the ranks: {}", riddle.first, bad_parts(riddle.bad, riddle.first_path));
+  f.title =
+      fmt::format("Step {} went bad between the ranks: {}", riddle.first, bad_parts(riddle.bad, riddle.first_path));
   f.explanation = fmt::format(
       "Replayed without the reduction, the gradients of {} were finite. The sum over the ranks passed what the format "
       "holds, or the transfer itself failed.",

@@ -78,7 +78,8 @@ class SentinelWatch {
   std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
   std::optional<HealthRecord> pending_, now_;
   std::map<std::uint32_t, Replay> replays_;  // by step
-  // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says so.
+  // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says
+  // so.
   struct Harm {
     std::uint32_t bad = 0, tensors = 0;
     std::string first_path;

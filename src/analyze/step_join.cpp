@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Level sentinel: no row tells what the ranks exchanged. After a reduction of gradients every rank is bad; the replay of
-// each, without the reduction, tells whose own share was.
+// Level sentinel: no row tells what the ranks exchanged. After a reduction of gradients every rank is bad; the replay
+// of each, without the reduction, tells whose own share was.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -30,7 +30,9 @@ Arrival arrival_at(std::uint32_t rank, std::uint32_t step, const Riddle& riddle)
 // The first birth that harmed this rank in this step.
 const Birth* origin_in(RankPass& pass, const RankVerdict& verdict, std::uint32_t step) {
   const Birth* first = nullptr;
-  const auto key = [](const Birth& b) { return std::tuple(b.events.first(), b.kind == BirthKind::kOp ? 1 : 0, b.at.seq, b.id); };
+  const auto key = [](const Birth& b) {
+    return std::tuple(b.events.first(), b.kind == BirthKind::kOp ? 1 : 0, b.at.seq, b.id);
+  };
   for (const Birth* birth : pass.graph().origins()) {
     if (verdict.carried.contains(birth->id) || !birth->events.contains(step)) continue;
     if (first == nullptr || key(*birth) < key(*first)) first = birth;

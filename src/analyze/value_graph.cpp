@@ -203,7 +203,9 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   const auto late_call = [&](const OpInView& view) -> const RecentOp* {
     for (std::size_t i = 0; i < view.in.size(); ++i) {
       const Value* value = view.in[i];
-      if (value == nullptr || value->has_stats || !mixes(*view.info, view.inputs[i].role) || leaves_unread(view, i, names_)) continue;
+      if (value == nullptr || value->has_stats || !mixes(*view.info, view.inputs[i].role) ||
+          leaves_unread(view, i, names_))
+        continue;
       if (const RecentOp* call = call_behind(*value)) return call;
     }
     return nullptr;
@@ -249,7 +251,8 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     labels = labels_.of(blamed);
     suspect_node = find_birth(blamed)->node;
   } else if (const RecentOp* call = late_call(op)) {
-    const auto out = std::find_if(op.out.begin(), op.out.end(), [](const Value* v) { return v != nullptr && v->bad != 0; });
+    const auto out =
+        std::find_if(op.out.begin(), op.out.end(), [](const Value* v) { return v != nullptr && v->bad != 0; });
     Birth& made = late_birth(*call, **out);
     labels = labels_.of(made.id);
     made.node = suspect_node = add_node(**out, made.at, made.lifecycle, made.id, {});

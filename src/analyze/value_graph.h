@@ -68,12 +68,13 @@ class ValueGraph {
   void on_mark(const MarkRecord& mark);
   void on_changed(const ChangedRecord& record);
   void on_replay(const ReplayRecord& record) { in_replay_ = record.result == ReplayResult::kBegin; }
-  // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a place.
+  // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a
+  // place.
   void on_refused_mark(const MarkRecord& mark);
   // The sentinel's norm of a parameter before a trip: how large it was before it changed.
   void on_norm(const NormRecord& record);
-  // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the streak
-  // that the step belongs to, or of earlier skips, answer for it.
+  // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the
+  // streak that the step belongs to, or of earlier skips, answer for it.
   bool on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back);
   // The parts of training (1 << MarkKind) that the sentinel found finite when this step ended.
   void on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
@@ -119,7 +120,8 @@ class ValueGraph {
   static constexpr std::size_t kMaxChanges = 1024;  // of contents, kept; more are counted
   static constexpr std::size_t kMaxNorms = 1u << 14;
   static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
-  static constexpr std::size_t kMaxSent = 256;      // births that went to other ranks, kept whether or not they did harm here
+  static constexpr std::size_t kMaxSent =
+      256;  // births that went to other ranks, kept whether or not they did harm here
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
   // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
   // away may not stand for what it cannot.

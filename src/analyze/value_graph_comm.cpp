@@ -51,7 +51,8 @@ const RecentOp* ValueGraph::call_behind(const Value& value) const {
   return op != nullptr && op->phase == Phase::kComm ? op : nullptr;
 }
 
-// A result may be read long after the call was made, and through a view: the base, or another value of the same version.
+// A result may be read long after the call was made, and through a view: the base, or another value of the same
+// version.
 const RecentOp* ValueGraph::unread_call_of(const Value& value) {
   if (const Value* base = values_.find(value.base); base != nullptr && base->version == value.version) {
     if (const RecentOp* call = call_behind(*base)) return call;

@@ -27,10 +27,12 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
   note_sizes(mark.kind, value->layout);
-  if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState)) suspect_unseen(*value);
+  if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState))
+    suspect_unseen(*value);
   if (value->suspect != 0) {
     Birth* birth = find_birth(value->suspect);
-    if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp) place_change(*birth, *value);
+    if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp)
+      place_change(*birth, *value);
   }
   if (value->bad == 0) return;
 
@@ -58,7 +60,8 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
                            (clean_kinds_ >> static_cast<unsigned>(mark.kind) & 1u) != 0;
     for (BirthId id : labels_.get(value->labels).births) {
       Birth* birth = find_birth(id);
-      if (was_clean && birth != nullptr && birth->kind == kind && birth->source.value == value->id) birth->was_clean = true;
+      if (was_clean && birth != nullptr && birth->kind == kind && birth->source.value == value->id)
+        birth->was_clean = true;
     }
   } else if (kind != BirthKind::kUnwatched && labels_.get(value->labels).births.size() == 1) {
     // It was used before it was said to be the batch, or a parameter: now its birth has a name.

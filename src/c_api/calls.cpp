@@ -15,7 +15,8 @@ constexpr std::size_t kMaxArguments = 1u << 16;  // of one kind, of one call
 
 void check_list(const char* what, const void* list, std::size_t count) {
   if (count > kMaxArguments) {
-    throw Misuse(std::string("nanhunt_intern_call: ") + what + ": expected at most 65536, got " + std::to_string(count));
+    throw Misuse(std::string("nanhunt_intern_call: ") + what + ": expected at most 65536, got " +
+                 std::to_string(count));
   }
   if (list == nullptr && count != 0) {
     throw Misuse(std::string("nanhunt_intern_call: ") + what + ": expected " + std::to_string(count) +

@@ -21,8 +21,8 @@ class LayoutTable {
   // Misuse where there is no such layout. `what` is for the words.
   const TensorView& of(const char* what, std::int64_t number) const;
   TensorView tensor(const char* what, std::int64_t data, std::int64_t number) const;
-  // Data address, identity, offset, layout number with or without a stream's number: whose device has the address is for the
-  // caller to ask.
+  // Data address, identity, offset, layout number with or without a stream's number: whose device has the address is
+  // for the caller to ask.
   ValueView value(const char* what, const std::int64_t* words) const;
   // Of the fourth word.
   static std::int64_t number_in(std::int64_t word) { return word < 0 ? word : word & 0xFFFFFFFF; }

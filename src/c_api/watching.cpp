@@ -40,7 +40,8 @@ nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_h
     defaults.gradient_norm = defaults.weight_norm = std::numeric_limits<double>::quiet_NaN();
     const nanhunt_health given = sized_copy("nanhunt_record_health", health, defaults);
     if ((given.bad & ~kHealthBits) != 0) {
-      throw Misuse("nanhunt_record_health: bad has bits that mean nothing: " + std::to_string(given.bad & ~kHealthBits));
+      throw Misuse("nanhunt_record_health: bad has bits that mean nothing: " +
+                   std::to_string(given.bad & ~kHealthBits));
     }
     to.recorder->on_health({given.step, given.bad, given.bad_tensors, text_of(given.first_bad), given.gradient_norm,
                             given.weight_norm});
@@ -128,9 +129,12 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     defaults.seq = kNoSeq;
     defaults.peer = -1;
     const nanhunt_collective given = sized_copy("nanhunt_record_collective", collective, defaults);
-    if (given.ranks == nullptr && given.rank_count != 0) throw Misuse("nanhunt_record_collective: expected ranks, got NULL");
-    if (given.shares == nullptr && given.share_count != 0) throw Misuse("nanhunt_record_collective: expected shares, got NULL");
-    if (given.peer < -1) throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
+    if (given.ranks == nullptr && given.rank_count != 0)
+      throw Misuse("nanhunt_record_collective: expected ranks, got NULL");
+    if (given.shares == nullptr && given.share_count != 0)
+      throw Misuse("nanhunt_record_collective: expected shares, got NULL");
+    if (given.peer < -1)
+      throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
     const std::lock_guard lock(to.device_mutex);
     to.devices.begin_call(*to.recorder);
     std::vector<ValueView> shares(given.share_count);

@@ -13,7 +13,8 @@ constexpr std::string_view plain_op_name(std::string_view op) {
   return op.substr(0, op.find('.'));
 }
 
-// The same of an op over a list of tensors, which does to each what the plain one does: "add_" of "aten::_foreach_add_".
+// The same of an op over a list of tensors, which does to each what the plain one does: "add_" of
+// "aten::_foreach_add_".
 constexpr std::string_view element_op_name(std::string_view op) {
   constexpr std::string_view kForeach = "_foreach_";
   op = plain_op_name(op);

@@ -40,8 +40,8 @@ bool is_among(const std::array<std::string_view, N>& list, std::string_view word
 constexpr std::array<std::string_view, 14> kSecretWords = {
     "apikey", "auth",     "authorization", "bearer", "cookie", "credential", "credentials",
     "passwd", "password", "passphrase",    "pwd",    "secret", "secrets",    "token"};
-constexpr std::array<std::string_view, 12> kKeyOwners = {"access", "account", "api",     "auth",  "comet",   "encryption",
-                                                         "hf",     "neptune", "private", "ssh",   "service", "wandb"};
+constexpr std::array<std::string_view, 12> kKeyOwners = {
+    "access", "account", "api", "auth", "comet", "encryption", "hf", "neptune", "private", "ssh", "service", "wandb"};
 // "--pad-token <pad>" names a token of a vocabulary.
 constexpr std::array<std::string_view, 12> kVocabulary = {"bos", "cls",    "end",  "eos", "image", "mask",
                                                           "pad", "prompt", "sep",  "special", "start", "unk"};
@@ -138,7 +138,8 @@ void redact_command(std::vector<std::string>& command) {
 }
 
 void redact_options(std::vector<std::pair<std::string, std::string>>& options) {
-  for (auto& [name, value] : options) value = names_secret(name) && !value.empty() ? std::string(kRedacted) : redact_value(value);
+  for (auto& [name, value] : options)
+    value = names_secret(name) && !value.empty() ? std::string(kRedacted) : redact_value(value);
 }
 
 }  // namespace nanhunt

@@ -147,7 +147,8 @@ void OptimizerCopy::take(const Optimizer& optimizer) {
     if (storage.device().is_cpu()) {
       part.contents.assign(storage.data(), storage.data() + storage.bytes());
     } else {
-      if (!part.shadow) part.shadow = std::make_shared<Storage>(storage.bytes(), Storage::Contents::kUndefined, storage.device());
+      if (!part.shadow)
+        part.shadow = std::make_shared<Storage>(storage.bytes(), Storage::Contents::kUndefined, storage.device());
       backend_of(storage.device()).on_device(part.shadow->data(), storage.data(), storage.bytes());
     }
     part.version = storage.version();
@@ -221,7 +222,8 @@ std::string Trainer::Impl::why_not_replayable(const OptimizerCopy* before) const
   if (start.batches.size() != options.micro_batches) return "not all of the step's batches are loaded yet";
   for (std::size_t m = 0; m < start.batches.size(); ++m) {
     const StepStart::HeldBatch& held = start.batches[m];
-    if (version_of(held.batch.inputs) == held.inputs_version && version_of(held.batch.targets) == held.targets_version) {
+    if (version_of(held.batch.inputs) == held.inputs_version &&
+        version_of(held.batch.targets) == held.targets_version) {
       continue;
     }
     return fmt::format("the batch of micro-batch {} was written to after it was loaded", m);

@@ -31,14 +31,16 @@ bool equal(const Array& a, const Array& b) {
   const std::size_t size = dtype_size(a.dtype);
   for (std::size_t at = 0; at < a.bytes.size(); at += size) {
     if (std::memcmp(&a.bytes[at], &b.bytes[at], size) == 0) continue;
-    if (!std::isnan(load_as_f64(a.dtype, &a.bytes[at])) || !std::isnan(load_as_f64(b.dtype, &b.bytes[at]))) return false;
+    if (!std::isnan(load_as_f64(a.dtype, &a.bytes[at])) || !std::isnan(load_as_f64(b.dtype, &b.bytes[at])))
+      return false;
   }
   return true;
 }
 
 class Prober {
  public:
-  Prober(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner) : plan_(plan), seen_(seen), runner_(runner) {}
+  Prober(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner)
+      : plan_(plan), seen_(seen), runner_(runner) {}
 
   std::vector<ProbeRecord> run(std::vector<std::string>& texts) {
     same(texts);
@@ -52,7 +54,8 @@ class Prober {
   const PlannedOp& origin() const { return plan_.ops[0]; }
   const PlannedValue& bad_output() const { return origin().outputs[plan_.bad_output]; }
 
-  void add(std::vector<std::string>& texts, ProbeMode mode, DType dtype, std::uint32_t ops, const Array* out, std::string text) {
+  void add(std::vector<std::string>& texts, ProbeMode mode, DType dtype, std::uint32_t ops, const Array* out,
+           std::string text) {
     ProbeRecord probe;
     probe.seq = origin().seq;
     probe.step = plan_.step;
@@ -90,13 +93,15 @@ class Prober {
     const Array& replayed = *captured.outputs[plan_.bad_output];
     if (!same_numbers(bad_output(), replayed)) {
       if (replayed.sizes == bad_output().sizes && !stats_of(replayed, StatsLevel::kFinite).any_nonfinite)
-        return add(texts, ProbeMode::kSame, dtype, 1, &replayed, "The replay gave the op the same inputs, and its result was finite.");
+        return add(texts, ProbeMode::kSame, dtype, 1, &replayed,
+                   "The replay gave the op the same inputs, and its result was finite.");
       return refuse("From the same inputs the replay got other numbers, which are not finite either.");
     }
     std::string why;
     const auto again = compute(0, captured, std::nullopt, why);
     if (!again) return refuse(why);
-    if (!equal(*again, replayed)) return refuse("Computed apart from the run, the op gave other bits: nothing is concluded.");
+    if (!equal(*again, replayed))
+      return refuse("Computed apart from the run, the op gave other bits: nothing is concluded.");
     add(texts, ProbeMode::kSame, dtype, 1, &*again, "");
   }
 
@@ -133,7 +138,8 @@ class Prober {
   std::optional<Array> compute_slice(std::size_t n, DType dtype) {
     std::vector<std::size_t> order(n);
     for (std::size_t i = 0; i < n; ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return plan_.ops[a].seq < plan_.ops[b].seq; });
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return plan_.ops[a].seq < plan_.ops[b].seq; });
     std::vector<Results> results(n);
     for (const std::size_t at : order) {
       const PlannedOp& op = plan_.ops[at];
@@ -152,14 +158,16 @@ class Prober {
     return results[0].at(plan_.bad_output);
   }
 
-  std::optional<Array> compute(std::size_t index, const CapturedOp& inputs, std::optional<DType> dtype, std::string& why) {
+  std::optional<Array> compute(std::size_t index, const CapturedOp& inputs, std::optional<DType> dtype,
+                               std::string& why) {
     auto all = compute_all(index, inputs, dtype, why);
     if (!all) return std::nullopt;
     if (!all->at(plan_.bad_output)) why = "The result that was bad cannot be computed apart from the run.";
     return std::move(all->at(plan_.bad_output));
   }
 
-  std::optional<Results> compute_all(std::size_t index, const CapturedOp& captured, std::optional<DType> dtype, std::string& why) {
+  std::optional<Results> compute_all(std::size_t index, const CapturedOp& captured, std::optional<DType> dtype,
+                                     std::string& why) {
     const PlannedOp& op = plan_.ops[index];
     std::vector<Array> arrays;
     for (const auto& input : captured.inputs) {
@@ -221,13 +229,15 @@ void limit_plan(OriginPlan& plan, std::uint64_t max_bytes) {
   }
 }
 
-std::vector<ProbeRecord> probe_origin(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner, Recorder& recorder) {
+std::vector<ProbeRecord> probe_origin(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner,
+                                      Recorder& recorder) {
   if (plan.ops.empty()) return {};
   std::vector<std::string> texts;
   std::vector<ProbeRecord> probes = Prober(plan, seen, runner).run(texts);
   for (std::size_t i = 0; i < probes.size(); ++i) {
     const ProbeRecord& p = probes[i];
-    recorder.on_probe({p.seq, p.step, p.mode, p.dtype, p.ops, p.ran, p.nan, p.pos_inf, p.neg_inf, p.flat_index, p.number, texts[i]});
+    recorder.on_probe(
+        {p.seq, p.step, p.mode, p.dtype, p.ops, p.ran, p.nan, p.pos_inf, p.neg_inf, p.flat_index, p.number, texts[i]});
   }
   return probes;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counterfactuals: the origin op, and the slice of ops that ends at it, computed again in its own format, in fp32 and in
-// fp64. The rules are in this folder's README.
+// Counterfactuals: the origin op, and the slice of ops that ends at it, computed again in its own format, in fp32 and
+// in fp64. The rules are in this folder's README.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,10 @@ struct CaptureOptions {
 // Leaves out the farthest ops of the slice until what is captured fits.
 void limit_plan(OriginPlan& plan, std::uint64_t max_bytes);
 
-// Checks that the replay met the same numbers, computes the origin again and hands ProbeEvents to the recorder. Whatever
-// does not fit is said in the text of a probe that did not run, and nothing is concluded from it.
-std::vector<ProbeRecord> probe_origin(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner, Recorder& recorder);
+// Checks that the replay met the same numbers, computes the origin again and hands ProbeEvents to the recorder.
+// Whatever does not fit is said in the text of a probe that did not run, and nothing is concluded from it.
+std::vector<ProbeRecord> probe_origin(const OriginPlan& plan, const Reenactment& seen, OpRunner& runner,
+                                      Recorder& recorder);
 
 // The inputs of the origin as op-SEQ.safetensors and the leaves of its slice as slice-SEQ.safetensors, in
 // ATTEMPT/captures. One CaptureEvent for each.

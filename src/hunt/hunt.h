@@ -27,8 +27,9 @@ class Replay {
   // loss, gradient, parameter or state. Updates are compared with those of an fp64 optimizer fed the same gradients.
   // What building or training throws comes out of here.
   virtual ExperimentRecord try_fix(const Fix& fix, std::uint32_t step, std::uint32_t further_steps) = 0;
-  // Trains the run afresh as it was, up to the end of `step` or the first step that is not finite (but through the plan's
-  // step), and captures what the plan names (nullptr: nothing). The default tells only whether it failed by then.
+  // Trains the run afresh as it was, up to the end of `step` or the first step that is not finite (but through the
+  // plan's step), and captures what the plan names (nullptr: nothing). The default tells only whether it failed by
+  // then.
   virtual Result<Reenactment> reenact(std::uint32_t step, const OriginPlan* plan);
   virtual OpRunner* op_runner() { return nullptr; }  // nullptr: nothing can be computed again
 };
@@ -63,9 +64,9 @@ struct HuntOptions {
   CaptureOptions captures = {};
 };
 
-// Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, trains the run again as it
-// was, computes its origin again from what that captures (and those of up to kProbedFindings findings), and tries every fix
-// at the step of that finding. All of it is in the trace, so a later analysis has it.
+// Reads the attempt that `recorder` is still writing; if its headline is a fault or a warning, trains the run again as
+// it was, computes its origin again from what that captures (and those of up to kProbedFindings findings), and tries
+// every fix at the step of that finding. All of it is in the trace, so a later analysis has it.
 Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptions& options = {});
 
 }  // namespace nanhunt::hunt

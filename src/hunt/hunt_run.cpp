@@ -16,7 +16,8 @@ bool was_not_finite(const Finding& finding, bool scaled) {
                      [&](const std::string& sink) { return !scaled || !sink.starts_with("gradient"); });
 }
 
-std::optional<OriginPlan> plan_for(Replay& replay, Recorder& recorder, const Finding& finding, std::uint64_t max_bytes) {
+std::optional<OriginPlan> plan_for(Replay& replay, Recorder& recorder, const Finding& finding,
+                                   std::uint64_t max_bytes) {
   OpRunner* runner = replay.op_runner();
   if (runner == nullptr) return std::nullopt;
   auto plan = plan_origin(recorder.attempt_dir(), finding, [&](std::string_view op) { return runner->knows(op); });
@@ -28,12 +29,13 @@ std::optional<OriginPlan> plan_for(Replay& replay, Recorder& recorder, const Fin
 }
 
 // Captures and probes of one finding, from a run that was trained again.
-void prove(const OriginPlan& plan, const Reenactment& seen, Replay& replay, Recorder& recorder, const HuntOptions& options,
-           HuntOutcome& outcome) {
+void prove(const OriginPlan& plan, const Reenactment& seen, Replay& replay, Recorder& recorder,
+           const HuntOptions& options, HuntOutcome& outcome) {
   if (options.captures.write) {
     if (Status written = write_captures(plan, seen, recorder); !written) outcome.not_captured = written.message();
   }
-  for (ProbeRecord& probe : probe_origin(plan, seen, *replay.op_runner(), recorder)) outcome.probes.push_back(std::move(probe));
+  for (ProbeRecord& probe : probe_origin(plan, seen, *replay.op_runner(), recorder))
+    outcome.probes.push_back(std::move(probe));
 }
 
 // Findings after the headline: what cannot be computed again stays as sure as it was.
@@ -79,8 +81,9 @@ Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptio
   // The control: a fix cures nothing where the unchanged run does not fail again.
   if (must_fail && seen && (!seen->failed_at || *seen->failed_at < step)) {
     outcome.trials.not_tried =
-        !seen->failed_at ? "trained again unchanged, the run did not fail, so no fix could be shown to cure it"
-                         : "trained again unchanged, the run failed earlier, so no fix could be shown to cure this failure";
+        !seen->failed_at
+            ? "trained again unchanged, the run did not fail, so no fix could be shown to cure it"
+            : "trained again unchanged, the run failed earlier, so no fix could be shown to cure this failure";
     return outcome;
   }
   outcome.trials = verify_fixes(replay, step, recorder);

@@ -54,7 +54,8 @@ class OpRunner {
  public:
   virtual ~OpRunner() = default;
   virtual bool knows(std::string_view op) const = 0;
-  // One entry per output of the call, in its order; none where it is no result of the op alone. kUnsupported: this op, or this use of it, cannot be computed again.
+  // One entry per output of the call, in its order; none where it is no result of the op alone. kUnsupported: this op,
+  // or this use of it, cannot be computed again.
   virtual Result<std::vector<std::optional<Array>>> run(const RunnerCall& call) = 0;
 };
 

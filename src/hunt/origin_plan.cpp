@@ -125,7 +125,8 @@ class StepReader {
     OpPosition at{op.micro_batch, op.phase, text(op.module), std::string(plain_op_name(text(op.op))), 0};
     for (std::size_t i = 0; i < index; ++i) {
       const OpRecord& other = ops_[i].record;
-      if (other.micro_batch == op.micro_batch && other.phase == op.phase && other.module == op.module && other.op == op.op)
+      if (other.micro_batch == op.micro_batch && other.phase == op.phase && other.module == op.module &&
+          other.op == op.op)
         ++at.nth;
     }
     return at;
@@ -164,7 +165,8 @@ class StepReader {
     return !slot.empty() && std::find(slots.begin(), slots.end(), slot) != slots.end();
   }
   static bool has_pole_slot(const PlannedOp& op) {
-    return std::any_of(op.inputs.begin(), op.inputs.end(), [&](const PlannedValue& v) { return is_pole_slot(op, v.slot); });
+    return std::any_of(op.inputs.begin(), op.inputs.end(),
+                       [&](const PlannedValue& v) { return is_pole_slot(op, v.slot); });
   }
 
   std::uint64_t seq_;
@@ -197,7 +199,8 @@ Result<std::optional<OriginPlan>> plan_origin(const std::string& attempt_dir, co
   reader.complete(plan);
   plan.bad_output = static_cast<std::size_t>(std::max(finding.output->index, 0));
   if (plan.bad_output >= plan.ops[0].outputs.size()) return none;
-  plan.flat_index = finding.element ? finding.element->flat_index : plan.ops[0].outputs[plan.bad_output].stats.first_nonfinite;
+  plan.flat_index =
+      finding.element ? finding.element->flat_index : plan.ops[0].outputs[plan.bad_output].stats.first_nonfinite;
   return std::optional(std::move(plan));
 }
 

@@ -30,7 +30,9 @@ std::string compared(const std::vector<StepFact>& facts) {
     if (!text.empty()) text += left == 0 ? " and " : ", ";
     switch (kind) {
       case MarkKind::kLoss: text += count == 1 ? "the loss" : fmt::format("{} losses", count); break;
-      case MarkKind::kDoorGradient: text += fmt::format("{} gradient{} at the door", count, count == 1 ? "" : "s"); break;
+      case MarkKind::kDoorGradient:
+        text += fmt::format("{} gradient{} at the door", count, count == 1 ? "" : "s");
+        break;
       case MarkKind::kParameter: text += fmt::format("{} parameter{}", count, count == 1 ? "" : "s"); break;
       case MarkKind::kState: text += fmt::format("{} tensor{} of optimizer state", count, count == 1 ? "" : "s"); break;
       default: text += fmt::format("{} {}{}", count, mark_kind_name(kind), count == 1 ? "" : "s"); break;

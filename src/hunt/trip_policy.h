@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which bad steps are worth a replay. Steps that a loss scaler skips while it looks for its scale are the usual ones, and
-// must not use up what a real fault needs later.
+// Which bad steps are worth a replay. Steps that a loss scaler skips while it looks for its scale are the usual ones,
+// and must not use up what a real fault needs later.
 #pragma once
 
 #include <cstdint>

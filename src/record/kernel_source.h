@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hook tells whoever watches kernels, so that these can be tied to ops. Implemented by hooks/cupti; a hook that is
-// given none tells nobody.
+// What a hook tells whoever watches kernels, so that these can be tied to ops. Implemented by hooks/cupti; a hook that
+// is given none tells nobody.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 namespace nanhunt::record {
 namespace {
 
-// Contents that the host can read are gone when the event is told: up to so many bytes are copied, of more it is kept what
-// is known of them.
+// Contents that the host can read are gone when the event is told: up to so many bytes are copied, of more it is kept
+// what is known of them.
 constexpr std::size_t kMostCopied = std::size_t{1} << 20;
 
 bool is_late(const ValueView& view) { return view.late != 0 && view.tensor.data == nullptr; }
@@ -362,15 +362,18 @@ void LateRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexce
 }
 
 void LateRecorder::on_mark(const MarkEvent& event) noexcept {
-  in_order(is_late(event.value), [&] { next_->on_mark(event); }, [&] {
-    hold(event.path.size(),
-         [event = event, path = std::string(event.path)](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
-           event.path = path;
-           event.value = views[0].view;
-           next.on_mark(event);
-         },
-         {&event.value, 1});
-  });
+  in_order(
+      is_late(event.value), [&] { next_->on_mark(event); },
+      [&] {
+        hold(event.path.size(),
+             [event = event, path = std::string(event.path)](NumberingRecorder& next,
+                                                             const std::deque<KeptView>& views) mutable {
+               event.path = path;
+               event.value = views[0].view;
+               next.on_mark(event);
+             },
+             {&event.value, 1});
+      });
 }
 
 void LateRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept {
@@ -386,10 +389,15 @@ void LateRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layou
 }
 
 void LateRecorder::check_contents(std::uint32_t step, const ValueView& value) noexcept {
-  in_order(is_late(value), [&] { next_->check_contents(step, value); }, [&] {
-    hold(0, [step](NumberingRecorder& next, const std::deque<KeptView>& views) { next.check_contents(step, views[0].view); },
-         {&value, 1});
-  });
+  in_order(
+      is_late(value), [&] { next_->check_contents(step, value); },
+      [&] {
+        hold(0,
+             [step](NumberingRecorder& next, const std::deque<KeptView>& views) {
+               next.check_contents(step, views[0].view);
+             },
+             {&value, 1});
+      });
 }
 
 void LateRecorder::check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept {
@@ -442,15 +450,17 @@ void LateRecorder::on_batch(const BatchEvent& event) noexcept {
 }
 
 // Events of numbers and one text.
-#define NANHUNT_HELD_TEXT(handler, Event, text)                                                                         \
-  void LateRecorder::handler(const Event& event) noexcept {                                                             \
-    in_order(false, [&] { next_->handler(event); }, [&] {                                                               \
-      hold(event.text.size(),                                                                                           \
-           [event = event, text = std::string(event.text)](NumberingRecorder& next, const auto&) mutable {              \
-             event.text = text;                                                                                         \
-             next.handler(event);                                                                                       \
-           });                                                                                                          \
-    });                                                                                                                 \
+#define NANHUNT_HELD_TEXT(handler, Event, text)                                                                \
+  void LateRecorder::handler(const Event& event) noexcept {                                                    \
+    in_order(                                                                                                  \
+        false, [&] { next_->handler(event); },                                                                 \
+        [&] {                                                                                                  \
+          hold(event.text.size(),                                                                              \
+               [event = event, text = std::string(event.text)](NumberingRecorder& next, const auto&) mutable { \
+                 event.text = text;                                                                            \
+                 next.handler(event);                                                                          \
+               });                                                                                             \
+        });                                                                                                    \
   }
 NANHUNT_HELD_TEXT(on_scaler, ScalerEvent, text)
 NANHUNT_HELD_TEXT(on_health, HealthEvent, first_bad)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder that all others stand behind: it holds events whose contents are still being read elsewhere, and all events
-// after them, until what was read has come; then it tells them on, in their order. The one behind needs to know nothing of
-// lateness: with what is known of contents it judges them as those that it reads itself. Contract: src/record/README.md.
+// The recorder that all others stand behind: it holds events whose contents are still being read elsewhere, and all
+// events after them, until what was read has come; then it tells them on, in their order. The one behind needs to know
+// nothing of lateness: with what is known of contents it judges them as those that it reads itself. Contract:
+// src/record/README.md.
 #pragma once
 
 #include <cstddef>
@@ -87,7 +88,8 @@ class LateRecorder final : public NumberingRecorder {
   void give_up_all() noexcept;
   // Tells an event on at once where nothing is held and nothing of it is late, else holds it.
   template <class Pass, class Hold>
-  void in_order(bool late, Pass pass, Hold hold, std::uint64_t RecorderCounters::*lost = &RecorderCounters::dropped_other) noexcept;
+  void in_order(bool late, Pass pass, Hold hold,
+                std::uint64_t RecorderCounters::*lost = &RecorderCounters::dropped_other) noexcept;
   void add_op(const OpEvent& event, const OpNumbers* numbers) noexcept;
   template <class Come>
   void come(std::uint64_t number, Come come) noexcept;

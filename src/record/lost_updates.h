@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the elements that an optimizer's op meant to change and left as they were, because the change was less than
-// half of what separates two numbers of the format. The old contents are gone by then; what they were follows from the new
-// ones: x is certainly unchanged where the same change leaves x as it is and takes neither neighbour of x to x.
+// half of what separates two numbers of the format. The old contents are gone by then; what they were follows from the
+// new ones: x is certainly unchanged where the same change leaves x as it is and takes neither neighbour of x to x.
 #pragma once
 
 #include <cstdint>

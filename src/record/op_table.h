@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the recorder knows of ops by name. Three questions only: which ops can lose a value to zero in a way that can be
-// counted, which input elements meet in one output element, and which ops write over contents that they do not read. An op that is not listed is recorded all the same;
-// it just has no `flushed` count and its evidence shows the bad element alone.
+// counted, which input elements meet in one output element, and which ops write over contents that they do not read. An
+// op that is not listed is recorded all the same; it just has no `flushed` count and its evidence shows the bad element
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct OpTraits {
   bool ignores_old = false;  // in place, old contents do not matter: kOverwritesAll of src/analyze/op_table.cpp
 };
 
-// Names are the dispatcher's, with or without "aten::" and overload. `<op>_backward` maps elements as its forward op does.
+// Names are the dispatcher's, with or without "aten::" and overload. `<op>_backward` maps elements as its forward op
+// does.
 OpTraits op_traits(std::string_view op);
 
 }  // namespace nanhunt::record

@@ -125,7 +125,8 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values) {
 
 Dropped drop_value_graph(PendingRows& rows) noexcept {
   RecordBatch& b = rows.batch;
-  const Dropped dropped{b.ops.size(), b.values.size(), b.marks.size() + b.evidence.size() + b.histograms.size() + b.changed.size()};
+  const Dropped dropped{b.ops.size(), b.values.size(),
+                        b.marks.size() + b.evidence.size() + b.histograms.size() + b.changed.size()};
   b.values.clear();
   b.ops.clear();
   b.inputs.clear();

@@ -22,8 +22,8 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
-  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health, norms, replays,
-      changed, probes, captures, notes, collectives, kernels;
+  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health,
+      norms, replays, changed, probes, captures, notes, collectives, kernels;
   explicit Checkpoint(const RecordBatch& b)
       : values(b.values.size()),
         ops(b.ops.size()),
@@ -128,7 +128,8 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   record.layout = layout;
   record.producer = producer;
   std::uint64_t checksum = 0;
-  const bool readable = has_contents(view), checked = can_compare(view) && checks_left_ > 0 && layout != 0 && !use.old_contents;
+  const bool readable = has_contents(view),
+             checked = can_compare(view) && checks_left_ > 0 && layout != 0 && !use.old_contents;
   ValueInfo* before = nullptr;
   if (readable) {
     // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
@@ -325,7 +326,8 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   inputs_.clear();
   for (std::size_t i = 0; i < event.inputs.size(); ++i) {
     const OpInput& in = event.inputs[i];
-    ValueInfo& info = look_up(in.value, numbers.input_layouts[i], {seq, seq, event.step, in.role == ArgRole::kOverwritten});
+    ValueInfo& info =
+        look_up(in.value, numbers.input_layouts[i], {seq, seq, event.step, in.role == ArgRole::kOverwritten});
     inputs_.push_back(&info);
     bad_in = bad_in || info.is_bad();
     b.inputs.push_back({info.record.id, numbers.input_slots[i], in.role});

@@ -25,7 +25,9 @@ namespace nanhunt::record {
 inline bool is_readable(const TensorView& t) { return t.data != nullptr && t.sizes.size() == t.strides.size(); }
 // The host can read the contents, or was told what is in them.
 inline bool has_contents(const ValueView& v) { return is_readable(v.tensor) || v.known != nullptr; }
-inline bool can_compare(const ValueView& v) { return is_readable(v.tensor) || (v.known != nullptr && v.known->checksum); }
+inline bool can_compare(const ValueView& v) {
+  return is_readable(v.tensor) || (v.known != nullptr && v.known->checksum);
+}
 
 // What was not learnt of contents that the host could not read.
 struct NotTaken {

@@ -46,7 +46,8 @@ void RowBuilder::note_change(ValueInfo& before, ValueInfo& after, const Use& use
 
 // Bytes of the storage between its first and its last element.
 RowBuilder::Extent RowBuilder::extent_of(const ValueInfo& value) const {
-  if (value.record.layout == 0) return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  if (value.record.layout == 0)
+    return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
   const KnownLayout& layout = layouts_.layout(value.record.layout);
   const auto bytes = static_cast<std::int64_t>(dtype_size(layout.dtype));
   Extent extent{value.record.offset * bytes, value.record.offset * bytes};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of RowBuilder for contents that were read where the host cannot: what it computes of others it is told of these.
+// The part of RowBuilder for contents that were read where the host cannot: what it computes of others it is told of
+// these.
 #include <algorithm>
 
 #include "src/record/row_builder.h"
@@ -13,7 +14,8 @@ bool RowBuilder::take_stats(const ValueView& view, TensorStats& stats) const {
   }
   // Counts are the least that a row says, and of all its elements.
   const KnownContents& known = *view.known;
-  if (!known.has_stats || known.stats.level < StatsLevel::kCounts || known.stats.numel != view.tensor.numel()) return false;
+  if (!known.has_stats || known.stats.level < StatsLevel::kCounts || known.stats.numel != view.tensor.numel())
+    return false;
   stats = known.stats;
   stats.level = std::min(stats.level, level_);
   stats.what_if = {};
@@ -29,7 +31,8 @@ void RowBuilder::count_reading(const ValueView& view, const Use& use) {
   if (view.known == nullptr || !view.known->has_stats) ++not_taken_.statistics;
 }
 
-std::int64_t RowBuilder::known_flushed(const OpEvent& event, FlushRule rule, std::size_t output, const TensorStats& stats) {
+std::int64_t RowBuilder::known_flushed(const OpEvent& event, FlushRule rule, std::size_t output,
+                                       const TensorStats& stats) {
   const DType dtype = event.outputs[output].value.tensor.dtype;
   const std::int64_t flushed = settle_flushed(rule, flush_inputs_, event.scalars, dtype, stats);
   if (flushed != kNeedsElements) return flushed;
@@ -38,8 +41,8 @@ std::int64_t RowBuilder::known_flushed(const OpEvent& event, FlushRule rule, std
   return -1;
 }
 
-void RowBuilder::add_known_evidence(const OpEvent& event, const OpNumbers& numbers, std::size_t output, const ValueInfo& made,
-                                    Birth birth, std::uint64_t seq) {
+void RowBuilder::add_known_evidence(const OpEvent& event, const OpNumbers& numbers, std::size_t output,
+                                    const ValueInfo& made, Birth birth, std::uint64_t seq) {
   for (const bool nan : {false, true}) {
     if (!(nan ? birth.nan : birth.inf) || evidence_left_ == 0) continue;
     const LateElement* found = nullptr;

@@ -125,7 +125,8 @@ bool AttemptReader::start_segment(InputFile& file, bool alone) {
   } else if (other_version) {
     verdict = Verdict::kOtherVersion;
     why = fmt::format(
-        "is a trace of format version {}.{}; this build reads {}.x. Read it with the nanhunt that wrote it or a newer one",
+        "is a trace of format version {}.{}; this build reads {}.x. Read it with the nanhunt that wrote it or a newer "
+        "one",
         header.major, header.minor, kFormatMajor);
   } else if (check == HeaderCheck::kBadCrc) {
     verdict = Verdict::kUnreadable;

@@ -164,7 +164,8 @@ void Retention::make_room(std::uint64_t open_bytes, const RecordBatch& tables) {
 // Segments [begin, end) become one, in the place of the first.
 bool Retention::rewrite(std::size_t begin, std::size_t end, std::uint64_t open_bytes, const RecordBatch& tables) {
   const ClosedSegment first = closed_[begin], last = closed_[end - 1];
-  const std::string name = segment_name(first.number), path = dir_ + "/" + name, temporary = dir_ + "/." + name + ".tmp";
+  const std::string name = segment_name(first.number), path = dir_ + "/" + name,
+                    temporary = dir_ + "/." + name + ".tmp";
   std::vector<std::string> sources;
   std::uint64_t old_bytes = 0;
   for (std::size_t i = begin; i < end; ++i) {

@@ -38,12 +38,14 @@ constexpr FormatName kFormats[] = {
 };
 
 const char* format_name(DType dtype) {
-  const auto* at = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const auto& f) { return f.dtype == dtype; });
+  const auto* at =
+      std::find_if(std::begin(kFormats), std::end(kFormats), [&](const auto& f) { return f.dtype == dtype; });
   return at == std::end(kFormats) ? "" : at->name;
 }
 
 std::optional<DType> parse_format(const std::string& name) {
-  const auto* at = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const auto& f) { return f.name == name; });
+  const auto* at =
+      std::find_if(std::begin(kFormats), std::end(kFormats), [&](const auto& f) { return f.name == name; });
   return at == std::end(kFormats) ? std::nullopt : std::optional(at->dtype);
 }
 
@@ -69,7 +71,8 @@ Status write_all(int fd, const char* data, std::size_t size, const std::string& 
   while (size > 0) {
     const ssize_t n = ::write(fd, data, size);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return {StatusCode::kWriteFailed, "could not write '" + path + "': " + error_text(n < 0 ? errno : ENOSPC)};
+    if (n <= 0)
+      return {StatusCode::kWriteFailed, "could not write '" + path + "': " + error_text(n < 0 ? errno : ENOSPC)};
     data += n;
     size -= static_cast<std::size_t>(n);
   }
@@ -146,15 +149,18 @@ Status write_safetensors(const std::string& path, const Safetensors& tensors) {
     return {StatusCode::kUsage, "an array cannot be written to '" + path + "': its name is not UTF-8."};
   }
   if (header.size() > kMaxHeaderBytes)
-    return {StatusCode::kUsage, "arrays cannot be written to '" + path + "': their names and shapes fill more than 1 MiB."};
+    return {StatusCode::kUsage,
+            "arrays cannot be written to '" + path + "': their names and shapes fill more than 1 MiB."};
   FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return {StatusCode::kWriteFailed, "could not create '" + path + "': " + error_text(errno)};
   Status written = write_all(fd.get(), header.data(), header.size(), path);
   for (const NamedArray& array : tensors.arrays) {
-    if (written) written = write_all(fd.get(), reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size(), path);
+    if (written)
+      written = write_all(fd.get(), reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size(), path);
   }
   const int error = fd.close();
-  if (written && error != 0) written = {StatusCode::kWriteFailed, "could not write '" + path + "': " + error_text(error)};
+  if (written && error != 0)
+    written = {StatusCode::kWriteFailed, "could not write '" + path + "': " + error_text(error)};
   if (!written) ::unlink(path.c_str());  // half a capture is none
   return written;
 }
@@ -172,8 +178,9 @@ Result<Safetensors> parse_safetensors(const std::string& bytes, const std::strin
     if (depth > 8) too_deep = true;
     return depth <= 8;
   };
-  const Json header = Json::parse(bytes.begin() + kLengthBytes, bytes.begin() + static_cast<std::ptrdiff_t>(data_at), limit,
-                                  /*allow_exceptions=*/false);
+  const Json header =
+      Json::parse(bytes.begin() + kLengthBytes, bytes.begin() + static_cast<std::ptrdiff_t>(data_at), limit,
+                  /*allow_exceptions=*/false);
   if (too_deep || !header.is_object()) return unreadable(what, "its header is no JSON object");
   if (header.size() > kMaxArrays + 1) return unreadable(what, "it holds too many arrays");
   Safetensors out;
@@ -192,8 +199,9 @@ Result<Safetensors> parse_safetensors(const std::string& bytes, const std::strin
       return unreadable(what, wrong);
     extents.push_back(std::move(extent));
   }
-  std::stable_sort(extents.begin(), extents.end(),
-                   [](const Extent& a, const Extent& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::stable_sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   std::uint64_t covered = 0;  // arrays must not overlap: a small file cannot claim much memory
   for (Extent& extent : extents) {
     if (extent.begin < covered) return unreadable(what, "two arrays share bytes");
@@ -210,12 +218,14 @@ Result<Safetensors> read_safetensors(const std::string& path, std::uint64_t max_
   auto file = InputFile::open(path, /*follow_links=*/false);
   if (!file) return file.status();
   if (file->size() > max_bytes)
-    return Status(StatusCode::kUnreadable, "'" + path + "' is larger than a capture may be (" + std::to_string(max_bytes) + " bytes).");
+    return Status(StatusCode::kUnreadable,
+                  "'" + path + "' is larger than a capture may be (" + std::to_string(max_bytes) + " bytes).");
   std::string bytes;
   bytes.reserve(static_cast<std::size_t>(file->size()));
   while (bytes.size() < file->size()) {
     const auto part = file->view(bytes.size(), 1u << 20);
-    if (part.empty()) return Status(StatusCode::kUnreadable, "could not read '" + path + "': " + error_text(file->failed()));
+    if (part.empty())
+      return Status(StatusCode::kUnreadable, "could not read '" + path + "': " + error_text(file->failed()));
     bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
   return parse_safetensors(bytes, "'" + path + "'");

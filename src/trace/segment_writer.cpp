@@ -85,10 +85,11 @@ Status SegmentWriter::append(std::uint16_t type, unsigned flags, std::size_t row
             fmt::format("{} {} rows need more than 16 MiB in one chunk", rows, record_kind_name(type))};
   }
   if (file_.size() + bytes.size() > max_bytes_) {
-    return {StatusCode::kWriteFailed,
-            fmt::format("'{}' would grow past the limit that was set for the trace and nothing more can be retired. Raise "
-                        "the limit; what was written before stays readable.",
-                        file_.path())};
+    return {
+        StatusCode::kWriteFailed,
+        fmt::format("'{}' would grow past the limit that was set for the trace and nothing more can be retired. Raise "
+                    "the limit; what was written before stays readable.",
+                    file_.path())};
   }
   Status status = file_.append(bytes);
   if (status) ++sequence_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of causes and cures is true of the operands: a format is offered only where it would have held the result.
+// What is said of causes and cures is true of the operands: a format is offered only where it would have held the
+// result.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +80,8 @@ Finding returned(bool recorded) {
   const Handle x = t.value(h().range(-1, 30));
   const Handle e = t.in("act").op("exp", {{"self", x}}, h().inf(1));
   t.element(e, 5, kInf, {{{"self", x}, 30}});
-  const Handle chosen = t.op("where", {{"condition", t.value(finite().as(DType::kBool)), ArgRole::kMask}, {"self", x}, {"other", e}}, h());
+  const Handle chosen = t.op(
+      "where", {{"condition", t.value(finite().as(DType::kBool)), ArgRole::kMask}, {"self", x}, {"other", e}}, h());
   t.mark(MarkKind::kLoss, "loss", t.op("mean", {{"self", chosen}}, finite(1)));
   t.in("act", Phase::kBackward);
   const Handle d = t.value(h().zeros(1));

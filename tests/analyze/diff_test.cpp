@@ -210,7 +210,8 @@ TEST_F(Diff, leaves_replays_out) {
 
 TEST_F(Diff, tells_of_damage_and_compares_what_is_left) {
   // given a trace whose middle is overwritten
-  const std::string a = write(make({.steps = 400, .bad_from = 999}), 50), b = write(make({.steps = 400, .bad_from = 395}), 50);
+  const std::string a = write(make({.steps = 400, .bad_from = 999}), 50),
+                    b = write(make({.steps = 400, .bad_from = 395}), 50);
   const std::string file = find_attempts(a)->front().dir + "/000000.nht";
   {
     std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);

@@ -77,7 +77,8 @@ TEST(Exploding, is_not_told_of_one_jump_from_calm) {
 }
 
 TEST(Exploding, is_not_told_of_growth_over_steps_that_the_trace_does_not_hold) {
-  EXPECT_EQ(table(diverging({.missing = 1000})), "overflow | mse_loss | <loss> | loss | step 4004 | appear | observed\n");
+  EXPECT_EQ(table(diverging({.missing = 1000})),
+            "overflow | mse_loss | <loss> | loss | step 4004 | appear | observed\n");
 }
 
 TEST(Exploding, is_silent_while_nothing_overflows) { EXPECT_EQ(table(diverging({.overflow = false})), "clean\n"); }
@@ -92,7 +93,8 @@ TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {
   for (const bool unscaled : {false, true}) {
     t.scaler(scale);
     Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, finite().squares(16 * 1024.0 * 1024));
-    if (unscaled) t.in("", Phase::kUnscale).in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().squares(16));
+    if (unscaled)
+      t.in("", Phase::kUnscale).in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().squares(16));
     t.mark(MarkKind::kDoorGradient, "fc.weight", g);
     t.end_step();
   }

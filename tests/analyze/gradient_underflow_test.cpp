@@ -41,8 +41,8 @@ Analysis backward(const Backward& b) {
       const Handle weight = t.value(numbers(b.dtype, b.zeros_in));
       const Handle activations = t.value(numbers(b.dtype, 90));  // of no matter to the gradient by them
       const Numbers out = b.lost_at_the_loss > 0 ? numbers(b.dtype, b.lost_at_the_loss)
-                          : loses                ? numbers(b.dtype, b.zeros + step * b.more_lost_a_step).subnormals(b.subnormals)
-                                                 : numbers(b.dtype, 0);
+                          : loses ? numbers(b.dtype, b.zeros + step * b.more_lost_a_step).subnormals(b.subnormals)
+                                  : numbers(b.dtype, 0);
       t.in("fc" + std::to_string(layer), Phase::kBackward)
           .op("mm_backward",
               {{"grad_output", in}, {"self", activations, ArgRole::kSaved}, {"mat2", weight, ArgRole::kSaved}}, out, {},

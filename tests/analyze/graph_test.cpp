@@ -378,7 +378,8 @@ TEST(Graph, ops_of_retired_steps_are_told_apart_from_missing_ones) {
     health.steps_retired = retired != 0 ? 1 : 0;
     const auto analyzer = Analyzer::make();
     RecordBatch batch = t.batches().front();
-    if (retired != 0) batch.retired = {{.seq = next, .steps = 1, .anomalies = 0, .ops = retired, .values = 0, .other = 0}};
+    if (retired != 0)
+      batch.retired = {{.seq = next, .steps = 1, .anomalies = 0, .ops = retired, .values = 0, .other = 0}};
     analyzer->add(batch);
     std::string lines;
     for (const std::string& line : analyzer->finish({}, health).coverage.unwatched) lines += line + "\n";

@@ -16,7 +16,8 @@ TEST(Layers, keep_forward_and_gradients_apart) {
   const Handle x = t.value(finite());
   t.in("fc1").op("addmm", {{"self", x}}, finite().as(DType::kF16).range(-2047, 100));
   t.in("fc1").op("relu", {{"self", x}}, finite().range(0, 1));
-  t.in("fc1", Phase::kBackward).op("addmm_backward", {}, finite(8).as(DType::kF16).range(0, 1).subnormals(1).zeros(2).flushed(1));
+  t.in("fc1", Phase::kBackward)
+      .op("addmm_backward", {}, finite(8).as(DType::kF16).range(0, 1).subnormals(1).zeros(2).flushed(1));
   t.in("fc1.weight", Phase::kOptimizer).op("mul", {{"self", x}}, finite());
   t.end_step();
   t.in("fc2").op("exp", {{"self", x}}, finite().inf(2).nan(1).range(0, 1));

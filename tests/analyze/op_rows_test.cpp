@@ -124,7 +124,8 @@ TEST(OpRows, that_take_only_the_shape_of_their_input_do_not_hand_on_what_is_in_i
     // given an overflow that nothing uses but for its shape, and a constant that is infinite
     TraceBuilder t;
     const Handle bad = t.in("fc").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-    const Handle made = t.in("mask").op(std::string(row.name), {{"self", bad}}, finite().neg_inf(8), {{"fill_value", -HUGE_VAL}});
+    const Handle made =
+        t.in("mask").op(std::string(row.name), {{"self", bad}}, finite().neg_inf(8), {{"fill_value", -HUGE_VAL}});
     t.mark(MarkKind::kLoss, "loss", made);
     for (const Finding& finding : analysis_of(t).findings) EXPECT_NE(finding.place.op, "exp") << row.name;
   }
@@ -184,30 +185,34 @@ TEST(OpRows, hold_the_dispatchers_names_of_common_models) {
       // ResNet, U-Net
       "convolution", "convolution_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "native_batch_norm",
       "native_batch_norm_backward", "relu_", "threshold_backward", "max_pool2d_with_indices",
-      "max_pool2d_with_indices_backward", "mean.dim", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "add_.Tensor",
-      "upsample_nearest2d", "upsample_nearest2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward", "cat",
-      "native_group_norm", "native_group_norm_backward", "silu", "silu_backward", "leaky_relu", "leaky_relu_backward",
-      "hardtanh", "hardtanh_backward", "hardswish_", "hardswish_backward", "constant_pad_nd", "slice_backward",
+      "max_pool2d_with_indices_backward", "mean.dim", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+      "add_.Tensor", "upsample_nearest2d", "upsample_nearest2d_backward", "upsample_bilinear2d",
+      "upsample_bilinear2d_backward", "cat", "native_group_norm", "native_group_norm_backward", "silu", "silu_backward",
+      "leaky_relu", "leaky_relu_backward", "hardtanh", "hardtanh_backward", "hardswish_", "hardswish_backward",
+      "constant_pad_nd", "slice_backward",
       // GPT, BERT
       "embedding", "embedding_dense_backward", "native_layer_norm", "native_layer_norm_backward", "addmm", "mm", "bmm",
       "baddbmm", "_softmax", "_softmax_backward_data", "masked_fill.Scalar", "tril", "gelu", "gelu_backward", "tanh",
       "tanh_backward", "native_dropout", "native_dropout_backward", "_scaled_dot_product_flash_attention",
       "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
-      "_scaled_dot_product_efficient_attention_backward", "_safe_softmax", "split.Tensor", "transpose.int", "_unsafe_view",
-      "select_backward", "rsqrt", "pow.Tensor_Scalar", "cos", "sin", "_fused_rms_norm", "_fused_rms_norm_backward",
+      "_scaled_dot_product_efficient_attention_backward", "_safe_softmax", "split.Tensor", "transpose.int",
+      "_unsafe_view", "select_backward", "rsqrt", "pow.Tensor_Scalar", "cos", "sin", "_fused_rms_norm",
+      "_fused_rms_norm_backward",
       // recurrent layers
-      "_cudnn_rnn", "_cudnn_rnn_backward", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "lstm", "sigmoid",
-      "sigmoid_backward", "mkldnn_rnn_layer", "_thnn_fused_gru_cell", "unbind.int", "stack",
+      "_cudnn_rnn", "_cudnn_rnn_backward", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "lstm",
+      "sigmoid", "sigmoid_backward", "mkldnn_rnn_layer", "_thnn_fused_gru_cell", "unbind.int", "stack",
       // losses
       "_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
       "nll_loss2d_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
-      "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
-      "kl_div", "_ctc_loss", "_ctc_loss_backward", "cosine_embedding_loss", "_cdist_forward", "_cdist_backward",
+      "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+      "binary_cross_entropy_with_logits", "kl_div", "_ctc_loss", "_ctc_loss_backward", "cosine_embedding_loss",
+      "_cdist_forward", "_cdist_backward",
       // optimizers, scaling, clipping
-      "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_foreach_lerp_.Scalar", "_foreach_mul_.Scalar",
-      "_foreach_addcmul_.Scalar", "_foreach_sqrt", "_foreach_div_.ScalarList", "_foreach_add_.Scalar",
-      "_foreach_addcdiv_.ScalarList", "_foreach_norm.Scalar", "_amp_foreach_non_finite_check_and_unscale_",
-      "_amp_update_scale_", "linalg_vector_norm", "clamp", "clamp_max", "c10d::allreduce_"};
+      "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_foreach_lerp_.Scalar",
+      "_foreach_mul_.Scalar", "_foreach_addcmul_.Scalar", "_foreach_sqrt", "_foreach_div_.ScalarList",
+      "_foreach_add_.Scalar", "_foreach_addcdiv_.ScalarList", "_foreach_norm.Scalar",
+      "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "linalg_vector_norm", "clamp", "clamp_max",
+      "c10d::allreduce_"};
   for (const char* name : names) {
     EXPECT_TRUE(op_info(name).known()) << name;
     EXPECT_TRUE(op_info(std::string(name).starts_with("c10d") ? name : std::string("aten::") + name).known()) << name;

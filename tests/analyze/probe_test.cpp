@@ -44,7 +44,8 @@ Analysis overflow(const std::vector<ProbeRecord>& probes) {
 Analysis pole(DType dtype, const std::vector<ProbeRecord>& probes) {
   TraceBuilder t;
   const Handle a = t.value(finite().as(dtype).range(1, 2));
-  const Handle d = t.in("n").op("sub", {{"self", a}, {"other", a}}, finite().as(dtype).zeros(kBad).range(0, 1), {{"alpha", 1.0}});
+  const Handle d =
+      t.in("n").op("sub", {{"self", a}, {"other", a}}, finite().as(dtype).zeros(kBad).range(0, 1), {{"alpha", 1.0}});
   const Handle r = t.op("reciprocal", {{"self", d}}, finite().as(dtype).inf(kBad));
   for (const ProbeRecord& record : probes) t.probe(record);
   t.mark(MarkKind::kLoss, "loss", r);
@@ -56,7 +57,8 @@ Analysis pole(DType dtype, const std::vector<ProbeRecord>& probes) {
 Analysis lost_eps(const std::vector<ProbeRecord>& probes) {
   TraceBuilder t;
   const Handle p = t.value(finite().as(DType::kF16).zeros(kBad).range(0, 1));
-  const Handle s = t.in("n").op("add", {{"self", p}}, finite().as(DType::kF16).zeros(kBad).range(0, 1), {{"other", 1e-10}});
+  const Handle s =
+      t.in("n").op("add", {{"self", p}}, finite().as(DType::kF16).zeros(kBad).range(0, 1), {{"other", 1e-10}});
   const Handle l = t.op("log", {{"self", s}}, finite().as(DType::kF16).neg_inf(kBad));
   for (const ProbeRecord& record : probes) t.probe(record);
   t.mark(MarkKind::kLoss, "loss", l);
@@ -96,7 +98,8 @@ TEST(Probes, prove_a_lost_guard_when_the_slice_is_finite_in_fp32) {
 }
 
 TEST(Probes, show_an_underflow_where_a_slice_in_fp32_keeps_what_fp16_lost) {
-  const Analysis a = pole(DType::kF16, {kSame, alone(DType::kF32, false), slice(DType::kF32, true), alone(DType::kF64, false)});
+  const Analysis a =
+      pole(DType::kF16, {kSame, alone(DType::kF32, false), slice(DType::kF32, true), alone(DType::kF64, false)});
   EXPECT_EQ(table(a), "underflow | reciprocal | n | forward | step 0 | appear | proved\n");
   EXPECT_FALSE(a.findings[0].advice.empty());
 }
@@ -123,7 +126,8 @@ TEST(Probes, conclude_nothing_where_the_op_could_not_be_computed_again) {
   const Analysis a = overflow({refused, alone(DType::kF32, true)});
   EXPECT_EQ(table(a), "overflow | mul | act | forward | step 0 | appear | observed\n");
   EXPECT_TRUE(says(a, "nothing can be concluded"));
-  EXPECT_EQ(table(overflow({alone(DType::kF32, true)})), "overflow | mul | act | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(table(overflow({alone(DType::kF32, true)})),
+            "overflow | mul | act | forward | step 0 | appear | observed\n");
   EXPECT_EQ(table(overflow({kSame})), "overflow | mul | act | forward | step 0 | appear | observed\n");
 }
 

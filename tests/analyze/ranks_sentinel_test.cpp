@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks at level sentinel: after the reduction of gradients all of them are bad, and each rank's replay, without
-// the reduction, tells whose own share was.
+// Several ranks at level sentinel: after the reduction of gradients all of them are bad, and each rank's replay,
+// without the reduction, tells whose own share was.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,8 @@ void clean_steps(World& w, int count) {
 void replay_bad(TraceBuilder& t) {
   t.replay(ReplayResult::kBegin, "", ReplayTrigger::kGradient);
   const Handle a = t.value(finite().range(-1, 300).as(DType::kF16));
-  const Handle g = t.in("fc1", Phase::kBackward).op("mul", {{"self", a}, {"other", a}}, finite().as(DType::kF16).inf(1));
+  const Handle g =
+      t.in("fc1", Phase::kBackward).op("mul", {{"self", a}, {"other", a}}, finite().as(DType::kF16).inf(1));
   t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
   t.replay(ReplayResult::kReproduced);
 }
@@ -101,7 +102,8 @@ TEST(RanksSentinel, one_of_which_there_is_no_trace_may_have_been_the_bad_one) {
   trip(w, {Did::kClean, Did::kClean, Did::kBad, Did::kClean});
   const Analysis a = w.analysis({2}, "sentinel");
   EXPECT_EQ(w.lines(a), "comm | - | - | comm | step 2 | unknown | inferred @ 0 1 3\n");
-  EXPECT_THAT(a.findings[0].explanation, HasSubstr("Or it came from rank 2, whose own gradients are not known: there is no trace"));
+  EXPECT_THAT(a.findings[0].explanation,
+              HasSubstr("Or it came from rank 2, whose own gradients are not known: there is no trace"));
 }
 
 TEST(RanksSentinel, one_that_was_not_replayed_is_part_of_what_another_has_and_said_to_be_not_known) {
@@ -121,7 +123,8 @@ TEST(RanksSentinel, one_that_was_not_replayed_is_part_of_what_another_has_and_sa
 TEST(RanksSentinel, none_of_which_was_replayed_are_one_finding) {
   World w(in_order(4));
   trip(w, std::vector<Did>(4, Did::kRefused));
-  EXPECT_EQ(w.lines(w.analysis({}, "sentinel")), "unexplained | - | - | backward | step 2 | unknown | inferred @ 0 1 2 3\n");
+  EXPECT_EQ(w.lines(w.analysis({}, "sentinel")),
+            "unexplained | - | - | backward | step 2 | unknown | inferred @ 0 1 2 3\n");
 }
 
 TEST(RanksSentinel, a_loss_that_was_bad_once_on_one_rank_is_that_ranks) {
@@ -132,8 +135,9 @@ TEST(RanksSentinel, a_loss_that_was_bad_once_on_one_rank_is_that_ranks) {
     w[rank].health(rank == 3 ? kLossBad : kGradientBad, rank == 3 ? "loss" : "fc1.weight");
     w[rank].end_step(rank == 3 ? std::nan("") : 1);
   }
-  EXPECT_EQ(w.lines(w.analysis({}, "sentinel")),
-            "not_reproducible | - | - | loss | step 1 | unknown | observed @ 3 > 0 1 2 by the reduction of gradients\n");
+  EXPECT_EQ(
+      w.lines(w.analysis({}, "sentinel")),
+      "not_reproducible | - | - | loss | step 1 | unknown | observed @ 3 > 0 1 2 by the reduction of gradients\n");
 }
 
 TEST(RanksSentinel, a_sum_of_scaled_gradients_that_fits_at_a_lower_scale_is_calibration) {
@@ -143,7 +147,8 @@ TEST(RanksSentinel, a_sum_of_scaled_gradients_that_fits_at_a_lower_scale_is_cali
     w[rank].health();
     w[rank].end_step(1, 32768);
   }
-  EXPECT_EQ(w.analysis({}, "sentinel").verdict.status, VerdictStatus::kCalibrating) << w.lines(w.analysis({}, "sentinel"));
+  EXPECT_EQ(w.analysis({}, "sentinel").verdict.status, VerdictStatus::kCalibrating)
+      << w.lines(w.analysis({}, "sentinel"));
 }
 
 TEST(RanksSentinel, renumbered_give_the_same_answer_renumbered) {

@@ -148,7 +148,8 @@ TEST(Ranks, bad_weights_broadcast_at_the_start_are_the_roots) {
   w.broadcast(0, weights, std::vector<Numbers>(4, finite().nan(1)));
   for (std::size_t rank = 0; rank < 4; ++rank) {
     w[rank].mark(MarkKind::kParameter, "fc1.weight", weights[rank]);
-    const Handle y = w[rank].in("fc1").op("mm", {{"self", w[rank].value(finite())}, {"mat2", weights[rank]}}, finite().nan(8));
+    const Handle y =
+        w[rank].in("fc1").op("mm", {{"self", w[rank].value(finite())}, {"mat2", weights[rank]}}, finite().nan(8));
     w[rank].mark(MarkKind::kLoss, "loss", y);
     w[rank].end_step(std::nan(""));
   }
@@ -198,7 +199,8 @@ void agree(World& w, Reduction reduction, const Numbers& result) {
   std::vector<Handle> flags;
   for (std::size_t rank = 0; rank < w.size(); ++rank) {
     const Handle zero = w[rank].value(finite(1).zeros(1));
-    flags.push_back(w[rank].in("check").op("div", {{"self", zero}, {"other", rank == 1 ? zero : w[rank].value(finite(1))}},
+    flags.push_back(w[rank].in("check").op("div",
+                                           {{"self", zero}, {"other", rank == 1 ? zero : w[rank].value(finite(1))}},
                                            rank == 1 ? finite(1).nan(1) : finite(1)));
   }
   w.all_reduce(flags, std::vector<Numbers>(w.size(), result), reduction);
@@ -317,7 +319,8 @@ TEST(Ranks, rows_of_calls_that_come_after_their_ops_are_understood_too) {
     w[rank].collective_of_last_op(record);
     w[rank].end_step();
   }
-  EXPECT_EQ(w.lines(w.analysis()), "overflow | mul | fc1 | backward | step 0 | appear | observed @ 0 > 1 by allreduce\n");
+  EXPECT_EQ(w.lines(w.analysis()),
+            "overflow | mul | fc1 | backward | step 0 | appear | observed @ 0 > 1 by allreduce\n");
 }
 
 // The reduction of a bucket returns before it is done; its result is first read through the view of one gradient.
@@ -338,7 +341,8 @@ void reduce_later(World& w, std::size_t bad) {
 TEST(Ranks, a_result_that_is_read_only_later_came_through_its_call_all_the_same) {
   World w(in_order(4));
   reduce_later(w, 2);
-  EXPECT_EQ(w.lines(w.analysis()), "overflow | mul | fc1 | backward | step 0 | appear | observed @ 2 > 0 1 3 by allreduce\n");
+  EXPECT_EQ(w.lines(w.analysis()),
+            "overflow | mul | fc1 | backward | step 0 | appear | observed @ 2 > 0 1 3 by allreduce\n");
   World none(in_order(4));
   reduce_later(none, 99);
   const Analysis a = none.analysis();
@@ -350,7 +354,8 @@ TEST(Ranks, that_disagree_on_what_a_call_was_are_not_matched) {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     w[rank].in("fc1", Phase::kBackward);
     Handle g = rank == 0 ? overflow(w[rank]) : fine(w[rank]);
-    w[rank].collective(w.call(rank, rank == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, Reduction::kSum));
+    w[rank].collective(
+        w.call(rank, rank == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, Reduction::kSum));
     w[rank].in("", Phase::kComm).in_place("c10d::allreduce_", g, {}, kBad);
     w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", g);
     w[rank].end_step();
@@ -365,9 +370,19 @@ TEST(Ranks, renumbered_give_the_same_answer_renumbered) {
   const std::vector<std::pair<const char*, std::function<void(World&)>>> runs = {
       {"born on one", [](World& w) { born_on_one(w, 1); }},
       {"all by themselves",
-       [](World& w) { train(w, [](TraceBuilder& t, std::size_t) { return overflow(t); }, std::vector<Numbers>(4, kBad)); }},
-      {"sum", [](World& w) { train(w, [](TraceBuilder& t, std::size_t) { return fine(t, 3e4); }, std::vector<Numbers>(4, kBad)); }},
-      {"transfer", [](World& w) { train(w, [](TraceBuilder& t, std::size_t) { return fine(t); }, {kGood, kBad, kGood, kBad}); }},
+       [](World& w) {
+         train(
+             w, [](TraceBuilder& t, std::size_t) { return overflow(t); }, std::vector<Numbers>(4, kBad));
+       }},
+      {"sum",
+       [](World& w) {
+         train(
+             w, [](TraceBuilder& t, std::size_t) { return fine(t, 3e4); }, std::vector<Numbers>(4, kBad));
+       }},
+      {"transfer",
+       [](World& w) {
+         train(w, [](TraceBuilder& t, std::size_t) { return fine(t); }, {kGood, kBad, kGood, kBad});
+       }},
       {"flag", [](World& w) { agree(w, Reduction::kMax, finite(1)); }},
       {"scaler", [](World& w) { calibrate(w); }},
       {"pipeline",
@@ -381,7 +396,8 @@ TEST(Ranks, renumbered_give_the_same_answer_renumbered) {
     build(plain);
     const std::string expected = plain.lines(plain.analysis());
     const std::string without = plain.lines(plain.analysis({1}));
-    for (const std::vector<std::uint32_t>& numbers : {std::vector<std::uint32_t>{3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
+    for (const std::vector<std::uint32_t>& numbers :
+         {std::vector<std::uint32_t>{3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
       World renumbered(numbers);
       build(renumbered);
       EXPECT_EQ(renumbered.lines(renumbered.analysis()), expected) << name;

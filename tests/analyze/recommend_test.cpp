@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest set of changes: what was seen to work first, one change for several findings, nothing that was disproved.
+// The smallest set of changes: what was seen to work first, one change for several findings, nothing that was
+// disproved.
 #include "src/analyze/recommend.h"
 
 #include <gtest/gtest.h>
@@ -7,9 +8,12 @@
 namespace nanhunt::analyze {
 namespace {
 
-Advice advice(const std::string& id, std::optional<bool> verified = std::nullopt) { return {id, "do " + id, "", verified, ""}; }
+Advice advice(const std::string& id, std::optional<bool> verified = std::nullopt) {
+  return {id, "do " + id, "", verified, ""};
+}
 
-Finding finding(const std::string& id, std::vector<Advice> list, Severity severity = Severity::kFault, std::uint32_t step = 0) {
+Finding finding(const std::string& id, std::vector<Advice> list, Severity severity = Severity::kFault,
+                std::uint32_t step = 0) {
   Finding f;
   f.id = id;
   f.severity = severity;
@@ -58,8 +62,9 @@ TEST(Recommend, takes_one_change_where_one_answers_all) {
 
 TEST(Recommend, lets_a_fix_that_kept_all_finite_answer_the_faults_of_those_steps) {
   Analysis a;
-  a.findings = {finding("F1", {advice("a", true)}, Severity::kFault, 3), finding("F2", {advice("x")}, Severity::kFault, 50),
-                finding("F3", {advice("y")}, Severity::kFault, 54), finding("F4", {advice("z")}, Severity::kWarning, 4)};
+  a.findings = {finding("F1", {advice("a", true)}, Severity::kFault, 3),
+                finding("F2", {advice("x")}, Severity::kFault, 50), finding("F3", {advice("y")}, Severity::kFault, 54),
+                finding("F4", {advice("z")}, Severity::kWarning, 4)};
   a.experiments = {worked("a", 3)};
   EXPECT_EQ(told(recommend(a)), "a for F1 F2; y for F3; z for F4; ");
 }
@@ -90,8 +95,9 @@ TEST(Recommend, notes_layers_that_came_near_the_end_of_their_format) {
   failed.headroom_forward = failed.headroom_gradient = 0;
   failed.bad_ops = 1;
   a.layers = {near, far, failed};
-  EXPECT_EQ(recommend(a).notes,
-            std::vector<std::string>{"fc2 came within 0.4 binades of the largest fp16 number and has not passed it yet."});
+  EXPECT_EQ(
+      recommend(a).notes,
+      std::vector<std::string>{"fc2 came within 0.4 binades of the largest fp16 number and has not passed it yet."});
 }
 
 }  // namespace

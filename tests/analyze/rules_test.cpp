@@ -133,8 +133,8 @@ TEST(EpsUnderflow, inside_a_kernel_is_judged_in_the_format_it_computes_in) {
 
 TEST(EpsUnderflow, is_not_told_of_stock_norms_and_fused_optimizers_which_add_eps_in_fp32) {
   // given stock kernels on 16-bit tensors, with an eps that these formats cannot hold
-  for (const char* name : {"native_layer_norm", "native_batch_norm", "cudnn_batch_norm", "native_group_norm", "rms_norm",
-                           "_fused_adam_", "_fused_adamw_"}) {
+  for (const char* name : {"native_layer_norm", "native_batch_norm", "cudnn_batch_norm", "native_group_norm",
+                           "rms_norm", "_fused_adam_", "_fused_adamw_"}) {
     TraceBuilder t;
     t.in("layer").computing_in(DType::kF16);
     t.op(name, {{"input", t.value(finite().as(DType::kF16))}}, finite().as(DType::kF16), {{"eps", 1e-12}});
@@ -423,14 +423,15 @@ TEST(BadInput, says_when_only_the_first_bad_row_is_known_and_when_none_is) {
 }
 
 // exp overflows at [2, 1] of four samples by eight features.
-ElementEvidence overflow_in_row(bool with_ids, std::vector<std::int64_t> weight, std::vector<std::int64_t> result = {4, 8},
-                                Phase phase = Phase::kForward) {
+ElementEvidence overflow_in_row(bool with_ids, std::vector<std::int64_t> weight,
+                                std::vector<std::int64_t> result = {4, 8}, Phase phase = Phase::kForward) {
   TraceBuilder t;
   t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().shape(weight)));
   if (with_ids) t.samples({40, 41, 42, 43});
   const Handle x = t.value(finite().shape(result).range(0, 100));
   t.mark(MarkKind::kBatch, "x", t.value(finite().shape({4, 8})));
-  const Handle y = t.in("fc1", phase).op("exp", {{"self", x}}, finite().shape(result).inf(1).first_at(2 * result[1] + 1));
+  const Handle y =
+      t.in("fc1", phase).op("exp", {{"self", x}}, finite().shape(result).inf(1).first_at(2 * result[1] + 1));
   t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1).inf(1)));
   t.end_step();
   const Analysis a = analysis_of(t);

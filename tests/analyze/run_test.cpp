@@ -121,7 +121,8 @@ TEST_F(Run, with_a_fault_is_faulty_whatever_the_rank_that_cannot_be_read_did) {
   const Result<Analysis> a = analyze_run(dir_.path());
   ASSERT_TRUE(a.is_ok()) << a.status().message();
   EXPECT_EQ(a->verdict.status, VerdictStatus::kFault);
-  EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | inferred\n") << "that rank may have been the first";
+  EXPECT_EQ(table(*a), "overflow | exp | fc1 | forward | step 3 | appear | inferred\n")
+      << "that rank may have been the first";
   EXPECT_THAT(a->coverage.unwatched, testing::Contains(testing::StartsWith("Rank 0: ")));
 }
 
@@ -145,7 +146,8 @@ TEST_F(Run, is_judged_by_its_other_ranks_when_the_folder_of_one_cannot_be_listed
 }
 
 TEST_F(Run, says_how_many_of_its_ranks_are_not_there_at_all) {
-  const std::string absent = "1 of the run's 2 ranks: there is no trace of them here, so where badness began is inferred.";
+  const std::string absent =
+      "1 of the run's 2 ranks: there is no trace of them here, so where badness began is inferred.";
   world_ = 2;
   write(run_with(99), 0);
   EXPECT_THAT(analyze_run(dir_.path())->coverage.unwatched, testing::Contains(absent));

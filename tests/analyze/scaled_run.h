@@ -65,7 +65,8 @@ class ScaledRun {
       bad = true;
     }
     if (s.indeterminate) {
-      d = t.op("std_backward", {{"grad_output", d}, {"self", t.value(finite(64).zeros(64).range(0, 0))}}, finite(64).nan(64));
+      d = t.op("std_backward", {{"grad_output", d}, {"self", t.value(finite(64).zeros(64).range(0, 0))}},
+               finite(64).nan(64));
       bad = true;
     }
     Handle g = t.op("mm_backward", {{"grad_output", d}}, bad ? finite().nan(2).inf(1) : finite());

@@ -46,7 +46,8 @@ TEST(Calibration, recommends_only_a_scale_below_all_at_which_steps_were_skipped)
     ASSERT_EQ(advice.size(), long_enough ? 1u : 0u);
     if (!long_enough) continue;
     EXPECT_EQ(advice[0].text, "Start the scaler with init_scale = 2048.");
-    EXPECT_EQ(advice[0].why, "No step of this run was skipped at 2048 or at a lower scale, and 25 steps went through at it.");
+    EXPECT_EQ(advice[0].why,
+              "No step of this run was skipped at 2048 or at a lower scale, and 25 steps went through at it.");
   }
 }
 
@@ -268,7 +269,8 @@ TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that
   run.forward({});
   ScalerRecord scale = run.record(ScalerAction::kScale);
   run.t.scaler(scale);
-  Handle g = run.t.in("fc", Phase::kBackward).op("mm_backward", {{"grad_output", run.t.value(finite())}}, finite().zeros(8));
+  Handle g =
+      run.t.in("fc", Phase::kBackward).op("mm_backward", {{"grad_output", run.t.value(finite())}}, finite().zeros(8));
   run.t.scaler(run.record(ScalerAction::kUnscale));
   run.t.in("", Phase::kUnscale)
       .in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().nan(8), {{"inv_scale", kInf}});
@@ -334,7 +336,8 @@ TEST(Collapse, is_not_made_of_skips_between_which_steps_were_retired) {
     }
     return analysis_of(run.t);
   };
-  EXPECT_EQ(table(skips(true)), "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | inferred\n");
+  EXPECT_EQ(table(skips(true)),
+            "info scaler_calibration | mul_backward | fc | backward | step 0 | appear | inferred\n");
   EXPECT_EQ(table(skips(false)), "scaler_collapse | mul_backward | fc | backward | step 0 | appear | observed\n");
 }
 

@@ -85,9 +85,11 @@ TEST(Sentinel, what_its_summaries_alone_show_to_be_harmed_is_listed) {
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(a.findings[0].sinks, (std::vector<std::string>{"loss", "parameters", "optimizer state"}));
-  EXPECT_THAT(a.findings[0].evidence,
-              Contains("In step 2 the sentinel found what is not finite in 1 tensor: the loss, gradients, parameters and optimizer "
-                       "state (first: fc1.weight)."));
+  EXPECT_THAT(
+      a.findings[0].evidence,
+      Contains(
+          "In step 2 the sentinel found what is not finite in 1 tensor: the loss, gradients, parameters and optimizer "
+          "state (first: fc1.weight)."));
   // and nothing where nothing lasting was bad
   TraceBuilder clean;
   replayed(clean, ReplayResult::kReproduced, true, "");

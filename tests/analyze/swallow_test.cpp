@@ -97,13 +97,14 @@ TEST(Swallowed, overflow_of_a_norm_that_turns_the_clip_into_zero_is_a_warning) {
     const Numbers h = finite(8).as(DType::kF16).range(-6e4, 6e4);
     Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, h);
     t.mark(MarkKind::kDoorGradient, "fc.weight", g);
-    const Handle n =
-        t.in("fc.weight", Phase::kClip).op("linalg_vector_norm", {{"self", g}}, bug ? finite(1).as(DType::kF16).inf(1) : finite(1));
+    const Handle n = t.in("fc.weight", Phase::kClip)
+                         .op("linalg_vector_norm", {{"self", g}}, bug ? finite(1).as(DType::kF16).inf(1) : finite(1));
     const Handle c = t.op("reciprocal", {{"self", n}}, bug ? finite(1).zeros(1).range(0, 0) : finite(1));
     t.in_place("mul_", g, {{"other", c}}, bug ? h.zeros(8).range(0, 0) : h);
     t.end_step();
-    EXPECT_EQ(table(analysis_of(t)),
-              bug ? "warning overflow | linalg_vector_norm | fc.weight | clip | step 0 | appear | observed\n" : "clean\n");
+    EXPECT_EQ(
+        table(analysis_of(t)),
+        bug ? "warning overflow | linalg_vector_norm | fc.weight | clip | step 0 | appear | observed\n" : "clean\n");
   }
 }
 

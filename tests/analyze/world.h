@@ -37,7 +37,8 @@ class World {
     return record;
   }
   // Each rank's share is written over by what it gets.
-  void all_reduce(std::vector<Handle>& shares, const std::vector<Numbers>& results, Reduction reduction = Reduction::kSum) {
+  void all_reduce(std::vector<Handle>& shares, const std::vector<Numbers>& results,
+                  Reduction reduction = Reduction::kSum) {
     for (std::size_t rank = 0; rank < size(); ++rank) {
       ranks_[rank].collective(call(rank, CollectiveKind::kAllReduce, reduction));
       ranks_[rank].in("", Phase::kComm).in_place("c10d::allreduce_", shares[rank], {}, results[rank]);

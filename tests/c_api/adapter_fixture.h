@@ -27,7 +27,9 @@ using testing::Not;
 using testing::SizeIs;
 using Words = std::vector<std::int64_t>;
 
-inline std::int64_t address(const void* data) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data)); }
+inline std::int64_t address(const void* data) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
+}
 inline std::int64_t identity(std::int64_t storage, std::int64_t version) { return storage << 24 | version; }
 inline void append(Words& words, const Words& more) { words.insert(words.end(), more.begin(), more.end()); }
 

@@ -222,9 +222,9 @@ class TwoTellings : public CAdapter {
       }
     };
     for (const auto& op : all.ops) {
-      out += "op " + std::to_string(op.seq) + " " + std::to_string(op.step) + " " + std::to_string(op.micro_batch) + " " +
-             std::to_string(static_cast<int>(op.phase)) + " " + name(all, op.module) + " " + name(all, op.op) + " " +
-             name(all, op.call_site) + " " + std::to_string(static_cast<int>(op.compute_dtype));
+      out += "op " + std::to_string(op.seq) + " " + std::to_string(op.step) + " " + std::to_string(op.micro_batch) +
+             " " + std::to_string(static_cast<int>(op.phase)) + " " + name(all, op.module) + " " + name(all, op.op) +
+             " " + name(all, op.call_site) + " " + std::to_string(static_cast<int>(op.compute_dtype));
       args(all.inputs, op.first_input, op.input_count);
       args(all.outputs, op.first_output, op.output_count);
       for (std::uint32_t i = op.first_scalar; i < op.first_scalar + op.scalar_count; ++i) {

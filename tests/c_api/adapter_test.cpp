@@ -171,8 +171,9 @@ TEST_F(CAdapter, tensors_are_read_for_norm_badness_and_checksum) {
                         address(down.data()), layout_, address(whole.data()), integers};
   std::array<nanhunt_reading, 4> readings{};
   std::size_t count = 9;
-  ASSERT_EQ(nanhunt_read(recorder_, values.data(), 4, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(), &count),
-            NANHUNT_OK)
+  ASSERT_EQ(
+      nanhunt_read(recorder_, values.data(), 4, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(), &count),
+      NANHUNT_OK)
       << nanhunt_last_error();
   EXPECT_EQ(count, 2u);
   EXPECT_EQ(readings[0].norm, 5);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the driver's and the runtime's calls of this process by name, through CUPTI's callbacks. No header of CUDA in it:
-// what is used of libcupti has not changed since its first release.
+// Counts the driver's and the runtime's calls of this process by name, through CUPTI's callbacks. No header of CUDA in
+// it: what is used of libcupti has not changed since its first release.
 #pragma once
 
 #include <cstdint>

@@ -66,7 +66,8 @@ class Bench {
     if (!stats) return stats.status();
     bench->stats = std::move(*stats);
     bench->tensors_ = tensors;
-    bench->target.records = static_cast<DeviceStatsRecord*>(bench->session->allocate(tensors * sizeof(DeviceStatsRecord)));
+    bench->target.records =
+        static_cast<DeviceStatsRecord*>(bench->session->allocate(tensors * sizeof(DeviceStatsRecord)));
     if (details) {
       bench->target.details = static_cast<std::uint64_t*>(
           bench->session->allocate(tensors * kernels::kDetailWords * sizeof(std::uint64_t)));

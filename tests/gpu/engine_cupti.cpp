@@ -18,7 +18,8 @@ constexpr const char* kSmall = "gpt1m";
 
 bool is_usable(const engine::Device& device) {
   const std::string why = engine::why_unusable(device);
-  if (!why.empty()) std::fprintf(stderr, "gpu_engine: %s cannot be used: %s\n", engine::describe(device).c_str(), why.c_str());
+  if (!why.empty())
+    std::fprintf(stderr, "gpu_engine: %s cannot be used: %s\n", engine::describe(device).c_str(), why.c_str());
   return why.empty();
 }
 
@@ -47,8 +48,8 @@ void take_steps(engine::Trainer& trainer) {
   for (int i = 0; i < 5; ++i) trainer.step();
 }
 
-// A few steps under one session of CUPTI: what it told, and what is left of it. Attaches before asking for the device, which
-// makes the context. False: there is no device.
+// A few steps under one session of CUPTI: what it told, and what is left of it. Attaches before asking for the device,
+// which makes the context. False: there is no device.
 bool watch_session(Rows& rows, const engine::Device& device, bool second) {
   const std::string which = second ? "cupti: a second session" : "cupti: a session";
   auto attached = hooks::KernelWatch::attach();
@@ -85,7 +86,8 @@ bool watch_session(Rows& rows, const engine::Device& device, bool second) {
   rows.check(which + " detaches to the end", stats.finalized,
              stats.finalized ? "finalized" : "not finalized: it goes on costing time");
   const bool same = trained(device, take_steps) == watched;
-  rows.check(which + " changes no bit", same, same ? std::to_string(watched.size()) + " bytes of parameters" : "parameters differ");
+  rows.check(which + " changes no bit", same,
+             same ? std::to_string(watched.size()) + " bytes of parameters" : "parameters differ");
   return true;
 }
 
@@ -117,13 +119,15 @@ bool run_competitor_checks(Rows& rows, const engine::Device& device) {
     return true;
   }
   auto attached = hooks::KernelWatch::attach();
-  rows.check("cupti's place is taken: attaching says so", !attached, attached ? "it attached all the same" : attached.status().message());
+  rows.check("cupti's place is taken: attaching says so", !attached,
+             attached ? "it attached all the same" : attached.status().message());
   WatchedTrainer trainer(kSmall, "ops", device);
   double loss = 0;
   for (int i = 0; i < 3; ++i) loss = trainer.step().loss;
   rows.check("a run goes on without kernels", loss > 0, "loss " + std::to_string(loss) + " after 3 steps at level ops");
   const auto calls = (*incumbent)->calls();
-  rows.check("the incumbent is left alone", !calls.empty(), std::to_string(calls.size()) + " functions were told to it");
+  rows.check("the incumbent is left alone", !calls.empty(),
+             std::to_string(calls.size()) + " functions were told to it");
   return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times steps of one trainer, on demand: whoever asks interleaves several of these. A step ends when its loss was read, so
-// the clock of the host sees all of its work on the device.
+// Times steps of one trainer, on demand: whoever asks interleaves several of these. A step ends when its loss was read,
+// so the clock of the host sees all of its work on the device.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,7 +13,8 @@
 namespace nanhunt::gpu {
 
 bool knows_step(const std::string& size, const std::string& watch) {
-  return find_gpt_size(size) != nullptr && std::find(std::begin(kWatches), std::end(kWatches), watch) != std::end(kWatches);
+  return find_gpt_size(size) != nullptr &&
+         std::find(std::begin(kWatches), std::end(kWatches), watch) != std::end(kWatches);
 }
 
 int run_steps(const std::string& size, const std::string& watch, const engine::Device& device) {

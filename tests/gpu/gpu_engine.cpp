@@ -2,8 +2,10 @@
 // One program for what tools/gpu_check asks of the engine and its hooks. Exit status: 0 all passed, 1 something failed,
 // 2 wrong usage, 5 the device cannot be used.
 //
-//   gpu_engine step SIZE WATCH   says "ready PARAMETERS LOSS" after a first step; then, for each line with a count N on its
-//                                input, runs N steps and prints the number of the first one and the milliseconds of each
+//   gpu_engine step SIZE WATCH   says "ready PARAMETERS LOSS" after a first step; then, for each line with a count N on
+//   its
+//                                input, runs N steps and prints the number of the first one and the milliseconds of
+//                                each
 //   gpu_engine cupti             kernels tied to ops, and what detaching leaves
 //   gpu_engine competitor        the same where another has CUPTI's one place
 //   gpu_engine syncs             how often the host waits for the device in a step, unwatched and watched

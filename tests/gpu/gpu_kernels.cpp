@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One program for what tools/gpu_check asks of the kernels. Exit status: 0 all passed, 1 something failed, 2 wrong usage,
-// 5 there is no GPU to ask.
+// One program for what tools/gpu_check asks of the kernels. Exit status: 0 all passed, 1 something failed, 2 wrong
+// usage, 5 there is no GPU to ask.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

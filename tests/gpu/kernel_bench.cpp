@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes read per second by the statistics kernels, against bytes read and written per second by a copy on the same device.
-// Both are timed with events, one after the other in every round; the ratio is the median over the rounds.
+// Bytes read per second by the statistics kernels, against bytes read and written per second by a copy on the same
+// device. Both are timed with events, one after the other in every round; the ratio is the median over the rounds.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics kernels on a GPU against the CPU's: formats, edges, lengths, alignments, views, tables, sizes, graphs, and
-// the recorder. Every check is a row.
+// The statistics kernels on a GPU against the CPU's: formats, edges, lengths, alignments, views, tables, sizes, graphs,
+// and the recorder. Every check is a row.
 #include "tests/gpu/checks.h"
 
 #include <atomic>
@@ -196,7 +196,8 @@ void check_foreign_memory(Bench& bench, Rows& rows) {
   tally.add(!bench.last_error, "a tensor of the host was taken");
   unsigned char* memory = bench.upload(tensor);
   const kernels::DeviceTensor mixed[] = {{memory, 5000, DType::kF32, 0}, {host.data, 5000, DType::kF32, 1}};
-  tally.add(!bench.stats->enqueue(mixed, StatsLevel::kSums, bench.target, bench.session->stream()), "a mixed table was taken");
+  tally.add(!bench.stats->enqueue(mixed, StatsLevel::kSums, bench.target, bench.session->stream()),
+            "a mixed table was taken");
   tally.add(!bench.stats->upload(mixed), "a mixed set was taken");
   const TensorStats got = bench.run({memory, host.dtype, host.sizes, host.strides}, StatsLevel::kSums);
   tally.add(bench.last_error.is_ok(), bench.last_error.message());
@@ -286,7 +287,8 @@ void run_large_checks(Rows& rows) {
     std::uint64_t one;  // the code of 1
     std::uint64_t nan;
   };
-  for (const Case c : {Case{DType::kE4M3FN, 0x38, 0x7f}, Case{DType::kF16, 0x3c00, 0x7e00}, Case{DType::kF32, 0x3f800000, 0x7fc00000}}) {
+  for (const Case c : {Case{DType::kE4M3FN, 0x38, 0x7f}, Case{DType::kF16, 0x3c00, 0x7e00},
+                       Case{DType::kF32, 0x3f800000, 0x7fc00000}}) {
     const std::uint64_t count = (std::uint64_t{1} << 32) + 1000003;
     const std::size_t size = dtype_size(c.dtype);
     const std::string name = "2^32 + 1000003 elements of " + std::string(dtype_name(c.dtype));
@@ -302,7 +304,8 @@ void run_large_checks(Rows& rows) {
     }
     // Zeros, with 1 at four places and NaN at one, all but one of them beyond 2^32.
     Status s = session.fill(memory, 0, count * size);
-    for (const std::uint64_t at : {std::uint64_t{5}, std::uint64_t{1} << 32, (std::uint64_t{1} << 32) + 4097, count - 1}) {
+    for (const std::uint64_t at :
+         {std::uint64_t{5}, std::uint64_t{1} << 32, (std::uint64_t{1} << 32) + 4097, count - 1}) {
       if (s) s = session.copy_in(memory + at * size, &c.one, size);
     }
     const std::uint64_t nan_at = (std::uint64_t{1} << 32) + 99;
@@ -315,7 +318,8 @@ void run_large_checks(Rows& rows) {
       const TensorStats got = (*bench)->run({memory, c.dtype, sizes, strides}, level);
       tally.add((*bench)->last_error.is_ok(), (*bench)->last_error.message());
       tally.add(got.numel == static_cast<std::int64_t>(count), "numel");
-      tally.add(got.first_nonfinite == static_cast<std::int64_t>(nan_at), "first " + std::to_string(got.first_nonfinite));
+      tally.add(got.first_nonfinite == static_cast<std::int64_t>(nan_at),
+                "first " + std::to_string(got.first_nonfinite));
       if (level >= StatsLevel::kCounts) {
         tally.add(got.nan == 1 && got.zero == static_cast<std::int64_t>(count) - 5, "counts");
       }
@@ -327,15 +331,16 @@ void run_large_checks(Rows& rows) {
   }
 }
 
-// The recorder's thread asks for the end of copies all the time, the graph's own thread captures in the strictest mode, and
-// a copy is asked for in the middle of it.
+// The recorder's thread asks for the end of copies all the time, the graph's own thread captures in the strictest mode,
+// and a copy is asked for in the middle of it.
 void check_capture_beside_copies(Bench& bench, Rows& rows) {
   DeviceSession& session = *bench.session;
   auto recorder = kernels::DeviceRecorder::create({}, [](const kernels::DeviceRecord&) {});
   constexpr std::size_t kBytes = std::size_t{512} << 20;  // long enough to read that the copies are still to come
   void* memory = session.allocate(kBytes);
   if (!recorder || memory == nullptr) {
-    rows.skip("a capture beside copies of the recorder", recorder ? "not enough memory on the device" : recorder.status().message());
+    rows.skip("a capture beside copies of the recorder",
+              recorder ? "not enough memory on the device" : recorder.status().message());
     return;
   }
   Status s = session.fill(memory, 0, kBytes);
@@ -343,7 +348,9 @@ void check_capture_beside_copies(Bench& bench, Rows& rows) {
   const kernels::DeviceTensor small[] = {{memory, 1000, DType::kF32, 1}};
   DeviceStatsTarget target;
   target.recorder = recorder->get();
-  const auto enqueue = [&](const auto& tensors) { return bench.stats->enqueue(tensors, StatsLevel::kCounts, target, session.stream()); };
+  const auto enqueue = [&](const auto& tensors) {
+    return bench.stats->enqueue(tensors, StatsLevel::kCounts, target, session.stream());
+  };
   for (int i = 0; i < 200 && s; ++i) s = enqueue(large);
   if (s) s = (*recorder)->copy_ring(session.stream());
   if (s) {
@@ -358,8 +365,10 @@ void check_capture_beside_copies(Bench& bench, Rows& rows) {
   }
   if (s) s = (*recorder)->flush();
   const kernels::DeviceRecorderCounts counts = (*recorder)->counts();
-  rows.check("a capture goes on beside copies of the recorder", s.is_ok() && counts.copies_skipped == 1 && counts.delivered == 210,
-             std::to_string(counts.delivered) + " delivered, " + std::to_string(counts.copies_skipped) + " copies left out " + s.message());
+  rows.check("a capture goes on beside copies of the recorder",
+             s.is_ok() && counts.copies_skipped == 1 && counts.delivered == 210,
+             std::to_string(counts.delivered) + " delivered, " + std::to_string(counts.copies_skipped) +
+                 " copies left out " + s.message());
   session.release(memory);
 }
 
@@ -408,7 +417,8 @@ void run_graph_checks(Rows& rows) {
   const Status s = session.replay(
       [&] {
         for (int op = 0; op < 2; ++op) {
-          if (Status enqueued = (*bench)->stats->enqueue(one, StatsLevel::kCounts, target, session.stream()); !enqueued) {
+          if (Status enqueued = (*bench)->stats->enqueue(one, StatsLevel::kCounts, target, session.stream());
+              !enqueued) {
             return enqueued;
           }
         }

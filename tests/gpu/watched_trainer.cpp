@@ -42,12 +42,13 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
   if (!opened) throw std::runtime_error(opened.status().message());
   recorder_ = std::move(*opened);
   if (level) {
-    watch_.emplace(*trainer_, *recorder_,
-                   hooks::WatchOptions{.level = *level,
-                                       .sample_every = kSampleEvery,
-                                       .door = hooks::parse_door(way).value_or(hooks::Door::kAuto),
-                                       .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kLate),
-                                       .kernels = kernels_.get()});
+    watch_.emplace(
+        *trainer_, *recorder_,
+        hooks::WatchOptions{.level = *level,
+                            .sample_every = kSampleEvery,
+                            .door = hooks::parse_door(way).value_or(hooks::Door::kAuto),
+                            .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kLate),
+                            .kernels = kernels_.get()});
     return;
   }
   tags_ = std::make_unique<hooks::KernelTags>(*recorder_, *kernels_);

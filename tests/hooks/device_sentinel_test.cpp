@@ -64,7 +64,8 @@ std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& 
   }
   return std::make_unique<engine::Trainer>(
       std::move(model), engine::make_optimizer(std::move(parameters), {.algorithm = "adam", .lr = run.lr}),
-      [batches = engine::digits_train_batches(8, 3, DType::kF32), device, many = run.micro_batches](std::uint32_t call) {
+      [batches = engine::digits_train_batches(8, 3, DType::kF32), device,
+       many = run.micro_batches](std::uint32_t call) {
         engine::Batch batch = batches(call);
         batch.sample_ids[0] = call / many;
         return engine::Batch{batch.inputs.on(device), batch.targets.on(device), batch.sample_ids};
@@ -284,8 +285,10 @@ TEST(DeviceSentinel, trips_where_the_cpu_trips_and_replays_the_same_step) {
       const Seen device = watch_emulated(run, at(door));
       EXPECT_EQ(device.trips, cpu.trips);
       std::vector<std::string> results, expected;
-      for (const ReplayRecord& r : device.rows.replays) results.emplace_back(std::to_string(r.step) + std::string(replay_result_name(r.result)));
-      for (const ReplayRecord& r : cpu.rows.replays) expected.emplace_back(std::to_string(r.step) + std::string(replay_result_name(r.result)));
+      for (const ReplayRecord& r : device.rows.replays)
+        results.emplace_back(std::to_string(r.step) + std::string(replay_result_name(r.result)));
+      for (const ReplayRecord& r : cpu.rows.replays)
+        expected.emplace_back(std::to_string(r.step) + std::string(replay_result_name(r.result)));
       EXPECT_EQ(results, expected) << device.last_replay_text();
       EXPECT_EQ(device.rows.ops.size(), cpu.rows.ops.size());
     }
@@ -308,7 +311,8 @@ TEST(DeviceSentinel, compares_a_replay_by_statistics_and_says_so) {
   const Seen device = watch_emulated({.factor = [](std::uint32_t step) { return step == 3 ? kNaN : 1.0; }});
   ASSERT_GE(device.rows.replays.size(), 2U);
   EXPECT_EQ(device.replays()[1], "reproduced 3 loss");
-  EXPECT_THAT(device.strings.at(device.rows.replays[1].text), HasSubstr("The replay gave the same statistics as the step"));
+  EXPECT_THAT(device.strings.at(device.rows.replays[1].text),
+              HasSubstr("The replay gave the same statistics as the step"));
 }
 
 TEST(DeviceSentinel, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran_and_says_why) {

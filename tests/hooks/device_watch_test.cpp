@@ -39,8 +39,11 @@ std::unique_ptr<engine::Trainer> make_trainer(const Device& device, double lr) {
         engine::Batch batch = batches(step);
         return engine::Batch{batch.inputs.on(device), batch.targets.on(device), batch.sample_ids};
       },
-      [](const engine::Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); },
-      engine::TrainerOptions{.autocast = engine::AutocastOptions{}, .scaler = engine::GradScalerOptions{.init_scale = 0x1p20}});
+      [](const engine::Tensor& output, const engine::Batch& batch) {
+        return engine::cross_entropy(output, batch.targets);
+      },
+      engine::TrainerOptions{.autocast = engine::AutocastOptions{},
+                             .scaler = engine::GradScalerOptions{.init_scale = 0x1p20}});
 }
 
 std::vector<double> train(engine::Trainer& trainer) {
@@ -64,7 +67,8 @@ struct Watched {
   std::map<std::string, std::uint64_t> notes;
 };
 
-Watched watch(const Device& device, WatchLevel level, double lr = 1e-2, DeviceStats stats = WatchOptions{}.device_stats) {
+Watched watch(const Device& device, WatchLevel level, double lr = 1e-2,
+              DeviceStats stats = WatchOptions{}.device_stats) {
   Watched out;
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
@@ -214,9 +218,11 @@ TEST(DeviceWatch, statistics_that_are_lost_are_unknown_and_told) {
   emulated.device.delivery.never = true;
   const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
   EXPECT_GT(device.counters.late_lost, 100U);
-  EXPECT_EQ(device.notes.at("not taken on a device: statistics that were lost or came too late"), device.counters.late_lost);
+  EXPECT_EQ(device.notes.at("not taken on a device: statistics that were lost or came too late"),
+            device.counters.late_lost);
   // Numbers that the host holds itself are known.
-  const auto known = std::ranges::count_if(device.rows.values, [](const ValueRecord& value) { return value.has_stats; });
+  const auto known =
+      std::ranges::count_if(device.rows.values, [](const ValueRecord& value) { return value.has_stats; });
   EXPECT_LT(known, std::ssize(device.rows.values) / 10);
 }
 

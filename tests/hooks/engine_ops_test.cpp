@@ -84,11 +84,13 @@ Repeater repeat_training(engine::Trainer& trainer, int steps) {
   return repeater;
 }
 
-Tensor classify(const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); }
+Tensor classify(const Tensor& output, const engine::Batch& batch) {
+  return engine::cross_entropy(output, batch.targets);
+}
 
-std::unique_ptr<engine::Trainer> trainer_of(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
-                                            engine::BatchSource batches, engine::LossFunction loss,
-                                            const engine::TrainerOptions& options = {}) {
+std::unique_ptr<engine::Trainer> trainer_of(std::unique_ptr<engine::Module> model,
+                                            const engine::OptimizerOptions& optimizer, engine::BatchSource batches,
+                                            engine::LossFunction loss, const engine::TrainerOptions& options = {}) {
   auto parameters = model->named_parameters();
   return std::make_unique<engine::Trainer>(std::move(model), engine::make_optimizer(std::move(parameters), optimizer),
                                            std::move(batches), std::move(loss), options);
@@ -100,10 +102,10 @@ void expect_all_repeat(const Repeater& repeater, const std::set<std::string>& am
 }
 
 TEST(EngineOps, of_an_mlp_in_fp16_with_adam_repeat_bit_for_bit) {
-  const auto trainer = trainer_of(std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16}), {.algorithm = "adam"},
-                                  engine::digits_train_batches(16, 1, DType::kF16), classify);
-  expect_all_repeat(repeat_training(*trainer, 2),
-                    {"addmm", "addmm_backward", "relu_backward", "addcdiv_", "addcmul_", "lerp_", "mul_", "sqrt", "div", "add_"});
+  const auto trainer = trainer_of(std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16}),
+                                  {.algorithm = "adam"}, engine::digits_train_batches(16, 1, DType::kF16), classify);
+  expect_all_repeat(repeat_training(*trainer, 2), {"addmm", "addmm_backward", "relu_backward", "addcdiv_", "addcmul_",
+                                                   "lerp_", "mul_", "sqrt", "div", "add_"});
 }
 
 TEST(EngineOps, of_fused_optimizers_repeat_bit_for_bit) {
@@ -126,16 +128,20 @@ TEST(EngineOps, of_a_cnn_under_autocast_with_a_scaler_and_clipping_repeat_bit_fo
   engine::OptimizerOptions sgd{.algorithm = "sgd", .lr = 0.01, .momentum = 0.9, .nesterov = true};
   const auto trainer = trainer_of(std::make_unique<engine::Cnn>(engine::CnnOptions{.channels = 4}), sgd,
                                   engine::digits_train_batches(8, 1, DType::kF32), classify, options);
-  expect_all_repeat(repeat_training(*trainer, 2),
-                    {"convolution", "convolution_backward", "native_batch_norm", "native_batch_norm_backward", "_to_copy",
-                     "_to_copy_backward", "max_pool2d_with_indices_backward", "nll_loss_backward", "log_softmax_backward"});
+  expect_all_repeat(
+      repeat_training(*trainer, 2),
+      {"convolution", "convolution_backward", "native_batch_norm", "native_batch_norm_backward", "_to_copy",
+       "_to_copy_backward", "max_pool2d_with_indices_backward", "nll_loss_backward", "log_softmax_backward"});
 }
 
 TEST(EngineOps, of_a_unet_repeat_bit_for_bit) {
-  const auto loss = [](const Tensor& output, const engine::Batch& batch) { return engine::mse_loss(output, batch.targets); };
-  const auto trainer = trainer_of(std::make_unique<engine::UNet>(engine::UNetOptions{.channels = 2}), {.algorithm = "adamw"},
-                                  engine::upscaling_train_batches(4, 1, DType::kF32), loss);
-  expect_all_repeat(repeat_training(*trainer, 1), {"cat", "cat_backward", "upsample_nearest2d_backward", "mse_loss_backward"});
+  const auto loss = [](const Tensor& output, const engine::Batch& batch) {
+    return engine::mse_loss(output, batch.targets);
+  };
+  const auto trainer = trainer_of(std::make_unique<engine::UNet>(engine::UNetOptions{.channels = 2}),
+                                  {.algorithm = "adamw"}, engine::upscaling_train_batches(4, 1, DType::kF32), loss);
+  expect_all_repeat(repeat_training(*trainer, 1),
+                    {"cat", "cat_backward", "upsample_nearest2d_backward", "mse_loss_backward"});
 }
 
 TEST(EngineOps, of_a_transformer_repeat_bit_for_bit) {
@@ -147,8 +153,9 @@ TEST(EngineOps, of_a_transformer_repeat_bit_for_bit) {
   autocast.autocast = engine::AutocastOptions{};
   const auto trainer = trainer_of(std::make_unique<engine::Gpt>(options), {.algorithm = "adamw"},
                                   engine::text_train_batches(2, 8, 1), engine::next_token_loss, autocast);
-  expect_all_repeat(repeat_training(*trainer, 2), {"bmm_backward", "softmax_backward", "native_layer_norm_backward", "gelu_backward",
-                                                   "native_dropout_backward", "embedding_backward", "masked_fill_backward"});
+  expect_all_repeat(repeat_training(*trainer, 2),
+                    {"bmm_backward", "softmax_backward", "native_layer_norm_backward", "gelu_backward",
+                     "native_dropout_backward", "embedding_backward", "masked_fill_backward"});
 }
 
 TEST(EngineOps, that_do_not_fit_their_arguments_are_refused_and_named) {
@@ -158,11 +165,11 @@ TEST(EngineOps, that_do_not_fit_their_arguments_are_refused_and_named) {
   EXPECT_FALSE(runner->knows("rm -rf"));
   EXPECT_TRUE(runner->knows("sqrt_backward"));
   const hunt::RunnerOutput out{"out", DType::kF32, {2}};
-  for (const hunt::RunnerCall& bad : {hunt::RunnerCall{"permute", {{"self", &pair}}, {}, {out}},
-                                      hunt::RunnerCall{"mul", {}, {}, {out}},
-                                      hunt::RunnerCall{"mm", {{"self", &pair}, {"mat2", &pair}}, {}, {out}},
-                                      hunt::RunnerCall{"softmax", {{"self", &pair}}, {{"dim", 7.0}}, {out}},
-                                      hunt::RunnerCall{"sqrt_backward", {{"self", &pair}}, {}, {{"grad_self", DType::kF32, {2}}}}}) {
+  for (const hunt::RunnerCall& bad :
+       {hunt::RunnerCall{"permute", {{"self", &pair}}, {}, {out}}, hunt::RunnerCall{"mul", {}, {}, {out}},
+        hunt::RunnerCall{"mm", {{"self", &pair}, {"mat2", &pair}}, {}, {out}},
+        hunt::RunnerCall{"softmax", {{"self", &pair}}, {{"dim", 7.0}}, {out}},
+        hunt::RunnerCall{"sqrt_backward", {{"self", &pair}}, {}, {{"grad_self", DType::kF32, {2}}}}}) {
     const auto result = runner->run(bad);
     ASSERT_FALSE(result.is_ok()) << bad.op;
     EXPECT_EQ(result.status().code(), StatusCode::kUnsupported);

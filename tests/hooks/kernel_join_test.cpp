@@ -127,7 +127,8 @@ TEST(KernelJoin, rows_collected_on_the_way_add_up_to_the_same) {
     std::map<std::tuple<std::uint32_t, std::uint64_t, bool, std::string>, JoinedKernels> sums;
     const auto add = [&](const std::vector<JoinedKernels>& rows) {
       for (const JoinedKernels& it : rows) {
-        JoinedKernels& sum = sums.try_emplace({it.step, it.seq, it.own, it.name}, it.seq, it.step, it.own, it.name).first->second;
+        JoinedKernels& sum =
+            sums.try_emplace({it.step, it.seq, it.own, it.name}, it.seq, it.step, it.own, it.name).first->second;
         sum.count += it.count;
         sum.timed += it.timed;
         sum.duration_ns += it.duration_ns;

@@ -146,8 +146,9 @@ TEST(KernelTags, what_observers_launch_is_nanhunts_own) {
   const std::unique_ptr<Recorder> recorder = std::move(made).value();
   auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 10}});
   auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 0.1});
-  engine::Trainer trainer(std::move(mlp), std::move(optimizer), engine::digits_train_batches(16, 1, DType::kF32),
-                          [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
+  engine::Trainer trainer(
+      std::move(mlp), std::move(optimizer), engine::digits_train_batches(16, 1, DType::kF32),
+      [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
   // when it stands where the watch's own observers stand
   KernelTags tags(*recorder, source);
   tags.observe_first();

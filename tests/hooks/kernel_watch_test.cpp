@@ -44,7 +44,8 @@ FakeCupti& open_fake(const std::string& path) {
   return cupti;
 }
 
-// A libcupti that was loaded stays in its process: what looks for one is tested in a child, so that no other test finds it.
+// A libcupti that was loaded stays in its process: what looks for one is tested in a child, so that no other test finds
+// it.
 template <typename Check>
 void in_a_process_of_its_own(const Check& check) {
   std::fflush(nullptr);
@@ -260,9 +261,12 @@ TEST_F(KernelWatchTest, only_launches_are_traced_and_never_the_kind_that_seriali
   FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
   auto watch = attach();
   EXPECT_TRUE(watch->stats().per_call);
-  EXPECT_THAT(cupti.calls, AllOf(Contains("enable 39"), Contains("enable 10"), Not(Contains("enable 4")), Not(Contains("enable 3"))));
+  EXPECT_THAT(cupti.calls, AllOf(Contains("enable 39"), Contains("enable 10"), Not(Contains("enable 4")),
+                                 Not(Contains("enable 3"))));
   // limits and zeroed buffers come before anything is switched on
-  const auto at = [&](const std::string& call) { return std::find(cupti.calls.begin(), cupti.calls.end(), call) - cupti.calls.begin(); };
+  const auto at = [&](const std::string& call) {
+    return std::find(cupti.calls.begin(), cupti.calls.end(), call) - cupti.calls.begin();
+  };
   EXPECT_LT(at("set 2"), at("enable 39"));
   EXPECT_LT(at("set 5"), at("enable 39"));
   EXPECT_LT(at("buffers"), at("enable 39"));
@@ -359,7 +363,8 @@ TEST_F(KernelWatchTest, it_can_be_attached_again_but_not_twice_at_once) {
   watch = attach();
   EXPECT_TRUE(watch->stats().second_session);
   const auto notes = kernel_notes(watch->stats());
-  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [](const KernelNote& it) { return it.text.find("13.1") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(),
+                          [](const KernelNote& it) { return it.text.find("13.1") != std::string::npos; }));
 }
 
 TEST_F(KernelWatchTest, a_context_that_was_there_before_is_noticed) {
@@ -515,7 +520,8 @@ TEST(CuptiVersions, are_named_as_their_toolkits_are) {
 
 TEST(KernelNames, are_told_as_people_write_them) {
   EXPECT_EQ(readable_kernel_name("_ZN2at6native4fillEPfi"), "at::native::fill(float*, int)");
-  for (const char* name : {"", "sgemm_128x64_nn", "_Z", "_Znot a name", "_ZN2at6native4fillEPf\x01"}) EXPECT_EQ(readable_kernel_name(name), name);
+  for (const char* name : {"", "sgemm_128x64_nn", "_Z", "_Znot a name", "_ZN2at6native4fillEPf\x01"})
+    EXPECT_EQ(readable_kernel_name(name), name);
   EXPECT_EQ(readable_kernel_name(std::string(5000, 'k')).size(), 1024u);
 }
 

@@ -42,7 +42,8 @@ struct Hunted {
 };
 
 // Trains `made` watched, then hunts with trainers of `again`.
-Hunted hunted(const std::string& dir, const TrainerFactory& made, const TrainerFactory& again, const hunt::HuntOptions& options = {}) {
+Hunted hunted(const std::string& dir, const TrainerFactory& made, const TrainerFactory& again,
+              const hunt::HuntOptions& options = {}) {
   RecorderOptions recorder_options;
   recorder_options.run_dir = dir;
   auto recorder = Recorder::open(recorder_options, RunInfo{});
@@ -90,7 +91,8 @@ TEST(Origin, of_a_lost_eps_is_met_again_captured_and_proved) {
 
 TEST(Origin, captures_are_not_written_when_they_are_not_wanted) {
   const testing_support::TempDir dir;
-  const Hunted run = hunted(dir.path(), adam_in_fp16(), adam_in_fp16(), {.try_fixes = false, .captures = {.write = false}});
+  const Hunted run =
+      hunted(dir.path(), adam_in_fp16(), adam_in_fp16(), {.try_fixes = false, .captures = {.write = false}});
   struct stat info {};
   EXPECT_NE(::stat((run.attempt + "/captures").c_str(), &info), 0);
   EXPECT_EQ(confidence_name(run.after.findings.at(0).confidence), "proved");
@@ -98,7 +100,8 @@ TEST(Origin, captures_are_not_written_when_they_are_not_wanted) {
 
 TEST(Origin, nothing_is_captured_beyond_the_limit_and_nothing_concluded) {
   const testing_support::TempDir dir;
-  const Hunted run = hunted(dir.path(), adam_in_fp16(), adam_in_fp16(), {.try_fixes = false, .captures = {.max_bytes = 100}});
+  const Hunted run =
+      hunted(dir.path(), adam_in_fp16(), adam_in_fp16(), {.try_fixes = false, .captures = {.max_bytes = 100}});
   EXPECT_TRUE(run.outcome.probes.empty());
   EXPECT_EQ(confidence_name(run.after.findings.at(0).confidence), "observed");
 }

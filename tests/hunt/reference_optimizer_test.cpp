@@ -90,7 +90,8 @@ TEST(NormFactor, SaysHowFarApartTwoNormsAre) {
 }
 
 TEST(UpdateFactor, SaysHowFarAnUpdateIsOffInLengthAndInDirection) {
-  const std::vector<double> right = {3, 4}, longer = {6, 8}, turned = {4, 3}, across = {4, -3}, back = {-3, -4}, none = {0, 0};
+  const std::vector<double> right = {3, 4}, longer = {6, 8}, turned = {4, 3}, across = {4, -3}, back = {-3, -4},
+                            none = {0, 0};
   EXPECT_DOUBLE_EQ(update_factor(right, right), 1);
   EXPECT_DOUBLE_EQ(update_factor(longer, right), 2);
   EXPECT_DOUBLE_EQ(update_factor(turned, right), 25.0 / 24);

@@ -83,7 +83,8 @@ TEST_F(Cublas, is_asked_for_the_products_that_are_meant) {
             for (std::int64_t row = 0; row < m; ++row) {
               for (std::int64_t column = 0; column < n; ++column) {
                 float sum = beta != 0 ? c[static_cast<std::size_t>((i * m + row) * n + column)] : 0;
-                for (std::int64_t inner = 0; inner < k; ++inner) sum += at(call.a, i, row, inner) * at(call.b, i, inner, column);
+                for (std::int64_t inner = 0; inner < k; ++inner)
+                  sum += at(call.a, i, row, inner) * at(call.b, i, inner, column);
                 expected.push_back(sum);
               }
             }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histograms of ops in which bad numbers were born, taken on the emulated device: those of the CPU, there and nowhere else.
+// Histograms of ops in which bad numbers were born, taken on the emulated device: those of the CPU, there and nowhere
+// else.
 #include "kernels/device_births.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,8 @@ struct Rig {
                     std::vector<std::int64_t> strides = {1}) {
     Tensor& t = tensors.emplace_back();
     t.bytes.resize(values.size() * dtype_size(dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) store_from_f64(dtype, t.bytes.data() + i * dtype_size(dtype), values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store_from_f64(dtype, t.bytes.data() + i * dtype_size(dtype), values[i]);
     t.sizes = sizes.empty() ? std::vector<std::int64_t>{static_cast<std::int64_t>(values.size())} : std::move(sizes);
     t.strides = std::move(strides);
     void* at = device.allocate(t.bytes.size());
@@ -109,8 +111,9 @@ TEST(DeviceBirths, are_told_by_the_rule_of_the_recorder) {
     double in, out;
     bool born;
   };
-  const Case cases[] = {{1, 2, false},      {1, kInf, true},     {1, kNan, true},     {kInf, kInf, false}, {kInf, kNan, true},
-                        {kNan, kNan, false}, {kNan, kInf, false}, {kNan, 1, false},    {1, -kInf, true}};
+  const Case cases[] = {{1, 2, false},       {1, kInf, true},    {1, kNan, true},
+                        {kInf, kInf, false}, {kInf, kNan, true}, {kNan, kNan, false},
+                        {kNan, kInf, false}, {kNan, 1, false},   {1, -kInf, true}};
   for (const Case& c : cases) {
     Rig rig;
     const Besides besides = rig.run({&rig.add(DType::kF32, {1, c.in})}, rig.add(DType::kF32, {c.out, 1}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of contents by the device's kernels, run on the CPU: the checksums of the CPU bit for bit, and what was written
-// behind everybody's back is found and read anew.
+// Checks of contents by the device's kernels, run on the CPU: the checksums of the CPU bit for bit, and what was
+// written behind everybody's back is found and read anew.
 #include "kernels/device_checks.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ struct Memory {
 
   ChecksumMemory device() { return {sums.data(), tickets.data(), references.data(), gates.data(), checks.data()}; }
   bool is_clean() const {
-    return std::ranges::all_of(sums, [](auto x) { return x == 0; }) && std::ranges::all_of(tickets, [](auto x) { return x == 0; });
+    return std::ranges::all_of(sums, [](auto x) { return x == 0; }) &&
+           std::ranges::all_of(tickets, [](auto x) { return x == 0; });
   }
 };
 
@@ -51,7 +52,8 @@ CheckedTensor bytes_at(const unsigned char* data, std::size_t bytes, std::uint32
 TEST(DeviceChecks, are_the_checksums_of_the_cpu_at_every_length_and_alignment_and_in_every_order) {
   const std::vector<unsigned char> data = noise(140'000);
   Memory memory;
-  for (const std::size_t bytes : {0u, 1u, 7u, 8u, 63u, 64u, 65u, 4095u, 32767u, 32768u, 32769u, 65536u, 65600u, 131'073u}) {
+  for (const std::size_t bytes :
+       {0u, 1u, 7u, 8u, 63u, 64u, 65u, 4095u, 32767u, 32768u, 32769u, 65536u, 65600u, 131'073u}) {
     for (const std::size_t shift : {0u, 1u, 2u, 4u}) {
       ChecksumTable table;
       const CheckedTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
@@ -90,16 +92,19 @@ TEST(DeviceChecks, of_views_are_the_checksums_of_the_cpu) {
     Memory memory;
     const std::uint32_t blocks = checksum_blocks(planned->count * planned->size);
     if (planned->dims > 0) {
-      run_grid(ChecksumKernel<ChecksumWalk>{memory.device(), {*planned, 0}}, testing_support::in_order(blocks), kChecksumThreads);
+      run_grid(ChecksumKernel<ChecksumWalk>{memory.device(), {*planned, 0}}, testing_support::in_order(blocks),
+               kChecksumThreads);
     } else {
       ChecksumTable table;
       const CheckedTensor tensor{*planned, 0};
       const std::uint32_t count = fill_checks({&tensor, 1}, table);
-      run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(count), kChecksumThreads);
+      run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(count),
+               kChecksumThreads);
     }
     EXPECT_EQ(memory.checks[0].checksum[0], expected) << dtype_name(c.dtype) << " of " << c.sizes[0];
   }
-  const std::vector<std::int64_t> sizes(9, 2), strides = {1 << 9, 1 << 8, 1 << 7, 1 << 6, 1 << 5, 1 << 4, 1 << 3, 1 << 2, 1 << 1};
+  const std::vector<std::int64_t> sizes(9, 2),
+      strides = {1 << 9, 1 << 8, 1 << 7, 1 << 6, 1 << 5, 1 << 4, 1 << 3, 1 << 2, 1 << 1};
   EXPECT_TRUE(plan_check({data.data(), DType::kF32, sizes, strides})) << "dimensions that join";
   const std::vector<std::int64_t> apart = {1 << 17, 1 << 15, 1 << 13, 1 << 11, 1 << 9, 1 << 7, 1 << 5, 1 << 3, 2};
   EXPECT_FALSE(plan_check({data.data(), DType::kU8, sizes, apart}));
@@ -112,7 +117,8 @@ TEST(DeviceChecks, differ_from_a_reference_exactly_when_a_bit_did) {
     ChecksumTable table;
     const CheckedTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
     const std::uint32_t blocks = fill_checks(tensors, table);
-    run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(blocks), kChecksumThreads);
+    run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(blocks),
+             kChecksumThreads);
     EXPECT_EQ(memory.checks[0].differs[1], 1) << "without a reference nothing is known to be the same";
     EXPECT_EQ(memory.gates[3], memory.checks[0].differs[0]);
     return memory.checks[0].differs[0] != 0;

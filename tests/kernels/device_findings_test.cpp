@@ -37,7 +37,8 @@ struct Rig {
   }
   void* put(DType dtype, const std::vector<double>& values) {
     std::vector<std::byte> bytes(values.size() * dtype_size(dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) store_from_f64(dtype, bytes.data() + i * dtype_size(dtype), values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store_from_f64(dtype, bytes.data() + i * dtype_size(dtype), values[i]);
     void* at = device.allocate(bytes.size());
     device.to_device(at, bytes.data(), bytes.size());
     memory.emplace_back(at, bytes.size());

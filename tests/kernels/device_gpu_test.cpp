@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the device's side can be asked without a GPU, and a short look at a real one where there is one. The long look is
-// tools/gpu_check.
+// What of the device's side can be asked without a GPU, and a short look at a real one where there is one. The long
+// look is tools/gpu_check.
 #include "kernels/device_query.h"
 #include "kernels/device_recorder.h"
 #include "kernels/device_session.h"

@@ -46,14 +46,16 @@ TEST(DeviceFormats, of_16_bits_are_stored_as_on_the_cpu) {
       EXPECT_EQ(to_bfloat(y), f64_to_bf16(y)) << y;
     }
   }
-  for (const double y : {65504.0, 65519.999999, 65520.0, 1e300, -1e300, 1e-300, 5e-324, 0x1p-25, 0x1.0000000000001p-25}) {
+  for (const double y :
+       {65504.0, 65519.999999, 65520.0, 1e300, -1e300, 1e-300, 5e-324, 0x1p-25, 0x1.0000000000001p-25}) {
     EXPECT_EQ(to_half(y), f64_to_f16(y)) << y;
     EXPECT_EQ(to_bfloat(y), f64_to_bf16(y)) << y;
   }
 }
 
 TEST(DeviceFormats, store_integers_as_on_the_cpu) {
-  for (const double x : {0.0, -0.5, 1.9, -1.9, 255.5, 256.0, 1e10, -1e10, 1e19, -1e19, 9.2e18, std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+  for (const double x :
+       {0.0, -0.5, 1.9, -1.9, 255.5, 256.0, 1e10, -1e10, 1e19, -1e19, 9.2e18, std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     for (const DType dtype : {DType::kI64, DType::kI32, DType::kU8}) {
       std::uint64_t expected = 0, actual = 0;
       store_from_f64(dtype, &expected, x);

@@ -274,7 +274,9 @@ TEST(OnGpuReadings, are_there_once_the_run_has_waited_and_wait_for_nothing_thems
     gpu->wait();
     ASSERT_EQ(readings->poll(ticket, found), ReadingsState::kReady);
     for (const auto& one : found) {
-      ASSERT_EQ(testing_support::disagreement(*one, compute_stats({values.data(), DType::kF32, {&size, 1}, {&stride, 1}}, StatsLevel::kSums)), "");
+      ASSERT_EQ(testing_support::disagreement(
+                    *one, compute_stats({values.data(), DType::kF32, {&size, 1}, {&stride, 1}}, StatsLevel::kSums)),
+                "");
     }
   }
   EXPECT_EQ(readings->counts().waits, 0U);

@@ -161,7 +161,8 @@ TEST(DeviceStatsItems, blocks_at_the_same_time_give_the_same_bits) {
   EmulatedStats stats(1, items_of(view));
   using Kernel = kernels::cuda::TensorStatsKernel<StatsLevel::kHistogram, ViewOrRows>;
   for (int i = 0; i < 10; ++i) {
-    testing_support::run_grid_at_once(Kernel{stats.memory(), table_of(view, 0)}, items_of(view), kernels::cuda::kStatsThreads);
+    testing_support::run_grid_at_once(Kernel{stats.memory(), table_of(view, 0)}, items_of(view),
+                                      kernels::cuda::kStatsThreads);
     ASSERT_TRUE(stats.stats(0) == want);
     ASSERT_TRUE(stats.is_clean());
   }

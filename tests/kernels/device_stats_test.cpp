@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's tensor_stats kernel, run on the CPU, against the CPU's statistics: every format, edge, length, alignment.
+// The device's tensor_stats kernel, run on the CPU, against the CPU's statistics: every format, edge, length,
+// alignment.
 #include <functional>
 #include <random>
 #include <set>
@@ -153,7 +154,8 @@ std::vector<Recipe> recipes() {
       {"negative infinities only", [](std::mt19937_64&) { return -INFINITY; }},
       {"tiny", [=](std::mt19937_64& random) { return normal(random) * 1e-6; }},
       {"half zeros", [=](std::mt19937_64& random) { return random() % 2 == 0 ? 0.0 : normal(random); }},
-      {"negative and NaN", [=](std::mt19937_64& random) { return random() % 9 == 0 ? NAN : -std::abs(normal(random)); }},
+      {"negative and NaN",
+       [=](std::mt19937_64& random) { return random() % 9 == 0 ? NAN : -std::abs(normal(random)); }},
       {"negative zeros", [](std::mt19937_64&) { return -0.0; }},
       {"negative zeros and subnormals",
        [=](std::mt19937_64& random) { return random() % 3 == 0 ? -0.0 : std::abs(normal(random)) * 1e-7; }},

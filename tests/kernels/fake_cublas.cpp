@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library with the few functions of cuBLAS that are used, for tests of how they are found and called: column-major products
-// of fp32, and of bf16 with an fp32 result, in host memory.
+// A library with the few functions of cuBLAS that are used, for tests of how they are found and called: column-major
+// products of fp32, and of bf16 with an fp32 result, in host memory.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,12 +23,13 @@ int cublasGetVersion_v2(void*, int* version) {
   return 0;
 }
 
-int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,
-                               int lda, long long step_a, const void* b, int, int ldb, long long step_b, const void* beta,
-                               void* c, int type_c, int ldc, long long step_c, int batch, int, int) {
+int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
+                               int type_a, int lda, long long step_a, const void* b, int, int ldb, long long step_b,
+                               const void* beta, void* c, int type_c, int ldc, long long step_c, int batch, int, int) {
   if ((type_a != kF32 && type_a != kBF16) || type_c != kF32) return kNotSupported;
   const auto at = [type_a](const void* data, long long start, int op, int ld, int row, int column) {
-    const long long index = op == 0 ? row + static_cast<long long>(column) * ld : column + static_cast<long long>(row) * ld;
+    const long long index =
+        op == 0 ? row + static_cast<long long>(column) * ld : column + static_cast<long long>(row) * ld;
     if (type_a == kF32) return static_cast<const float*>(data)[start + index];
     const std::uint32_t bits = std::uint32_t{static_cast<const std::uint16_t*>(data)[start + index]} << 16;
     float value = 0;
@@ -51,11 +52,11 @@ int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, c
   return 0;
 }
 
-int cublasGemmEx(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
-                 const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute,
-                 int algorithm) {
-  return cublasGemmStridedBatchedEx(handle, op_a, op_b, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c, type_c,
-                                    ldc, 0, 1, compute, algorithm);
+int cublasGemmEx(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,
+                 int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc,
+                 int compute, int algorithm) {
+  return cublasGemmStridedBatchedEx(handle, op_a, op_b, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c,
+                                    type_c, ldc, 0, 1, compute, algorithm);
 }
 
 }  // extern "C"

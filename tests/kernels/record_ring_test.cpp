@@ -193,7 +193,8 @@ TEST(RecordRing, the_check_notices_every_changed_bit) {
   }
 }
 
-// Writers that never wait, a reader that comes when it comes: nothing is delivered twice or mixed, all is accounted for.
+// Writers that never wait, a reader that comes when it comes: nothing is delivered twice or mixed, all is accounted
+// for.
 void hammer(std::uint32_t capacity, std::uint32_t early_capacity, bool slow_reader) {
   constexpr std::uint32_t kWriters = 4;
   const std::uint32_t per_writer = slow_reader ? 3000 : 1500;

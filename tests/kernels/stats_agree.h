@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the device's statistics of a tensor are the CPU's: counts and extrema bit for bit, sums within both contracts.
+// Whether the device's statistics of a tensor are the CPU's: counts and extrema bit for bit, sums within both
+// contracts.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contents that are read where the host cannot, and what is read of them comes later: from a device, which the tests play.
+// Contents that are read where the host cannot, and what is read of them comes later: from a device, which the tests
+// play.
 #include "src/record/late_recorder.h"
 
 #include <gtest/gtest.h>
@@ -124,7 +125,8 @@ void expect_same_rows(const RecordBatch& got, const RecordBatch& expected) {
 }
 
 TEST(LateRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_once) {
-  const TestTensor x(DType::kF32, {2}, {1, 2}, 1), here(DType::kF32, {2}, {1, kInf}, 2), there(DType::kF32, {2}, {3, 4}, 3);
+  const TestTensor x(DType::kF32, {2}, {1, 2}, 1), here(DType::kF32, {2}, {1, kInf}, 2),
+      there(DType::kF32, {2}, {3, 4}, 3);
   LateRun run;
   const Late out{there, 7};
   run.op("frexp", {{"self", x.value()}}, {{"mantissa", here.value()}, {"exponent", out.value()}});
@@ -149,7 +151,8 @@ TEST(LateRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_t
   EXPECT_TRUE(late.written().ops.empty()) << "its findings are still to come";
   const LateOperand operand{0, 1, 2};
   const LateElement element{0, false, 1, kInf, {&operand, 1}};
-  const TensorStats bins = compute_stats(x.tensor(), StatsLevel::kHistogram), more = compute_stats(y.tensor(), StatsLevel::kHistogram);
+  const TensorStats bins = compute_stats(x.tensor(), StatsLevel::kHistogram),
+                    more = compute_stats(y.tensor(), StatsLevel::kHistogram);
   const LateHistogram histograms[] = {{false, 0, bins.histogram_min_exponent, bins.histogram},
                                       {true, 0, more.histogram_min_exponent, more.histogram}};
   late.recorder->on_late_findings(3, {.elements = {&element, 1}, .histograms = histograms});
@@ -166,7 +169,8 @@ TEST(LateRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_t
 TEST(LateRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_read_them) {
   const auto run_with = [](bool late) {
     TestTensor x(DType::kF32, {2, 2}, {1, 2, 3, 4}, 1);
-    const TestTensor turned = x.t(), y(DType::kF32, {2, 2}, {2, 4, 6, 8}, 2), z(DType::kF32, {2, 2}, {2, kInf, 6, 8}, 3);
+    const TestTensor turned = x.t(), y(DType::kF32, {2, 2}, {2, 4, 6, 8}, 2),
+                     z(DType::kF32, {2, 2}, {2, kInf, 6, 8}, 3);
     std::uint64_t number = 0;
     LateRun run;
     std::vector<std::pair<std::uint64_t, KnownContents>> coming;
@@ -375,7 +379,8 @@ TEST(LateRecorder, zero_counts_settle_flushed_when_they_come) {
   run.op("mul", {{"self", Late{y, 7}.value()}, {"other", Late{w, 3}.value()}}, {{"out", Late{z, 4}.value()}}, {}, 5);
   const TestTensor z2(DType::kF16, {4}, {0, 0, 0, 0}, 5);
   run.op("mul", {{"self", Late{y, 8}.value()}, {"other", Late{w, 9}.value()}}, {{"out", Late{z2, 6}.value()}});
-  for (const Late& late : {Late{x, 1}, Late{y, 2}, Late{y, 7}, Late{w, 3}, Late{z, 4}, Late{y, 8}, Late{w, 9}, Late{z2, 6}}) {
+  for (const Late& late :
+       {Late{x, 1}, Late{y, 2}, Late{y, 7}, Late{w, 3}, Late{z, 4}, Late{y, 8}, Late{w, 9}, Late{z2, 6}}) {
     run.come(late);
   }
   run.recorder->on_late_findings(5, {.flushed = 1});
@@ -485,7 +490,8 @@ TEST(LateRecorder, events_told_by_number_are_held_with_their_numbers) {
     LateRun run;
     auto& recorder = dynamic_cast<NumberingRecorder&>(*run.recorder);
     {
-      const StringId op = recorder.number_text("relu"), self = recorder.number_text("self"), out = recorder.number_text("out");
+      const StringId op = recorder.number_text("relu"), self = recorder.number_text("self"),
+                     out = recorder.number_text("out");
       const LayoutId layout = recorder.number_layout(x.tensor());
       const OpInput in{"", late ? Late{x, 1}.value() : x.value()};
       const OpOutput made{"", y.value()};

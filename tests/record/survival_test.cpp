@@ -153,7 +153,8 @@ TEST_F(SurvivalTest, AFullDiskIsReportedAndTheRunGoesOn) {
 TEST_F(SurvivalTest, WhatIsInTheFileAndWhatIsCountedAsDroppedAddUpAfterAFullDisk) {
   // given room for some chunks of a batch, but not for all
   constexpr std::uint64_t kOps = 20000;
-  void* const shared = mmap(nullptr, sizeof(RecorderCounters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      mmap(nullptr, sizeof(RecorderCounters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto* const dropped = static_cast<std::uint64_t*>(shared);
   const int status = in_child([&] {

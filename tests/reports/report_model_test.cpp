@@ -76,7 +76,8 @@ TEST(ReportModel, a_clean_sentinel_says_what_it_watched_and_not_that_it_saw_no_o
   const ReportModel model = make_report_model(analysis);
   ASSERT_EQ(model.watched.size(), 1u);
   EXPECT_EQ(model.watched[0].label, "Steps");
-  EXPECT_THAT(model.watched_how, StartsWith("Level sentinel: the loss, the gradients and the loss scaler of every step"));
+  EXPECT_THAT(model.watched_how,
+              StartsWith("Level sentinel: the loss, the gradients and the loss scaler of every step"));
 }
 
 TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
@@ -87,13 +88,15 @@ TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
   f.bad_steps = {.count = 1, .anew = 1, .unwatched = 0, .first = 3, .last = 3};
   EXPECT_EQ(make_report_model(analysis).origin->how_often, "");
   f.bad_steps = {.count = 58, .anew = 1, .unwatched = 0, .first = 3, .last = 60};
-  EXPECT_EQ(make_report_model(analysis).origin->how_often,
-            "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 57 of them only as its "
-            "aftermath");
+  EXPECT_EQ(
+      make_report_model(analysis).origin->how_often,
+      "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 57 of them only as its "
+      "aftermath");
   f.bad_steps.unwatched = 40;
-  EXPECT_EQ(make_report_model(analysis).origin->how_often,
-            "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 17 of them only as its "
-            "aftermath; the operations of 40 were not watched, and they count because no good step came between");
+  EXPECT_EQ(
+      make_report_model(analysis).origin->how_often,
+      "seen to happen once, in step 3; 58 steps were bad because of it, from step 3 to step 60: 17 of them only as its "
+      "aftermath; the operations of 40 were not watched, and they count because no good step came between");
   f.occurrence_count = 58;
   f.last_step = 60;
   f.bad_steps = {.count = 58, .anew = 58, .unwatched = 0, .first = 3, .last = 60};
@@ -127,9 +130,10 @@ TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   end.module = "norm";
   end.lifecycle = Lifecycle::kDisappear;
   swallowed.chain.nodes = {origin, end};
-  EXPECT_EQ(matter_sentence(swallowed),
-            "Yes. No NaN reached training, but div in norm gives only zeros or one number from step 6 on: what it feeds "
-            "learns nothing.");
+  EXPECT_EQ(
+      matter_sentence(swallowed),
+      "Yes. No NaN reached training, but div in norm gives only zeros or one number from step 6 on: what it feeds "
+      "learns nothing.");
   finding.severity = Severity::kWarning;
   EXPECT_THAT(matter_sentence(finding), StartsWith("It may."));
   finding.benign = true;

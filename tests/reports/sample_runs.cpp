@@ -261,7 +261,8 @@ Analysis make_overflow_analysis() {
   f.output->stats.pos_inf = 17;
   f.output->stats.any_nonfinite = true;
   f.tensor = f.output;
-  f.element = ElementEvidence{77, {0, 77}, 0, false, std::nullopt, kInf, {{"mat1", "", 312.5}, {"mat2", "blocks.1.mlp.fc2.weight", 0.75}}};
+  f.element = ElementEvidence{
+      77, {0, 77}, 0, false, std::nullopt, kInf, {{"mat1", "", 312.5}, {"mat2", "blocks.1.mlp.fc2.weight", 0.75}}};
   f.evidence = {"In fp32 the largest result is 71,300, which is finite.",
                 "amax of this output doubled every 6 steps from step 0 on."};
   f.first_inf = f.place;

@@ -52,9 +52,10 @@ TEST(TimelineView, its_caption_tells_the_span_of_the_chart_from_that_of_finite_l
   EXPECT_EQ(chart_caption(make_timeline_view(make_timeline({1, 3, 2, nan, nan}))),
             "The loss, from step 0 to step 4. 2 steps had a loss that was not finite; finite ones: step 0 to step 2, "
             "between 1 and 3. Steps with anything bad are listed in the table below.");
-  EXPECT_EQ(chart_caption(make_timeline_view(make_timeline({1, 3}))),
-            "The loss, from step 0 to step 1. All losses that were recorded are finite, between 1 and 3. Steps with anything "
-            "bad are listed in the table below.");
+  EXPECT_EQ(
+      chart_caption(make_timeline_view(make_timeline({1, 3}))),
+      "The loss, from step 0 to step 1. All losses that were recorded are finite, between 1 and 3. Steps with anything "
+      "bad are listed in the table below.");
   EXPECT_EQ(chart_caption(make_timeline_view(make_timeline({nan}))),
             "The loss, of step 0. No loss was finite. Steps with anything bad are listed in the table below.");
 }

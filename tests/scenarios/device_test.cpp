@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nanhunt train SCENARIO --device ...` tells what it tells on the CPU: every scenario and every repaired twin. On the emulated
-// device, whose kernels are the GPU's, everything that the analyzer says must be the same; on a GPU, where products round in
-// another order, every scenario must keep its contract.
+// `nanhunt train SCENARIO --device ...` tells what it tells on the CPU: every scenario and every repaired twin. On the
+// emulated device, whose kernels are the GPU's, everything that the analyzer says must be the same; on a GPU, where
+// products round in another order, every scenario must keep its contract.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,7 +83,8 @@ class OnGpuScenarios : public testing::TestWithParam<std::string> {
       return;
     }
     EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean") << hunt.analysis.verdict.headline;
-    for (const Finding& finding : hunt.analysis.findings) EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+    for (const Finding& finding : hunt.analysis.findings)
+      EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Scenarios, OnGpuScenarios, testing::ValuesIn(scenario_names()), case_name);

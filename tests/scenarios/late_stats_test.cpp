@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every scenario on the emulated device, every op watched without a wait: what is told must be what is told with a wait at every
-// op, word for word, and what the scenario promises.
+// Every scenario on the emulated device, every op watched without a wait: what is told must be what is told with a wait
+// at every op, word for word, and what the scenario promises.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,8 @@ TEST_P(LateScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) 
     return;
   }
   EXPECT_EQ(verdict_status_name(late.analysis.verdict.status), "clean") << late.analysis.verdict.headline;
-  for (const Finding& finding : late.analysis.findings) EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
+  for (const Finding& finding : late.analysis.findings)
+    EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
 }
 
 FlippedRun train_on_device(Where where, DeviceStats stats) {

@@ -103,7 +103,8 @@ TEST_P(RepairedTwin, is_silent_at_the_levels_that_see_less) {
     HuntOptions options;
     options.level = level;
     const Hunt hunt = testing_support::hunt_scenario(scenario, options);
-    EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean") << level << ": " << hunt.analysis.verdict.headline;
+    EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean")
+        << level << ": " << hunt.analysis.verdict.headline;
   }
 }
 

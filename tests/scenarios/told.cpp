@@ -9,10 +9,12 @@
 namespace nanhunt::testing_support {
 namespace {
 
-std::ostream& operator<<(std::ostream& out, const std::optional<std::string>& text) { return out << text.value_or("-"); }
+std::ostream& operator<<(std::ostream& out, const std::optional<std::string>& text) {
+  return out << text.value_or("-");
+}
 
-// A sentinel compares a replay with its step by statistics on a device, by bits on the CPU, and says so. That it was the same
-// stays in.
+// A sentinel compares a replay with its step by statistics on a device, by bits on the CPU, and says so. That it was
+// the same stays in.
 std::string without_ways_of_comparing(const std::string& line) {
   constexpr std::string_view kSame = "The replay gave the same ";
   const std::size_t at = line.find(kSame);
@@ -23,16 +25,17 @@ std::string without_ways_of_comparing(const std::string& line) {
 
 std::string told(const Analysis& analysis) {
   std::ostringstream out;
-  out << verdict_status_name(analysis.verdict.status) << " " << analysis.verdict.origin << ": " << analysis.verdict.headline
-      << "\n"
-      << analysis.coverage.steps << " steps, " << analysis.coverage.ops << " ops, " << analysis.coverage.values << " values\n";
+  out << verdict_status_name(analysis.verdict.status) << " " << analysis.verdict.origin << ": "
+      << analysis.verdict.headline << "\n"
+      << analysis.coverage.steps << " steps, " << analysis.coverage.ops << " ops, " << analysis.coverage.values
+      << " values\n";
   for (const Finding& f : analysis.findings) {
     out << f.id << " " << finding_class_name(f.cls) << " " << severity_name(f.severity) << " "
         << confidence_name(f.confidence) << (f.benign ? " benign " : " ") << phase_name(f.place.phase) << " step "
-        << f.place.step << " micro-batch " << f.place.micro_batch << " module " << f.place.module << " op " << f.place.op
-        << " seq " << f.place.seq << "\n  " << f.title << "\n  " << f.explanation << "\n  in " << f.occurrence_count << " steps "
-        << f.first_step << ".." << f.last_step << ", bad " << f.bad_steps.count << ", " << f.bad_elements << " elements, scale "
-        << f.scale << "\n";
+        << f.place.step << " micro-batch " << f.place.micro_batch << " module " << f.place.module << " op "
+        << f.place.op << " seq " << f.place.seq << "\n  " << f.title << "\n  " << f.explanation << "\n  in "
+        << f.occurrence_count << " steps " << f.first_step << ".." << f.last_step << ", bad " << f.bad_steps.count
+        << ", " << f.bad_elements << " elements, scale " << f.scale << "\n";
     for (const std::string& line : f.evidence) out << "  evidence: " << without_ways_of_comparing(line) << "\n";
     for (const std::string& sink : f.sinks) out << "  sink: " << sink << "\n";
     for (const std::string& module : f.also) out << "  also: " << module << "\n";

@@ -266,7 +266,8 @@ void EmulatedDevice::run(const LayerNormGradientCall& call) {
   }
   const auto run_in = [&]<class T>(T) {
     if (here.grad_in.data != nullptr) rows(LayerNormGradientKernel<T>{here});
-    if (here.grad_weight.data != nullptr || here.grad_bias.data != nullptr) each(LayerNormAffineGradientKernel<T>{here});
+    if (here.grad_weight.data != nullptr || here.grad_bias.data != nullptr)
+      each(LayerNormAffineGradientKernel<T>{here});
   };
   here.wide ? run_in(double{}) : run_in(float{});
 }
@@ -435,8 +436,8 @@ void EmulatedDevice::run(const UpsampleGradientCall& call) {
 
 void EmulatedDevice::run(const BatchNormCall& call) {
   BatchNormCall here = call;
-  for (DeviceArray* array : {&here.in, &here.out, &here.weight, &here.bias, &here.running_mean, &here.running_var, &here.mean,
-                             &here.invstd, &here.new_mean, &here.new_var}) {
+  for (DeviceArray* array : {&here.in, &here.out, &here.weight, &here.bias, &here.running_mean, &here.running_var,
+                             &here.mean, &here.invstd, &here.new_mean, &here.new_var}) {
     *array = host(*array);
   }
   here.wide ? rows(BatchNormKernel<double>{here}) : rows(BatchNormKernel<float>{here});
@@ -444,8 +445,8 @@ void EmulatedDevice::run(const BatchNormCall& call) {
 
 void EmulatedDevice::run(const BatchNormGradientCall& call) {
   BatchNormGradientCall here = call;
-  for (DeviceArray* array : {&here.grad, &here.in, &here.grad_in, &here.weight, &here.mean, &here.spread, &here.grad_weight,
-                             &here.grad_bias}) {
+  for (DeviceArray* array : {&here.grad, &here.in, &here.grad_in, &here.weight, &here.mean, &here.spread,
+                             &here.grad_weight, &here.grad_bias}) {
     *array = host(*array);
   }
   here.wide ? rows(BatchNormGradientKernel<double>{here}) : rows(BatchNormGradientKernel<float>{here});

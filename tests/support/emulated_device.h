@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device whose kernels are the code of kernels/cuda run by the CPU (kernels/cuda/lanes.h), so that the engine's device path is
-// tested where there is no GPU. Its memory has addresses that no processor can read: host code that touches it by mistake
-// stops with a signal, and kernels alone translate them. Elements and rows are run forwards, backwards or shuffled.
+// A device whose kernels are the code of kernels/cuda run by the CPU (kernels/cuda/lanes.h), so that the engine's
+// device path is tested where there is no GPU. Its memory has addresses that no processor can read: host code that
+// touches it by mistake stops with a signal, and kernels alone translate them. Elements and rows are run forwards,
+// backwards or shuffled.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace nanhunt::testing_support {
 
 enum class Order : std::uint8_t { kForwards, kBackwards, kShuffled };
 
-// When results of kernels/device_readings.h are there. As on a GPU at its laziest, only the host's waiting tells that the
-// device has got somewhere, unless it is said otherwise.
+// When results of kernels/device_readings.h are there. As on a GPU at its laziest, only the host's waiting tells that
+// the device has got somewhere, unless it is said otherwise.
 struct ReadingsDelivery {
   bool after_waits = true;  // by any wait of the host that comes after the copy; else by one for them alone
   int copies_later = -1;    // by themselves, once so many more copies were asked for; -1: never
@@ -53,7 +54,8 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void to_host(void* to, const void* from, std::size_t bytes) override;
   void on_device(void* to, const void* from, std::size_t bytes) override;
   void wait() override { ++waits; }
-  std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options, std::string& why) override;
+  std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options,
+                                                       std::string& why) override;
   static const void* on_host(const void* address);  // of the device; throws std::logic_error for one of the host
 
   void run(const kernels::MapCall& call) override;

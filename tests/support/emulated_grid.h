@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel written for kernels/cuda/block.h on the CPU: blocks in any order or at the same time in threads of their
-// own, the threads of a block in lock step by phases, in either order. What must not matter on a GPU can be varied here.
+// Runs a kernel written for kernels/cuda/block.h on the CPU: blocks in any order or at the same time in threads of
+// their own, the threads of a block in lock step by phases, in either order. What must not matter on a GPU can be
+// varied here.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readings of the emulated device: the statistics kernels of kernels/cuda in an emulated grid, their results as late as the
-// test says.
+// Readings of the emulated device: the statistics kernels of kernels/cuda in an emulated grid, their results as late as
+// the test says.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -126,7 +126,8 @@ class EmulatedReadings final : public ReadingsPort {
       items += static_cast<std::uint32_t>(stats_items(views[i].count * element_bytes(views[i].dtype)));
     }
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
-    StatsMemory memory{partials_.data(), histogram_tickets_.data(), accumulators_.data(), nullptr, nullptr, {}, places_.data()};
+    StatsMemory memory{partials_.data(), histogram_tickets_.data(), accumulators_.data(), nullptr, nullptr, {},
+                       places_.data()};
     memory.arena = arena_.data();
     run_ordered(TensorStatsKernel<StatsLevel::kHistogram, FewViews>{memory, table}, items, kStatsThreads);
     return Status::ok();
@@ -151,9 +152,11 @@ class EmulatedReadings final : public ReadingsPort {
     MarkAt& mark = marks_.at(which);
     if (delivery.never) return Mark::kPending;
     const bool waited = mark.number <= waited_for_ || (delivery.after_waits && device_.waits > mark.waits);
-    const bool late = delivery.copies_later >= 0 && made_ - mark.number >= static_cast<std::uint64_t>(delivery.copies_later);
+    const bool late =
+        delivery.copies_later >= 0 && made_ - mark.number >= static_cast<std::uint64_t>(delivery.copies_later);
     if (!waited && !late) return Mark::kPending;
-    for (const Copy& copy : mark.copies) std::copy(copy.records.begin(), copy.records.end(), host_.begin() + static_cast<std::ptrdiff_t>(copy.first));
+    for (const Copy& copy : mark.copies)
+      std::copy(copy.records.begin(), copy.records.end(), host_.begin() + static_cast<std::ptrdiff_t>(copy.first));
     mark.copies.clear();
     return Mark::kReached;
   }
@@ -182,14 +185,20 @@ class EmulatedReadings final : public ReadingsPort {
   void run_ordered(const Kernel& kernel, std::uint32_t blocks, std::uint32_t threads) {
     const bool backwards = device_.order == Order::kBackwards;
     const auto orders = block_orders(blocks, 1);
-    run_grid(kernel, device_.order == Order::kForwards ? orders[0] : backwards ? orders[1] : orders[2], threads, backwards);
+    run_grid(kernel,
+             device_.order == Order::kForwards ? orders[0]
+             : backwards                       ? orders[1]
+                                               : orders[2],
+             threads, backwards);
   }
 
   template <class Table>
   Status run(const Table& table, std::uint32_t items, StatsLevel level, std::size_t first, std::size_t count) {
-    if (items > partials_.size() || first + count > records_.size()) throw std::logic_error("more than there is room for");
+    if (items > partials_.size() || first + count > records_.size())
+      throw std::logic_error("more than there is room for");
     ++device_.launches;
-    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {}, gates_.data(), known_.data()};
+    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {},
+                             gates_.data(),    known_.data()};
     switch (level) {
       case StatsLevel::kFinite:
         run_ordered(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, items, kStatsThreads);

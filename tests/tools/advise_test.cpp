@@ -104,9 +104,10 @@ TEST(Recipe, that_cannot_be_followed_is_refused_before_training) {
   expect(recipe_of(R"([{"id": "fp32-masters"}, {"id": "eps-1e-4"}])"), "one way at a time");
   expect(recipe_of(R"([{"name": "fp32-masters"}])"), "a change has no id");
   expect(recipe_of("7"), "lists no changes");
-  for (const std::string& text : {std::string("not json"), std::string(), std::string(200000, '['), std::string(2 << 20, ' '),
-                                  std::string(R"({"schema": "nanhunt.recipe", "schema_version": 2, "changes": []})"),
-                                  std::string(R"({"schema": [], "changes": []})")}) {
+  for (const std::string& text :
+       {std::string("not json"), std::string(), std::string(200000, '['), std::string(2 << 20, ' '),
+        std::string(R"({"schema": "nanhunt.recipe", "schema_version": 2, "changes": []})"),
+        std::string(R"({"schema": [], "changes": []})")}) {
     const std::string path = make_folder() + "/recipe.json";
     write_file(path, text);
     expect(path, "is no recipe that can be used");

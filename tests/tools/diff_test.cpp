@@ -46,7 +46,8 @@ TEST(DiffVerb, names_the_op_at_which_a_fault_parts_from_its_twin) {
                           "number_a", "number_b", "tolerance", "value_a", "value_b"}) {
     EXPECT_TRUE(answer["difference"].contains(key)) << key;
   }
-  for (const char* key : {"counts", "steps_compared", "ops_compared", "steps_only_a", "steps_only_b", "loosely_aligned"}) {
+  for (const char* key :
+       {"counts", "steps_compared", "ops_compared", "steps_only_a", "steps_only_b", "loosely_aligned"}) {
     EXPECT_TRUE(answer.contains(key)) << key;
   }
   EXPECT_EQ(answer["a"]["damaged"], false);

@@ -124,7 +124,8 @@ TEST(Dump, says_why_nothing_matches) {
   EXPECT_EQ(step.status, 0);
   EXPECT_EQ(step.err, "nanhunt: no rows match; steps are 0 to 7.\n");
   EXPECT_EQ(run_nanhunt({"dump", run, "--module", "nosuch"}).err, "nanhunt: no rows match; modules are <loss>, fc1.\n");
-  EXPECT_EQ(run_nanhunt({"dump", run, "--kind", "scaler"}).err, "nanhunt: there are no rows of kind scaler in this run.\n");
+  EXPECT_EQ(run_nanhunt({"dump", run, "--kind", "scaler"}).err,
+            "nanhunt: there are no rows of kind scaler in this run.\n");
   EXPECT_EQ(run_nanhunt({"dump", run, "--limit", "1"}).err, "");
   EXPECT_EQ(run_nanhunt({"dump", run, "--limit", "0"}).err, "");
 }

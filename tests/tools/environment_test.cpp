@@ -55,8 +55,9 @@ std::vector<std::string> keys(const EnvironmentFacts& facts) {
 TEST(Environment, a_machine_on_which_everything_fits_gives_nothing_to_know) {
   EXPECT_THAT(keys(good_machine()), IsEmpty());
   EXPECT_THAT(environment_to_text(good_machine(), false, 100),
-              AllOf(HasSubstr("compute capability 9.0"), HasSubstr("tensor cores take fp16, int8, bf16, tf32, fp64, e4m3, e5m2"),
-                    HasSubstr("13.0 (130001)"), Not(HasSubstr("What to know"))));
+              AllOf(HasSubstr("compute capability 9.0"),
+                    HasSubstr("tensor cores take fp16, int8, bf16, tf32, fp64, e4m3, e5m2"), HasSubstr("13.0 (130001)"),
+                    Not(HasSubstr("What to know"))));
 }
 
 TEST(Environment, without_a_driver_the_cpu_is_used_and_nothing_else_is_blamed) {
@@ -68,7 +69,8 @@ TEST(Environment, without_a_driver_the_cpu_is_used_and_nothing_else_is_blamed) {
   f.cupti.usable = false;
   f.libraries[0].path.clear();
   EXPECT_THAT(keys(f), ElementsAre("no_driver"));
-  EXPECT_THAT(environment_to_text(f, false, 100), AllOf(HasSubstr("[info]"), HasSubstr("cannot open shared object file"), HasSubstr("do: ")));
+  EXPECT_THAT(environment_to_text(f, false, 100),
+              AllOf(HasSubstr("[info]"), HasSubstr("cannot open shared object file"), HasSubstr("do: ")));
 }
 
 TEST(Environment, a_build_without_cuda_says_so_and_how_to_change_it) {
@@ -76,7 +78,8 @@ TEST(Environment, a_build_without_cuda_says_so_and_how_to_change_it) {
   f.cpu_path = f.cpu_best = "avx2";
   f.toolkit_path = "";
   EXPECT_THAT(keys(f), ElementsAre("built_without_cuda"));
-  EXPECT_THAT(environment_to_text(f, false, 100), AllOf(HasSubstr("without CUDA"), HasSubstr("NANHUNT_CUDA=ON"), HasSubstr("Toolkit      not found")));
+  EXPECT_THAT(environment_to_text(f, false, 100),
+              AllOf(HasSubstr("without CUDA"), HasSubstr("NANHUNT_CUDA=ON"), HasSubstr("Toolkit      not found")));
 }
 
 TEST(Environment, a_driver_that_is_too_old_is_told_by_both_versions) {
@@ -132,7 +135,8 @@ TEST(Environment, architectures_are_read_as_cmake_writes_them) {
   EXPECT_THAT(parse_architectures("75-virtual;80-real;90"),
               ElementsAre(BuiltArchitecture{7, 5, true}, BuiltArchitecture{8, 0, false}, BuiltArchitecture{9, 0, false},
                           BuiltArchitecture{9, 0, true}));
-  EXPECT_THAT(parse_architectures("90a-real,100-real"), ElementsAre(BuiltArchitecture{9, 0, false}, BuiltArchitecture{10, 0, false}));
+  EXPECT_THAT(parse_architectures("90a-real,100-real"),
+              ElementsAre(BuiltArchitecture{9, 0, false}, BuiltArchitecture{10, 0, false}));
   EXPECT_THAT(parse_architectures("native;;x;5;99999"), IsEmpty());
   const auto built = parse_architectures("75-virtual;80-real");
   EXPECT_EQ(code_path(built, 8, 0), CodePath::kBinary);
@@ -170,7 +174,8 @@ TEST(Environment, names_that_could_steer_a_terminal_are_made_visible) {
 TEST(DoctorEnv, tells_of_this_machine_and_asks_for_no_run) {
   const Outcome text = run_nanhunt({"doctor", "--env"});
   EXPECT_EQ(text.status, 0) << text.err;
-  for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU"}) EXPECT_THAT(text.out, HasSubstr(label));
+  for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU"})
+    EXPECT_THAT(text.out, HasSubstr(label));
 
   const Outcome out = run_nanhunt({"doctor", "--env", "--json"});
   EXPECT_EQ(out.status, 0) << out.err;

@@ -131,7 +131,8 @@ TEST(Export, writes_a_whole_file_or_none) {
   EXPECT_EQ(run_nanhunt({"export", run, "--out", folder}).status, 6);
   // ... and nothing is left of it
   std::vector<std::string> left;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) left.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    left.push_back(entry.path().filename().string());
   EXPECT_THAT(left, ElementsAre("steps.csv"));
 }
 

@@ -36,7 +36,8 @@ TEST(FullDisk, train_goes_on_says_so_once_and_keeps_its_own_status) {
   Outcome train;
   {
     const ScopedFileLimit full(12'000);
-    train = run_nanhunt({"train", "adam-eps", "--steps", "400", "--level", "ops", "--no-verify", "--json", "--out", run});
+    train =
+        run_nanhunt({"train", "adam-eps", "--steps", "400", "--level", "ops", "--no-verify", "--json", "--out", run});
   }
   EXPECT_EQ(train.status, 0) << train.err;
   EXPECT_THAT(train.err, HasSubstr("incomplete"));

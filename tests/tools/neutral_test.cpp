@@ -38,7 +38,8 @@ TEST(ProveNeutral, holds_for_every_scenario_at_every_level) {
 TEST(ProveNeutral, prints_a_table_that_people_read) {
   const Outcome run = run_nanhunt({"train", "bad-batch", "--prove-neutral", "--steps", "10"});
   EXPECT_EQ(run.status, 0);
-  for (const char* word : {"off", "sentinel", "sampled", "ops", "differing bytes", "Neutral: no level changed a bit."}) {
+  for (const char* word :
+       {"off", "sentinel", "sampled", "ops", "differing bytes", "Neutral: no level changed a bit."}) {
     EXPECT_THAT(run.out, HasSubstr(word));
   }
 }

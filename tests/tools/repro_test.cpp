@@ -24,7 +24,8 @@ Outcome run_python(const std::string& arguments) {
   Outcome outcome;
   std::FILE* pipe = ::popen(("/usr/bin/python3 " + arguments + " 2>&1").c_str(), "r");
   std::array<char, 4096> buffer{};
-  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.out.append(buffer.data(), n);
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.out.append(buffer.data(), n);
   outcome.status = WEXITSTATUS(::pclose(pipe));
   return outcome;
 }
@@ -47,18 +48,18 @@ struct Shown {
   const char* in_double; // what float64 gives
 };
 class Repro : public testing::TestWithParam<Shown> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, Repro,
-                         testing::Values(Shown{"adam-eps", "addcdiv", "NaN", "nan"}, Shown{"overflow-forward", "addmm", "Infinity", "1267"},
-                                         Shown{"sqrt-backward", "sqrt_backward", "Infinity", "inf"},
-                                         Shown{"log-zero", "log", "-Infinity", "-inf"}, Shown{"log-negative", "log", "NaN", "nan"},
-                                         Shown{"masked-softmax", "softmax", "NaN", "nan"},
-                                         Shown{"where-branch", "exp", "Infinity", "1.3"},
-                                         Shown{"scale-collapse", "mm", "Infinity", ""}),
-                         [](const auto& at) {
-                           std::string name = at.param.scenario;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Scenarios, Repro,
+    testing::Values(Shown{"adam-eps", "addcdiv", "NaN", "nan"}, Shown{"overflow-forward", "addmm", "Infinity", "1267"},
+                    Shown{"sqrt-backward", "sqrt_backward", "Infinity", "inf"},
+                    Shown{"log-zero", "log", "-Infinity", "-inf"}, Shown{"log-negative", "log", "NaN", "nan"},
+                    Shown{"masked-softmax", "softmax", "NaN", "nan"}, Shown{"where-branch", "exp", "Infinity", "1.3"},
+                    Shown{"scale-collapse", "mm", "Infinity", ""}),
+    [](const auto& at) {
+      std::string name = at.param.scenario;
+      for (char& c : name) c = c == '-' ? '_' : c;
+      return name;
+    });
 
 TEST_P(Repro, shows_the_number_that_was_bad_in_the_run) {
   if (!has_numpy()) GTEST_SKIP() << "/usr/bin/python3 has no NumPy: tools/setup installs python3-numpy";
@@ -69,14 +70,16 @@ TEST_P(Repro, shows_the_number_that_was_bad_in_the_run) {
   const Outcome program = run_python(out + "/repro.py");
   EXPECT_EQ(program.status, 0) << program.out;
   EXPECT_EQ(program.out.rfind(std::string(shown.op) + ", ", 0), 0u) << program.out;
-  EXPECT_NE(program.out.find(std::string("in the run it was ") + shown.in_run + ": shown again"), std::string::npos) << program.out;
+  EXPECT_NE(program.out.find(std::string("in the run it was ") + shown.in_run + ": shown again"), std::string::npos)
+      << program.out;
   EXPECT_NE(program.out.find(std::string("result in float64: ") + shown.in_double), std::string::npos) << program.out;
 }
 
 TEST(ReproProgram, knows_the_ops_that_the_command_line_offers) {
   if (!has_numpy()) GTEST_SKIP() << "/usr/bin/python3 has no NumPy: tools/setup installs python3-numpy";
   const std::string folder = NANHUNT_SOURCE_DIR "/tools/nanhunt/repro";
-  const Outcome listed = run_python("-B -c 'import sys; sys.path.insert(0, \"" + folder + "\"); import show_op; print(chr(10).join(sorted(show_op.OPS)))'");
+  const Outcome listed = run_python("-B -c 'import sys; sys.path.insert(0, \"" + folder +
+                                    "\"); import show_op; print(chr(10).join(sorted(show_op.OPS)))'");
   ASSERT_EQ(listed.status, 0) << listed.out;
   const std::string source = read_file(folder + "/program.cpp");
   const std::size_t begin = source.find("kOps[] = {"), end = source.find("};", begin);
@@ -108,8 +111,9 @@ std::string hostile_run(const std::string& module, const std::string& file, cons
 TEST(ReproProgram, takes_hostile_names_for_data) {
   if (!has_numpy()) GTEST_SKIP() << "/usr/bin/python3 has no NumPy: tools/setup installs python3-numpy";
   for (const std::string& name :
-       {std::string("\"); open('pwned','w'); (\""), std::string("'''\n\"\"\"\nraise SystemExit(9)\n#\\"), std::string("\\"),
-        std::string("\x1b[2J\xff\xc0 \xe2\x80\xae\xf0\x9f\x98\x80"), std::string("{}\\u0022)\\N{BEL}%s{0}")}) {
+       {std::string("\"); open('pwned','w'); (\""), std::string("'''\n\"\"\"\nraise SystemExit(9)\n#\\"),
+        std::string("\\"), std::string("\x1b[2J\xff\xc0 \xe2\x80\xae\xf0\x9f\x98\x80"),
+        std::string("{}\\u0022)\\N{BEL}%s{0}")}) {
     const std::string out = make_folder() + "/repro";
     const Outcome written = run_nanhunt({"repro", hostile_run(name, "op-4.safetensors"), "--out", out});
     ASSERT_EQ(written.status, 0) << written.err;
@@ -124,7 +128,8 @@ TEST(ReproProgram, takes_hostile_names_for_data) {
 }
 
 TEST(ReproVerb, reads_no_capture_outside_of_the_run) {
-  for (const std::string& file : {std::string("../../../../etc/passwd"), std::string("/etc/passwd"), std::string("op-5.safetensors"), std::string("op-4.safetensors/..")}) {
+  for (const std::string& file : {std::string("../../../../etc/passwd"), std::string("/etc/passwd"),
+                                  std::string("op-5.safetensors"), std::string("op-4.safetensors/..")}) {
     const Outcome outcome = run_nanhunt({"repro", hostile_run("fc1", file), "--out", make_folder() + "/repro"});
     EXPECT_EQ(outcome.status, 3) << outcome.err;
     EXPECT_NE(outcome.err.find("was not kept"), std::string::npos) << outcome.err;
@@ -135,7 +140,8 @@ TEST(ReproVerb, reads_no_capture_outside_of_the_run) {
   std::filesystem::create_directory_symlink(run + "/elsewhere", captures);
   EXPECT_EQ(run_nanhunt({"repro", run, "--out", make_folder() + "/repro"}).status, 3);
   // a capture that does not hold what the op read
-  const Outcome other = run_nanhunt({"repro", hostile_run("fc1", "op-4.safetensors", "other"), "--out", make_folder() + "/repro"});
+  const Outcome other =
+      run_nanhunt({"repro", hostile_run("fc1", "op-4.safetensors", "other"), "--out", make_folder() + "/repro"});
   EXPECT_EQ(other.status, 3);
   EXPECT_NE(other.err.find("does not hold 'self'"), std::string::npos) << other.err;
 }

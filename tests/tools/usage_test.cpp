@@ -130,7 +130,8 @@ TEST(Usage, train_ignores_nothing_silently) {
 
 TEST(Usage, losses_are_printed_with_six_digits) {
   const Outcome train = run_nanhunt({"train", "grad-underflow", "--steps", "2", "--level", "off"});
-  EXPECT_THAT(train.out, ::testing::MatchesRegex("grad-underflow: 2 steps, loss [0-9.]{1,8}(e-[0-9]+)? -> [0-9.]{1,8}(e-[0-9]+)?\n.*"));
+  EXPECT_THAT(train.out, ::testing::MatchesRegex(
+                             "grad-underflow: 2 steps, loss [0-9.]{1,8}(e-[0-9]+)? -> [0-9.]{1,8}(e-[0-9]+)?\n.*"));
 }
 
 TEST(Usage, hostile_arguments_cannot_steer_the_terminal) {

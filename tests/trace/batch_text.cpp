@@ -133,13 +133,14 @@ std::string batch_text(const RecordBatch& batch) {
              replay_result_name(row.result), row.text);
   }
   for (const auto& row : batch.changed) {
-    out.line("changed seq={} step={} before={} after={} since={} since_step={} opaque={}", row.seq, row.step, row.before,
-             row.after, row.since_seq, row.since_step, row.opaque);
+    out.line("changed seq={} step={} before={} after={} since={} since_step={} opaque={}", row.seq, row.step,
+             row.before, row.after, row.since_seq, row.since_step, row.opaque);
   }
   for (const auto& row : batch.probes) {
-    out.line("probe seq={} step={} mode={} dtype={} ops={} ran={} nan={} pos_inf={} neg_inf={} index={} number={} text={}",
-             row.seq, row.step, probe_mode_name(row.mode), dtype_name(row.dtype), row.ops, row.ran, row.nan, row.pos_inf,
-             row.neg_inf, row.flat_index, number(row.number), row.text);
+    out.line(
+        "probe seq={} step={} mode={} dtype={} ops={} ran={} nan={} pos_inf={} neg_inf={} index={} number={} text={}",
+        row.seq, row.step, probe_mode_name(row.mode), dtype_name(row.dtype), row.ops, row.ran, row.nan, row.pos_inf,
+        row.neg_inf, row.flat_index, number(row.number), row.text);
   }
   for (const auto& row : batch.captures) {
     out.line("capture seq={} step={} file={} bytes={}", row.seq, row.step, row.file, row.bytes);

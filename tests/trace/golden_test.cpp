@@ -27,8 +27,8 @@ TEST(GoldenTraces, every_version_reads_as_its_twin_says) {
   for (const auto& entry : fs::directory_iterator(kFolder)) {
     if (entry.is_directory()) versions.insert(entry.path().filename().string());
   }
-  ASSERT_TRUE(versions.contains("v1.0") && versions.contains("v1.1") && versions.contains("v1.2") && versions.contains("v1.3") &&
-              versions.contains("v1.4") && versions.contains("v1.5"));
+  ASSERT_TRUE(versions.contains("v1.0") && versions.contains("v1.1") && versions.contains("v1.2") &&
+              versions.contains("v1.3") && versions.contains("v1.4") && versions.contains("v1.5"));
   for (const std::string& version : versions) {
     const auto text = golden_text(kFolder + "/" + version);
     ASSERT_TRUE(text.is_ok()) << version << ": " << text.status().message();
@@ -38,9 +38,10 @@ TEST(GoldenTraces, every_version_reads_as_its_twin_says) {
 
 TEST(GoldenTraces, hold_every_kind_of_row_and_more_than_one_segment) {
   const std::string text = text_of_file(kFolder + "/v1.5.txt");
-  for (const char* kind : {"string ", "layout ", "value ", "op ", "mark ", "samples ", "step ", "evidence ",
-                           "end of life ", "experiment ", "drop ", "scaler ", "histogram ", "retired ", "health ", "norm ",
-                           "replay ", "changed ", "probe ", "capture ", "note ", "collective ", "kernel "}) {
+  for (const char* kind :
+       {"string ",      "layout ",     "value ", "op ",      "mark ",      "samples ",    "step ",   "evidence ",
+        "end of life ", "experiment ", "drop ",  "scaler ",  "histogram ", "retired ",    "health ", "norm ",
+        "replay ",      "changed ",    "probe ", "capture ", "note ",      "collective ", "kernel "}) {
     EXPECT_NE(text.find(std::string("\n") + kind), std::string::npos) << kind;
   }
   EXPECT_TRUE(fs::exists(kFolder + "/v1.5/rank-00000/attempt-0/000001.nht"));

@@ -201,13 +201,20 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   }
   for (const auto seq : sorted_seqs()) {
     batch.probes.push_back({seq, any_u32(), static_cast<ProbeMode>(below(3)), static_cast<DType>(below(kDTypeCount)),
-                            any_u32(), chance(50), any_i64(), any_i64(), any_i64(), any_i64(), any_double(), any_name()});
+                            any_u32(), chance(50), any_i64(), any_i64(), any_i64(), any_i64(), any_double(),
+                            any_name()});
   }
   for (const auto seq : sorted_seqs()) batch.captures.push_back({seq, any_u32(), any_name(), any_u64()});
   for (const auto seq : sorted_seqs()) batch.notes.push_back({seq, any_u32(), any_name(), any_u64()});
   for (const auto seq : sorted_seqs()) {
-    CollectiveRecord row{chance(20) ? kNoSeq : seq, any_u32(), any_name(), any_u64(), static_cast<CollectiveKind>(below(11)),
-                         static_cast<Reduction>(below(6)), static_cast<std::int32_t>(below(9)) - 1, {}};
+    CollectiveRecord row{chance(20) ? kNoSeq : seq,
+                         any_u32(),
+                         any_name(),
+                         any_u64(),
+                         static_cast<CollectiveKind>(below(11)),
+                         static_cast<Reduction>(below(6)),
+                         static_cast<std::int32_t>(below(9)) - 1,
+                         {}};
     for (std::uint64_t ranks = below(9); ranks > 0; --ranks) row.ranks.push_back(any_u32());
     batch.collectives.push_back(std::move(row));
   }

@@ -92,7 +92,8 @@ TEST_F(RetentionTest, a_run_within_its_limit_keeps_everything) {
 TEST_F(RetentionTest, a_long_run_keeps_its_ends_every_anomaly_and_what_is_near_them_and_counts_the_rest) {
   // given far more steps than fit
   LongRun run(2);
-  const RetentionOptions retention{.max_bytes = kLimit, .keep_first_steps = 10, .keep_last_steps = 50, .neighbourhood = 3};
+  const RetentionOptions retention{
+      .max_bytes = kLimit, .keep_first_steps = 10, .keep_last_steps = 50, .neighbourhood = 3};
   // when
   const std::string dir = record(run, 150'000, retention);
   // then

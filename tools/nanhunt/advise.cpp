@@ -43,20 +43,24 @@ std::string call_site_of_headline(const Analysis& analysis) {
 }
 
 const char* standing(const Advice& advice) {
-  return !advice.verified ? "not tried on this run" : *advice.verified ? "seen to work on this run" : "no cure on this run";
+  return !advice.verified   ? "not tried on this run"
+         : *advice.verified ? "seen to work on this run"
+                            : "no cure on this run";
 }
 
 class AdviseVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
     app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--recipe", recipe_, "Write the changes as a recipe for `nanhunt train SCENARIO --recipe FILE`; - for stdout")
+    app.add_option("--recipe", recipe_,
+                   "Write the changes as a recipe for `nanhunt train SCENARIO --recipe FILE`; - for stdout")
         ->type_name("FILE");
     app.add_flag("--json", json_, "Print the advice as JSON");
   }
 
   int run() override {
-    if (json_ && recipe_ == "-") return fail({StatusCode::kUsage, "advise: --json and --recipe - both write to stdout. Choose one."});
+    if (json_ && recipe_ == "-")
+      return fail({StatusCode::kUsage, "advise: --json and --recipe - both write to stdout. Choose one."});
     auto analysis = load_analysis(run_);
     if (!analysis) return fail(analysis.status());
     const Recommendations advice = analyze::recommend(*analysis);
@@ -91,7 +95,8 @@ class AdviseVerb final : public Verb {
     const auto places = [&](const std::vector<std::string>& ids) {
       std::vector<std::string> out;
       for (const std::string& id : ids) {
-        const auto f = std::find_if(analysis.findings.begin(), analysis.findings.end(), [&](const Finding& one) { return one.id == id; });
+        const auto f = std::find_if(analysis.findings.begin(), analysis.findings.end(),
+                                    [&](const Finding& one) { return one.id == id; });
         out.push_back(printable(id) + (f == analysis.findings.end() ? "" : call_site_text(*f)));
       }
       return reports::join(out, ", ");
@@ -107,7 +112,8 @@ class AdviseVerb final : public Verb {
       }
     };
     if (advice.changes.empty()) {
-      text += advice.unanswered.empty() ? "Nothing has to be changed.\n" : "Nothing is left that was not tried without success.\n";
+      text += advice.unanswered.empty() ? "Nothing has to be changed.\n"
+                                        : "Nothing is left that was not tried without success.\n";
     }
     section(advice.changes.size() == 1 ? "Change this" : "Change these, all of them", advice.changes);
     section("May be changed, though it does no harm", advice.optional);
@@ -115,7 +121,8 @@ class AdviseVerb final : public Verb {
     if (!advice.unanswered.empty()) text += "\nNo advice for " + places(advice.unanswered) + ".\n";
     if (!advice.notes.empty()) text += "\nKeep an eye on\n";
     for (const std::string& note : advice.notes) text += "  " + printable(note) + "\n";
-    if (recipe_.empty() && !advice.changes.empty() && !analysis.ranks.empty() && !analysis.ranks.front().info.scenario.empty()) {
+    if (recipe_.empty() && !advice.changes.empty() && !analysis.ranks.empty() &&
+        !analysis.ranks.front().info.scenario.empty()) {
       text += "\nNext: nanhunt advise " + printable(run_) + " --recipe recipe.json, then nanhunt train " +
               printable(analysis.ranks.front().info.scenario) + " --recipe recipe.json\n";
     }

@@ -34,7 +34,8 @@ std::string verdict_line(const Analysis& analysis) {
   if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
     line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
     if (f->place.module) line += " in " + printable(*f->place.module);
-    line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) + ": ";
+    line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " +
+            std::to_string(f->place.step) + ": ";
   }
   return line + printable(analysis.verdict.headline);
 }

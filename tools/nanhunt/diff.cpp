@@ -25,7 +25,8 @@ using namespace analyze;
 using nlohmann::json;
 
 constexpr char kToleranceHelp[] =
-    "Two numbers are the same within a relative tolerance of FACTOR * 8 * (u_stored + u_computed * sqrt(terms)) * sqrt(1 "
+    "Two numbers are the same within a relative tolerance of FACTOR * 8 * (u_stored + u_computed * sqrt(terms)) * "
+    "sqrt(1 "
     "+ ops compared so far), at most 0.5. u is half a unit in the last place (fp16 4.9e-4, bf16 3.9e-3, fp32 6e-8), of "
     "the coarsest format in which the runs differ; terms is how many numbers the op sums up. 0 compares exactly";
 
@@ -86,7 +87,8 @@ std::string place_text(const Difference& d) {
 std::string value_text(const std::optional<DiffValue>& value) {
   if (!value) return "has no such op";
   if (!value->known) return "was not read";
-  std::string text = fmt::format("{} [{}]: ", dtype_name(value->dtype), reports::plural(static_cast<std::uint64_t>(value->numel), "element", "elements"));
+  std::string text = fmt::format("{} [{}]: ", dtype_name(value->dtype),
+                                 reports::plural(static_cast<std::uint64_t>(value->numel), "element", "elements"));
   if (!value->counted) return text + (value->any_nonfinite ? "NaN or Inf" : "finite");
   text += value->any_nonfinite ? fmt::format("{} NaN, {} +Inf, {} -Inf", value->nan, value->pos_inf, value->neg_inf)
                                : std::string("finite");
@@ -131,8 +133,8 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
   } else if (r.steps_compared == 0) {
     text += "The runs have no step in common: there was nothing to compare.\n";
   } else {
-    text += fmt::format("No difference in health over {} and {}\n",
-                        reports::plural(r.steps_compared, "step", "steps"), reports::plural(r.ops_compared, "op", "ops"));
+    text += fmt::format("No difference in health over {} and {}\n", reports::plural(r.steps_compared, "step", "steps"),
+                        reports::plural(r.ops_compared, "op", "ops"));
   }
   text += fmt::format("\n  A  {}\n  B  {}\n", printable(run_a), printable(run_b));
   bool any = false;
@@ -150,14 +152,16 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
     if (steps > 0) text += fmt::format("  {} that only {} has\n", reports::plural(steps, "step", "steps"), name);
   };
   if (r.levels_differ) {
-    text += fmt::format("  The runs were watched at different levels: A at {}, B at {}. Of each step the loss, skips, loss scale and\n"
-                        "  learning rate were compared; {}.\n",
-                        level_text(r.a), level_text(r.b),
-                        r.steps_with_ops == 0 ? "operations were not, for only one of the traces has them (replays do not count)"
-                                              : "operations in " + reports::plural(r.steps_with_ops, "step", "steps") +
-                                                    ", where both traces have those of a phase");
+    text += fmt::format(
+        "  The runs were watched at different levels: A at {}, B at {}. Of each step the loss, skips, loss scale and\n"
+        "  learning rate were compared; {}.\n",
+        level_text(r.a), level_text(r.b),
+        r.steps_with_ops == 0 ? "operations were not, for only one of the traces has them (replays do not count)"
+                              : "operations in " + reports::plural(r.steps_with_ops, "step", "steps") +
+                                    ", where both traces have those of a phase");
     const auto left = [&](const char* name, std::uint64_t ops) {
-      if (ops > 0) text += fmt::format("  {} of {} had nothing to be compared with\n", reports::plural(ops, "op", "ops"), name);
+      if (ops > 0)
+        text += fmt::format("  {} of {} had nothing to be compared with\n", reports::plural(ops, "op", "ops"), name);
     };
     left("A", r.ops_unshared_a);
     left("B", r.ops_unshared_b);
@@ -206,7 +210,8 @@ class DiffVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
     app.add_option("RUN_A", run_a_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")->required();
+    app.add_option("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
+        ->required();
     app.add_option("--rank", rank_, "Which rank")->capture_default_str();
     app.add_option("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)");
     app.add_option("--attempt-b", attempt_b_, "Attempt of RUN_B (default: the newest)");

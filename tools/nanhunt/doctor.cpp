@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nanhunt doctor: what exactly was lost of a trace, and a clean copy of what was not; with --env, what this machine offers.
+// nanhunt doctor: what exactly was lost of a trace, and a clean copy of what was not; with --env, what this machine
+// offers.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -95,10 +96,12 @@ class DoctorVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
     CLI::Option* run = app.add_option("RUN", run_, "Run folder, attempt folder or .nht file");
-    CLI::Option* env = app.add_flag("--env", env_, "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU; what does "
-                                                   "not fit together, and what to do");
-    CLI::Option* out = app.add_option("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
-        ->type_name("OUT");
+    CLI::Option* env = app.add_flag("--env", env_,
+                                    "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU; what does "
+                                    "not fit together, and what to do");
+    CLI::Option* out =
+        app.add_option("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
+            ->type_name("OUT");
     env->excludes(run)->excludes(out);
     app.add_flag("--json", json_, "The same as JSON");
   }
@@ -135,7 +138,8 @@ class DoctorVerb final : public Verb {
                                      [](const Examination& e) { return !e.readable() || e.health.damaged(); });
     if (out_.empty() && intact) say("next: `nanhunt report " + run_ + "` says what to make of it.");
     if (out_.empty() && std::any_of(all.begin(), all.end(), [](const Examination& e) { return gains(e); })) {
-      say("next: `nanhunt doctor " + run_ + " --salvage OUT` copies everything readable into a new run, with a clean end.");
+      say("next: `nanhunt doctor " + run_ +
+          " --salvage OUT` copies everything readable into a new run, with a clean end.");
     }
     if (!any_readable) say("nothing in '" + run_ + "' can be read. Was it copied whole, and written by nanhunt?");
     return printed;
@@ -183,13 +187,14 @@ class DoctorVerb final : public Verb {
   bool json_ = false, env_ = false;
 };
 
-const RegisterVerb<DoctorVerb> kDoctor{{.order = 60,
-                                        .name = "doctor",
-                                        .summary = "What was lost of a damaged trace, and a clean copy of the rest; --env: what this "
-                                                   "machine offers",
-                                        .exit_statuses = "  0  done, damaged or not\n  2  wrong usage\n"
-                                                         "  3  nothing in it can be read\n"
-                                                         "  6  the copy or the answer could not be written"}};
+const RegisterVerb<DoctorVerb> kDoctor{
+    {.order = 60,
+     .name = "doctor",
+     .summary = "What was lost of a damaged trace, and a clean copy of the rest; --env: what this "
+                "machine offers",
+     .exit_statuses = "  0  done, damaged or not\n  2  wrong usage\n"
+                      "  3  nothing in it can be read\n"
+                      "  6  the copy or the answer could not be written"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

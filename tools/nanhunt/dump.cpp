@@ -76,7 +76,8 @@ class DumpVerb final : public Verb {
     RowsSeen seen;
     int read = kDone;
     try {
-      read = read_each(*attempts, [&](const AttemptTrace& attempt) { return dump_attempt(*kind, attempt, out, shown, seen); });
+      read = read_each(*attempts,
+                       [&](const AttemptTrace& attempt) { return dump_attempt(*kind, attempt, out, shown, seen); });
     } catch (const EnoughRows&) {
       return out.finish();
     }

@@ -62,11 +62,12 @@ std::string_view code_path_name(CodePath path) {
 }
 
 // A device that this program has code for, but perhaps not in a form that this driver can use.
-void judge_device(const EnvironmentFacts& facts, const kernels::DeviceInfo& device, std::vector<EnvironmentFinding>& out) {
+void judge_device(const EnvironmentFacts& facts, const kernels::DeviceInfo& device,
+                  std::vector<EnvironmentFinding>& out) {
   const std::string name = "GPU " + std::to_string(device.index) + " (" + device.name + ", compute capability " +
                            capability(device.compute_major, device.compute_minor) + ")";
-  const bool too_old =
-      device.compute_major < kOldestMajor || (device.compute_major == kOldestMajor && device.compute_minor < kOldestMinor);
+  const bool too_old = device.compute_major < kOldestMajor ||
+                       (device.compute_major == kOldestMajor && device.compute_minor < kOldestMinor);
   const CodePath path = code_path(facts.built_for, device.compute_major, device.compute_minor);
   if (too_old) {
     out.push_back({Readiness::kProblem, "unsupported_device",
@@ -75,8 +76,8 @@ void judge_device(const EnvironmentFacts& facts, const kernels::DeviceInfo& devi
   } else if (path == CodePath::kNone) {
     out.push_back({Readiness::kProblem, "no_code_for_device",
                    name + " cannot run this build, which has code for " + built_text(facts.built_for) + ".",
-                   "Build again with -DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(10 * device.compute_major + device.compute_minor) +
-                       "."});
+                   "Build again with -DCMAKE_CUDA_ARCHITECTURES=" +
+                       std::to_string(10 * device.compute_major + device.compute_minor) + "."});
   } else if (path == CodePath::kPtx && facts.driver_version != 0 && facts.driver_version < facts.runtime_version) {
     out.push_back({Readiness::kProblem, "ptx_too_new",
                    name + " can run this build only through PTX of CUDA " + cuda_version_text(facts.runtime_version) +
@@ -84,11 +85,12 @@ void judge_device(const EnvironmentFacts& facts, const kernels::DeviceInfo& devi
                    "Update the driver, or build again with -DCMAKE_CUDA_ARCHITECTURES=" +
                        std::to_string(10 * device.compute_major + device.compute_minor) + "."});
   } else if (path == CodePath::kPtx) {
-    out.push_back({Readiness::kWarning, "ptx_only",
-                   name + " has no code of its own in this build: the driver compiles PTX at the first use of each kernel, and "
-                          "keeps it in its cache.",
-                   "For a quick start build again with -DCMAKE_CUDA_ARCHITECTURES=" +
-                       std::to_string(10 * device.compute_major + device.compute_minor) + "."});
+    out.push_back(
+        {Readiness::kWarning, "ptx_only",
+         name + " has no code of its own in this build: the driver compiles PTX at the first use of each kernel, and "
+                "keeps it in its cache.",
+         "For a quick start build again with -DCMAKE_CUDA_ARCHITECTURES=" +
+             std::to_string(10 * device.compute_major + device.compute_minor) + "."});
   }
 }
 
@@ -156,7 +158,8 @@ std::vector<EnvironmentFinding> judge_environment(const EnvironmentFacts& f) {
   }
   if (!f.built_with_cuda) {
     out.push_back({Readiness::kInfo, "built_without_cuda", "This build uses the CPU alone: it was made without CUDA.",
-                   "To watch runs of the bundled engine on a GPU, build with -DNANHUNT_CUDA=ON where a CUDA toolkit of version 13 "
+                   "To watch runs of the bundled engine on a GPU, build with -DNANHUNT_CUDA=ON where a CUDA toolkit of "
+                   "version 13 "
                    "is installed."});
   } else if (f.driver.path.empty()) {
     out.push_back({Readiness::kInfo, "no_driver", "There is no NVIDIA driver here: " + f.driver.why_not + ".",
@@ -164,13 +167,15 @@ std::vector<EnvironmentFinding> judge_environment(const EnvironmentFacts& f) {
                        " or newer); in a container hand the GPU in, as with --gpus all."});
   } else {
     if (f.driver_version != 0 && f.driver_version / 1000 < f.runtime_version / 1000) {
-      out.push_back({Readiness::kProblem, "driver_too_old",
-                     "The driver runs CUDA up to " + cuda_version_text(f.driver_version) + ", and this build needs " +
-                         cuda_version_text(f.runtime_version / 1000 * 1000) + " or newer.",
-                     "Update the driver, or build with a toolkit of version " + std::to_string(f.driver_version / 1000) + "."});
+      out.push_back(
+          {Readiness::kProblem, "driver_too_old",
+           "The driver runs CUDA up to " + cuda_version_text(f.driver_version) + ", and this build needs " +
+               cuda_version_text(f.runtime_version / 1000 * 1000) + " or newer.",
+           "Update the driver, or build with a toolkit of version " + std::to_string(f.driver_version / 1000) + "."});
     } else if (f.devices.empty()) {
-      out.push_back({Readiness::kProblem, "no_device", "The driver is there, but no GPU can be used: " + f.why_no_device + ".",
-                     "Look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a container hand the GPU in, as with --gpus all."});
+      out.push_back(
+          {Readiness::kProblem, "no_device", "The driver is there, but no GPU can be used: " + f.why_no_device + ".",
+           "Look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a container hand the GPU in, as with --gpus all."});
     }
     for (const kernels::DeviceInfo& device : f.devices) judge_device(f, device, out);
     for (const LibraryFact& library : f.libraries) {
@@ -180,11 +185,13 @@ std::vector<EnvironmentFinding> judge_environment(const EnvironmentFacts& f) {
     }
     if (!f.devices.empty() && !f.cupti.usable) {
       out.push_back({Readiness::kWarning, "no_cupti", "Kernels cannot be tied to operations: " + f.cupti.why_not + ".",
-                     f.cupti.path.empty() ? "Install CUPTI of the CUDA toolkit, or set CUDA_HOME to where it is."
-                                          : "End what else uses CUPTI (a profiler, a debugger), or install the version named here."});
+                     f.cupti.path.empty()
+                         ? "Install CUPTI of the CUDA toolkit, or set CUDA_HOME to where it is."
+                         : "End what else uses CUPTI (a profiler, a debugger), or install the version named here."});
     }
   }
-  std::stable_sort(out.begin(), out.end(), [](const EnvironmentFinding& a, const EnvironmentFinding& b) { return a.level > b.level; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const EnvironmentFinding& a, const EnvironmentFinding& b) { return a.level > b.level; });
   return out;
 }
 
@@ -253,8 +260,14 @@ json environment_to_json(const EnvironmentFacts& f) {
   driver["cuda"] = version_to_json(f.driver_version);
   return {{"schema", "nanhunt.environment"},
           {"schema_version", 1},
-          {"cpu", {{"simd", json_text(f.cpu_path)}, {"simd_best", json_text(f.cpu_best)}, {"NANHUNT_SIMD", json_text_or_null(f.simd_override)}}},
-          {"build", {{"cuda", f.built_with_cuda}, {"cuda_version", version_to_json(f.runtime_version)}, {"architectures", std::move(built)}}},
+          {"cpu",
+           {{"simd", json_text(f.cpu_path)},
+            {"simd_best", json_text(f.cpu_best)},
+            {"NANHUNT_SIMD", json_text_or_null(f.simd_override)}}},
+          {"build",
+           {{"cuda", f.built_with_cuda},
+            {"cuda_version", version_to_json(f.runtime_version)},
+            {"architectures", std::move(built)}}},
           {"toolkit", {{"path", json_text_or_null(f.toolkit_path)}, {"version", version_to_json(f.toolkit_version)}}},
           {"driver", std::move(driver)},
           {"devices", std::move(devices)},
@@ -279,9 +292,12 @@ std::string environment_to_text(const EnvironmentFacts& f, bool colour, int widt
   fact("Toolkit", f.toolkit_path.empty() ? "not found"
                                          : (f.toolkit_version == 0 ? "" : cuda_version_text(f.toolkit_version) + ", ") +
                                                clip(f.toolkit_path, kSentenceLimit));
-  fact("Driver", library_text(f.driver) + (f.driver_version == 0 ? "" : ", for CUDA up to " + cuda_version_text(f.driver_version)));
+  fact("Driver", library_text(f.driver) +
+                     (f.driver_version == 0 ? "" : ", for CUDA up to " + cuda_version_text(f.driver_version)));
   const hooks::CuptiFacts& cupti = f.cupti;
-  std::string cupti_text = cupti.path.empty() ? "" : (cupti.version_text.empty() ? "" : cupti.version_text + ", ") + clip(cupti.path, kSentenceLimit);
+  std::string cupti_text = cupti.path.empty() ? ""
+                                              : (cupti.version_text.empty() ? "" : cupti.version_text + ", ") +
+                                                    clip(cupti.path, kSentenceLimit);
   cupti_text += cupti_text.empty() ? "" : ": ";
   fact("CUPTI", cupti_text + (cupti.usable ? "usable" : "not usable, " + clip(cupti.why_not, kSentenceLimit)));
   for (const LibraryFact& library : f.libraries) fact(clip(library.name, kNameLimit), library_text(library));
@@ -299,7 +315,9 @@ std::string environment_to_text(const EnvironmentFacts& f, bool colour, int widt
   const auto findings = judge_environment(f);
   if (!findings.empty()) out.heading("What to know");
   for (const EnvironmentFinding& one : findings) {
-    const Ink ink = one.level == Readiness::kProblem ? Ink::kRed : one.level == Readiness::kWarning ? Ink::kYellow : Ink::kDim;
+    const Ink ink = one.level == Readiness::kProblem   ? Ink::kRed
+                    : one.level == Readiness::kWarning ? Ink::kYellow
+                                                       : Ink::kDim;
     out.raw("  " + out.ink(std::string("[").append(readiness_name(one.level)).append("]"), ink));
     out.paragraph(printable(one.what), 4);
     if (!one.todo.empty()) out.paragraph(printable(one.todo), 4, "do: ");

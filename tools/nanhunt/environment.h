@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine offers to nanhunt: driver, toolkit, CUPTI, cuBLAS, devices, the CPU; what does not fit together, and what
-// to do about it. Facts are gathered in one place and judged in another, so that the judging is tested without a GPU.
+// What a machine offers to nanhunt: driver, toolkit, CUPTI, cuBLAS, devices, the CPU; what does not fit together, and
+// what to do about it. Facts are gathered in one place and judged in another, so that the judging is tested without a
+// GPU.
 #pragma once
 
 #include <cstdint>

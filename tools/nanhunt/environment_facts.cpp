@@ -43,7 +43,8 @@ class OpenLibrary {
     }
     symbol_ = dlsym(handle_, symbol);
     Dl_info info{};
-    fact.path = symbol_ != nullptr && dladdr(symbol_, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : fact.name;
+    fact.path =
+        symbol_ != nullptr && dladdr(symbol_, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : fact.name;
   }
   ~OpenLibrary() {
     if (handle_ != nullptr) dlclose(handle_);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt export: the records of one kind as CSV, row by row as they are read.
 //
-// Names in a trace are whatever the run called things: no cell may start a formula in a spreadsheet (design section 17).
+// Names in a trace are whatever the run called things: no cell may start a formula in a spreadsheet (design section
+// 17).
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -176,15 +177,17 @@ class ExportVerb final : public Verb {
     app.add_option("--out", out_, "The CSV file; - for stdout")->capture_default_str();
     app.add_option("--rank", rank_, "Only this rank");
     app.add_option("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
-    app.description(app.get_description() +
-                    ".\nInfinity is written as Infinity, minus infinity as -1e999, which reads as the same number. Text\n"
-                    "that could start a formula in a spreadsheet gets an apostrophe before it; lists are JSON.");
+    app.description(
+        app.get_description() +
+        ".\nInfinity is written as Infinity, minus infinity as -1e999, which reads as the same number. Text\n"
+        "that could start a formula in a spreadsheet gets an apostrophe before it; lists are JSON.");
   }
 
   int run() override {
     const DumpKind* kind = find_dump_kind(kind_);
     if (kind == nullptr) {
-      return fail({StatusCode::kUsage, "export: there is no kind '" + kind_ + "'. `nanhunt export --help` lists them."});
+      return fail(
+          {StatusCode::kUsage, "export: there is no kind '" + kind_ + "'. `nanhunt export --help` lists them."});
     }
     auto attempts = choose_attempts(run_, rank_, attempt_);
     if (!attempts) return fail(attempts.status());
@@ -199,7 +202,8 @@ class ExportVerb final : public Verb {
     for (const std::string& column : columns) header += "," + csv_text(column);
     out->write(header + "\r\n");
     try {
-      const int read = read_each(*attempts, [&](const AttemptTrace& attempt) { return write_attempt(*kind, columns, attempt, *out); });
+      const int read = read_each(
+          *attempts, [&](const AttemptTrace& attempt) { return write_attempt(*kind, columns, attempt, *out); });
       if (read != kDone) return read;  // and no file is made
     } catch (const ReaderLeft&) {
     }

@@ -34,7 +34,8 @@ constexpr std::size_t kLabelWidth = 11;
 
 struct Contents {
   std::uint64_t ops = 0, values = 0, bad_values = 0, marks = 0, samples = 0, evidence = 0, experiments = 0, dropped = 0;
-  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0, notes = 0;
+  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0,
+                notes = 0;
   std::uint64_t collectives = 0, kernels = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;

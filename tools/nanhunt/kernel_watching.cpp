@@ -3,8 +3,8 @@
 
 namespace nanhunt::cli {
 
-std::unique_ptr<hooks::KernelWatch> watch_kernels(const std::string& device, const std::string& level, Recorder& recorder,
-                                                  const hooks::KernelOptions& options) {
+std::unique_ptr<hooks::KernelWatch> watch_kernels(const std::string& device, const std::string& level,
+                                                  Recorder& recorder, const hooks::KernelOptions& options) {
   if (!device.starts_with("cuda")) return nullptr;
   std::string why = "only level ops ties them to operations";
   if (level == "ops") {

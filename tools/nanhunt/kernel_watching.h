@@ -11,7 +11,7 @@
 namespace nanhunt::cli {
 
 // Null on the CPU, and where nothing is watched: a note in the trace tells why. Before anything runs on the device.
-std::unique_ptr<hooks::KernelWatch> watch_kernels(const std::string& device, const std::string& level, Recorder& recorder,
-                                                  const hooks::KernelOptions& options = {});
+std::unique_ptr<hooks::KernelWatch> watch_kernels(const std::string& device, const std::string& level,
+                                                  Recorder& recorder, const hooks::KernelOptions& options = {});
 
 }  // namespace nanhunt::cli

@@ -31,8 +31,8 @@ struct Neutrality {
   bool neutral() const;
 };
 
-// Trains what `make` makes, five times; eight times on a device, where levels may wait or not. Traces go into a temporary folder
-// and away again.
+// Trains what `make` makes, five times; eight times on a device, where levels may wait or not. Traces go into a
+// temporary folder and away again.
 Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Trainer>()>& make, std::uint32_t steps);
 
 std::string neutrality_text(const std::string& name, const Neutrality& neutrality);

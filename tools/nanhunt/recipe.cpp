@@ -27,7 +27,8 @@ std::string read_at_most(std::istream& in, std::size_t limit) {
 }
 
 Status no_recipe(const std::string& path, const std::string& why) {
-  return {StatusCode::kUsage, "'" + path + "' is no recipe that can be used: " + why + ". `nanhunt advise RUN --recipe FILE` writes one."};
+  return {StatusCode::kUsage,
+          "'" + path + "' is no recipe that can be used: " + why + ". `nanhunt advise RUN --recipe FILE` writes one."};
 }
 
 }  // namespace
@@ -55,7 +56,9 @@ Result<Recipe> read_recipe(const std::string& path) {
     text = read_at_most(std::cin, kMaxBytes);
   } else {
     std::ifstream file(path, std::ios::binary);
-    if (!file) return Status(StatusCode::kUsage, "there is no readable recipe '" + path + "'. `nanhunt advise RUN --recipe FILE` writes one.");
+    if (!file)
+      return Status(StatusCode::kUsage,
+                    "there is no readable recipe '" + path + "'. `nanhunt advise RUN --recipe FILE` writes one.");
     text = read_at_most(file, kMaxBytes);
   }
   if (text.size() > kMaxBytes) return no_recipe(path, "it is larger than 1 MiB");
@@ -71,7 +74,8 @@ Result<Recipe> read_recipe(const std::string& path) {
   const json changes = recipe.value("changes", json());
   if (!changes.is_array() || changes.size() > kMaxChanges) return no_recipe(path, "it lists no changes");
   Recipe out;
-  if (const json scenario = recipe.value("scenario", json()); scenario.is_string()) out.scenario = scenario.get<std::string>();
+  if (const json scenario = recipe.value("scenario", json()); scenario.is_string())
+    out.scenario = scenario.get<std::string>();
   for (const json& change : changes) {
     const json id = change.is_object() ? change.value("id", json()) : change;
     if (!id.is_string()) return no_recipe(path, "a change has no id");

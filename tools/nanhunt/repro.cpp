@@ -76,8 +76,10 @@ class ReproVerb final : public Verb {
  public:
   void declare(CLI::App& app) override {
     app.add_option("RUN", run_, "Run folder")->required();
-    app.add_option("--finding", finding_, "Which finding (default: the first of the report that has an operation)")->type_name("ID");
-    app.add_option("--out", out_, "New folder for repro.py and inputs.safetensors (default: nanhunt-repro-ID)")->type_name("DIR");
+    app.add_option("--finding", finding_, "Which finding (default: the first of the report that has an operation)")
+        ->type_name("ID");
+    app.add_option("--out", out_, "New folder for repro.py and inputs.safetensors (default: nanhunt-repro-ID)")
+        ->type_name("DIR");
     app.add_flag("--json", json_, "Print what was written as JSON");
   }
 
@@ -97,14 +99,16 @@ class ReproVerb final : public Verb {
     if (finding_.empty()) {
       const auto first = std::find_if(analysis.findings.begin(), analysis.findings.end(), has_op);
       if (first != analysis.findings.end()) return &*first;
-      return Status(StatusCode::kUsage, "repro: no finding of this run has an operation whose result could be shown. `nanhunt report " +
-                                            run_ + "` says what was found.");
+      return Status(StatusCode::kUsage,
+                    "repro: no finding of this run has an operation whose result could be shown. `nanhunt report " +
+                        run_ + "` says what was found.");
     }
     for (const Finding& f : analysis.findings) {
       if (f.id != finding_) continue;
       if (has_op(f)) return &f;
-      return Status(StatusCode::kUsage, "repro: " + f.id + " (" + std::string(finding_class_name(f.cls)) +
-                                            ") is not about the result of one operation, so there is nothing to compute.");
+      return Status(StatusCode::kUsage,
+                    "repro: " + f.id + " (" + std::string(finding_class_name(f.cls)) +
+                        ") is not about the result of one operation, so there is nothing to compute.");
     }
     return Status(StatusCode::kUsage, "repro: there is no finding '" + finding_ + "'. This run has " +
                                           (analysis.findings.empty() ? "none" : list_of(analysis.findings)) + ".");
@@ -120,23 +124,26 @@ class ReproVerb final : public Verb {
       if (has_torch_call(*captured)) return write_torch(finding, *captured);
     }
     const RunInfo& info = attempts->front().info;
-    if (facts.capture.empty() && facts.op.find("::") != std::string::npos) {  // of PyTorch, which is shown by its capture
+    if (facts.capture.empty() &&
+        facts.op.find("::") != std::string::npos) {  // of PyTorch, which is shown by its capture
       return Status(StatusCode::kNotFound,
                     "repro: what " + printable(facts.op) + " of " + finding.id + " read was not kept: " +
-                        (info.level == "ops" ? "level ops keeps no inputs. Record the run at the default level (`nanhunt run` without "
-                                               "--level ops), which replays the failing step and keeps them."
-                                             : "inputs are kept when the failing step is replayed (without --no-captures)."));
+                        (info.level == "ops"
+                             ? "level ops keeps no inputs. Record the run at the default level (`nanhunt run` without "
+                               "--level ops), which replays the failing step and keeps them."
+                             : "inputs are kept when the failing step is replayed (without --no-captures)."));
     }
     const auto op = repro_op(facts.op);
     if (!op) {
-      return Status(StatusCode::kUsage, "repro: " + finding.id + " is about " + printable(finding.place.op.value_or("")) +
+      return Status(StatusCode::kUsage, "repro: " + finding.id + " is about " +
+                                            printable(finding.place.op.value_or("")) +
                                             ", which a stand-alone program cannot show yet. `nanhunt report " + run_ +
                                             "` has its numbers.");
     }
     if (facts.capture.empty()) {
-      return Status(StatusCode::kNotFound,
-                    "repro: what the operation of " + finding.id + " read was not kept: captures are made when a step is replayed "
-                    "or a bundled scenario fails (without --no-captures).");
+      return Status(StatusCode::kNotFound, "repro: what the operation of " + finding.id +
+                                               " read was not kept: captures are made when a step is replayed "
+                                               "or a bundled scenario fails (without --no-captures).");
     }
     auto captured = read_capture(attempts->front().dir, facts.capture);
     if (!captured) return captured.status();
@@ -163,30 +170,35 @@ class ReproVerb final : public Verb {
     const std::filesystem::path folder = std::filesystem::path(attempt_dir) / "captures";
     std::error_code error;
     if (!std::filesystem::is_directory(std::filesystem::symlink_status(folder, error)))
-      return Status(StatusCode::kNotFound, "repro: there is no folder '" + folder.string() + "': the captures were removed.");
+      return Status(StatusCode::kNotFound,
+                    "repro: there is no folder '" + folder.string() + "': the captures were removed.");
     return trace::read_safetensors((folder / file).string(), kMaxCaptureBytes);
   }
 
   // Arrays get names of our own; slots are data for the program.
-  static Status take_inputs(const Finding& finding, const trace::Safetensors& captured, ReproCase& what, trace::Safetensors& out) {
+  static Status take_inputs(const Finding& finding, const trace::Safetensors& captured, ReproCase& what,
+                            trace::Safetensors& out) {
     std::vector<std::string> wanted;
     for (const TensorSummary& input : finding.inputs) {
       std::string name = printable(input.slot);
       while (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) name += "'";
       wanted.push_back(name);
-      const auto array = std::find_if(captured.arrays.begin(), captured.arrays.end(), [&](const auto& a) { return a.name == name; });
+      const auto array =
+          std::find_if(captured.arrays.begin(), captured.arrays.end(), [&](const auto& a) { return a.name == name; });
       if (array == captured.arrays.end() || array->dtype != input.dtype || array->sizes != input.shape) {
         return {StatusCode::kUnreadable, "repro: the capture does not hold '" + name + "' as the operation read it."};
       }
       if (!repro_knows(array->dtype))
-        return {StatusCode::kUsage, "repro: '" + name + "' is " + std::string(dtype_name(array->dtype)) + ", which NumPy does not have."};
+        return {StatusCode::kUsage,
+                "repro: '" + name + "' is " + std::string(dtype_name(array->dtype)) + ", which NumPy does not have."};
       trace::NamedArray renamed = *array;
       renamed.name = "input" + std::to_string(out.arrays.size());
       what.inputs.push_back({input.slot, renamed.name, renamed.dtype});
       out.arrays.push_back(std::move(renamed));
     }
     if (!is_floating(what.output_dtype) || !repro_knows(what.output_dtype))
-      return {StatusCode::kUsage, "repro: a result in " + std::string(dtype_name(what.output_dtype)) + " cannot be shown with NumPy."};
+      return {StatusCode::kUsage,
+              "repro: a result in " + std::string(dtype_name(what.output_dtype)) + " cannot be shown with NumPy."};
     return {};
   }
 
@@ -203,8 +215,8 @@ class ReproVerb final : public Verb {
   }
 
   static std::string place_of(const Finding& finding) {
-    return fmt::format("{}step {}, {}", finding.place.module ? "in " + *finding.place.module + ", " : "", finding.place.step,
-                       phase_name(finding.place.phase));
+    return fmt::format("{}step {}, {}", finding.place.module ? "in " + *finding.place.module + ", " : "",
+                       finding.place.step, phase_name(finding.place.phase));
   }
 
   Result<std::string> write_files(const Finding& finding, const std::string& op, const std::string& text,
@@ -212,9 +224,10 @@ class ReproVerb final : public Verb {
     const std::filesystem::path folder = out_.empty() ? "nanhunt-repro-" + finding.id : out_;
     std::error_code error;
     if (!std::filesystem::create_directory(folder, error)) {
-      return Status(StatusCode::kWriteFailed, "repro: '" + folder.string() + "' " +
-                                                  (error ? "could not be made: " + error.message() : "is there already") +
-                                                  ". Name a new folder with --out.");
+      return Status(StatusCode::kWriteFailed,
+                    "repro: '" + folder.string() + "' " +
+                        (error ? "could not be made: " + error.message() : "is there already") +
+                        ". Name a new folder with --out.");
     }
     if (Status written = trace::write_safetensors((folder / kInputs).string(), inputs); !written) return written;
     if (Status written = replace_file((folder / kProgram).string(), text); !written) return written;
@@ -237,9 +250,10 @@ class ReproVerb final : public Verb {
 const RegisterVerb<ReproVerb> kRepro{{.order = 32,
                                       .name = "repro",
                                       .summary = "Write a program that shows the bad result of one operation",
-                                      .exit_statuses = "  0  written\n  2  wrong usage, or an operation that cannot be shown\n"
-                                                       "  3  the run or the capture cannot be read\n"
-                                                       "  6  the program could not be written"}};
+                                      .exit_statuses =
+                                          "  0  written\n  2  wrong usage, or an operation that cannot be shown\n"
+                                          "  3  the run or the capture cannot be read\n"
+                                          "  6  the program could not be written"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

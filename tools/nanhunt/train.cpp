@@ -124,10 +124,11 @@ class TrainVerb final : public Verb {
         ->type_name("RUN");
     app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
     app.add_option("--seed", seed_, "Seed of weights and batch order")->capture_default_str();
-    app.add_option("--level", level_,
-                   "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
-                   "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
-                   "level that sees the scenario's fault)")
+    app.add_option(
+           "--level", level_,
+           "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
+           "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
+           "level that sees the scenario's fault)")
         ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
     app.add_option("--device-stats", device_stats_,
                    "At level ops on a device: late reads every tensor there without a wait, sync copies it to the host")
@@ -151,7 +152,8 @@ class TrainVerb final : public Verb {
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
-    app.add_option("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")->type_name("FILE");
+    app.add_option("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")
+        ->type_name("FILE");
     const auto* prove = app.add_flag("--prove-neutral", prove_neutral_,
                                      "Train unwatched and at every level, and compare losses, parameters, buffers and "
                                      "optimizer state bit for bit; leaves no trace");
@@ -239,8 +241,9 @@ class TrainVerb final : public Verb {
       for (const hunt::Fix& fix : scenario.fixes) {
         known += (known.empty() ? "" : ", ") + fix.id;
         if (fix.id == id && !changed_by_.empty() && changed_by_ != id) {
-          return {StatusCode::kUsage, "train: " + scenario.name + " can be changed in one way at a time, and the recipe says " +
-                                          changed_by_ + " and " + id + ". Leave one of them in it."};
+          return {StatusCode::kUsage, "train: " + scenario.name +
+                                          " can be changed in one way at a time, and the recipe says " + changed_by_ +
+                                          " and " + id + ". Leave one of them in it."};
         }
         if (fix.id == id) changed_by_ = id;
       }
@@ -337,7 +340,8 @@ class TrainVerb final : public Verb {
       say("a fix could not be tried to its end, so nothing is known of it: " + printable(why));
     }
     if (!hunted->trials.not_tried.empty()) say(hunted->trials.not_tried + ".");
-    if (!hunted->not_captured.empty()) say("the failing op's numbers were not kept: " + printable(hunted->not_captured));
+    if (!hunted->not_captured.empty())
+      say("the failing op's numbers were not kept: " + printable(hunted->not_captured));
     outcome.hunted = std::move(*hunted);
   }
 

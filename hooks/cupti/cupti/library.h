@@ -40,8 +40,8 @@ struct CuptiLibrary {
   std::uint32_t version = 0;
 
   // `wanted`: a path or soname, or empty for a search that takes a copy the process has already. A failed Status says
-  // what was looked for, what is missing in it, or why its version is not used; path and version are filled in as far as
-  // they are known. Never unloaded again.
+  // what was looked for, what is missing in it, or why its version is not used; path and version are filled in as far
+  // as they are known. Never unloaded again.
   Status open(const std::string& wanted);
   std::string describe(CUptiResult result) const;  // "CUPTI_ERROR_UNKNOWN (999)"
 };

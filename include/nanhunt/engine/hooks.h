@@ -36,8 +36,8 @@ struct OpCall {
 class Observer {
  public:
   virtual ~Observer() = default;
-  // What it wants, asked once when it is added. Ops stand for all that is told of each one: ops, ends of storages, marks
-  // of parameters, state and buffers. Where nobody wants them nothing is put together for them.
+  // What it wants, asked once when it is added. Ops stand for all that is told of each one: ops, ends of storages,
+  // marks of parameters, state and buffers. Where nobody wants them nothing is put together for them.
   virtual bool wants_ops() const noexcept { return true; }
   // Whether it is told what happens in a replay of a step (Trainer::replay) that another observer asked for.
   virtual bool wants_replays() const noexcept { return false; }

@@ -69,8 +69,8 @@ Tensor matmul(const Tensor& self, const Tensor& other);
 Tensor bmm(const Tensor& self, const Tensor& mat2);                        // (B,M,K) @ (B,K,N)
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2);  // bias (N) + mat1 (M,K) @ mat2 (K,N)
 Tensor linear(const Tensor& input, const Tensor& weight,
-              const Tensor& bias);  // input (...,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias), with
-                                    // a "view" before and after for inputs that are not 2-D
+              const Tensor& bias);  // input (...,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias),
+                                    // with a "view" before and after for inputs that are not 2-D
 Tensor embedding(const Tensor& weight, const Tensor& indices);  // (V,D), int64 (...) -> (...,D)
 
 // Normalises the last dimension; weight and bias may be undefined. Observed as "native_layer_norm" with results "mean"

@@ -43,7 +43,8 @@ class Storage {
 
  private:
   friend class Tensor;
-  // Indices that came from the CPU are remembered there, so that checking them waits for no device. Null once written to.
+  // Indices that came from the CPU are remembered there, so that checking them waits for no device. Null once written
+  // to.
   const std::int64_t* remembered() const { return remembered_version_ == version_ ? remembered_.get() : nullptr; }
 
   Device device_;
@@ -98,9 +99,11 @@ class Tensor {
   std::vector<double> to_vector() const;       // logical row-major order
   Tensor clone() const;                        // contiguous copy, no autograd, not observed
   Tensor detach() const;                       // shares storage, no autograd
-  // Itself where it is on that device already, else a copy without gaps, no autograd, not observed. Off a device it waits.
+  // Itself where it is on that device already, else a copy without gaps, no autograd, not observed. Off a device it
+  // waits.
   Tensor on(const Device& device) const;
-  // All indices of an int64 tensor in logical order, without waiting for the device where it came from the CPU as it is.
+  // All indices of an int64 tensor in logical order, without waiting for the device where it came from the CPU as it
+  // is.
   std::vector<std::int64_t> to_indices() const;
   void copy_from(const Tensor& source);        // in-place write, converts dtype with one rounding; not observed
 

@@ -49,8 +49,8 @@ struct StepResult {
 
 class Observer;
 
-// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again. What
-// lies on a device is copied there, and taking it waits for nothing.
+// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again.
+// What lies on a device is copied there, and taking it waits for nothing.
 class OptimizerCopy {
  public:
   void take(const Optimizer& optimizer);
@@ -113,11 +113,11 @@ class Trainer {
   // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
   // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
   // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
-  // versions may have grown. Call it from the door callback, an observer's on_optimizer_begin or on_step_end, or between
-  // steps. Once the optimizer ran it needs `before`, taken at the door of this step. It refuses where a replay would not
-  // be the same step: nothing was kept, a batch or parameter was written to, or random numbers were drawn from a stream
-  // that the model does not list. What the step throws ends it likewise. Modules and loss are called again: they must
-  // keep nothing of their own from call to call but buffers and registered streams.
+  // versions may have grown. Call it from the door callback, an observer's on_optimizer_begin or on_step_end, or
+  // between steps. Once the optimizer ran it needs `before`, taken at the door of this step. It refuses where a replay
+  // would not be the same step: nothing was kept, a batch or parameter was written to, or random numbers were drawn
+  // from a stream that the model does not list. What the step throws ends it likewise. Modules and loss are called
+  // again: they must keep nothing of their own from call to call but buffers and registered streams.
   Replayed replay(Observer& observer, const OptimizerCopy* before = nullptr);
 
   struct Snapshot;

@@ -87,16 +87,18 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
         f.explanation = fmt::format(
             "At step {} the clip saw a norm of {} at scale {}; the gradients' own norm was {}, the limit {}. {}",
             m.first_step, number(m.total_norm), scale_text(m.scale), number(m.total_norm / m.scale), number(m.max_norm),
-            m.did_harm ? "What was clipped to the limit is divided by the scale afterwards, so updates are far too small."
-                       : "It was below the limit so far, so nothing was changed yet.");
+            m.did_harm
+                ? "What was clipped to the limit is divided by the scale afterwards, so updates are far too small."
+                : "It was below the limit so far, so nothing was changed yet.");
         f.advice = {make_advice("unscale-before-clip")};
         break;
       case Kind::kUnscaleTwice:
         f.place.op = "unscale_";
         f.place.phase = Phase::kUnscale;
         f.title = fmt::format("Gradients were unscaled twice: they are {} times too small", scale_text(m.scale));
-        f.explanation = fmt::format("Step {} divided the same gradients by the scale {} a second time before an update.",
-                                    m.first_step, scale_text(m.scale));
+        f.explanation =
+            fmt::format("Step {} divided the same gradients by the scale {} a second time before an update.",
+                        m.first_step, scale_text(m.scale));
         f.advice = {make_advice("scaler-call-order")};
         break;
       case Kind::kStepTwice:
@@ -111,7 +113,8 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
         f.advice = {make_advice("scaler-call-order")};
         break;
     }
-    if (m.count > 1) f.evidence.push_back(fmt::format("Seen {} times, in steps {} to {}.", m.count, m.first_step, m.last_step));
+    if (m.count > 1)
+      f.evidence.push_back(fmt::format("Seen {} times, in steps {} to {}.", m.count, m.first_step, m.last_step));
     out.push_back(std::move(f));
   }
   return out;

@@ -27,7 +27,8 @@ std::optional<Diagnosis> diagnose(const Case& c) {
                   : row_known ? (s.nonfinite() == 1 ? ", in " : ", first in ") + row
                               : "");
   d.explanation = "The numbers were not finite when they came from the data, before any op had read them.";
-  if (row_known) d.evidence.push_back(fmt::format("The first bad element is {}, in {}.", coords_text(samples.coords), row));
+  if (row_known)
+    d.evidence.push_back(fmt::format("The first bad element is {}, in {}.", coords_text(samples.coords), row));
   if (samples.rows_known) {
     d.evidence.push_back(fmt::format("The first bad element is {} in row {} of the batch: sample {} of the data set.",
                                      coords_text(samples.coords), samples.row, samples.ids[0]));

@@ -24,7 +24,8 @@ void tell_unseen(const Case& c, const CallStory& call, Diagnosis& d) {
     return;
   }
   if (!call.bad_from.empty()) {
-    d.explanation += fmt::format(". What {} gave was bad, and where it became so is not recorded.", ranks_text(call.bad_from));
+    d.explanation +=
+        fmt::format(". What {} gave was bad, and where it became so is not recorded.", ranks_text(call.bad_from));
     return;
   }
   d.explanation += fmt::format(": what {} gave was bad, {}or the transfer itself failed.", ranks_text(call.unknown),
@@ -45,8 +46,8 @@ void tell_between(const Case& c, const CallStory& call, Diagnosis& d) {
   if (call.can_pass) {
     d.title = fmt::format("{} overflowed between the ranks: finite shares {} pass {}, the largest {} number", place(c),
                           product ? "multiplied" : "added up", limit, format);
-    d.explanation = fmt::format("{}. {} was finite; the {} of their largest magnitudes is {}, and {} ends at {}.", made_text(c),
-                                all, product ? "product" : "sum", number(call.reach), format, limit);
+    d.explanation = fmt::format("{}. {} was finite; the {} of their largest magnitudes is {}, and {} ends at {}.",
+                                made_text(c), all, product ? "product" : "sum", number(call.reach), format, limit);
     d.advice = {"reduce-wider"};
   } else {
     d.title = fmt::format("{} brought in non-finite numbers that no rank gave", place(c));
@@ -58,7 +59,8 @@ void tell_between(const Case& c, const CallStory& call, Diagnosis& d) {
     d.advice = {"check-memory"};
   }
   if (!call.fine_on.empty()) {
-    d.evidence.push_back(fmt::format("{} got bad numbers; {} got finite ones.", ranks_text(call.bad_on), ranks_text(call.fine_on)));
+    d.evidence.push_back(
+        fmt::format("{} got bad numbers; {} got finite ones.", ranks_text(call.bad_on), ranks_text(call.fine_on)));
     d.evidence.back()[0] = 'R';
   }
 }

@@ -15,7 +15,8 @@ namespace {
 
 // Each element is one element of one operand, perhaps with another sign or rounded; so is the derivative.
 bool is_copy(const OpInfo& info) {
-  return info.name == "_to_copy" || info.name == "copy" || info.name == "add" || info.name == "sub" || info.name == "neg";
+  return info.name == "_to_copy" || info.name == "copy" || info.name == "add" || info.name == "sub" ||
+         info.name == "neg";
 }
 
 double zero_share(const Value& value) {
@@ -185,13 +186,16 @@ std::optional<Finding> GradientUnderflow::finding() const {
   for (std::size_t i = 0; i < shown.inputs.size(); ++i)
     f.inputs.push_back(summarise(shown.inputs[i], "input", static_cast<int>(i), names_));
   const std::string format(dtype_name(most->dtype));
-  const std::string without = scaled ? fmt::format("in spite of the loss scale {}", number(largest_scale_)) : "without loss scaling";
+  const std::string without =
+      scaled ? fmt::format("in spite of the loss scale {}", number(largest_scale_)) : "without loss scaling";
   f.title = dead ? fmt::format("Gradients vanish in {} {}: training stands still", format, without)
                  : fmt::format("Gradients vanish in {} {}: {} of {} layers lose at least {} of theirs", format, without,
                                over.size(), measured, percent(kLostGradients));
   f.explanation = fmt::format(
-      "Backward stores gradients in {}, whose smallest number is {}; what is half of that or less becomes 0. In {} most "
-      "layers lost at least {} of their gradients that way, and at least {} were lost or kept with fewer digits only. No "
+      "Backward stores gradients in {}, whose smallest number is {}; what is half of that or less becomes 0. In {} "
+      "most "
+      "layers lost at least {} of their gradients that way, and at least {} were lost or kept with fewer digits only. "
+      "No "
       "NaN is needed for this to do harm: what is 0 is not learnt from.",
       format, number(format_limits(most->dtype).min_subnormal), count_of(steps_over_, "step"), percent(kLostGradients),
       percent(kTinyGradients));

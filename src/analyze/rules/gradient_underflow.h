@@ -16,7 +16,8 @@ namespace nanhunt::analyze {
 // Thresholds: src/analyze/rules/README.md.
 inline constexpr double kLostGradients = 0.1;       // share of a layer's gradients stored as 0 though they are not
 inline constexpr double kTinyGradients = 0.5;       // share stored as 0 though they are not, or as subnormal
-inline constexpr std::uint32_t kLostSteps = 5;      // in a row, or more than half of all, in which most layers are past both
+inline constexpr std::uint32_t kLostSteps =
+    5;  // in a row, or more than half of all, in which most layers are past both
 inline constexpr double kAllLost = 0.99;            // training stands still
 
 class GradientUnderflow {
@@ -42,7 +43,7 @@ class GradientUnderflow {
     DType dtype = DType::kF16;
     double lost = 0, tiny = 0, considered = 0;  // of the step at hand
     bool starved = false, fed = false;          // of the step at hand: every gradient that came in was 0; some was not
-    double drained = 0;                         // of the step at hand: share of zeros where nearly all that came in was 0
+    double drained = 0;  // of the step at hand: share of zeros where nearly all that came in was 0
     std::uint32_t measured = 0, over = 0, dead = 0, first_over = 0;
     double worst_lost = 0, sum_lost = 0, sum_tiny = 0;
     Worst first;  // of the first step past the thresholds

@@ -96,12 +96,14 @@ std::optional<Diagnosis> diagnose(const Case& c) {
     return d;
   }
   d.advice.emplace_back("fp32-compute");
-  d.why.emplace_back("fp32-compute", wide == Fit::kYes
-                                         ? fmt::format("The results fit fp32; only {} cannot hold them.", dtype_name(c.stored))
-                                         : "The results may fit fp32: how large they are was not recorded.");
+  d.why.emplace_back("fp32-compute",
+                     wide == Fit::kYes
+                         ? fmt::format("The results fit fp32; only {} cannot hold them.", dtype_name(c.stored))
+                         : "The results may fit fp32: how large they are was not recorded.");
   if (c.stored != DType::kF16) return d;
   d.advice.emplace_back("bf16");
-  if (wide == Fit::kUnknown) d.why.emplace_back("bf16", "bf16 has the range of fp32; whether that is enough was not recorded.");
+  if (wide == Fit::kUnknown)
+    d.why.emplace_back("bf16", "bf16 has the range of fp32; whether that is enough was not recorded.");
   return d;
 }
 

@@ -53,7 +53,8 @@ ResultSize compute_result_size(const Case& c) {
     size.at_most = c.info->name == "exp2" ? largest : std::max(largest, 1.0);
   }
   const std::string forward = forward_op(c.op());
-  if (is_bilinear(forward.empty() ? *c.info : op_info(forward))) size.at_most = std::min(size.at_most, bilinear_bound(c));
+  if (is_bilinear(forward.empty() ? *c.info : op_info(forward)))
+    size.at_most = std::min(size.at_most, bilinear_bound(c));
   size.at_most = std::max(size.at_most, size.at_least);
   return size;
 }

@@ -34,7 +34,7 @@ std::string made_text(const Case& c);                         // "addcdiv_ made 
 std::string pole_words(const Case& c);                        // "0/0", "log of 0", "sqrt has no finite derivative at 0"
 std::string pole_count_text(const Case& c);                   // "tensor2 holds 640 zeros of 2048"
 std::string arg_text(const Case& c, const ArgSnapshot& arg);  // "tensor1 (fc1.weight.exp_avg)"
-std::string range_text(const Case& c);                        // "Finite inputs; largest magnitudes: self 131, mat2 4.2."
+std::string range_text(const Case& c);  // "Finite inputs; largest magnitudes: self 131, mat2 4.2."
 void add_if(std::vector<std::string>& lines, std::string line);  // unless it is empty
 std::vector<std::string> denominator_advice(const Case& c);
 

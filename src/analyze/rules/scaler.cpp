@@ -19,7 +19,8 @@ std::string scale_range(const std::vector<const ScaleTrial*>& trials) {
     least = std::min(least, trial->least);
     largest = std::max(largest, trial->largest);
   }
-  return least == largest ? "scale " + scale_text(largest) : fmt::format("scales {} to {}", scale_text(largest), scale_text(least));
+  return least == largest ? "scale " + scale_text(largest)
+                          : fmt::format("scales {} to {}", scale_text(largest), scale_text(least));
 }
 
 std::string place_words(const Finding& f) {
@@ -105,9 +106,9 @@ void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   f.severity = s.fault ? Severity::kFault : Severity::kWarning;
   f.benign = false;
   if (!f.place.op) f.scale = s.scale;  // else that of the step it is placed in
-  const std::string under =
-      f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f), phase_name(f.place.phase), f.place.step)
-                 : " What made the gradients bad was not watched.";
+  const std::string under = f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f),
+                                                     phase_name(f.place.phase), f.place.step)
+                                       : " What made the gradients bad was not watched.";
   const std::string way = s.skips == 0 ? "The scale is " + scale_text(s.scale)
                                        : fmt::format("{} in a row took the scale from {} to {}",
                                                      count_of(s.skips, "skipped step"), scale_text(s.from_scale),

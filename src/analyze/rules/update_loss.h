@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // update_loss: an optimizer adds to a 16-bit parameter less than half of what separates two of its numbers, and
-// nothing changes. No number is ever bad, training just stands still. Needs no failure; reads the counts that the recorder took.
+// nothing changes. No number is ever bad, training just stands still. Needs no failure; reads the counts that the
+// recorder took.
 #pragma once
 
 #include <cstdint>

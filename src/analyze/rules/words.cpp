@@ -62,7 +62,10 @@ std::string range_text(const Case& c) {
     if (!arg.known || arg.bad != 0 || !arg.stats.counted()) continue;
     parts.push_back(fmt::format("{} {}", arg_text(c, arg), number(arg.stats.amax)));
   }
-  return parts.empty() ? "" : (parts.size() == 1 ? "Finite inputs; largest magnitude: " : "Finite inputs; largest magnitudes: ") + join(parts, 6) + ".";
+  return parts.empty()
+             ? ""
+             : (parts.size() == 1 ? "Finite inputs; largest magnitude: " : "Finite inputs; largest magnitudes: ") +
+                   join(parts, 6) + ".";
 }
 
 void add_if(std::vector<std::string>& lines, std::string line) {

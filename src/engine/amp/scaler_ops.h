@@ -12,9 +12,9 @@ namespace nanhunt::engine::amp {
 // Multiplies `grad` by `inv_scale` in place, each result rounded to its dtype, and tells whether an element was
 // not finite before. An inv_scale of 1 stores the values unchanged. fp64 is tested as CUDA tests it, in fp32.
 bool check_and_unscale_(Tensor& grad, float inv_scale);
-// The same for all gradients on one device, by one launch and without waiting for it: `found` (one int32 there) becomes 1
-// where an element is not finite. Where ops are observed it is a launch for each, told before the next one, in the module of
-// its path: what watches gradients finds each as it was before it is written over.
+// The same for all gradients on one device, by one launch and without waiting for it: `found` (one int32 there) becomes
+// 1 where an element is not finite. Where ops are observed it is a launch for each, told before the next one, in the
+// module of its path: what watches gradients finds each as it was before it is written over.
 struct NamedGradient {
   std::string path;
   Tensor grad;

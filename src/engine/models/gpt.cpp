@@ -20,8 +20,9 @@ Gpt::Gpt(const GptOptions& options, RandomStream random)
                                                                   options.block.dtype, kEmbeddingStddev))),
       position_(register_module("position", std::make_unique<Embedding>(context_, options.block.dims, random,
                                                                         options.block.dtype, kEmbeddingStddev))),
-      dropout_(register_module("dropout", std::make_unique<Dropout>(options.block.dropout,
-                                                                    RandomStream(options.block.seed, kDropoutStreams)))),
+      dropout_(register_module(
+          "dropout",
+          std::make_unique<Dropout>(options.block.dropout, RandomStream(options.block.seed, kDropoutStreams)))),
       norm_(register_module("norm", std::make_unique<LayerNorm>(options.block.dims, options.block.dtype))),
       head_(nullptr) {
   if (options.layers < 1) fail("gpt", "1 layer or more", std::to_string(options.layers));

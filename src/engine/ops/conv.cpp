@@ -145,7 +145,8 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std
                 {{"input", saved_for(weight, input)}, {"weight", saved_for(input, weight)}},
                 [conv](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const std::vector<Edge>& edges = node.edges;
-                  const ConvolutionWanted wanted{edges[0].wanted(), edges[1].wanted(), edges.size() > 2 && edges[2].wanted()};
+                  const ConvolutionWanted wanted{edges[0].wanted(), edges[1].wanted(),
+                                                 edges.size() > 2 && edges[2].wanted()};
                   const Tensor &x = node.saved[0].tensor, &filters = node.saved[1].tensor;
                   auto gradients = in_op_math(g.dtype(), [&]<typename T>(T) {
                     if (on_cpu(g)) return backward<T>(conv, g, x, filters, wanted, edges[1].sizes);

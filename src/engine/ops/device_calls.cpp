@@ -256,7 +256,8 @@ void device_copy(const Tensor& target, const Tensor& source) {
                       !is_floating(target.dtype()) || number;
     const Tensor one = number && from.dim() != 0 ? make_view(from, {}, {}, from.storage_offset()) : from;
     const Tensor* const inputs[] = {&one};
-    kernels::MapCall call = map_call(target.sizes(), one.dtype(), formula_call(kernels::cuda::Identity{}), inputs, &target);
+    kernels::MapCall call =
+        map_call(target.sizes(), one.dtype(), formula_call(kernels::cuda::Identity{}), inputs, &target);
     call.wide = wide;
     backend_of(device).run(call);
     return;

@@ -16,8 +16,8 @@ namespace nanhunt::engine {
 
 inline bool on_cpu(const Tensor& tensor) { return tensor.device().is_cpu(); }
 
-// Where an op with these operands runs. Undefined ones do not count, and a tensor of the CPU without dimensions goes anywhere,
-// as a number. Throws where two devices meet otherwise.
+// Where an op with these operands runs. Undefined ones do not count, and a tensor of the CPU without dimensions goes
+// anywhere, as a number. Throws where two devices meet otherwise.
 Device common_device(std::string_view op, std::initializer_list<const Tensor*> operands);
 // The same where none of them may be a number.
 Device same_device(std::string_view op, std::initializer_list<const Tensor*> operands);

@@ -120,7 +120,8 @@ Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& w
   const Columns c(w, input);
   Tensor out = Tensor::empty({w.images, outs, w.out_height, w.out_width}, c.dtype, c.device);
   if (out.numel() == 0) return out;
-  const Tensor x = without_gaps(input), filters = without_gaps(weight), offsets = bias.defined() ? without_gaps(bias) : bias;
+  const Tensor x = without_gaps(input), filters = without_gaps(weight),
+               offsets = bias.defined() ? without_gaps(bias) : bias;
   const Tensor columns = c.room(c.rows, c.dtype), products = c.room(outs, c.compute);
   for (std::int64_t first = 0; first < w.images; first += c.chunk) {
     const std::int64_t count = std::min(c.chunk, w.images - first), positions = count * c.plane;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops over images on a device: windows as the calls of kernels/device_ops.h. Each does what its neighbour for the CPU does.
+// Ops over images on a device: windows as the calls of kernels/device_ops.h. Each does what its neighbour for the CPU
+// does.
 #pragma once
 
 #include <array>
@@ -11,8 +12,8 @@
 namespace nanhunt::engine {
 
 Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& weight, const Tensor& bias);
-// Gradients of input, weight and bias; undefined where not wanted, as is what they alone need. The bias gradient is summed `group`
-// images at a time.
+// Gradients of input, weight and bias; undefined where not wanted, as is what they alone need. The bias gradient is
+// summed `group` images at a time.
 struct ConvolutionWanted {
   bool input, weight, bias;
 };

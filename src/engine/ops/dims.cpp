@@ -36,10 +36,11 @@ Tensor transpose(const Tensor& self, int dim0, int dim1) {
   dim1 = wrap_dim("transpose", self, dim1);
   std::vector<int> order = in_order(self);
   std::swap(order[static_cast<std::size_t>(dim0)], order[static_cast<std::size_t>(dim1)]);
-  return finish(
-      "transpose", self.dtype(), permuted(self, order), {{"self", &self}},
-      {{"dim0", static_cast<double>(dim0)}, {"dim1", static_cast<double>(dim1)}}, {},
-      [order](const Tensor& g, const Node&) -> std::vector<Tensor> { return {permuted(g, order)}; });  // its own inverse
+  return finish("transpose", self.dtype(), permuted(self, order), {{"self", &self}},
+                {{"dim0", static_cast<double>(dim0)}, {"dim1", static_cast<double>(dim1)}}, {},
+                [order](const Tensor& g, const Node&) -> std::vector<Tensor> {
+                  return {permuted(g, order)};
+                });  // its own inverse
 }
 
 Tensor permute(const Tensor& self, std::vector<int> dims) {

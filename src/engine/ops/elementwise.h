@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The elementwise driver: a functor over op math values, applied chunk by chunk to broadcast, strided
-// operands of any dtype. The functor is generic over float and double. One with a member chunk(out, count, inputs...) for
-// float computes whole chunks itself. A formula of kernels/cuda/formulas.h runs on devices too.
+// operands of any dtype. The functor is generic over float and double. One with a member chunk(out, count, inputs...)
+// for float computes whole chunks itself. A formula of kernels/cuda/formulas.h runs on devices too.
 #pragma once
 
 #include <array>

@@ -84,7 +84,9 @@ Tensor& add_(Tensor& self, const Tensor& other, double alpha) {
   return update("add_", self, {"other", &other}, {{"alpha", alpha}}, formulas::AddScaled{alpha});
 }
 
-Tensor& add_(Tensor& self, double other) { return update("add_", self, {{"other", other}}, formulas::AddNumber{other}); }
+Tensor& add_(Tensor& self, double other) {
+  return update("add_", self, {{"other", other}}, formulas::AddNumber{other});
+}
 
 Tensor& mul_(Tensor& self, const Tensor& other) {
   return update("mul_", self, {"other", &other}, {}, formulas::Multiply{});

@@ -88,8 +88,9 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t igno
   const std::int64_t counted = check_targets(log_probs, targets, ignore_index);
   const bool wide = log_probs.dtype() == DType::kF64;
   return finish("nll_loss", op_math(log_probs.dtype()),
-                !on_cpu(log_probs) ? loss_on_device(log_probs, targets, ignore_index)
-                                   : (wide ? mean_loss<double> : mean_loss<float>)(log_probs, targets, ignore_index, counted),
+                !on_cpu(log_probs)
+                    ? loss_on_device(log_probs, targets, ignore_index)
+                    : (wide ? mean_loss<double> : mean_loss<float>)(log_probs, targets, ignore_index, counted),
                 {{"self", &log_probs}, {"target", &target, ArgRole::kIndex}},
                 {{"ignore_index", static_cast<double>(ignore_index)}}, {{"target", &target, ArgRole::kIndex}},
                 [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {

@@ -46,8 +46,8 @@ Tensor pair_loss(std::string_view op, const Tensor& self, const Tensor& target, 
   check_pair(op, self, target);
   const DType dtype = self.dtype(), compute = op_math(dtype);
   const Tensor terms = map(self.sizes(), dtype, term, self, target);
-  return finish(op, compute, mean_loss(terms), {{"self", &self}, {"target", &target}}, scalars, {{"self", &self}, {"target", &target}},
-                [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+  return finish(op, compute, mean_loss(terms), {{"self", &self}, {"target", &target}}, scalars,
+                {{"self", &self}, {"target", &target}}, [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
                   const Tensor &x = node.saved[0].tensor, &y = node.saved[1].tensor;
                   const Tensor up = spread(g, x.sizes());
                   return {map_gradient(node.edges[0], x.sizes(), dtype, d_self, up, x, y),

@@ -88,7 +88,8 @@ std::vector<std::int64_t> SteppedOptimizer::step_counts() const {
 }
 
 void SteppedOptimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
-  if (counts.size() != slots_.size()) fail("optimizer", "one step count for each parameter", std::to_string(counts.size()));
+  if (counts.size() != slots_.size())
+    fail("optimizer", "one step count for each parameter", std::to_string(counts.size()));
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = counts[i];
 }
 

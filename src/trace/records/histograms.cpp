@@ -15,7 +15,8 @@ constexpr std::uint64_t kMaxZigzagExponent = 2148;
 const char* refuse(const RecordBatch& batch, std::size_t row) {
   const Row& histogram = batch.histograms[row];
   if (histogram.bins.size() > kMaxBins) return "it has more than 2098 bins";
-  return zigzag_signed(histogram.min_exponent) > kMaxZigzagExponent ? "its first exponent is outside -1074..1074" : nullptr;
+  return zigzag_signed(histogram.min_exponent) > kMaxZigzagExponent ? "its first exponent is outside -1074..1074"
+                                                                    : nullptr;
 }
 
 void encode(const RecordBatch& batch, RowRange range, ColumnWriter& out) {

@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
   const nanhunt::OpOutput out{"out", {{y.data(), nanhunt::DType::kF32, sizes, strides}, 2, 0, 0}};
   auto recorder = nanhunt::Recorder::open({.run_dir = run}, {.framework = "a C++ loop", .device = "cpu"});
   if (!recorder) return std::puts(recorder.status().message().c_str()), 1;
-  (*recorder)->on_op({.phase = nanhunt::Phase::kLoss, .module = "<loss>", .op = "log", .inputs = {&in, 1}, .outputs = {&out, 1}});
+  (*recorder)->on_op(
+      {.phase = nanhunt::Phase::kLoss, .module = "<loss>", .op = "log", .inputs = {&in, 1}, .outputs = {&out, 1}});
   (*recorder)->on_mark({.kind = nanhunt::MarkKind::kLoss, .path = "loss", .value = out.value});
   if (auto closed = (*recorder)->close(); !closed) return std::puts(closed.message().c_str()), 1;
   auto analysis = nanhunt::analyze_run(run);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op of the engine on a device gives the CPU's bits, forward and backward, in every format: the kernels of kernels/cuda, run
-// by the CPU in any order of elements and rows.
+// Every op of the engine on a device gives the CPU's bits, forward and backward, in every format: the kernels of
+// kernels/cuda, run by the CPU in any order of elements and rows.
 #include <cmath>
 #include <limits>
 #include <set>
@@ -16,7 +16,8 @@ namespace {
 using testing_support::Order;
 
 // These capture masks of the CPU; a test of its own has them on the device.
-const std::set<std::string> kCaptures = {"scaled_dot_product_attention_causal", "scaled_dot_product_attention_everything"};
+const std::set<std::string> kCaptures = {"scaled_dot_product_attention_causal",
+                                         "scaled_dot_product_attention_everything"};
 
 struct Results {
   Tensor out;
@@ -198,9 +199,9 @@ TEST(OnDeviceSums, of_any_length_give_the_bits_of_the_cpu) {
 
 TEST(OnDeviceGradients, summed_over_broadcast_dimensions_give_the_bits_of_the_cpu) {
   // The input, and what it is broadcast with.
-  const std::vector<std::pair<Shape, Shape>> shapes = {{{5}, {700, 5}},        {{700, 1}, {700, 1500}}, {{1, 3}, {1100, 3}},
-                                                       {{2, 1, 3}, {2, 40, 3}}, {{1}, {3000}},           {{}, {2, 1300}},
-                                                       {{4, 1, 1}, {4, 5, 1030}}, {{3, 1}, {2, 3, 1}}};
+  const std::vector<std::pair<Shape, Shape>> shapes = {
+      {{5}, {700, 5}}, {{700, 1}, {700, 1500}}, {{1, 3}, {1100, 3}},       {{2, 1, 3}, {2, 40, 3}},
+      {{1}, {3000}},   {{}, {2, 1300}},         {{4, 1, 1}, {4, 5, 1030}}, {{3, 1}, {2, 3, 1}}};
   for (const auto& [narrow_shape, shape] : shapes) {
     for (const DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
       SCOPED_TRACE(::testing::PrintToString(narrow_shape) + " to " + ::testing::PrintToString(shape));
@@ -232,8 +233,10 @@ TEST(OnDeviceAttention, with_masks_gives_the_bits_of_the_cpu) {
     Tensor q = spread_tensor({2, 6, 4}, -2, 2, DType::kF16).on(device).set_requires_grad(true);
     const Tensor k = spread_tensor({2, 6, 4}, -1, 2, DType::kF16).on(device);
     const Tensor v = spread_tensor({2, 6, 3}, -2, 1, DType::kF16).on(device);
-    const AttentionOptions options{
-        .mask = Tensor::from_values(later, {6, 6}, DType::kBool).on(device), .key_mask = {}, .dropout = 0.25, .random = &random};
+    const AttentionOptions options{.mask = Tensor::from_values(later, {6, 6}, DType::kBool).on(device),
+                                   .key_mask = {},
+                                   .dropout = 0.25,
+                                   .random = &random};
     const Tensor out = scaled_dot_product_attention(q, k, v, options);
     sum(out).backward();
     EXPECT_EQ(random.position(), 72U);

@@ -18,7 +18,8 @@ using kernels::cuda::store_element;
 // As the engine multiplies on the CPU: widened whole, one BLAS call, rounded once.
 template <typename T>
 void multiply_by_blas(const kernels::ProductCall& call) {
-  const auto widened = [&](const kernels::MatrixOperand& o, std::int64_t batch, std::int64_t rows, std::int64_t columns) {
+  const auto widened = [&](const kernels::MatrixOperand& o, std::int64_t batch, std::int64_t rows,
+                           std::int64_t columns) {
     std::vector<T> values(static_cast<std::size_t>(rows * columns));
     const std::int64_t stored_rows = o.transposed ? columns : rows, stored_columns = o.transposed ? rows : columns;
     for (std::int64_t r = 0; r < stored_rows; ++r) {
@@ -39,7 +40,8 @@ void multiply_by_blas(const kernels::ProductCall& call) {
     gemm("device", BlasOperand<T>{a.data(), call.a.transposed ? call.m : call.k, call.a.transposed},
          BlasOperand<T>{b.data(), call.b.transposed ? call.k : call.n, call.b.transposed}, static_cast<T>(call.beta),
          c.data(), call.m, call.n, call.k);
-    for (std::int64_t j = 0; j < size; ++j) store_element(call.result(), call.c, i * size + j, c[static_cast<std::size_t>(j)]);
+    for (std::int64_t j = 0; j < size; ++j)
+      store_element(call.result(), call.c, i * size + j, c[static_cast<std::size_t>(j)]);
   }
 }
 
@@ -93,10 +95,11 @@ std::vector<double> values_of(const Tensor& tensor) { return tensor.to_vector();
   }
   const std::vector<double> a = values_of(expected), b = values_of(actual);
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const bool same = std::isnan(a[i]) ? std::isnan(b[i]) : std::bit_cast<std::uint64_t>(a[i]) == std::bit_cast<std::uint64_t>(b[i]);
+    const bool same =
+        std::isnan(a[i]) ? std::isnan(b[i]) : std::bit_cast<std::uint64_t>(a[i]) == std::bit_cast<std::uint64_t>(b[i]);
     if (!same) {
-      return ::testing::AssertionFailure() << "element " << i << " of " << a.size() << " " << dtype_name(expected.dtype())
-                                           << ": expected " << a[i] << ", got " << b[i];
+      return ::testing::AssertionFailure() << "element " << i << " of " << a.size() << " "
+                                           << dtype_name(expected.dtype()) << ": expected " << a[i] << ", got " << b[i];
     }
   }
   return ::testing::AssertionSuccess();

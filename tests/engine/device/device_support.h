@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device for tests of the engine: the emulated one with the products of the engine's BLAS, so that whole runs can be compared
-// bit for bit; and a GPU where there is one. With NANHUNT_TEST_DEVICE=cuda the same tests ask the GPU.
+// A device for tests of the engine: the emulated one with the products of the engine's BLAS, so that whole runs can be
+// compared bit for bit; and a GPU where there is one. With NANHUNT_TEST_DEVICE=cuda the same tests ask the GPU.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -88,7 +88,8 @@ TEST(DeviceTensor, is_copied_to_and_from_by_assignment) {
 
 TEST(DeviceTensor, meets_only_numbers_from_elsewhere) {
   ScopedEmulatedDevice emulated;
-  const Tensor there = spread_tensor({2, 2}, -2, 2, DType::kF32).on(kEmulated), here = spread_tensor({2, 2}, -2, 2, DType::kF32);
+  const Tensor there = spread_tensor({2, 2}, -2, 2, DType::kF32).on(kEmulated),
+               here = spread_tensor({2, 2}, -2, 2, DType::kF32);
   const Tensor number = Tensor::full({}, 3, DType::kF32);
   EXPECT_EQ(mul(there, number).device(), kEmulated);
   EXPECT_EQ(mul(number, there).to_vector(), mul(here, number).to_vector());
@@ -115,7 +116,8 @@ TEST(DeviceIndices, out_of_range_are_refused_by_position) {
   ScopedEmulatedDevice emulated;
   const Tensor table = spread_tensor({4, 2}, -1, 1, DType::kF32).on(kEmulated);
   const Tensor rows = Tensor::from_indices(std::vector<std::int64_t>{1, 4}, {2}).on(kEmulated);
-  EXPECT_EQ(message_of([&] { embedding(table, rows); }), "[embedding] expected indices from 0 to 3, got 4 at position 1");
+  EXPECT_EQ(message_of([&] { embedding(table, rows); }),
+            "[embedding] expected indices from 0 to 3, got 4 at position 1");
 }
 
 // Whole runs. `device` is where they train.
@@ -149,7 +151,8 @@ BatchSource moved(BatchSource batches, const Device& device) {
   };
 }
 
-Made make_mlp(const Device& device, const OptimizerOptions& optimizer, const TrainerOptions& options, DType dtype = DType::kF32) {
+Made make_mlp(const Device& device, const OptimizerOptions& optimizer, const TrainerOptions& options,
+              DType dtype = DType::kF32) {
   auto model = std::make_unique<Mlp>(MlpOptions{.sizes = {64, 24, 10}, .dtype = dtype});
   model->to(device);
   auto parameters = model->named_parameters();
@@ -173,7 +176,9 @@ TEST(DeviceTraining, of_a_perceptron_gives_the_bits_of_the_cpu) {
       {"sgd", {.algorithm = "sgd", .lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01}, {}},
       {"fused_sgd", {.algorithm = "sgd", .lr = 0.1, .momentum = 0.9, .impl = OptimizerImpl::kFused}, {}},
       {"mixed_adam", {.algorithm = "adam", .lr = 1e-2}, mixed},
-      {"mixed_fused_adamw", {.algorithm = "adamw", .lr = 1e-2, .weight_decay = 0.1, .impl = OptimizerImpl::kFused}, mixed},
+      {"mixed_fused_adamw",
+       {.algorithm = "adamw", .lr = 1e-2, .weight_decay = 0.1, .impl = OptimizerImpl::kFused},
+       mixed},
       {"fp16_adam_with_masters", {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, {}, DType::kF16},
       {"bf16_adam", {.algorithm = "adam", .lr = 1e-2, .eps = 1e-3}, {}, DType::kBF16},
       {"accumulated", {.algorithm = "adam", .lr = 1e-2}, {.micro_batches = 2}},
@@ -198,8 +203,9 @@ TEST(DeviceTraining, of_a_transformer_gives_the_bits_of_the_cpu) {
     auto model = std::make_unique<Gpt>(options);
     model->to(device);
     auto optimizer = make_optimizer(model->named_parameters(), {.algorithm = "adamw", .lr = 1e-2});
-    return std::make_unique<Trainer>(std::move(model), std::move(optimizer), moved(text_train_batches(2, 16, 1), device),
-                                     next_token_loss, TrainerOptions{.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
+    return std::make_unique<Trainer>(std::move(model), std::move(optimizer),
+                                     moved(text_train_batches(2, 16, 1), device), next_token_loss,
+                                     TrainerOptions{.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
   };
   const std::vector<double> expected = everything(*make({}), 3);
   ScopedEmulatedDevice emulated;
@@ -209,7 +215,8 @@ TEST(DeviceTraining, of_a_transformer_gives_the_bits_of_the_cpu) {
 TEST(DeviceTraining, waits_once_for_the_loss_and_once_for_the_scaler) {
   ScopedEmulatedDevice emulated;
   const Made plain = make_mlp(kEmulated, {.algorithm = "adam"}, {});
-  const Made scaled = make_mlp(kEmulated, {.algorithm = "adam"}, {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
+  const Made scaled =
+      make_mlp(kEmulated, {.algorithm = "adam"}, {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
   for (const auto& [trainer, waits] : {std::pair{plain.get(), 1U}, std::pair{scaled.get(), 2U}}) {
     trainer->step();
     const std::uint64_t before = emulated.device.waits;
@@ -256,7 +263,8 @@ TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_door) {
 
 TEST(DeviceTraining, is_replayed_and_put_back_bit_for_bit) {
   ScopedEmulatedDevice emulated;
-  const Made trainer = make_mlp(kEmulated, {.algorithm = "adam", .lr = 1e-2}, {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
+  const Made trainer = make_mlp(kEmulated, {.algorithm = "adam", .lr = 1e-2},
+                                {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
   trainer->keep_for_replay(true);
   trainer->step();
   OptimizerCopy before;

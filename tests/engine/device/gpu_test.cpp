@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine on a GPU against the CPU, where there is one: every op, and a whole run twice. Skips and says why elsewhere.
+// The engine on a GPU against the CPU, where there is one: every op, and a whole run twice. Skips and says why
+// elsewhere.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What image models are made of, on a device against the CPU engine, bit for bit: every way windows can lie, sizes that do not
-// come out even, several chunks of columns, numbers that went wrong, running statistics, and whole runs.
+// What image models are made of, on a device against the CPU engine, bit for bit: every way windows can lie, sizes that
+// do not come out even, several chunks of columns, numbers that went wrong, running statistics, and whole runs.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -102,7 +102,8 @@ TEST(OnDeviceConvolution, gives_the_same_however_many_images_are_unfolded_at_a_t
     ScopedEmulatedDevice emulated;
     emulated.device.columns = bytes;
     const std::vector<Tensor> actual = run(kEmulated);
-    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_values(expected[i], actual[i])) << bytes << ", " << i;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(same_values(expected[i], actual[i])) << bytes << ", " << i;
   }
 }
 
@@ -130,7 +131,8 @@ TEST(OnDeviceConvolution, computes_no_gradient_that_nobody_wants) {
 }
 
 TEST(OnDeviceConvolution, under_autocast_computes_in_fp16_as_on_the_cpu) {
-  const Tensor image = spread_tensor({2, 3, 6, 6}, -2, 2, DType::kF32), filter = spread_tensor({4, 3, 3, 3}, -1, 1, DType::kF32);
+  const Tensor image = spread_tensor({2, 3, 6, 6}, -2, 2, DType::kF32),
+               filter = spread_tensor({4, 3, 3, 3}, -1, 1, DType::kF32);
   const Tensor bias = spread_tensor({4}, -1, 1, DType::kF32);
   const auto call = [](const std::vector<Tensor>& in) {
     const Autocast autocast;
@@ -208,7 +210,8 @@ std::vector<Tensor> normalise(const Normalised& n, const Device& device, bool st
   EXPECT_EQ(mean.version() - version, n.training ? 1U : 0U);
   sum(mul(out, spread_tensor(out.sizes(), 0.5, 1.5, out.dtype()).on(device))).backward();
   std::vector<Tensor> results;
-  for (const Tensor& t : {out.detach(), mean, var, input.grad(), weight.grad(), bias.grad()}) results.push_back(t.on(Device{}));
+  for (const Tensor& t : {out.detach(), mean, var, input.grad(), weight.grad(), bias.grad()})
+    results.push_back(t.on(Device{}));
   return results;
 }
 
@@ -234,7 +237,8 @@ TEST(OnDeviceBatchNorm, of_every_shape_gives_the_bits_of_the_cpu_and_its_running
         ScopedEmulatedDevice emulated;
         emulated.device.order = order;
         const std::vector<Tensor> actual = normalise(n, kEmulated, strided);
-        for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_values(expected[i], actual[i])) << "result " << i;
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          EXPECT_TRUE(same_values(expected[i], actual[i])) << "result " << i;
       }
     }
   }
@@ -253,7 +257,8 @@ TEST(OnDeviceBatchNorm, of_a_channel_that_overflows_gives_what_the_cpu_gives) {
     const std::vector<Tensor> expected = run(Device{});
     ScopedEmulatedDevice emulated;
     const std::vector<Tensor> actual = run(kEmulated);
-    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_values(expected[i], actual[i])) << "result " << i;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(same_values(expected[i], actual[i])) << "result " << i;
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loss scaler's check and unscale of all gradients at once, on the emulated device: the bits of the CPU, and one launch.
+// A loss scaler's check and unscale of all gradients at once, on the emulated device: the bits of the CPU, and one
+// launch.
 #include <cmath>
 #include <limits>
 

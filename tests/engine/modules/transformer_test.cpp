@@ -84,7 +84,8 @@ TEST(Gpt, gives_each_parameter_a_gradient_that_matches_central_differences) {
     options.tied = tied;
     options.layers = 1;
     Gpt model(options);
-    const Batch batch{.inputs = tokens({1, 2, 3, 4, 5, 6}, 2), .targets = tokens({2, 3, 4, 5, 6, 7}, 2), .sample_ids = {}};
+    const Batch batch{
+        .inputs = tokens({1, 2, 3, 4, 5, 6}, 2), .targets = tokens({2, 3, 4, 5, 6, 7}, 2), .sample_ids = {}};
     std::vector<Tensor> parameters;
     for (const NamedTensor& entry : model.named_parameters()) parameters.push_back(entry.tensor);
     EXPECT_EQ(parameters.size(), tied ? 20U : 21U);

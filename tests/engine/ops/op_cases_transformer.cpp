@@ -60,7 +60,9 @@ std::vector<OpCase> transformer_op_cases() {
            [](const Inputs& in) { return linear(in[0], in[1], in[2]); });
 
   add_case("transpose", "ends", {leaf({2, 3, 2})}, [](const Inputs& in) { return transpose(in[0], 0, -1); });
-  add_case("permute", "last_first", {strided_leaf({2, 3, 4})}, [](const Inputs& in) { return permute(in[0], {2, 0, -2}); });
+  add_case("permute", "last_first", {strided_leaf({2, 3, 4})}, [](const Inputs& in) {
+    return permute(in[0], {2, 0, -2});
+  });
   add_case("expand", "rows", {leaf({2, 1})}, [](const Inputs& in) { return expand(in[0], {3, 2, 4}); });
 
   const GradFunction normalise = [](const Inputs& in) { return layer_norm(in[0], in[1], in[2], 1e-3); };

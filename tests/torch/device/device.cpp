@@ -3,9 +3,11 @@
 //
 // What it has of a GPU
 // - Memory (memory.h) that faults when host code reads or writes it. Kernels and copies open it while they run.
-// - Autograd runs its backward in a thread of the device; random numbers come from a generator of the device; foreach and
+// - Autograd runs its backward in a thread of the device; random numbers come from a generator of the device; foreach
+// and
 //   fused optimizers are the default choice; autocast has the lists of CUDA.
-// - Copies from pinned memory, and into it with non_blocking, return at once. What was copied into pinned memory is there
+// - Copies from pinned memory, and into it with non_blocking, return at once. What was copied into pinned memory is
+// there
 //   after an event, the stream or the device was waited for, or after an event has said so. An event says no `lag`
 //   times before it says yes: set_lag.
 // - Tensors of the CPU and of the device do not mix in one op, unless they are single numbers or indices.
@@ -120,8 +122,9 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 // Every op that has no kernel of its own below runs as the CPU's.
 bool waits_for_sizes(std::string_view name) {
-  static const std::set<std::string_view> names{"aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
-                                                "aten::unique_consecutive", "aten::repeat_interleave"};
+  static const std::set<std::string_view> names{
+      "aten::nonzero",    "aten::masked_select",      "aten::_unique2",
+      "aten::unique_dim", "aten::unique_consecutive", "aten::repeat_interleave"};
   return names.count(name) != 0;
 }
 
@@ -252,8 +255,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const 
   const at::AutoDispatchBelowADInplaceOrView below;
   Kernel kernel;
   const at::Tensor b = bias.has_value() ? kernel.shown(*bias) : at::Tensor();
-  return kernel.taken(at::convolution(kernel.shown(input), kernel.shown(weight), b, stride, padding, dilation, transposed,
-                                      output_padding, groups));
+  return kernel.taken(at::convolution(kernel.shown(input), kernel.shown(weight), b, stride, padding, dilation,
+                                      transposed, output_padding, groups));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(

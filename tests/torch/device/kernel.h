@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs on the device of device.cpp: its allocators and generator, the copies that are on their way to the host, and
-// kernels, which show its tensors to the CPU's kernels.
+// What runs on the device of device.cpp: its allocators and generator, the copies that are on their way to the host,
+// and kernels, which show its tensors to the CPU's kernels.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>

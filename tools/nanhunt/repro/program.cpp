@@ -109,9 +109,11 @@ bool repro_knows(DType dtype) { return dtype != DType::kE4M3FN && dtype != DType
 std::string repro_program(const ReproCase& what) {
   json inputs = json::array(), scalars = json::object();
   for (const ReproCase::Input& input : what.inputs) {
-    inputs.push_back({{"slot", reports::json_text(input.slot)}, {"array", input.array}, {"dtype", dtype_name(input.dtype)}});
+    inputs.push_back(
+        {{"slot", reports::json_text(input.slot)}, {"array", input.array}, {"dtype", dtype_name(input.dtype)}});
   }
-  for (const auto& [name, value] : what.scalars) scalars[reports::json_text(name).get<std::string>()] = reports::json_number(value);
+  for (const auto& [name, value] : what.scalars)
+    scalars[reports::json_text(name).get<std::string>()] = reports::json_number(value);
   const json data = {{"op", what.op},
                      {"place", reports::json_text(what.place)},
                      {"inputs", std::move(inputs)},

@@ -21,7 +21,8 @@ constexpr std::array<std::string_view, 8> kDTypes = {"float16", "bfloat16", "flo
                                                      "int64",   "int32",    "uint8",   "bool"};
 
 constexpr std::string_view kCase = "CASE_AS_JSON";
-constexpr std::string_view kProgram = R"py("""Shows the bad result of one operation from the numbers it read in a training run. Needs PyTorch only."""
+constexpr std::string_view kProgram =
+    R"py("""Shows the bad result of one operation from the numbers it read in a training run. Needs PyTorch only."""
 import json, math, pathlib, struct, sys
 
 import torch
@@ -61,8 +62,10 @@ bool is_name(const json& text, std::size_t longest) {
 }
 
 // Copies an argument if it is data of a known kind; tensors get the names of `arrays`.
-bool copy_argument(const json& from, const std::map<std::string, std::string>& arrays, int depth, std::size_t& left, json& to) {
-  if (left-- == 0 || depth > 3 || !from.is_array() || from.empty() || from.size() > 2 || !from[0].is_string()) return false;
+bool copy_argument(const json& from, const std::map<std::string, std::string>& arrays, int depth, std::size_t& left,
+                   json& to) {
+  if (left-- == 0 || depth > 3 || !from.is_array() || from.empty() || from.size() > 2 || !from[0].is_string())
+    return false;
   const std::string kind = from[0].get<std::string>();
   if (kind == "none") {
     to = json::array({kind});
@@ -88,7 +91,8 @@ bool copy_argument(const json& from, const std::map<std::string, std::string>& a
     return true;
   }
   const bool is_text_number = data.is_string() && (data == "inf" || data == "-inf" || data == "nan");
-  const bool is_dtype = data.is_string() && std::find(kDTypes.begin(), kDTypes.end(), data.get<std::string>()) != kDTypes.end();
+  const bool is_dtype =
+      data.is_string() && std::find(kDTypes.begin(), kDTypes.end(), data.get<std::string>()) != kDTypes.end();
   const bool fits = (kind == "bool" && data.is_boolean()) || (kind == "int" && data.is_number_integer()) ||
                     (kind == "float" && (data.is_number() || is_text_number)) || (kind == "dtype" && is_dtype) ||
                     (kind == "str" && is_name(data, 32));  // a rounding mode, an approximation
@@ -116,7 +120,8 @@ Result<TorchRepro> torch_repro(const trace::Safetensors& captured, const std::st
   const std::string op = call["op"].get<std::string>();
   repro.op = "aten::" + op;
   if (call.value("namespace", "") != "aten" || !analyze::op_info(op).known()) {
-    return Status(StatusCode::kUsage, "repro: " + op + " is none of the operations that a stand-alone program may call.");
+    return Status(StatusCode::kUsage,
+                  "repro: " + op + " is none of the operations that a stand-alone program may call.");
   }
   std::map<std::string, std::string> arrays;
   for (const trace::NamedArray& array : captured.arrays) {
@@ -128,7 +133,8 @@ Result<TorchRepro> torch_repro(const trace::Safetensors& captured, const std::st
   json args = json::array(), kwargs = json::object();
   std::size_t left = kMaxArguments;
   for (const json& argument : call["args"]) {
-    if (!copy_argument(argument, arrays, 0, left, args.emplace_back())) return unreadable("holds an argument that is no plain data");
+    if (!copy_argument(argument, arrays, 0, left, args.emplace_back()))
+      return unreadable("holds an argument that is no plain data");
   }
   for (const auto& [name, argument] : call["kwargs"].items()) {
     if (!is_name(name, 100) || !copy_argument(argument, arrays, 0, left, kwargs[name]))

@@ -31,7 +31,8 @@ bool is_same(const engine::Tensor& a, const engine::Tensor& b) {
 engine::BatchSource on_device(engine::BatchSource batches, const engine::Device& device) {
   return [batches = std::move(batches), device](std::uint32_t step) {
     engine::Batch batch = batches(step);
-    const bool targets_are_inputs = batch.inputs.defined() && batch.targets.defined() && is_same(batch.targets, batch.inputs);
+    const bool targets_are_inputs =
+        batch.inputs.defined() && batch.targets.defined() && is_same(batch.targets, batch.inputs);
     if (batch.inputs.defined()) batch.inputs = batch.inputs.on(device);
     if (targets_are_inputs) {
       batch.targets = batch.inputs;  // one tensor stays one

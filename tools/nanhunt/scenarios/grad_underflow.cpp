@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp16 autocast without loss scaling: an auxiliary loss with a small weight, averaged over all pixels of the batch. Most
-// gradients are smaller than fp16 can hold and are stored as 0; what is left is noise. No number is ever bad.
+// fp16 autocast without loss scaling: an auxiliary loss with a small weight, averaged over all pixels of the batch.
+// Most gradients are smaller than fp16 can hold and are stored as 0; what is left is noise. No number is ever bad.
 #include "nanhunt/engine/ops.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/scenarios/registry.h"

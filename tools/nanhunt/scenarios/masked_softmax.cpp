@@ -87,7 +87,8 @@ std::vector<Scenario> masked_softmax() {
   return with_twin(
       {
           .name = "masked-softmax",
-          .summary = "Padding and a causal mask leave a query without a key: the softmax of that row is 0/0, the loss stays finite",
+          .summary = "Padding and a causal mask leave a query without a key: the softmax of that row is 0/0, the loss "
+                     "stays finite",
           .steps = kSteps,
           .level = "sentinel",
           .dtypes = {"fp32"},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instruction tuning (pytorch/pytorch#70348, meta-pytorch/torchtune#2341): the labels of the prompt are ignored. In one
-// batch the prompts fill their windows and the answers are cut off, so no label is left and the mean of the loss is 0/0.
+// batch the prompts fill their windows and the answers are cut off, so no label is left and the mean of the loss is
+// 0/0.
 #include <algorithm>
 
 #include "nanhunt/engine/ops.h"
@@ -85,7 +86,8 @@ std::vector<Scenario> no_valid_label() {
                        .module = "<loss>",
                        .op = "nll_loss",
                        .step = kBadStep,
-                       .samples = engine::text_train_batches(kBatch, kTokens, ScenarioConfig{}.seed)(kBadStep).sample_ids},
+                       .samples =
+                           engine::text_train_batches(kBatch, kTokens, ScenarioConfig{}.seed)(kBadStep).sample_ids},
           .fixes = {{kSkip, "batches without a label that counts left out by the loader"},
                     {kAtLeastOne, "the sum of the losses divided by the number of labels, or by 1"}},
           .make = make,

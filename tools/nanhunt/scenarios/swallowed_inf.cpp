@@ -14,7 +14,8 @@ constexpr char kFp32Norm[] = "fp32-norm";
 constexpr char kScaleFirst[] = "divide-by-amax-first";
 
 constexpr std::uint32_t kBadStep = 6;
-// 12-bit intensities. Over twelve seeds each image then starts with an activation past 1500; the square of 256 overflows.
+// 12-bit intensities. Over twelve seeds each image then starts with an activation past 1500; the square of 256
+// overflows.
 constexpr double kIntensity = 4095;
 
 class L2Norm : public engine::Module {

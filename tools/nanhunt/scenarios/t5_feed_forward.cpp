@@ -19,8 +19,9 @@ constexpr std::int64_t kBatch = 8, kTokens = 16, kWidth = 64, kHidden = 2048;
 // The mark that ends a document: '~', which the text does not hold. It stands in one window of step 12 alone.
 constexpr std::int64_t kEndOfText = engine::kTextTokens - 1;
 // The mark excites channel 0 and nothing else. Behind the norm that is sqrt(64) = 8, so half of the hidden units are
-// 2 * 8 = 16, and the channel is 16 * 6 * 1024 = 98304: half again as much as 65504, far more than twelve steps of training or
-// the rounding of a machine move it. The other half has the opposite signs, which keeps common tokens small.
+// 2 * 8 = 16, and the channel is 16 * 6 * 1024 = 98304: half again as much as 65504, far more than twelve steps of
+// training or the rounding of a machine move it. The other half has the opposite signs, which keeps common tokens
+// small.
 constexpr double kInWeight = 2, kOutWeight = 6;
 
 class FeedForward : public engine::Module {

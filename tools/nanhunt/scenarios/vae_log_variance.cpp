@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A variational autoencoder whose encoder gives a log-variance without a limit (vanderschaarlab/synthcity#331, subject 4
-// of the GRIST benchmark): exp of half of it is Inf for one image, and NaN comes of it in the decoder and the KL term.
+// A variational autoencoder whose encoder gives a log-variance without a limit (vanderschaarlab/synthcity#331, subject
+// 4 of the GRIST benchmark): exp of half of it is Inf for one image, and NaN comes of it in the decoder and the KL
+// term.
 #include "nanhunt/engine/ops.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/scenarios/registry.h"
@@ -112,7 +113,8 @@ std::vector<Scenario> vae_log_variance() {
   return with_twin(
       {
           .name = "vae-log-variance",
-          .summary = "The log-variance of a VAE has no limit: exp of it overflows, the KL term and the decoder make NaN",
+          .summary =
+              "The log-variance of a VAE has no limit: exp of it overflows, the KL term and the decoder make NaN",
           .steps = kSteps,
           .level = "sentinel",
           .dtypes = {"fp32"},
