@@ -30,8 +30,8 @@ struct BirthPlan {
 
 // What one call leaves. As large as a record of statistics, so that both lie in the same slots.
 struct DeviceBirths {
-  std::uint32_t place[kMaxBirthTensors] =
-      {};  // 1 + its word in the arena: a DeviceStatsRecord, then details; 0: not taken
+  // 1 + its word in the arena: a DeviceStatsRecord, then details; 0: not taken
+  std::uint32_t place[kMaxBirthTensors] = {};
   std::int64_t repeats[kMaxBirthTensors] = {};
   std::uint32_t born = 0, unused = 0;
 };

@@ -24,8 +24,8 @@ namespace nanhunt::kernels {
 class DeviceBackend;
 
 struct ReadingsOptions {
-  std::size_t tensors =
-      8192;  // results under way or not fetched yet: 104 bytes of the device and of pinned memory each
+  // results under way or not fetched yet: 104 bytes of the device and of pinned memory each
+  std::size_t tensors = 8192;
   std::size_t tickets = 4096;  // that are still asked after
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)

@@ -120,8 +120,8 @@ struct DeviceStatsTarget {
   // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves
   // nothing. nullptr: all are read. Not for launches that go to a recorder.
   const std::uint32_t* gates = nullptr;
-  std::uint32_t* known =
-      nullptr;  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
+  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
+  std::uint32_t* known = nullptr;
 };
 
 // The memory that launches share. Launches that use one Workspace must not overlap: one stream, or ordered by events.

@@ -101,8 +101,8 @@ class DeviceReader {
   Part* find(const ValueView& value);
   Part& know(const ValueView& value);
   void retire(const Part& part) noexcept;  // it is forgotten: its reference is free before long
-  static constexpr std::size_t kMostParts =
-      256;  // of a storage; past this the oldest are forgotten, as by the recorder
+  // of a storage; past this the oldest are forgotten, as by the recorder
+  static constexpr std::size_t kMostParts = 256;
   void tell_findings(const Findings& findings, const kernels::Besides& besides);
   bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
 

@@ -146,8 +146,8 @@ struct Finding {
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string kernel;  // of its op, the one that ran longest; "": not known
   double scale = 1;
-  std::uint64_t occurrence_count =
-      1;  // steps in which it was seen to happen; what is only their aftermath does not count
+  // steps in which it was seen to happen; what is only their aftermath does not count
+  std::uint64_t occurrence_count = 1;
   std::uint32_t first_step = 0, last_step = 0;  // of these
   BadSteps bad_steps;
   std::string title;        // one sentence: what happened where

@@ -35,8 +35,8 @@ enum {
   NANHUNT_USAGE = 1,      /* an argument is wrong: nothing was done */
   NANHUNT_NOT_FOUND = 2,  /* no such file or folder, or nothing recorded in it */
   NANHUNT_UNREADABLE = 3, /* not a trace */
-  NANHUNT_UNSUPPORTED =
-      4,               /* a trace of a version that this library does not read; CUPTI or a device that cannot be used */
+  /* a trace of a version that this library does not read; CUPTI or a device that cannot be used */
+  NANHUNT_UNSUPPORTED = 4,
   NANHUNT_DAMAGED = 5, /* partly readable */
   NANHUNT_WRITE_FAILED = 6, /* output could not be written */
   NANHUNT_INTERNAL = 7      /* out of memory, or a mistake of ours */

@@ -136,8 +136,8 @@ struct ExperimentRecord {
   bool finite = false;       // loss, gradients, parameters and state stayed finite up to that step and after it
   std::uint32_t further_steps = 0;  // finite steps trained past it
   double loss_before = 0, loss_after = 0;  // at `step` and at the last further step
-  double update_factor =
-      0;  // worst over parameters, against an fp64 optimizer: the largest of r, 1/r (norms) and 1/cos
+  // worst over parameters, against an fp64 optimizer: the largest of r, 1/r (norms) and 1/cos
+  double update_factor = 0;
   bool verified = false;     // finite, 50 further steps, update_factor within the stated bound
   bool operator==(const ExperimentRecord&) const = default;
 };
@@ -191,8 +191,8 @@ struct HealthRecord {
   std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite; kHealth... bits below
   std::uint32_t bad_tensors = 0;
   StringId first_bad = 0;      // path of the first of them
-  double gradient_norm =
-      std::numeric_limits<double>::quiet_NaN();  // over door gradients, finite or not; NaN also: none
+  // over door gradients, finite or not; NaN also: none
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();
   double weight_norm = std::numeric_limits<double>::quiet_NaN();    // NaN also: not read in this step
   bool operator==(const HealthRecord&) const = default;
 };

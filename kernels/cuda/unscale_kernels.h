@@ -20,8 +20,8 @@ NANHUNT_HOST_DEVICE inline T unscaled(T x, float inv_scale, bool& found) {
   return inv_scale == 1 ? x : x * static_cast<T>(inv_scale);
 }
 
-inline constexpr std::int64_t kUnscalePiece =
-    2048;  // elements; a multiple of four, so that pieces keep their alignment
+// elements; a multiple of four, so that pieces keep their alignment
+inline constexpr std::int64_t kUnscalePiece = 2048;
 
 struct UnscaleEntry {
   void* data;

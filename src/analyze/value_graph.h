@@ -120,8 +120,8 @@ class ValueGraph {
   static constexpr std::size_t kMaxChanges = 1024;  // of contents, kept; more are counted
   static constexpr std::size_t kMaxNorms = 1u << 14;
   static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
-  static constexpr std::size_t kMaxSent =
-      256;  // births that went to other ranks, kept whether or not they did harm here
+  // births that went to other ranks, kept whether or not they did harm here
+  static constexpr std::size_t kMaxSent = 256;
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
   // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
   // away may not stand for what it cannot.

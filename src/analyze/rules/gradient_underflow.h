@@ -16,8 +16,8 @@ namespace nanhunt::analyze {
 // Thresholds: src/analyze/rules/README.md.
 inline constexpr double kLostGradients = 0.1;       // share of a layer's gradients stored as 0 though they are not
 inline constexpr double kTinyGradients = 0.5;       // share stored as 0 though they are not, or as subnormal
-inline constexpr std::uint32_t kLostSteps =
-    5;  // in a row, or more than half of all, in which most layers are past both
+// in a row, or more than half of all, in which most layers are past both
+inline constexpr std::uint32_t kLostSteps = 5;
 inline constexpr double kAllLost = 0.99;            // training stands still
 
 class GradientUnderflow {

@@ -115,8 +115,8 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     const Tensor found_there = Tensor::zeros({1}, DType::kI32, device);
     const auto many = static_cast<std::size_t>(rest - left.begin());
     amp::check_and_unscale_(left.first(many), inv_scale, found_there);
-    const bool found =
-        found_there.item() != 0;  // one read for all of them: the scaler's own, with or without observers
+    // one read for all of them: the scaler's own, with or without observers
+    const bool found = found_there.item() != 0;
     state.found_inf = state.found_inf.value_or(false) || (found && options_.dynamic);
     left = left.subspan(many);
   }
