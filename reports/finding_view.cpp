@@ -189,25 +189,29 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
                        : "from step " + format_count(first) + " to step " + format_count(last);
 }
 
-// "seen to happen once, in step 3; 58 steps were bad because of it from step 3 to step 60: 57 of them only as its
-// aftermath".
+// "seen to happen once, in step 3"
 std::string how_often(const Finding& f) {
+  if (f.occurrence_count <= 1 && f.bad_steps.count <= 1) return "";
+  if (f.occurrence_count <= 1) return "seen to happen once, " + steps_text(f.first_step, f.first_step);
+  return "seen to happen in " + plural(f.occurrence_count, "step", "steps") + ", " +
+         steps_text(f.first_step, f.last_step);
+}
+
+// "58 steps were bad because of it, from step 3 to step 60: 57 of them only as its aftermath". Nothing where these are
+// the steps in which it was seen to happen.
+std::string bad_steps(const Finding& f) {
   const BadSteps& bad = f.bad_steps;
-  if (f.occurrence_count <= 1 && bad.count <= 1) return "";
-  std::string text = f.occurrence_count <= 1
-                         ? "seen to happen once, " + steps_text(f.first_step, f.first_step)
-                         : "seen to happen in " + plural(f.occurrence_count, "step", "steps") + ", " +
-                               steps_text(f.first_step, f.last_step);
   const std::uint64_t aftermath = bad.count - std::min(bad.count, bad.anew + bad.unwatched);
-  if (aftermath == 0 && bad.unwatched == 0) return text;
-  text += "; " + plural(bad.count, "step was", "steps were") + " bad because of it, " + steps_text(bad.first, bad.last);
+  if (f.occurrence_count <= 1 && bad.count <= 1) return "";
+  if (aftermath == 0 && bad.unwatched == 0) return "";
   std::vector<std::string> parts;
   if (aftermath != 0) parts.push_back(format_count(aftermath) + " of them only as its aftermath");
   if (bad.unwatched != 0) {
     parts.push_back("the operations of " + format_count(bad.unwatched) +
                     " were not watched, and they count because no good step came between");
   }
-  return text + ": " + join(parts, "; ");
+  return plural(bad.count, "step was", "steps were") + " bad because of it, " + steps_text(bad.first, bad.last) + ": " +
+         join(parts, "; ");
 }
 
 // The fact list below the answers: everything that says exactly where.
@@ -252,6 +256,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.confidence = confidence_phrase(f.confidence);
   if (many_ranks || f.ranks.size() > 1 || !f.passages.empty()) view.ranks = ranks_sentence(f);
   view.how_often = how_often(f);
+  view.bad_steps = bad_steps(f);
   if (!f.same_line_as.empty())
     view.shared_line = "the same line of code as " + clip(f.same_line_as, kNameLimit) + ": the cause may be one";
   view.facts = place_facts(f);

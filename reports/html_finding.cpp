@@ -276,7 +276,7 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   if (!f.kernel.empty()) answer(out, "Which kernel", f.kernel, "", true);
   answer(out, "Which layer", f.layer, "", true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
-  if (!f.how_often.empty()) answer(out, "How often", f.how_often, "", false);
+  if (!f.how_often.empty()) answer(out, "How often", f.how_often, f.bad_steps, false);
   if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
   answer(out, "Why", f.class_phrase, f.class_name, false);
   answer(out, "Does it matter?", f.matter, "", false);

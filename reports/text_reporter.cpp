@@ -65,7 +65,9 @@ void write_answers(TextLayout& out, const FindingView& f, const std::string& sca
   if (!f.called_from.empty()) out.fact("Code line", f.called_from + shared, kLabelWidth, Ink::kBold);
   out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
   out.fact("When", "step " + f.step + ", phase " + f.phase, kLabelWidth, Ink::kBold);
-  if (!f.how_often.empty()) out.fact("How often", f.how_often, kLabelWidth);
+  if (!f.how_often.empty()) {
+    out.fact("How often", f.how_often + (f.bad_steps.empty() ? "" : "; " + f.bad_steps), kLabelWidth);
+  }
   if (!f.ranks.empty()) out.fact("Rank", f.ranks, kLabelWidth, Ink::kBold);
   out.fact("Cause", f.class_name + ": " + f.class_phrase, kLabelWidth, Ink::kBold);
   out.fact("Matters?", f.matter, kLabelWidth);
