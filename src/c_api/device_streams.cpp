@@ -250,6 +250,14 @@ void DeviceStreams::close(Recorder& recorder) {
   }
 }
 
+void DeviceStreams::abandon() noexcept {
+  for (Stream& stream : streams_) {
+    static_cast<void>(stream.readings.release());
+    static_cast<void>(stream.foreign.release());
+  }
+  streams_.clear();
+}
+
 void DeviceStreams::add_note(const std::string& text, std::uint64_t count, Recorder& recorder) {
   if (noted_[text] == count) return;
   noted_[text] = count;
@@ -284,8 +292,9 @@ int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64
   Status cannot;
   const nanhunt_status right = recording(recorder, [&](nanhunt_recorder& to) {
     if (device < 0) throw Misuse("nanhunt_device_stream: device: expected 0 or more, got " + std::to_string(device));
-    const std::lock_guard lock(to.device_mutex);
-    Result<std::int64_t> opened = to.devices.open(device, stream);
+    const DeviceTurn turn(to);
+    Result<std::int64_t> opened = Status(StatusCode::kUnsupported, "this process was forked from the recorder's");
+    if (turn) opened = to.devices.open(device, stream);
     if (opened) number = *opened;
     if (!opened) cannot = opened.status();
   });
@@ -298,8 +307,8 @@ nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt
     if (recorder == nullptr || counts == nullptr || counts->struct_size < sizeof(counts->struct_size)) {
       return fail(NANHUNT_USAGE, "nanhunt_device_counters: expected a recorder and counts with struct_size set");
     }
-    const std::lock_guard lock(recorder->device_mutex);
-    const DeviceCounts from = recorder->devices.counts();
+    const DeviceTurn turn(*recorder);
+    const DeviceCounts from = turn ? recorder->devices.counts() : DeviceCounts{};
     const nanhunt_device_counts all = {
         counts->struct_size, static_cast<std::uint32_t>(from.streams), from.asked, from.told, from.lost, from.captured,
         from.launches, from.copies, from.waits};

@@ -52,6 +52,7 @@ class DeviceStreams {
   void end_step(Recorder& recorder);
   void settle(Recorder& recorder);  // waits for what is under way, and notes what has to be
   void close(Recorder& recorder);   // the same, and nothing is under way afterwards
+  void abandon() noexcept;          // in a forked child: what is the parent's stays as it is
   DeviceCounts counts() const;
 
  private:

@@ -39,6 +39,19 @@ namespace nanhunt::c_api {
 // Everything that CUPTI still has is recorded, and what was lost noted. Nothing happens where nothing is attached.
 void end_kernels(nanhunt_recorder& of);
 
+// The turn of whoever uses `devices`. In a forked child there is none: who held the lock at the fork is not there to
+// give it back, nor is the device.
+class DeviceTurn {
+ public:
+  explicit DeviceTurn(const nanhunt_recorder& of) {
+    if (!of.recorder->in_forked_child()) lock_ = std::unique_lock(of.device_mutex);
+  }
+  explicit operator bool() const { return lock_.owns_lock(); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
 // Misuse that `body` throws becomes NANHUNT_USAGE.
 template <typename F>
 nanhunt_status checked(F&& body) noexcept {

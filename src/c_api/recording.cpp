@@ -77,17 +77,17 @@ nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_ste
     defaults.loss = defaults.lr = std::numeric_limits<double>::quiet_NaN();
     defaults.scale = 1;
     const nanhunt_step given = sized_copy("nanhunt_record_step", step, defaults);
-    const std::lock_guard lock(to.device_mutex);
-    to.devices.end_step(*to.recorder);
+    const nanhunt::c_api::DeviceTurn turn(to);
+    if (turn) to.devices.end_step(*to.recorder);
     to.recorder->on_step_end({given.step, given.skipped != 0, given.loss, given.lr, given.scale});
   });
 }
 
 nanhunt_status nanhunt_record_release(nanhunt_recorder* recorder, uint64_t storage) {
   return recording(recorder, [&](nanhunt_recorder& to) {
-    const std::lock_guard lock(to.device_mutex);
+    const nanhunt::c_api::DeviceTurn turn(to);
     to.recorder->on_storage_released(storage);
-    to.devices.release(storage);
+    if (turn) to.devices.release(storage);
   });
 }
 
@@ -113,8 +113,8 @@ nanhunt_status nanhunt_recorder_flush(nanhunt_recorder* recorder) {
   return guarded([&] {
     if (recorder == nullptr) return fail(NANHUNT_USAGE, "nanhunt_recorder_flush: expected a recorder, got NULL");
     {
-      const std::lock_guard lock(recorder->device_mutex);
-      recorder->devices.settle(*recorder->recorder);
+      const nanhunt::c_api::DeviceTurn turn(*recorder);
+      if (turn) recorder->devices.settle(*recorder->recorder);
     }
     return nanhunt::c_api::result_of(recorder->recorder->flush());
   });
@@ -125,8 +125,8 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
     {
-      const std::lock_guard lock(owned->device_mutex);
-      owned->devices.close(*owned->recorder);
+      const nanhunt::c_api::DeviceTurn turn(*owned);
+      turn ? owned->devices.close(*owned->recorder) : owned->devices.abandon();
     }
     nanhunt::c_api::end_kernels(*owned);
     return nanhunt::c_api::result_of(owned->recorder->close());

@@ -196,7 +196,8 @@ int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhunt_call* call
 nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (words == nullptr && count != 0) throw Misuse("nanhunt_record_rows: expected words, got NULL");
-    const std::lock_guard lock(to.device_mutex);
+    const DeviceTurn turn(to);
+    if (!turn) return;
     to.devices.begin_call(*to.recorder);
     RowReader reader(to, {words, count});
     try {

@@ -71,7 +71,8 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
                                       uint64_t since_seq, uint32_t since_step, int32_t opaque) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (value == nullptr) throw Misuse("nanhunt_record_changed: expected the four words of a value, got NULL");
-    const std::lock_guard lock(to.device_mutex);
+    const DeviceTurn turn(to);
+    if (!turn) return;
     ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
     to.devices.begin_call(*to.recorder);
     to.devices.value("nanhunt_record_changed", value[3], event.value, true);  // what was read there before is not it
@@ -135,7 +136,8 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
       throw Misuse("nanhunt_record_collective: expected shares, got NULL");
     if (given.peer < -1)
       throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
-    const std::lock_guard lock(to.device_mutex);
+    const DeviceTurn turn(to);
+    if (!turn) return;
     to.devices.begin_call(*to.recorder);
     std::vector<ValueView> shares(given.share_count);
     for (std::size_t i = 0; i < given.share_count; ++i) {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows whose contents lie where only a device can read them.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
 
 #include "tests/c_api/adapter_fixture.h"
 #include "tests/support/emulated_streams.h"
@@ -394,6 +400,47 @@ TEST_F(CDeviceRows, NothingComesBeforeTheRecorderExpectsIt) {
 
   ASSERT_THAT(all.values, SizeIs(kShares));
   EXPECT_EQ(std::ranges::count_if(all.values, [](const ValueRecord& value) { return value.has_stats; }), kShares);
+}
+
+std::atomic<int> at_the_device{0};  // 1: a thread is there, 2: it may go on
+void stay_at_the_device(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  if (at_the_device.exchange(1) == 2) at_the_device.store(2);
+  at_the_device.notify_all();
+  at_the_device.wait(1);
+}
+
+TEST_F(CDeviceRows, AForkedChildWaitsForNoThreadAndNoDevice) {
+  // Given results under way, and a thread that holds the device's lock while the process forks.
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  at_the_device = 0;
+  nanhunt_emulated_memory(&stay_at_the_device);
+  const Words row = {NANHUNT_ROW_OP, log_, 0, 0, NANHUNT_PHASE_LOSS, 0, 0,
+                     address(x_.data()), identity(11, 0), 0, NANHUNT_ON_STREAM(layout_, stream_),
+                     address(y_.data()), identity(12, 0), 0, NANHUNT_ON_STREAM(layout_, stream_)};
+  std::thread other([&] { EXPECT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error(); });
+  at_the_device.wait(0);
+
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    const std::int64_t before = nanhunt_emulated_count("waits");
+    nanhunt_device_counts none{};
+    none.struct_size = sizeof none;
+    bool fine = record(row) == NANHUNT_OK && nanhunt_record_release(recorder_, 1) == NANHUNT_OK;
+    fine = fine && nanhunt_device_counters(recorder_, &none) == NANHUNT_OK && none.asked == 0;
+    fine = fine && nanhunt_device_stream(recorder_, 0, kStream) == -1;
+    fine = fine && nanhunt_recorder_flush(recorder_) == NANHUNT_OK && nanhunt_recorder_close(recorder_) == NANHUNT_OK;
+    _exit(fine && nanhunt_emulated_count("waits") == before ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  at_the_device = 2;
+  at_the_device.notify_all();
+  other.join();
+
+  EXPECT_EQ(status, 0) << "it did wait, or was refused";
+  EXPECT_EQ(close_and_read().ops.size(), 2u);
 }
 
 TEST_F(CDeviceRows, PartsThatTheRecorderForgotAreReadAgain) {
