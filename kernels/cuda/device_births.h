@@ -8,7 +8,8 @@
 
 namespace nanhunt::kernels::cuda {
 
-// Throws std::runtime_error where the launch fails.
-void launch_births(const BirthKernel& kernel, cudaStream_t stream);
+cudaError_t launch_births(const BirthKernel& kernel, cudaStream_t stream);
+// Kernels are loaded when they are first used, which may wait for the device: this does it before.
+cudaError_t load_births();
 
 }  // namespace nanhunt::kernels::cuda

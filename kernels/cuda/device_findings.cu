@@ -15,11 +15,25 @@ void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, 
   launch_each(FindingsEnd{call, found}, stream);
 }
 
-cudaError_t launch_updates(const UpdatesCall& call, DeviceUpdates* found, cudaStream_t stream) {
-  LostUpdatesKernel kernel{call, found};
-  void* arguments[] = {&kernel};
-  const auto* function = reinterpret_cast<const void*>(&run_kernel<LostUpdatesKernel, LostUpdatesKernel::kThreads>);
-  return cudaLaunchKernel(function, dim3(1), dim3(LostUpdatesKernel::kThreads), arguments, 0, stream);
+namespace {
+const void* updates_function() {
+  return reinterpret_cast<const void*>(&run_kernel<LostUpdatesKernel, LostUpdatesKernel::kThreads>);
+}
+}  // namespace
+
+cudaError_t open_updates(LostUpdatesKernel::Memory*& memory, cudaStream_t stream) {
+  cudaFuncAttributes loaded{};
+  cudaError_t error = cudaFuncGetAttributes(&loaded, updates_function());
+  void* got = nullptr;
+  if (error == cudaSuccess) error = cudaMalloc(&got, sizeof(LostUpdatesKernel::Memory));
+  memory = static_cast<LostUpdatesKernel::Memory*>(got);
+  return error == cudaSuccess ? cudaMemsetAsync(got, 0, sizeof(LostUpdatesKernel::Memory), stream) : error;
+}
+
+cudaError_t launch_updates(const LostUpdatesKernel& kernel, cudaStream_t stream) {
+  void* arguments[] = {const_cast<LostUpdatesKernel*>(&kernel)};
+  return cudaLaunchKernel(updates_function(), dim3(kernel.blocks()), dim3(LostUpdatesKernel::kThreads), arguments, 0,
+                          stream);
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -26,6 +26,7 @@ struct ContextCalls {
   decltype(&::cuCtxGetCurrent) get = nullptr;
   decltype(&::cuCtxSetCurrent) set = nullptr;
   decltype(&::cuDevicePrimaryCtxGetState) state = nullptr;
+  decltype(&::cuEventQuery) query = nullptr;
 
   ContextCalls() {
     void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
@@ -33,6 +34,7 @@ struct ContextCalls {
     get = reinterpret_cast<decltype(get)>(dlsym(driver, "cuCtxGetCurrent"));
     set = reinterpret_cast<decltype(set)>(dlsym(driver, "cuCtxSetCurrent"));
     state = reinterpret_cast<decltype(state)>(dlsym(driver, "cuDevicePrimaryCtxGetState"));
+    query = reinterpret_cast<decltype(query)>(dlsym(driver, "cuEventQuery"));
     dlclose(driver);  // the runtime keeps it
   }
 };
@@ -76,6 +78,18 @@ struct RuntimeCalls {
   }
 };
 using DeviceGuard = CurrentDevice<RuntimeCalls>;
+
+// Of an event, with its device current. The runtime keeps "not ready" as the thread's last error, in the place of one
+// that the run has not asked for yet; the driver keeps nothing.
+inline cudaError_t state_of(cudaEvent_t event) {
+  const auto query = context_calls().query;
+  const CUresult result = query == nullptr ? CUDA_ERROR_NOT_INITIALIZED : query(event);
+  if (result == CUDA_SUCCESS) return cudaSuccess;
+  if (result == CUDA_ERROR_NOT_READY) return cudaErrorNotReady;
+  const cudaError_t state = cudaEventQuery(event);
+  if (state != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return state;
+}
 
 // Work on other streams that waits for this one would become part of the graph being captured, and never join it again.
 inline bool is_capturing(cudaStream_t stream) {

@@ -23,6 +23,7 @@ class CudaReadings final : public ReadingsPort {
     // Copies may be under way; where the device is lost this fails at once, and so does the rest.
     static_cast<void>(cudaStreamSynchronize(stream_));
     for (const cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
+    static_cast<void>(cudaFree(updates_));
     static_cast<void>(cudaFreeHost(host_));
     static_cast<void>(cudaFree(records_));
     static_cast<void>(cudaFree(checks_.references));
@@ -40,6 +41,7 @@ class CudaReadings final : public ReadingsPort {
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     stats_ = std::move(*made);
+    if (Status s = status_of(open_updates(updates_, stream_), "updates cannot be looked at there"); !s) return s;
     const std::size_t bytes = options.tensors * sizeof(DeviceStatsRecord);
     void* got = nullptr;
     if (Status s = status_of(cudaMalloc(&got, bytes), "no memory for results on the device"); !s) return s;
@@ -85,16 +87,13 @@ class CudaReadings final : public ReadingsPort {
   }
   Status launch(const UpdatesCall& call, std::size_t slot) override {
     const DeviceGuard guard(device_);
-    return status_of(launch_updates(call, reinterpret_cast<DeviceUpdates*>(records_ + slot), stream_),
-                     "updates could not be looked at");
+    const LostUpdatesKernel kernel{call, updates_, reinterpret_cast<DeviceUpdates*>(records_ + slot)};
+    return status_of(launch_updates(kernel, stream_), "updates could not be looked at");
   }
   Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
     const DeviceGuard guard(device_);
-    try {
-      launch_births({plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)}, stream_);
-    } catch (const std::exception& e) {
-      return {StatusCode::kUnsupported, e.what()};
-    }
+    const BirthKernel kernel{plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)};
+    if (Status s = status_of(launch_births(kernel, stream_), "births could not be looked for"); !s) return s;
     return histograms_->enqueue_histograms(views, births_.places, arena_on_device_, stream_);
   }
   const std::uint64_t* arena() const override { return arena_; }
@@ -110,9 +109,8 @@ class CudaReadings final : public ReadingsPort {
   }
   Mark look(std::size_t which) override {
     const DeviceGuard guard(device_);
-    const cudaError_t state = cudaEventQuery(events_[which]);
+    const cudaError_t state = state_of(events_[which]);
     if (state == cudaSuccess) return Mark::kReached;
-    static_cast<void>(cudaGetLastError());
     return state == cudaErrorNotReady ? Mark::kPending : Mark::kFailed;
   }
   Status wait(std::size_t which) override {
@@ -134,6 +132,7 @@ class CudaReadings final : public ReadingsPort {
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     histograms_ = std::move(*made);
+    if (Status s = status_of(load_births(), "births cannot be looked for on this device"); !s) return s;
     const std::size_t bytes = options.arena_words * sizeof(std::uint64_t);
     if (Status s = status_of(cudaHostAlloc(&got, bytes, cudaHostAllocMapped), "no pinned memory for histograms"); !s)
       return s;
@@ -175,6 +174,7 @@ class CudaReadings final : public ReadingsPort {
   std::unique_ptr<DeviceStats> histograms_;
   std::uint64_t *arena_ = nullptr, *arena_on_device_ = nullptr;
   std::unique_ptr<DeviceStats> stats_;
+  LostUpdatesKernel::Memory* updates_ = nullptr;
   DeviceStatsRecord* records_ = nullptr;
   DeviceStatsRecord* host_ = nullptr;
   std::vector<cudaEvent_t> events_;

@@ -45,40 +45,81 @@ struct UpdateTally {
 };
 
 struct LostUpdatesKernel {
-  static constexpr std::uint32_t kThreads = 512;
+  static constexpr std::uint32_t kThreads = 512, kMostBlocks = 512;
+  static_assert(kMostBlocks <= kThreads, "a thread of the last block takes one block's tally");
   struct Shared {
     UpdateTally warps[kThreads / kWarpLanes];
+    std::uint32_t is_last;
+  };
+  // Memory of the device that launches of one stream share.
+  struct Memory {
+    UpdateTally tallies[kMostBlocks];
+    std::uint32_t tickets, unused;  // 0, and left so
   };
   UpdatesCall call;
+  Memory* memory;
   DeviceUpdates* out;
 
-  // One block: thread t takes elements t, t + kThreads, ... in order, so that the sums are the same every time.
+  // Depends on the number of elements alone, and so do the sums.
+  NANHUNT_HOST_DEVICE std::uint32_t blocks() const {
+    constexpr std::int64_t kShare = 8 * std::int64_t{kThreads};
+    const std::int64_t wanted = (call.count + kShare - 1) / kShare;
+    return static_cast<std::uint32_t>(wanted < 1 ? 1 : wanted < kMostBlocks ? wanted : kMostBlocks);
+  }
+
+  // Thread t of all takes elements t, t + all threads, ... in order. The last block adds those of all in their order.
   template <class Block>
   NANHUNT_HOST_DEVICE void operator()(Block& block) const {
     typename Block::template Registers<UpdateTally> tallies;
+    Shared& shared = block.shared();
     block.phase(tallies, [&](const Thread& thread, UpdateTally& mine) {
       mine = {0, 0, 0, 0};
-      for (std::int64_t i = thread.index; i < call.count; i += thread.count) judge(i, mine);
+      const auto count = static_cast<std::uint64_t>(call.count);
+      for (std::uint64_t i = thread.global_index(); i < count; i += thread.global_count()) {
+        judge(static_cast<std::int64_t>(i), mine);
+      }
     });
-    block.fold_warps(tallies, [](UpdateTally& into, const UpdateTally& from) { add(into, from); });
+    fold(block, tallies);
+    block.phase([&](const Thread& thread) {
+      if (thread.index != 0) return;
+      shared.is_last = 0;
+      if (thread.blocks == 1) return leave(shared.warps[0]);
+      memory->tallies[thread.block] = shared.warps[0];
+      shared.is_last = draw_ticket(&memory->tickets, thread.blocks) == thread.blocks - 1 ? 1 : 0;
+    });
+    if (shared.is_last == 0) return;
+    block.phase(tallies, [&](const Thread& thread, UpdateTally& mine) {
+      mine = {0, 0, 0, 0};
+      if (thread.index < thread.blocks) mine = memory->tallies[thread.index];
+    });
+    fold(block, tallies);
+    block.phase([&](const Thread& thread) {
+      if (thread.index == 0) leave(shared.warps[0]);
+    });
+  }
+
+ private:
+  // Threads as their warps fold, then warps in order: the first warp's has all.
+  template <class Block>
+  NANHUNT_HOST_DEVICE void fold(Block& block, typename Block::template Registers<UpdateTally>& tallies) const {
     Shared& shared = block.shared();
+    block.fold_warps(tallies, [](UpdateTally& into, const UpdateTally& from) { add(into, from); });
     block.phase(tallies, [&](const Thread& thread, const UpdateTally& mine) {
       if (thread.lane() == 0) shared.warps[thread.warp()] = mine;
     });
     block.phase([&](const Thread& thread) {
       if (thread.index != 0) return;
-      UpdateTally all = shared.warps[0];
-      for (std::uint32_t w = 1; w < thread.count / kWarpLanes; ++w) add(all, shared.warps[w]);
-      DeviceUpdates found;
-      found.updates = all.updates;
-      found.lost = all.lost;
-      found.all_sizes = all.all_sizes;
-      found.lost_sizes = all.lost_sizes;
-      *out = found;
+      for (std::uint32_t w = 1; w < thread.count / kWarpLanes; ++w) add(shared.warps[0], shared.warps[w]);
     });
   }
-
- private:
+  NANHUNT_HOST_DEVICE void leave(const UpdateTally& all) const {
+    DeviceUpdates found;
+    found.updates = all.updates;
+    found.lost = all.lost;
+    found.all_sizes = all.all_sizes;
+    found.lost_sizes = all.lost_sizes;
+    *out = found;
+  }
   NANHUNT_HOST_DEVICE static void add(UpdateTally& into, const UpdateTally& from) {
     into.updates += from.updates;
     into.lost += from.lost;

@@ -40,12 +40,20 @@ void expect_the_same_of_a_device(OpEvent event, std::vector<OpInput> inputs, std
     return out;
   };
   kernels::DeviceUpdates found;
+  kernels::cuda::LostUpdatesKernel::Memory memory{};
   const kernels::cuda::LostUpdatesKernel kernel{
-      {late->formula, late->self->numel(), array(late->self), array(late->a), array(late->b)}, &found};
-  testing_support::run_grid(kernel, {0}, kernel.kThreads, /*backwards=*/false);
-  EXPECT_EQ(static_cast<std::int64_t>(found.updates), expected->updates) << event.op;
-  EXPECT_EQ(static_cast<std::int64_t>(found.lost), expected->lost) << event.op;
-  EXPECT_NEAR(found.all_sizes > 0 ? found.lost_sizes / found.all_sizes : 0, expected->share, 1e-12) << event.op;
+      {late->formula, late->self->numel(), array(late->self), array(late->a), array(late->b)}, &memory, &found};
+  std::optional<kernels::DeviceUpdates> first;
+  testing_support::run_in_all_orders(kernel, kernel.blocks(), kernel.kThreads, [&] {
+    EXPECT_EQ(static_cast<std::int64_t>(found.updates), expected->updates) << event.op;
+    EXPECT_EQ(static_cast<std::int64_t>(found.lost), expected->lost) << event.op;
+    EXPECT_NEAR(found.all_sizes > 0 ? found.lost_sizes / found.all_sizes : 0, expected->share, 1e-12) << event.op;
+    if (!first) first = found;
+    EXPECT_EQ(found.all_sizes, first->all_sizes) << "blocks in another order";
+    EXPECT_EQ(found.lost_sizes, first->lost_sizes) << "blocks in another order";
+    EXPECT_EQ(memory.tickets, 0u) << "the next launch begins with them";
+    found = {};
+  });
 }
 
 std::optional<LostUpdates> count(std::string_view op, const TestTensor& self, std::vector<OpInput> others,
@@ -117,6 +125,26 @@ TEST(LostUpdates, CountsOnlyElementsThatDidNotChangeAndNearlyAllOfThem) {
       EXPECT_LE(found->share, 1);
     }
   }
+}
+
+// given a parameter that a device takes in several blocks, the last of them short, when its updates are counted, then
+// the counts are the host's, whichever block ends last.
+TEST(LostUpdates, AreTheSameOfAParameterOfSeveralBlocksOnADevice) {
+  constexpr std::int64_t kCount = 3 * 8 * kernels::cuda::LostUpdatesKernel::kThreads + 5;
+  std::mt19937 random(4);
+  std::vector<double> after, updates;
+  std::int64_t lost = 0;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const bool small = random() % 3 == 0;
+    updates.push_back(small ? 1e-5 : 0.25);
+    after.push_back(small ? 1.0 : 1.25);
+    lost += small;
+  }
+  const TestTensor self = written(DType::kF16, after, 1), other(DType::kF16, {kCount}, updates, 2);
+  const auto found = count("add_", self, {{"other", other.value()}}, {});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->updates, kCount);
+  EXPECT_EQ(found->lost, lost);
 }
 
 TEST(LostUpdates, TellsByShareThatWhatWasLostWasLittle) {

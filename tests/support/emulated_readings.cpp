@@ -105,7 +105,8 @@ class EmulatedReadings final : public ReadingsPort {
       if (array->data != nullptr) array->data = const_cast<void*>(EmulatedDevice::on_host(array->data));
     }
     DeviceUpdates found;
-    run_grid(LostUpdatesKernel{here, &found}, {0}, LostUpdatesKernel::kThreads, device_.order == Order::kBackwards);
+    const LostUpdatesKernel kernel{here, &updates_, &found};
+    run_ordered(kernel, kernel.blocks(), LostUpdatesKernel::kThreads);
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
     return Status::ok();
   }
@@ -224,6 +225,7 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<std::uint32_t> places_ = std::vector<std::uint32_t>(kMaxBirthTensors + 1);
   std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxBirthTensors);
   std::uint64_t used_ = 0;
+  LostUpdatesKernel::Memory updates_{};
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;
