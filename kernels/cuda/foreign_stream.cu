@@ -33,6 +33,10 @@ class CudaStream final : public ForeignStream {
 }  // namespace
 
 std::unique_ptr<ForeignStream> ForeignStream::open(int device, DeviceStream stream, std::string& why) noexcept {
+  if (stream == cudaStreamPerThread) {  // one name for as many streams as there are threads
+    why = "the stream is the calling thread's default one, so its number names no single stream";
+    return nullptr;
+  }
   try {
     const std::vector<DeviceInfo> devices = query_devices(why);
     for (const DeviceInfo& info : devices) {
