@@ -48,6 +48,9 @@ enum { NANHUNT_ROW_OP = 1, NANHUNT_ROW_MARK = 2, NANHUNT_ROW_RELEASE = 3, NANHUN
 NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count);
 /* Ops whose outputs were not finite so far. */
 NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder);
+/* Of these, the ones from op `seq` on (among the newest 16384). Ops whose contents are still being read on a device, and
+ * those after them, are not known before they have come, or after nanhunt_recorder_flush(). */
+NANHUNT_API uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq);
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
 
@@ -168,8 +171,8 @@ NANHUNT_API nanhunt_status nanhunt_kernels_attach(nanhunt_recorder* recorder, co
 /* What this thread launches from here to pop belongs to one op; ops nest, the innermost counts. 0: not watched. */
 NANHUNT_API uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder);
 /* `seq`: of the op's row, or of the first of its rows, which are recorded by now and the newest; all ones: it has none.
- * Of several rows of one nanhunt_record_rows() the kernels go to the first whose result is known not to be finite, else
- * to the first. */
+ * Of several rows the kernels go to the first whose result is not finite, also where that is learnt later, else to the
+ * first. */
 NANHUNT_API void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step);
 /* Around what nanhunt itself launches. */
 NANHUNT_API void nanhunt_kernels_push_own(nanhunt_recorder* recorder);

@@ -2,7 +2,6 @@
 // What is behind a nanhunt_recorder, and the frame of every call that records.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -29,8 +28,6 @@ struct nanhunt_recorder {
   mutable std::mutex device_mutex;
   nanhunt::c_api::DeviceStreams devices;
   nanhunt::c_api::KernelSlot kernels;
-  // Of the newest rows with a bad result among them, the first one.
-  std::atomic<std::uint64_t> first_bad{nanhunt::kNoSeq};
   std::map<std::string, std::uint64_t> kernel_notes;  // of all times that it was attached, by text
 };
 

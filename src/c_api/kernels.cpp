@@ -94,9 +94,11 @@ uint64_t nanhunt_kernels_push(nanhunt_recorder* recorder) {
 
 void nanhunt_kernels_pop(nanhunt_recorder* recorder, uint64_t ticket, uint64_t seq, uint32_t step) {
   watching(recorder, [&](hooks::KernelWatch& watch) {
-    // One launch may be for many rows: the kernel of the bad one is what a report has to name.
-    const std::uint64_t bad = recorder->first_bad.load(std::memory_order_relaxed);
-    watch.pop_op(ticket, seq != kNoSeq && bad != kNoSeq && bad > seq ? bad : seq, step);
+    // One launch may be for many rows: the kernel of the bad one is what a report has to name. Which one that is the
+    // recorder may not know yet.
+    const std::uint64_t next = seq == kNoSeq ? 0 : recorder->recorder->next_seq();
+    if (next > seq && next - seq > 1) recorder->recorder->on_launch(seq, next - seq);
+    watch.pop_op(ticket, seq, step);
   });
 }
 

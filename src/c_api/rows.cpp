@@ -94,13 +94,8 @@ class RowReader {
       word += kValueWords;
     }
     for (OpScalar& scalar : call.scalars) scalar.value = std::bit_cast<double>(*word++);
-    to_.devices.take(call.event, *to_.recorder);  // may tell of an earlier row that it was bad
-    const std::uint64_t seq = to_.recorder->next_seq(), bad = to_.recorder->anomalies();
+    to_.devices.take(call.event, *to_.recorder);
     to_.recorder->on_op(call.event, call.numbers);
-    if (!has_bad_ && to_.recorder->anomalies() != bad) {
-      has_bad_ = true;
-      to_.first_bad.store(seq, std::memory_order_relaxed);
-    }
     rest_ = rest_.subspan(size);
   }
 
@@ -138,7 +133,6 @@ class RowReader {
   nanhunt_recorder& to_;
   std::span<const std::int64_t> rest_;
   std::uint64_t rows_ = 0;
-  bool has_bad_ = false;
 };
 
 // A number, or -1 with the words of what is wrong.
@@ -212,6 +206,10 @@ nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* wo
 
 uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder) {
   return recorder == nullptr ? 0 : recorder->recorder->anomalies();
+}
+
+uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq) {
+  return recorder == nullptr ? 0 : recorder->recorder->bad_since(seq);
 }
 
 const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder) {

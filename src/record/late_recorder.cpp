@@ -496,6 +496,12 @@ void LateRecorder::on_storage_released(std::uint64_t storage) noexcept {
            [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
 }
 
+void LateRecorder::on_launch(std::uint64_t first, std::uint64_t count) noexcept {
+  in_order(false, [&] { next_->on_launch(first, count); }, [&] {
+    hold(0, [first, count](NumberingRecorder& next, const auto&) { next.on_launch(first, count); });
+  });
+}
+
 void LateRecorder::on_experiment(const ExperimentRecord& experiment) noexcept {
   in_order(false, [&] { next_->on_experiment(experiment); }, [&] {
     hold(sizeof experiment + experiment.fix.size() + experiment.description.size(),

@@ -65,6 +65,8 @@ class LateRecorder final : public NumberingRecorder {
   std::string_view text(StringId id) const noexcept override { return next_->text(id); }
   const KnownLayout& layout(LayoutId id) const noexcept override { return next_->layout(id); }
   std::uint64_t next_seq() const noexcept override;
+  std::uint64_t bad_since(std::uint64_t seq) const noexcept override { return next_->bad_since(seq); }
+  void on_launch(std::uint64_t first, std::uint64_t count) noexcept override;
   bool in_forked_child() const noexcept override { return next_->in_forked_child(); }
 
   RecorderCounters counters() const override;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/record/bad_ops.h"
 #include "src/record/batch_queue.h"
 #include "src/record/fp_environment.h"
 #include "src/record/late_recorder.h"
@@ -63,10 +64,10 @@ class RecorderImpl final : public NumberingRecorder {
   }
 
   void on_op(const OpEvent& event) noexcept override {
-    guarded(&Dropped::ops, [&] { count_op(builder_.add_op(event)); });
+    add_op([&] { return builder_.add_op(event); });
   }
   void on_op(const OpEvent& event, const OpNumbers& numbers) noexcept override {
-    guarded(&Dropped::ops, [&] { count_op(builder_.add_op(event, numbers)); });
+    add_op([&] { return builder_.add_op(event, numbers); });
   }
   void on_mark(const MarkEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
@@ -135,7 +136,11 @@ class RecorderImpl final : public NumberingRecorder {
     guarded(&Dropped::other, [&] { builder_.add_collective(event); });
   }
   void on_kernel(const KernelEvent& event) noexcept override {
-    guarded(&Dropped::other, [&] { builder_.add_kernel(event); });
+    guarded(&Dropped::other, [&] {
+      KernelEvent placed = event;
+      placed.seq = bad_ops_.op_of(event.seq);
+      builder_.add_kernel(placed);
+    });
   }
   void on_experiment(const ExperimentRecord& experiment) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
@@ -159,6 +164,23 @@ class RecorderImpl final : public NumberingRecorder {
   }
   const KnownLayout& layout(LayoutId id) const noexcept override { return builder_.layouts().layout(id); }
   std::uint64_t next_seq() const noexcept override { return builder_.next_seq(); }
+  std::uint64_t bad_since(std::uint64_t seq) const noexcept override {
+    if (in_forked_child()) return 0;
+    try {
+      const std::lock_guard lock(mutex_);
+      return bad_ops_.since(seq);
+    } catch (...) {  // the mutex itself failed
+      return 0;
+    }
+  }
+  void on_launch(std::uint64_t first, std::uint64_t count) noexcept override {
+    if (in_forked_child()) return;
+    try {
+      const std::lock_guard lock(mutex_);
+      bad_ops_.bind(first, count);
+    } catch (...) {  // no memory: its kernels stand with its first op
+    }
+  }
 
   RecorderCounters counters() const override {
     if (in_forked_child()) return {};
@@ -245,9 +267,18 @@ class RecorderImpl final : public NumberingRecorder {
     }
   }
 
-  void count_op(bool anomalous) {
-    ++ops_;
-    if (anomalous && anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
+  template <typename Add>
+  void add_op(Add add) noexcept {
+    guarded(&Dropped::ops, [&] {
+      const bool anomalous = add();
+      ++ops_;
+      if (!anomalous) return;
+      if (anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
+      try {
+        bad_ops_.add(builder_.next_seq() - 1);
+      } catch (...) {  // no memory: its rows say that it is bad
+      }
+    });
   }
 
   void count_lost(std::uint64_t Dropped::*kind) {
@@ -367,6 +398,7 @@ class RecorderImpl final : public NumberingRecorder {
   RowBuilder builder_;
   std::uint64_t ops_ = 0, marks_ = 0;
   std::atomic<std::uint64_t> anomalies_{0};
+  BadOps bad_ops_;
   Dropped dropped_, unreported_;               // here, not by the writer; unreported: no DropRecord tells of them yet
   std::uint64_t failures_known_ = 0;           // WriterThread::failed_writes() that the rows at hand take into account
   std::optional<BatchQueue::Clock::time_point> oldest_row_;  // of the rows at hand, about

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from nanhunt import _device, _levels, _taps
+from nanhunt._ops import OpMode, OpWriter
+from nanhunt._origin import CapturingMode, Kept
+from nanhunt._places import Places
 from nanhunt._session import Options, Session
 from nanhunt._streams import CAPTURED, COPIED
+from nanhunt._values import Values
 from on_device import on_device
 from op_rows import watched_ops
 from planted import blow_up, nan_batch, overflow
@@ -132,6 +136,29 @@ def test_what_is_not_taken_there_is_noted():
     with tempfile.TemporaryDirectory() as name, read_there():
         run = ops_run(make, options, Path(name) / "run")
     assert "not taken on a device: histograms" in str(run.report["coverage"])
+
+
+@on_device
+def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did():
+    with tempfile.TemporaryDirectory() as name, read_there(copies_later=100):
+        session = Session(Options(out=name + "/run", level="ops"))
+        try:
+            recorder = session.open()
+            writer = OpWriter(session, Values(session), Places({}))
+            zero, one = torch.zeros(2), torch.ones(2)
+            there = zero.to(DEVICE)
+            with OpMode(writer):
+                there.log()  # bad, which is not known yet
+            assert recorder.device_counts().asked and not recorder.bad_since(0)
+            kept = Kept()
+            with CapturingMode(writer, kept):
+                _ = one + one, zero.log(), one * one
+            assert [call.plan.op for call in kept.calls] == ["aten::log"]
+            assert kept.calls[0].args[0].equal(zero)
+            assert recorder.bad_since(0) == 2
+        finally:
+            session.close()
+        assert not session.errors, session.last_error
 
 
 @on_device

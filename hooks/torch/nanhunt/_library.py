@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 4
+API_VERSION = 5
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -145,6 +145,7 @@ _PROTOTYPES = {
     "nanhunt_recorder_anomalies": (_u64, [_ptr]),
     "nanhunt_recorder_folder": (_text, [_ptr]),
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
+    "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_replay": (_i32, [_ptr, _u32, _i32, _i32, _text]),

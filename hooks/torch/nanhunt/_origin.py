@@ -64,6 +64,12 @@ class CapturingMode(OpMode):
         super().__init__(writer)
         self._kept = kept
 
+    def __enter__(self) -> Any:
+        recorder = self._writer.session.recorder
+        if recorder is not None and recorder.device_counts().asked:
+            recorder.flush()  # rows of the run that wait for a device would hold up those of the replay
+        return super().__enter__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kept, recorder = self._kept, self._writer.session.recorder
         plan = self._plans.get(id(func)) or self._writer.plan_of(func)
@@ -83,9 +89,9 @@ class CapturingMode(OpMode):
         if plan.writes:  # what it writes over will be gone
             with _no_dispatch():
                 saved, saved_kwargs = _before_writing(plan, args, saved_kwargs)
-        bad, seq = recorder.anomalies(), recorder.next_seq()
+        seq = recorder.next_seq()
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if recorder.anomalies() != bad:
+        if recorder.bad_since(seq):
             try:
                 self._keep(plan, saved, saved_kwargs, result, seq, recorder.next_seq() - seq)
             except Exception as error:

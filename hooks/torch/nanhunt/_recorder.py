@@ -182,8 +182,9 @@ class Recorder:
     def next_seq(self) -> int:
         return int(self.fast.nanhunt_recorder_next_seq(self.handle))
 
-    def anomalies(self) -> int:
-        return int(self.fast.nanhunt_recorder_anomalies(self.handle))
+    def bad_since(self, seq: int) -> int:
+        """Ops from this one on whose results are known to be bad."""
+        return int(self.fast.nanhunt_recorder_bad_since(self.handle, seq))
 
     def folder(self) -> str:
         return str(self.fast.nanhunt_recorder_folder(self.handle).decode())
