@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device_findings.h"
 #include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/recorder.h"
+#include "src/record/device_elements.h"
 
 namespace nanhunt::hooks {
 
@@ -48,27 +48,6 @@ class DeviceReader {
   kernels::ReadingsCounts counts() const { return readings_ ? readings_->counts() : kernels::ReadingsCounts{}; }
 
  private:
-  struct Operand {
-    std::size_t input = 0;
-    std::vector<std::int64_t> sizes;
-  };
-  struct OutputFindings {
-    std::size_t output = 0;
-    std::vector<std::int64_t> sizes;  // of the output
-    std::vector<Operand> operands;    // as FindingsCall::in
-    bool counts_flushed = false;
-  };
-  struct Shown {
-    bool of_output = false;
-    std::size_t index = 0;     // among the op's outputs, or inputs
-    std::uint32_t tensor = 0;  // of BirthCall
-  };
-  struct Findings {
-    std::uint64_t number = 0;
-    std::vector<Shown> histograms;
-    std::vector<OutputFindings> outputs;  // as their calls
-    bool counts_updates = false;
-  };
   // What is known of contents, as far as results have come; the same for all readings of them.
   struct Contents {
     std::uint32_t reference = 0;  // on the device; 0: none was free, so they are read whole each time
@@ -91,7 +70,7 @@ class DeviceReader {
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
     std::vector<Reading> readings;
-    std::optional<Findings> findings;
+    std::optional<record::AskedElements> findings;
   };
 
   void poll();
@@ -103,8 +82,7 @@ class DeviceReader {
   void retire(const Part& part) noexcept;  // it is forgotten: its reference is free before long
   // of a storage; past this the oldest are forgotten, as by the recorder
   static constexpr std::size_t kMostParts = 256;
-  void tell_findings(const Findings& findings, const kernels::Besides& besides);
-  bool plan(const engine::OpCall& call, const OpEvent& event, std::size_t output, const engine::Tensor& made);
+  record::DeviceOperand operand(const engine::OpArgument& argument, const ValueView& value) const;
 
   Recorder& recorder_;
   engine::Device device_;
@@ -117,12 +95,9 @@ class DeviceReader {
   std::vector<std::uint32_t> free_references_, retired_;  // retired: free once the event at hand is launched
   std::uint32_t last_reference_ = 0;
   Taken at_hand_;
-  bool plan_updates(const engine::OpCall& call, const OpEvent& event);
-  void plan_births(const OpEvent& event);
-  std::size_t reading_of(const ValueView& value) const;
-
   std::vector<kernels::FindingsCall> calls_;
-  kernels::UpdatesCall updates_;
+  std::vector<record::DeviceOperand> inputs_, outputs_;  // of the op at hand
+  std::optional<kernels::UpdatesCall> updates_;
   kernels::BirthCall births_;
   std::vector<std::pair<std::size_t, std::uint32_t>> old_;  // inputs of the op at hand, references of what they were
   std::size_t tensors_since_copy_ = 0;

@@ -66,7 +66,7 @@ void DeviceStreams::begin_call(Recorder& recorder) noexcept {
   asked_.clear();
   for (Stream& stream : streams_) {
     for (const std::uint64_t number : stream.at_hand.numbers) recorder.on_late_lost(number);
-    for (const AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
+    for (const record::AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
     stream.views.clear();
     stream.findings.clear();
     stream.updates.reset();
@@ -140,7 +140,7 @@ void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
   // An op's outputs lie on one device.
   for (const OpOutput& output : event.outputs) {
     const auto its = std::ranges::find(asked_, &output.value, &Asked::value);
-    if (its == asked_.end() || its->reading == kNoReading) continue;
+    if (its == asked_.end() || its->reading == record::kNoReading) continue;
     ask(event, its->stream);
     return;
   }
@@ -148,13 +148,22 @@ void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
 
 void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
   Stream& its = streams_[stream];
-  operands_.clear();
-  for (const Asked& asked : asked_) {
-    if (asked.stream == stream) operands_.push_back({asked.value, asked.address, asked.reading});
-  }
-  AskedElements elements;
-  if (!ask_elements(event, operands_, its.findings, elements)) return;
-  its.updates = ask_updates(event, operands_);
+  const auto fill = [&](std::vector<record::DeviceOperand>& operands, auto values) {
+    operands.assign(values.size(), {});
+    for (const Asked& asked : asked_) {
+      if (asked.stream != stream) continue;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (asked.value != &values[i].value) continue;
+        operands[i] = {asked.address, asked.reading, asked.reading != record::kNoReading, 0};
+      }
+    }
+  };
+  fill(inputs_, event.inputs);
+  fill(outputs_, event.outputs);
+  const record::DeviceOperands operands = {inputs_, outputs_};
+  record::AskedElements elements;
+  if (!record::ask_elements(event, operands, its.findings, elements)) return;
+  its.updates = record::ask_updates(event, operands);
   elements.counts_updates = its.updates.has_value();
   elements.number = event.late = ++last_number_;
   its.at_hand.elements.push_back(std::move(elements));
@@ -208,9 +217,9 @@ void DeviceStreams::tell(const Taken& taken, ReadingsState state, Recorder& reco
       recorder.on_late_lost(taken.numbers[i]);
     }
   }
-  for (const AskedElements& elements : taken.elements) {
+  for (const record::AskedElements& elements : taken.elements) {
     if (state == ReadingsState::kReady) {
-      tell_elements(elements, besides_, recorder);
+      record::tell_elements(elements, besides_, recorder);
     } else {
       recorder.on_late_lost(elements.number);
     }

@@ -19,7 +19,7 @@
 #include "nanhunt/event.h"
 #include "nanhunt/recorder.h"
 #include "nanhunt/status.h"
-#include "src/c_api/device_elements.h"
+#include "src/record/device_elements.h"
 
 namespace nanhunt::c_api {
 
@@ -59,7 +59,7 @@ class DeviceStreams {
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
     std::vector<std::uint64_t> numbers;
-    std::vector<AskedElements> elements;
+    std::vector<record::AskedElements> elements;
   };
   struct Stream {
     std::unique_ptr<kernels::ForeignStream> foreign;
@@ -78,7 +78,7 @@ class DeviceStreams {
     ValueView* value = nullptr;
     std::int64_t layout = 0;
     bool is_made = false;
-    std::size_t reading = kNoReading;
+    std::size_t reading = record::kNoReading;
   };
   // Contents that the recorder was told to expect: of the newest version of a storage, by offset and layout.
   struct Read {
@@ -99,7 +99,7 @@ class DeviceStreams {
   std::map<std::pair<int, std::uint64_t>, std::string> refused_;
   std::unordered_map<std::uint64_t, Read> read_;  // by storage
   std::vector<Asked> asked_;                      // of the event at hand
-  std::vector<DeviceOperand> operands_;
+  std::vector<record::DeviceOperand> inputs_, outputs_;
   std::vector<std::optional<TensorStats>> results_;
   kernels::Besides besides_;
   std::uint64_t last_number_ = 0, captured_ = 0;

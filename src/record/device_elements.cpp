@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/c_api/device_elements.h"
+#include "src/record/device_elements.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <utility>
 
@@ -9,17 +10,12 @@
 #include "src/record/lost_updates.h"
 #include "src/record/op_table.h"
 
-namespace nanhunt::c_api {
+namespace nanhunt::record {
 namespace {
 
 using kernels::DeviceArray;
 using kernels::FindingsCall;
 using Strides = std::vector<std::int64_t>;
-
-const DeviceOperand* find(std::span<const DeviceOperand> operands, const ValueView& value) {
-  const auto its = std::ranges::find(operands, &value, &DeviceOperand::value);
-  return its == operands.end() ? nullptr : &*its;
-}
 
 bool same_contents(const ValueView& a, const ValueView& b) {
   return a.storage != 0 && a.storage == b.storage && a.version == b.version && a.offset == b.offset &&
@@ -84,28 +80,29 @@ std::int64_t place_in(std::span<const std::int64_t> operand, std::span<const std
 
 // The first output's rule, where all that it asks of is among the call's inputs. places: 1 + an input's place there; 0:
 // none.
-void ask_flushed(const OpEvent& event, record::FlushRule rule, std::span<const std::size_t> places,
+void ask_flushed(const OpEvent& event, FlushRule rule, std::span<const std::size_t> places,
                  FindingsCall& call) {
-  std::vector<record::FlushInput> inputs;
+  std::vector<FlushInput> inputs;
   for (std::size_t k = 0; k < event.inputs.size(); ++k) {
     std::size_t first = 0;  // the same contents have the same id
     while (first < k && !same_contents(event.inputs[first].value, event.inputs[k].value)) ++first;
     inputs.push_back({&event.inputs[k], nullptr, first + 1});
   }
-  const auto factors = record::flush_factors(rule, inputs, event.scalars);
+  const auto factors = flush_factors(rule, inputs, event.scalars);
   const bool all_there = std::ranges::all_of(factors, [&](const auto& factor) { return places[factor.input] != 0; });
   call.counts_flushed = !factors.empty() && all_there;
   if (!call.counts_flushed) return;
-  for (const record::FlushFactor& factor : factors) {
+  for (const FlushFactor& factor : factors) {
     const auto bit = static_cast<std::uint8_t>(1u << (places[factor.input] - 1));
     (factor.must_be_nonzero ? call.must_be_nonzero : call.must_not_be_inf) |= bit;
   }
 }
 
-bool ask_output(const OpEvent& event, std::span<const DeviceOperand> operands, std::size_t output,
-                const DeviceOperand& made, FindingsCall& call, AskedElements::Output& asked) {
-  const record::OpTraits traits = record::op_traits(event.op);
+bool ask_output(const OpEvent& event, const DeviceOperands& operands, std::size_t output, FindingsCall& call,
+                AskedElements::Output& asked) {
+  const OpTraits traits = op_traits(event.op);
   const TensorView& shape = event.outputs[output].value.tensor;
+  const DeviceOperand& made = operands.outputs[output];
   call.of = static_cast<std::uint32_t>(made.reading);
   call.out.dtype = shape.dtype;
   call.out.data = const_cast<void*>(made.address);
@@ -117,15 +114,15 @@ bool ask_output(const OpEvent& event, std::span<const DeviceOperand> operands, s
     const OpInput& in = event.inputs[i];
     const TensorView& view = in.value.tensor;
     const bool mixes = in.role != ArgRole::kMask && in.role != ArgRole::kIndex && in.role != ArgRole::kOverwritten;
-    if (!mixes || traits.elements == record::ElementMap::kNone || view.numel() <= 0) continue;
+    if (!mixes || traits.elements == ElementMap::kNone || view.numel() <= 0) continue;
     const bool same = std::ranges::equal(view.sizes, shape.sizes);
-    if (traits.elements == record::ElementMap::kSameShape && !same && view.numel() != 1) continue;
+    if (traits.elements == ElementMap::kSameShape && !same && view.numel() != 1) continue;
     Strides mine;
     if (!strides_over(shape.sizes, view, mine)) continue;
     DeviceArray& array = call.in[call.inputs];
     array.dtype = view.dtype;
-    if (const DeviceOperand* operand = find(operands, in.value)) {
-      array.data = const_cast<void*>(operand->address);
+    if (const void* address = operands.inputs[i].address; address != nullptr) {
+      array.data = const_cast<void*>(address);
     } else if (view.data != nullptr && view.numel() == 1) {  // of the host
       array.is_number = true;
       array.number = load_as_f64(view.dtype, view.data);
@@ -136,49 +133,91 @@ bool ask_output(const OpEvent& event, std::span<const DeviceOperand> operands, s
     asked.operands.push_back({i, {view.sizes.begin(), view.sizes.end()}});
     places[i] = static_cast<std::size_t>(++call.inputs);
   }
-  if (output == 0 && traits.flush != record::FlushRule::kNotMeasured) ask_flushed(event, traits.flush, places, call);
+  if (output == 0 && traits.flush != FlushRule::kNotMeasured) ask_flushed(event, traits.flush, places, call);
   asked.counts_flushed = call.counts_flushed;
   return fill_walk(call, shape.sizes, strides);
 }
 
 }  // namespace
 
-bool ask_elements(const OpEvent& event, std::span<const DeviceOperand> operands, std::vector<FindingsCall>& calls,
+bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<FindingsCall>& calls,
                   AskedElements& asked) {
   asked.first_call = calls.size();
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
-    const ValueView& value = event.outputs[i].value;
-    const DeviceOperand* made = find(operands, value);
+    const DeviceOperand& made = operands.outputs[i];
     // Kernels for elements know the dtypes of the engine's ops.
-    const DType dtype = value.tensor.dtype;
+    const DType dtype = event.outputs[i].value.tensor.dtype;
     const bool known = is_floating(dtype) && dtype != DType::kE4M3FN && dtype != DType::kE5M2;
-    if (made == nullptr || made->reading == kNoReading || !known) continue;
+    if (made.address == nullptr || made.reading == kNoReading || !made.is_new || !known) continue;
     FindingsCall call;
     AskedElements::Output output;
-    if (!ask_output(event, operands, i, *made, call, output)) continue;
+    if (!ask_output(event, operands, i, call, output)) continue;
     calls.push_back(call);
     asked.outputs.push_back(std::move(output));
   }
   return !asked.outputs.empty();
 }
 
-std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, std::span<const DeviceOperand> operands) {
-  const std::optional<record::LateUpdate> update = record::late_update(event);
+std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const DeviceOperands& operands) {
+  const std::optional<LateUpdate> update = late_update(event);
   if (!update) return std::nullopt;
   kernels::UpdatesCall call;
   call.formula = update->formula;
   call.count = update->self->numel();
   const auto fill = [&](DeviceArray& array, const TensorView* wanted) {
     if (wanted == nullptr) return true;
-    const auto its =
-        std::ranges::find_if(operands, [&](const DeviceOperand& one) { return &one.value->tensor == wanted; });
-    if (its == operands.end()) return false;
     array.dtype = wanted->dtype;
-    array.data = const_cast<void*>(its->address);
-    return true;
+    const auto look_in = [&](auto values, std::span<const DeviceOperand> its) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (&values[i].value.tensor == wanted) array.data = const_cast<void*>(its[i].address);
+      }
+    };
+    look_in(event.inputs, operands.inputs);
+    look_in(event.outputs, operands.outputs);
+    return array.data != nullptr;
   };
   if (!fill(call.self, update->self) || !fill(call.a, update->a) || !fill(call.b, update->b)) return std::nullopt;
   return call;
+}
+
+kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operands, AskedElements& asked) {
+  kernels::BirthCall births;
+  const OpTraits traits = op_traits(event.op);
+  const auto show = [&](bool of_output, std::size_t index, const DeviceOperand& its) {
+    const TensorView& tensor = (of_output ? event.outputs[index].value : event.inputs[index].value).tensor;
+    if (its.reading == kNoReading || !is_floating(tensor.dtype)) return;
+    std::uint32_t k = 0;
+    while (k < births.tensors && births.tensor[k] != its.reading) ++k;
+    if (k == kernels::kMaxBirthTensors) return;
+    if (k == births.tensors) births.tensor[births.tensors++] = static_cast<std::uint32_t>(its.reading);
+    asked.histograms.push_back({of_output, index, k});
+  };
+  const auto goes_in = [&](std::uint32_t reference) {
+    if (reference != 0 && births.inputs < kernels::kMaxBirthInputs) births.reference[births.inputs++] = reference;
+  };
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    const OpInput& in = event.inputs[i];
+    if (in.role == ArgRole::kMask || in.role == ArgRole::kIndex) continue;
+    if (in.role == ArgRole::kOverwritten) {
+      if (!traits.ignores_old) goes_in(operands.inputs[i].reference);
+      continue;
+    }
+    const TensorView& tensor = in.value.tensor;
+    if (tensor.data != nullptr && tensor.numel() == 1 && is_floating(tensor.dtype)) {
+      const double number = load_as_f64(tensor.dtype, tensor.data);
+      if (std::isnan(number)) births.known_in |= kernels::kNanBits;
+      if (std::isinf(number)) births.known_in |= kernels::kInfBits;
+    }
+    goes_in(operands.inputs[i].reference);
+    show(false, i, operands.inputs[i]);
+  }
+  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
+    const DeviceOperand& made = operands.outputs[i];
+    show(true, i, made);
+    if (made.reading == kNoReading || !made.is_new || births.outputs == kernels::kMaxBirthTensors) continue;
+    births.output[births.outputs++] = static_cast<std::uint32_t>(made.reading);
+  }
+  return births;
 }
 
 void tell_elements(const AskedElements& asked, const kernels::Besides& found, Recorder& recorder) {
@@ -206,6 +245,13 @@ void tell_elements(const AskedElements& asked, const kernels::Besides& found, Re
     }
   }
   told.elements = elements;
+  std::vector<LateHistogram> histograms;
+  for (const AskedElements::Shown& shown : asked.histograms) {
+    if (shown.tensor >= found.histograms.size() || !found.histograms[shown.tensor]) continue;
+    const TensorStats& its = *found.histograms[shown.tensor];
+    histograms.push_back({shown.of_output, shown.index, its.histogram_min_exponent, its.histogram});
+  }
+  told.histograms = histograms;
   if (asked.counts_updates && found.updates) {
     const kernels::DeviceUpdates& updates = *found.updates;
     told.updates = static_cast<std::int64_t>(updates.updates);
@@ -215,4 +261,4 @@ void tell_elements(const AskedElements& asked, const kernels::Besides& found, Re
   recorder.on_late_findings(asked.number, told);
 }
 
-}  // namespace nanhunt::c_api
+}  // namespace nanhunt::record

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What single elements say of an op whose tensors lie where only a device can read them: what is asked there, and what
+// comes back in the recorder's words. For whoever reads contents on a device (hooks/engine, src/c_api).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/device_births.h"
+#include "kernels/device_findings.h"
+#include "kernels/device_readings.h"
+#include "nanhunt/event.h"
+#include "nanhunt/recorder.h"
+
+namespace nanhunt::record {
+
+inline constexpr std::size_t kNoReading = ~std::size_t{0};
+
+// One input or output of an op, as the device that reads the op's outputs knows it.
+struct DeviceOperand {
+  const void* address = nullptr;      // nullptr: not on that device, or gone
+  std::size_t reading = kNoReading;   // place among the tensors that are read
+  bool is_new = false;                // its contents are read for the first time
+  std::uint32_t reference = 0;        // where the device keeps what its contents were; of old contents, too. 0: nowhere
+};
+// As the event's lists.
+struct DeviceOperands {
+  std::span<const DeviceOperand> inputs, outputs;
+};
+
+struct AskedElements {
+  struct Operand {
+    std::size_t input = 0;
+    std::vector<std::int64_t> sizes;
+  };
+  struct Output {
+    std::size_t output = 0;
+    std::vector<std::int64_t> sizes;
+    std::vector<Operand> operands;  // as FindingsCall::in
+    bool counts_flushed = false;
+  };
+  struct Shown {
+    bool of_output = false;
+    std::size_t index = 0;     // among the op's outputs, or inputs
+    std::uint32_t tensor = 0;  // of BirthCall
+  };
+  std::uint64_t number = 0;     // under which it comes
+  std::vector<Output> outputs;  // as their calls
+  std::size_t first_call = 0;   // among the calls of the reading
+  std::vector<Shown> histograms;
+  bool counts_updates = false;
+};
+
+// Adds a call for each floating-point output whose contents are new and read. False: there is nothing to ask.
+bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<kernels::FindingsCall>& calls,
+                  AskedElements& asked);
+// Updates that change nothing, where the op is one whose are counted and all that it takes is there.
+std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const DeviceOperands& operands);
+// Histograms of what is read, where bad numbers are born. What is not known to be bad counts as good: whether anything
+// was born is judged by the recorder.
+kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operands, AskedElements& asked);
+
+void tell_elements(const AskedElements& asked, const kernels::Besides& found, Recorder& recorder);
+
+}  // namespace nanhunt::record
