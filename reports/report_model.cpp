@@ -45,7 +45,7 @@ std::string shown_command(const std::vector<std::string>& command) {
   return clip(text, kSentenceLimit);
 }
 
-RunView view_run(const RankSummary& rank) {
+RunView view_run(const RankSummary& rank, bool still_going) {
   RunView view;
   view.heading = "Rank " + std::to_string(rank.rank) + ", attempt " + std::to_string(rank.attempt);
   const RunInfo& info = rank.info;
@@ -68,12 +68,13 @@ RunView view_run(const RankSummary& rank) {
   add_fact(view.facts, "Trace",
            plural(rank.health.segments, "segment", "segments") + ", " + plural(rank.health.chunks, "chunk", "chunks") +
                ", " + plural(rank.health.rows, "row", "rows") + ", " + format_bytes(rank.health.bytes));
-  add_fact(view.facts, "End", rank.health.clean_end ? "clean" : "none: still running, or killed");
+  add_fact(view.facts, "End",
+           rank.health.clean_end ? "clean" : still_going ? "none: still running" : "none: still running, or killed");
   view.problems = sentences(rank.health.problems, kMaxCoverageLines / 4);
   return view;
 }
 
-void view_coverage(const Analysis& analysis, ReportModel& model) {
+void view_coverage(const Analysis& analysis, bool still_going, ReportModel& model) {
   const Coverage& c = analysis.coverage;
   const std::string level = analysis.ranks.empty() ? "" : analysis.ranks.front().info.level;
   const bool from_outside = level == "sentinel" || level == "sampled";
@@ -106,7 +107,10 @@ void view_coverage(const Analysis& analysis, ReportModel& model) {
     losses.shown.push_back(plural(c.chunks_lost, "chunk", "chunks") + " of the trace could not be read.");
   }
   if (skipped != 0) losses.shown.push_back(format_bytes(skipped) + " of the trace made no sense and were passed over.");
-  if (!c.clean_end) losses.shown.push_back("The trace has no clean end: the run is still going, or it was killed.");
+  if (!c.clean_end) {
+    losses.shown.push_back(still_going ? "The run is still going: this tells of what was recorded so far."
+                                       : "The trace has no clean end: the run is still going, or it was killed.");
+  }
 }
 
 EpsRow view_eps(const EpsAuditRow& row) {
@@ -159,7 +163,7 @@ std::vector<const Advice*> order_advice(const std::vector<Advice>& advice) {
   return order;
 }
 
-ReportModel make_report_model(const Analysis& analysis) {
+ReportModel make_report_model(const Analysis& analysis, bool still_going) {
   ReportModel model;
   model.status = analysis.verdict.status;
   model.verdict_word = verdict_word(model.status);
@@ -200,9 +204,10 @@ ReportModel make_report_model(const Analysis& analysis) {
 
   if (analysis.device_time) model.device_time = view_device_time(*analysis.device_time, many_ranks);
 
-  view_coverage(analysis, model);
+  view_coverage(analysis, still_going, model);
   for (std::size_t i = 0; i < analysis.ranks.size() && i < kMaxRanks; ++i) {
-    model.runs.push_back(view_run(analysis.ranks[i]));
+    // Of several ranks, those of other processes may have been killed.
+    model.runs.push_back(view_run(analysis.ranks[i], still_going && analysis.ranks.size() == 1));
   }
   model.runs_omitted = analysis.ranks.size() - model.runs.size();
   return model;

@@ -13,10 +13,12 @@ struct TextOptions {
   int width = 100;
   std::string run = "RUN";  // what to call the run in commands
   std::string written = {};      // the files that hold all of it; empty: they have not been written
+  bool still_going = false;      // what has no clean end: it is known that nobody killed it
 };
 
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});
 std::string render_json(const Analysis& analysis);  // nanhunt.report, version 1
-std::string render_html(const Analysis& analysis);  // one offline file
+// One offline file. still_going: as in TextOptions.
+std::string render_html(const Analysis& analysis, bool still_going = false);
 
 }  // namespace nanhunt

@@ -9,6 +9,7 @@
 
 #include "nanhunt/recorder.h"
 #include "src/c_api/handle.h"
+#include "src/c_api/open_runs.h"
 #include "src/c_api/options.h"
 
 namespace nanhunt::c_api {
@@ -25,6 +26,7 @@ nanhunt_status open(const nanhunt_recorder_options* given, nanhunt_recorder** ou
   auto recorder = record::open_numbering_recorder(options.recorder, std::move(options.info));
   if (!recorder) return result_of(recorder.status());
   handle->recorder = std::move(*recorder);
+  add_open_run(handle->recorder->attempt_dir());
   *out = handle.release();
   return NANHUNT_OK;
 }
@@ -124,6 +126,7 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
+    nanhunt::c_api::remove_open_run(owned->recorder->attempt_dir());
     {
       const nanhunt::c_api::DeviceTurn turn(*owned);
       turn ? owned->devices.close(*owned->recorder) : owned->devices.abandon();

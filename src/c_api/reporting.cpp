@@ -8,6 +8,7 @@
 #include "nanhunt/reporter.h"
 #include "src/c_api/convert.h"
 #include "src/c_api/error.h"
+#include "src/c_api/open_runs.h"
 
 namespace nanhunt::c_api {
 namespace {
@@ -24,9 +25,11 @@ nanhunt_status report(const char* run, std::int32_t format, char** text, std::si
   }
   const auto analysis = analyze_run(std::string(text_of(run)));
   if (!analysis) return result_of(analysis.status());
-  const std::string made = format == NANHUNT_TEXT   ? render_text(*analysis)
+  TextOptions options;
+  options.still_going = is_recorded_here(std::string(text_of(run)));
+  const std::string made = format == NANHUNT_TEXT   ? render_text(*analysis, options)
                            : format == NANHUNT_JSON ? render_json(*analysis)
-                                                    : render_html(*analysis);
+                                                    : render_html(*analysis, options.still_going);
   char* copy = static_cast<char*>(std::malloc(made.size() + 1));  // for callers that free() nothing themselves
   if (copy == nullptr) return fail(NANHUNT_INTERNAL, "out of memory");
   std::memcpy(copy, made.c_str(), made.size() + 1);

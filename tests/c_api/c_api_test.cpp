@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
@@ -17,6 +19,7 @@
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class CApi : public testing::Test {
  protected:
@@ -90,6 +93,36 @@ TEST_F(CApi, a_log_of_zero_is_found_and_its_twin_is_clean) {
   record_log({1, 2}, {0, 0.6931472F});
   ASSERT_EQ(close(), NANHUNT_OK);
   EXPECT_EQ(verdict(), NANHUNT_CLEAN);
+}
+
+TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on) {
+  const auto report = [&](std::int32_t format) {
+    char* text = nullptr;
+    EXPECT_EQ(nanhunt_report((run_ + "/").c_str(), format, &text, nullptr), NANHUNT_OK) << nanhunt_last_error();
+    const std::string all = text == nullptr ? "" : text;
+    nanhunt_free(text);
+    return all;
+  };
+  // given a run that was killed
+  const pid_t child = fork();
+  if (child == 0) {
+    open();
+    record_log({1, 2}, {0, 0.6931472F});
+    nanhunt_recorder_flush(recorder_);
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_THAT(report(NANHUNT_TEXT), HasSubstr("is still going, or it was killed"));
+  // when it is begun again
+  open();
+  record_log({1, 2}, {0, 0.6931472F});
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  for (const std::int32_t format : {NANHUNT_TEXT, NANHUNT_HTML}) {
+    EXPECT_THAT(report(format), HasSubstr("The run is still going"));
+    EXPECT_THAT(report(format), Not(HasSubstr("killed")));
+  }
+  ASSERT_EQ(close(), NANHUNT_OK);
+  EXPECT_THAT(report(NANHUNT_TEXT), Not(HasSubstr("still going")));
 }
 
 TEST_F(CApi, wrong_arguments_are_refused_and_the_recorder_goes_on) {

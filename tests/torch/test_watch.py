@@ -89,6 +89,8 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
     assert "nothing is recorded yet" in watch.report("html")
     train(net, optimizer, 1)
     during = watch.report()
+    assert "The run is still going" in during
+    assert "killed" not in during + watch.report("html")
     assert "log" in during
     train(net, optimizer, 1)
     watch.close()
