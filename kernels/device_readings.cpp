@@ -381,19 +381,22 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
 
 ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<TensorStats>> out,
                                    Besides* besides) noexcept {
+  const std::uint64_t delivered = counts_.delivered;
   try {
     Entry* entry = find(ticket);
     if (entry == nullptr) return ReadingsState::kLost;
     if (entry->end > arrived_) look_for_arrivals();
     if (entry->done) return ReadingsState::kLost;  // by a failure
     return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
-  } catch (...) {
+  } catch (...) {  // no memory: there may be some the next time
+    counts_.delivered = delivered;
     return ReadingsState::kPending;
   }
 }
 
 ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<TensorStats>> out,
                                    Besides* besides) noexcept {
+  const std::uint64_t delivered = counts_.delivered;
   try {
     Entry* entry = find(ticket);
     if (entry == nullptr) return ReadingsState::kLost;
@@ -417,8 +420,14 @@ ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<Tensor
     }
     if (entry->done) return ReadingsState::kLost;
     return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
-  } catch (...) {
-    return ReadingsState::kPending;
+  } catch (...) {  // no memory: whoever waited does not ask again
+    counts_.delivered = delivered;
+    if (Entry* entry = find(ticket); entry != nullptr) {
+      entry->done = true;
+      counts_.lost += entry->end - entry->begin;
+      advance_tail();
+    }
+    return ReadingsState::kLost;
   }
 }
 

@@ -175,6 +175,28 @@ TEST(DeviceReadings, keep_their_places_when_slots_are_used_again_and_again) {
   EXPECT_EQ(rig.readings->counts().lost, 0U);
 }
 
+TEST(DeviceReadings, that_there_is_no_memory_for_are_had_later_by_who_asks_and_lost_by_who_waits) {
+  Rig rig({.tensors = 2});
+  const std::vector<TensorView> tensors = {rig.add({1}), rig.add({2})};
+  Found found(2);
+  const auto asked = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  rig.readings->hand_over();
+  rig.device.wait();
+  rig.device.delivery.no_memory = 1;
+  EXPECT_EQ(rig.readings->poll(asked, found), ReadingsState::kPending);
+  EXPECT_EQ(rig.readings->poll(asked, found), ReadingsState::kReady);
+  EXPECT_EQ(rig.readings->counts().delivered, 2U);
+  // Whoever waits has no second chance, and the places are free.
+  const auto waited = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  rig.device.delivery.no_memory = 1;
+  EXPECT_EQ(rig.readings->wait(waited, found), ReadingsState::kLost);
+  EXPECT_EQ(rig.readings->counts().lost, 2U);
+  const auto fresh = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  EXPECT_EQ(rig.readings->wait(fresh, found), ReadingsState::kReady);
+  EXPECT_EQ(rig.readings->counts().lost, 2U) << "counted once";
+  EXPECT_EQ(rig.readings->counts().delivered, 4U);
+}
+
 TEST(DeviceReadings, nobody_fetched_give_way_to_new_ones_and_are_counted) {
   Rig rig({.tensors = 4});
   const std::vector<TensorView> tensors = {rig.add({1}), rig.add({2})};

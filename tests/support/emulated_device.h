@@ -26,6 +26,7 @@ struct ReadingsDelivery {
   int copies_later = -1;    // by themselves, once so many more copies were asked for; -1: never
   bool never = false;       // not even by a wait for them
   bool fails = false;       // the device answers no more
+  int no_memory = 0;        // so many more results are not fetched for want of memory
 };
 
 class EmulatedDevice final : public kernels::DeviceBackend {

@@ -3,6 +3,7 @@
 // the test says.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "kernels/cuda/birth_kernel.h"
@@ -166,7 +167,10 @@ class EmulatedReadings final : public ReadingsPort {
     waited_for_ = std::max(waited_for_, marks_.at(which).number);
     return device_.delivery.fails ? Status(StatusCode::kUnsupported, "the emulated device fails") : Status::ok();
   }
-  const DeviceStatsRecord* records() const override { return host_.data(); }
+  const DeviceStatsRecord* records() const override {
+    if (device_.delivery.no_memory > 0 && device_.delivery.no_memory-- > 0) throw std::bad_alloc();
+    return host_.data();
+  }
 
  private:
   struct Copy {
