@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that is killed while rows wait for readings of a device: what had come by then is in its trace, and no more.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "tests/c_api/device_rows_fixture.h"
+
+namespace nanhunt::c_api_tests {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kFlushMs = 50;
+constexpr int kLongMs = 1000;  // what came so long ago is in the file, on a busy machine too
+
+// After the end of a step: ops that were told by then, when that was.
+struct Come {
+  std::uint64_t ops;
+  std::int64_t at_ns;
+};
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+class CDeviceKill : public CDeviceRows {
+ protected:
+  // In a process of its own: one op a step on the device, every tenth bad, whose results come two steps later. It goes
+  // on, or stays where it is after `steps`, until it is killed.
+  void begin(std::uint32_t steps) {
+    nanhunt_recorder_close(recorder_);
+    recorder_ = nullptr;
+    ASSERT_EQ(pipe(told_), 0);
+    child_ = fork();
+    if (child_ != 0) {
+      close(told_[1]);
+      return;
+    }
+    nanhunt_emulated_set("copies_later", 2);
+    nanhunt_recorder_options how = options();
+    const std::string run = dir_.path("killed");
+    how.run_dir = run.c_str();
+    how.flush_ms = kFlushMs;
+    open(how);
+    stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+    for (std::uint32_t step = 0;; ++step) {
+      if (step == steps) pause();
+      const std::array<float, 2>& y = step % 10 == 9 ? y_ : good_;
+      if (record(log_row_on(x_.data(), y.data(), 10 + 2 * step, step)) != NANHUNT_OK) _exit(1);
+      end_step(step);
+      const Come come = {ops(), now_ns()};
+      if (write(told_[1], &come, sizeof come) != sizeof come) _exit(2);
+      usleep(1000);
+    }
+  }
+  Come next() const {
+    Come come{};
+    EXPECT_EQ(::read(told_[0], &come, sizeof come), static_cast<ssize_t>(sizeof come));
+    return come;
+  }
+  // What had come for long.
+  std::vector<Come> kill_it() {
+    const std::int64_t at = now_ns();
+    EXPECT_EQ(kill(child_, SIGKILL), 0);
+    int status = 0;
+    EXPECT_EQ(waitpid(child_, &status, 0), child_);
+    EXPECT_TRUE(WIFSIGNALED(status)) << status;
+    std::vector<Come> all;
+    for (Come come{}; ::read(told_[0], &come, sizeof come) == sizeof come;) {
+      if (come.at_ns + kLongMs * 1'000'000LL < at) all.push_back(come);
+    }
+    close(told_[0]);
+    return all;
+  }
+  // What is there is whole and right: op after op from the first, each with its contents.
+  static void expect_right(const RecordBatch& all) {
+    for (std::size_t i = 0; i < all.ops.size(); ++i) EXPECT_EQ(all.ops[i].seq, i);
+    ASSERT_EQ(all.values.size(), 2 * all.ops.size());
+    for (std::size_t i = 0; i < all.values.size(); ++i) {
+      EXPECT_TRUE(all.values[i].has_stats) << i;
+      EXPECT_EQ(all.values[i].stats.neg_inf, i % 20 == 19 ? 1 : 0) << i;
+    }
+    EXPECT_THAT(all.evidence, SizeIs(all.ops.size() / 10));
+  }
+  std::string report() const {
+    char* text = nullptr;
+    EXPECT_EQ(nanhunt_report(dir_.path("killed").c_str(), NANHUNT_TEXT, &text, nullptr), NANHUNT_OK);
+    const std::string all = text == nullptr ? "" : text;
+    nanhunt_free(text);
+    return all;
+  }
+
+  const std::array<float, 2> good_ = {1, 2};
+  int told_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
+TEST_F(CDeviceKill, AKilledRunHasAllThatHadComeAndSaysThatItHasNoEnd) {
+  begin(25);
+  Come come{};
+  for (int step = 0; step < 25; ++step) come = next();
+  ASSERT_EQ(come.ops, 23u) << "the last two wait";
+  std::this_thread::sleep_for(milliseconds(kLongMs));
+  kill_it();
+
+  const RecordBatch all = read(dir_.path("killed"));
+
+  EXPECT_THAT(all.ops, SizeIs(come.ops));
+  expect_right(all);
+  EXPECT_THAT(note_with(all, "lost"), IsEmpty());
+  EXPECT_THAT(report(), HasSubstr("The trace has no clean end: the run is still going, or it was killed."));
+}
+
+TEST_F(CDeviceKill, AtWhateverMomentItIsKilledItHasWhatHadComeByThen) {
+  for (const int ms : {0, 7, 40, 90, 170, 390, 1100, 1700}) {
+    SCOPED_TRACE(ms);
+    std::filesystem::remove_all(dir_.path("killed"));
+    begin(~0u);
+    std::this_thread::sleep_for(milliseconds(ms));
+    const std::vector<Come> come = kill_it();
+    if (!std::filesystem::exists(dir_.path("killed"))) continue;  // before it had begun
+    const auto attempts = find_attempts(dir_.path("killed"));
+    if (!attempts || attempts->empty()) continue;
+
+    const RecordBatch all = read(dir_.path("killed"));
+
+    EXPECT_GE(all.ops.size(), come.empty() ? 0 : come.back().ops);
+    expect_right(all);
+  }
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api_tests
