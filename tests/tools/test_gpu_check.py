@@ -43,8 +43,9 @@ def carried(tmp_path) -> Path:
     at = tmp_path / "gpu_check"
     (at / "bin").mkdir(parents=True)
     shutil.copytree(ROOT / "tests" / "gpu" / "parts", at / "parts")
-    for name in ("tools/gpu_check", "tests/gpu/part.py", "tests/gpu/pairs.py", "tests/gpu/found_torch.py"):
-        shutil.copy2(ROOT / name, at / Path(name).name)
+    shutil.copy2(ROOT / "tools" / "gpu_check", at / "gpu_check")
+    for helper in (ROOT / "tests" / "gpu").glob("*.py"):
+        shutil.copy2(helper, at / helper.name)
     executable(at / "bin" / "nanhunt", f"#!/bin/sh\n[ \"$1\" = doctor ] && echo '{json.dumps(FACTS)}'\nexit 0\n")
     (at / "about.json").write_text('{"commit": "abc"}')
     return at
@@ -396,3 +397,132 @@ def test_a_sanitizer_that_is_refused_is_reported_as_such(carried, tmp_path):
     rows.unlink()
     assert subprocess.run([str(part)], env=environment, timeout=60).returncode == 1
     assert {json.loads(line)["status"] for line in rows.read_text().splitlines()} == {"failed"}
+
+
+# Several parts in a limited time, and what is kept of them.
+
+
+def test_named_parts_run_in_the_order_asked_for_and_are_kept_in_one_file(carried, tmp_path):
+    only(carried, 1, 2, 3)
+    order = tmp_path / "order"
+    stand_in(carried, f"echo $1 >>{order}\necho '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    kept = tmp_path / "out" / "kept.tar.gz"
+    done = gpu_check(carried, "--run", "3,1:60", "--seconds", "100", "--keep", str(kept))
+    assert done.returncode == 0, done.stderr
+    assert order.read_text().split() == ["graphs", "kernels"]
+    assert done.stdout.count("passed    one") == 2
+
+    shutil.rmtree(carried / "results")  # another machine, or the same one carried anew
+    gpu_check(carried, "--run", "2", "--keep", str(tmp_path / "second.tar.gz"))
+    shutil.rmtree(carried / "results")
+    merged = gpu_check(carried, "--merge", str(kept), str(tmp_path / "second.tar.gz"))
+    assert merged.returncode == 0, merged.stdout
+    table = json.loads((carried / "table.json").read_text())
+    assert sorted(table["parts"]) == ["1", "2", "3"] and all(took >= 0 for took in table["seconds"].values())
+
+
+def test_what_does_not_fit_into_the_time_is_ended_or_not_begun(carried, tmp_path):
+    only(carried, 1, 2)
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\nsleep 600\n")
+    began = time.monotonic()
+    kept = tmp_path / "kept.tar.gz"
+    done = gpu_check(carried, "--run", "1,2", "--seconds", "14", "--keep", str(kept))
+    assert time.monotonic() - began < 14 and done.returncode == 1
+    assert "part 2 was not begun: the time is over" in done.stderr
+    assert "passed    one" in done.stdout and "did not end within" in done.stdout
+    merged = gpu_check(carried, "--merge", str(kept))
+    assert merged.returncode == 1 and "Part 2 was not run." in merged.stdout
+
+
+def test_a_part_is_told_how_long_it_may_take(carried, tmp_path):
+    only(carried, 1)
+    seen = tmp_path / "seen"
+    stand_in(carried, f"echo $GPU_CHECK_SECONDS >{seen}\n")
+    gpu_check(carried, "--run", "1:80")
+    assert seen.read_text().strip() == "70"
+    gpu_check(carried, "--run-part", "1")
+    assert seen.read_text().strip() == "440"
+
+
+def test_parts_run_side_by_side(carried, tmp_path):
+    only(carried, 1, 2)
+    other = {"kernels": "large", "large": "kernels"}
+    waits = "".join(
+        f"if [ $1 = {a} ]; then touch {tmp_path}/{a}; i=0\n"
+        f"while [ ! -e {tmp_path}/{b} ] && [ $i -lt 200 ]; do sleep 0.1; i=$((i+1)); done\n"
+        "[ $i -lt 200 ] || exit 1; fi\n"
+        for a, b in other.items()
+    )
+    stand_in(carried, waits + f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    assert gpu_check(carried, "--run", "1+2:60").returncode == 0
+
+
+def test_whoever_is_told_to_end_leaves_a_whole_file_of_results(carried, tmp_path):
+    only(carried, 1, 2)
+    child, kept = tmp_path / "child", tmp_path / "kept.tar.gz"
+    body = f"[ $1 = large ] && {{ setsid sleep 600 & echo $! >{child}; wait; }}\n"
+    stand_in(carried, body + f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    command = [sys.executable, str(carried / "gpu_check"), "--run", "1,2", "--keep", str(kept)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        ends = time.monotonic() + 60
+        while not child.exists() or not child.read_text().strip():
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 1 and b"told to end" in said
+    stat = Path("/proc", child.read_text().strip(), "stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+    merged = gpu_check(carried, "--merge", str(kept))
+    assert "passed    one" in merged.stdout and merged.returncode == 1
+
+
+def test_a_part_that_was_cut_off_with_its_gpu_check_is_no_success(carried):
+    only(carried, 1)
+    stand_in(carried, f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    gpu_check(carried, "--run-part", "1")
+    rows = carried / "results" / "part-1.jsonl"
+    rows.write_text("\n".join(line for line in rows.read_text().splitlines() if "part_took" not in line) + "\n")
+    done = gpu_check(carried, "--merge")
+    assert done.returncode == 1 and "it was cut off" in done.stdout
+
+
+def test_what_a_part_leaves_running_in_a_session_of_its_own_is_ended(carried, tmp_path):
+    only(carried, 1)
+    child = tmp_path / "child"
+    stand_in(carried, f"setsid sleep 600 &\necho $! >{child}\necho '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    assert gpu_check(carried, "--run", "1").returncode == 0
+    stat = Path("/proc", child.read_text().strip(), "stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+@pytest.mark.parametrize("plan", ["", "x", "1:", "1,,2", "1000", "1+1000"])
+def test_a_plan_that_names_no_parts_is_wrong_usage(carried, plan):
+    stand_in(carried, "exit 0\n")
+    assert gpu_check(carried, "--run", plan).returncode == 2
+
+
+def test_files_that_hold_no_results_are_refused(carried, tmp_path):
+    (tmp_path / "nonsense").write_text("nonsense")
+    for name in ("nonsense", "absent"):
+        done = gpu_check(carried, "--merge", str(tmp_path / name))
+        assert done.returncode == 2 and name in done.stderr
+
+
+def test_cuda_that_only_pip_brought_is_found(carried, tmp_path):
+    only(carried, 1)
+    place = tmp_path / "site" / "nvidia" / "cu13" / "lib"
+    place.mkdir(parents=True)
+    (place / "libcublas.so.13").touch()
+    seen = tmp_path / "seen"
+    stand_in(carried, f"echo $LD_LIBRARY_PATH >{seen}\n")
+    command = [sys.executable, str(carried / "gpu_check"), "--run-part", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "LD_LIBRARY_PATH": "/before"}
+    subprocess.run(command, capture_output=True, timeout=60, env=environment)
+    assert seen.read_text().strip() == "/before"  # the machine has its own
+    lacking = {**FACTS, "libraries": [{"name": "libcublas.so", "found": False}]}
+    says = f"[ \"$1\" = doctor ] && echo '{json.dumps(lacking)}'"
+    executable(carried / "bin" / "nanhunt", f"#!/bin/sh\n{says}\nexit 0\n")
+    subprocess.run(command, capture_output=True, timeout=60, env=environment)
+    before, *more = seen.read_text().strip().split(":")
+    assert before == "/before" and str(place) in more
