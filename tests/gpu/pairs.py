@@ -20,6 +20,7 @@ from pathlib import Path
 
 from part import ended, left
 
+LAST_SECONDS = 2.0  # of the part, in which no turn is begun
 SAMPLE_EVERY, MEASURED_EVERY = 100, 10  # what a figure is for; how often workers sample
 
 
@@ -131,7 +132,7 @@ def turns(
     gone: dict[str, str] = {}
     shuffle, ends = random.Random(1), time.monotonic() + seconds
     for turn in range(-2, at_most):  # two to warm up
-        if turn >= at_least and time.monotonic() > ends:
+        if (turn >= at_least and time.monotonic() > ends) or left() < LAST_SECONDS:
             break
         order = [name for name in workers if name not in gone]
         shuffle.shuffle(order)

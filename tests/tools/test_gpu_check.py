@@ -398,6 +398,11 @@ def test_a_sanitizer_that_is_refused_is_reported_as_such(carried, tmp_path):
     assert subprocess.run([str(part)], env=environment, timeout=60).returncode == 1
     assert {json.loads(line)["status"] for line in rows.read_text().splitlines()} == {"failed"}
 
+    executable(tools / "compute-sanitizer", "#!/bin/sh\nexec sleep 600\n")
+    rows.unlink()
+    assert subprocess.run([str(part)], env={**environment, "GPU_CHECK_SECONDS": "4"}, timeout=60).returncode == 0
+    assert all("did not end within 1 s" in line for line in rows.read_text().splitlines())
+
 
 # Several parts in a limited time, and what is kept of them.
 

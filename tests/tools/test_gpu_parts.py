@@ -111,6 +111,17 @@ def test_a_program_of_tests_that_breaks_is_a_row_and_keeps_no_other_from_running
     assert found["two_tests: OnGpu.a"][0] == "passed"
 
 
+def test_what_a_program_of_tests_said_before_it_was_ended_is_kept(carried):
+    carried.environment["GPU_CHECK_SECONDS"] = "3"
+    said = ["[ RUN      ] OnGpu.a", "[       OK ] OnGpu.a (12 ms)", "[ RUN      ] OnGpu.b", "x.cpp:1: Failure",
+            "[  FAILED  ] OnGpu.b, where GetParam() = 3 (7 ms)", "[ RUN      ] OnGpu.c"]  # fmt: skip
+    carried.program("one_tests", f"print({chr(10).join(said)!r}, flush=True)\ntime.sleep(600)")
+    status, rows = carried.run(6)
+    found = {row["check"]: row["status"] for row in rows}
+    assert status == 1
+    assert found == {"one_tests: OnGpu.a": "passed", "one_tests: OnGpu.b": "failed", "one_tests": "failed"}
+
+
 # 7 and 8: scenarios.
 
 SCENARIOS = """
@@ -288,6 +299,17 @@ def test_ways_that_need_cupti_are_skipped_where_there_is_none(carried):
     _, rows = carried.run(10)
     assert {row["check"].split(" over ")[0] for row in rows if row["status"] == "skipped"} == {
         "cupti", "ops+cupti", "detached"}  # fmt: skip
+
+
+def test_fewer_pairs_than_asked_for_are_held_to_no_limit(carried):
+    carried.environment["GPU_CHECK_SECONDS"] = "8"
+    carried.environment["GPU_CHECK_SIZES"] = "gpt1m"
+    slow = STEPS.replace("    out = [str(step)]", "    time.sleep(0.1)\n    out = [str(step)]")
+    carried.program("gpu_engine", slow)
+    _, rows = carried.run(10)
+    ratios = [row for row in rows if " over " in row["check"] and "ratio" in row]
+    assert ratios
+    assert all("too few pairs" in row["detail"] and "at_most" not in row for row in ratios)
 
 
 def test_a_size_that_does_not_fit_gives_way_to_a_smaller_one(carried):

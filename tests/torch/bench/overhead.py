@@ -259,7 +259,7 @@ class Worker:
 
 
 def measure(
-    model: str, device: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path
+    model: str, device: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path, ends: float
 ) -> dict[str, Any]:
     shuffle = random.Random(seed)
     workers = {name: Worker.start(name, model, device, folder) for name in instruments}
@@ -268,7 +268,10 @@ def measure(
     steps = {**STEPS_PER_TURN, **FOR_DEVICES}[model]
     taken: dict[str, list[list[float]]] = {name: [] for name in instruments}
     firsts: dict[str, list[int]] = {name: [] for name in instruments}
-    for _ in range(turns):
+    for turn in range(turns):
+        if turn > 0 and time.monotonic() > ends:
+            turns = turn
+            break
         order = list(instruments)
         shuffle.shuffle(order)
         for name in order:
@@ -328,6 +331,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
     parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=[*INSTRUMENTS, *WITH_KERNELS])
     parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--seconds", type=float, help="for each model: fewer turns where they would take longer")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -342,7 +346,9 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:
-            results.append(measure(model, args.device, instruments, args.turns, args.clock, args.seed, Path(folder)))
+            ends = time.monotonic() + args.seconds if args.seconds else float("inf")
+            measured = measure(model, args.device, instruments, args.turns, args.clock, args.seed, Path(folder), ends)
+            results.append(measured)
             show(results[-1])
     if args.json:
         machine = {"torch": torch.__version__, "clock": args.clock, "device": args.device, "load": os.getloadavg()}
