@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,6 +114,13 @@ def parsed(text: str) -> dict | list | None:
 
 def nanhunt(*words: str | Path, seconds: float = 120) -> Done:
     return run([BIN / "nanhunt", *words], seconds)
+
+
+def side_by_side(work: Callable[[dict], None], scenarios: list[dict]) -> None:
+    """Several at a time where there are cores for it: a scenario keeps neither a core nor a device busy for long."""
+    with ThreadPoolExecutor(max_workers=max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:
+        for _ in pool.map(work, scenarios):
+            pass
 
 
 def why_no_cupti() -> str:

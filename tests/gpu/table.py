@@ -52,6 +52,16 @@ def print_rows(rows: list[dict], file=None) -> None:
         print(f"{row['status']:<9} {row['check']:<62} {ratio_of(row):<22} {row['detail']}", file=file or sys.stdout)
 
 
+def print_briefly(rows: list[dict]) -> None:
+    """What failed or was measured, of the rest how many: where only the end of the output comes back."""
+    told = [row for row in rows if row["status"] in ("failed", "measured") or "ratio" in row]
+    print_rows([{**row, "detail": row["detail"][:200]} for row in told])
+    reasons = [row["detail"] for row in rows if row["status"] == "skipped"]
+    for reason in dict.fromkeys(reasons):
+        print(f"skipped   {reasons.count(reason)}: {reason[:200]}")
+    print(f"passed    {sum(row['status'] == 'passed' and 'ratio' not in row for row in rows)} more")
+
+
 def machine_lines(table: dict) -> list[str]:
     machine, about = table["machine"] or {}, table["about"] or {}
     driver = machine.get("driver")

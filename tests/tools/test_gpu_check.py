@@ -415,7 +415,7 @@ def test_named_parts_run_in_the_order_asked_for_and_are_kept_in_one_file(carried
     done = gpu_check(carried, "--run", "3,1:60", "--seconds", "100", "--keep", str(kept))
     assert done.returncode == 0, done.stderr
     assert order.read_text().split() == ["graphs", "kernels"]
-    assert done.stdout.count("passed    one") == 2
+    assert done.stdout.count("passed    1 more") == 2
 
     shutil.rmtree(carried / "results")  # another machine, or the same one carried anew
     gpu_check(carried, "--run", "2", "--keep", str(tmp_path / "second.tar.gz"))
@@ -434,7 +434,7 @@ def test_what_does_not_fit_into_the_time_is_ended_or_not_begun(carried, tmp_path
     done = gpu_check(carried, "--run", "1,2", "--seconds", "14", "--keep", str(kept))
     assert time.monotonic() - began < 14 and done.returncode == 1
     assert "part 2 was not begun: the time is over" in done.stderr
-    assert "passed    one" in done.stdout and "did not end within" in done.stdout
+    assert "passed    1 more" in done.stdout and "did not end within" in done.stdout
     merged = gpu_check(carried, "--merge", str(kept))
     assert merged.returncode == 1 and "Part 2 was not run." in merged.stdout
 
@@ -460,6 +460,16 @@ def test_parts_run_side_by_side(carried, tmp_path):
     )
     stand_in(carried, waits + f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
     assert gpu_check(carried, "--run", "1+2:60").returncode == 0
+
+
+def test_several_parts_tell_what_failed_or_was_measured_and_count_the_rest(carried):
+    only(carried, 1)
+    rows = [ROW % ("well", "passed"), ROW % ("badly", "failed"), *(ROW % (name, "skipped") for name in "ab")]
+    rows.append('{"check": "fast", "status": "passed", "detail": "e", "ratio": 0.95, "required": 0.9}')
+    stand_in(carried, "".join(f"echo '{row}' >>\"$3\"\n" for row in rows) + "exit 1\n")
+    lines = gpu_check(carried, "--run", "1").stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["failed", "badly"], ["passed", "fast"], ["skipped", "2:"], ["passed", "1"]]  # fmt: skip
 
 
 def test_whoever_is_told_to_end_leaves_a_whole_file_of_results(carried, tmp_path):

@@ -166,6 +166,15 @@ def test_verdicts_of_both_devices_are_set_against_each_other(carried):
     assert found["scenario broken"][0] == "failed" and "no cuBLAS" in found["scenario broken"][1]
 
 
+def test_scenarios_run_side_by_side_where_there_are_cores_for_it(carried):
+    meet = "meet = threading.Barrier(4, timeout=30); part.side_by_side(lambda scenario: meet.wait(), [{}] * 8)"
+    script = f"import os, threading; os.cpu_count = lambda: 16; import part; {meet}; print('met')"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script], cwd=carried.at, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "met", done.stderr
+
+
 def test_what_watching_changed_on_the_device_is_told(carried):
     carried.program("nanhunt", SCENARIOS)
     status, rows = carried.run(8)
