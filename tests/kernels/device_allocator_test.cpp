@@ -169,5 +169,61 @@ TEST(DeviceAllocator, survives_a_run_of_random_work) {
   EXPECT_LT(allocator.source_calls(), 4000U);
 }
 
+TEST(DeviceAllocator, of_a_pool_hands_its_memory_out_again_to_that_pool_alone) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  allocator.begin_pool(7);
+  void* own = allocator.allocate(1000, 7);
+  EXPECT_TRUE(allocator.is_of(own, 7));
+  EXPECT_EQ(allocator.pool_bytes(7), 1024U);
+  allocator.release(own);
+  EXPECT_EQ(allocator.used(), 1024U);  // nobody else may have it
+  EXPECT_EQ(allocator.cached(), 0U);
+  EXPECT_NE(allocator.allocate(1000, 1), own);
+  EXPECT_EQ(allocator.allocate(1000, 7), own);
+  EXPECT_EQ(allocator.pool_bytes(7), 1024U);
+}
+
+TEST(DeviceAllocator, leaves_a_pool_alone_when_it_drops_its_cache) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  allocator.begin_pool(7);
+  void* own = allocator.allocate(1000, 7);
+  allocator.release(own);
+  allocator.release(allocator.allocate(5000, 1));
+  allocator.drop_cache();
+  EXPECT_EQ(source.held, 1024U);
+  EXPECT_EQ(allocator.allocate(1000, 7), own);
+}
+
+TEST(DeviceAllocator, gives_nothing_up_for_a_pool_that_asks_for_more_than_there_is) {
+  FakeSource source;
+  source.capacity = 8192;
+  DeviceAllocator allocator(source);
+  allocator.release(allocator.allocate(8192, 1));
+  allocator.begin_pool(7);
+  EXPECT_THROW(allocator.allocate(4096, 7), std::runtime_error);
+  EXPECT_EQ(allocator.cached(), 8192U);
+  EXPECT_EQ(allocator.pool_bytes(7), 0U);
+}
+
+TEST(DeviceAllocator, leaves_what_a_pool_had_to_a_stream_when_it_ends) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  allocator.begin_pool(7);
+  void* unused = allocator.allocate(1000, 7);
+  void* in_use = allocator.allocate(3000, 7);
+  allocator.release(unused);
+  allocator.end_pool(7, 1);
+  EXPECT_EQ(allocator.pool_bytes(7), 0U);
+  EXPECT_EQ(allocator.used(), 3072U);
+  EXPECT_EQ(allocator.cached(), 1024U);
+  EXPECT_EQ(allocator.allocate(1000, 1), unused);
+  allocator.release(in_use);
+  EXPECT_EQ(allocator.allocate(3000, 1), in_use);
+  allocator.end_pool(7, 1);  // once is enough
+  EXPECT_EQ(allocator.used(), 4096U);
+}
+
 }  // namespace
 }  // namespace nanhunt::kernels

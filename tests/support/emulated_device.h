@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -42,6 +43,8 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
   std::uint64_t checks = 0;    // launches that compare contents, of those
+  std::uint64_t captures = 0, replays = 0;  // of graphs
+  bool graphs = true;                       // false: begin_capture() says that there are none
   ReadingsDelivery delivery;
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
   std::uint64_t live() const { return live_.size(); }
@@ -54,7 +57,12 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void to_device(void* to, const void* from, std::size_t bytes) override;
   void to_host(void* to, const void* from, std::size_t bytes) override;
   void on_device(void* to, const void* from, std::size_t bytes) override;
-  void wait() override { ++waits; }
+  void wait() override {
+    refuse_in_graph("waiting");
+    ++waits;
+  }
+  bool begin_capture(std::string& why) override;
+  std::unique_ptr<kernels::DeviceGraph> end_capture(std::string& why) override;
   std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options,
                                                        std::string& why) override;
   static const void* on_host(const void* address);  // of the device; throws std::logic_error for one of the host
@@ -91,6 +99,15 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::int64_t column_bytes() const override { return columns; }
 
  private:
+  // Work that is replayed is the calls themselves, in order.
+  struct Capture;
+  class Graph;
+  void refuse_in_graph(const char* what) const;
+  // True: the call is now part of a graph.
+  template <class Call>
+  bool note(const Call& call);
+  void give_back(Capture& memory) noexcept;
+
   template <class Kernel>
   void each(const Kernel& kernel);
   template <class Kernel>
@@ -100,6 +117,8 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void visit(std::int64_t count, Visit visit_one);
 
   std::unordered_map<const void*, std::size_t> live_;
+  std::unordered_map<const void*, Capture*> pool_of_;  // memory that a graph keeps
+  std::unique_ptr<Capture> capture_;
   std::uint64_t used_ = 0;
 };
 
