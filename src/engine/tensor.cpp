@@ -185,12 +185,23 @@ std::vector<std::int64_t> Tensor::to_indices() const {
   return {values, values + dense.numel()};
 }
 
+// What is known of indices goes with a copy of them that fills its storage.
+void Tensor::remember_as(const Tensor& source) {
+  if (dtype() != DType::kI64 || source.dtype() != DType::kI64) return;
+  if (device().is_cpu() || source.device() != device()) return;
+  const auto filled = static_cast<std::size_t>(numel()) * dtype_size(DType::kI64) == storage()->bytes();
+  if (!filled || !is_contiguous() || !source.is_contiguous() || source.storage()->remembered() == nullptr) return;
+  storage()->remembered_ = {source.storage()->remembered_, source.storage()->remembered() + source.storage_offset()};
+  storage()->remembered_version_ = storage()->version();
+}
+
 Tensor Tensor::detach() const { return make_view(*this, sizes(), strides(), storage_offset()); }
 
 void Tensor::copy_from(const Tensor& source) {
   if (source.sizes() != sizes()) fail("copy_from", describe(sizes()), describe(source));
   copy_elements(*this, source);
   storage()->bump_version();
+  remember_as(source);
 }
 
 bool Tensor::requires_grad() const { return get(*this).requires_grad; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanhunt/engine/trainer.h"
+#include "src/engine/capture.h"
 
 namespace nanhunt::engine {
 
@@ -33,6 +34,23 @@ struct StepStart {
   std::vector<HeldBatch> batches;  // by micro-batch
 };
 
+// What is captured of a step (trainer_graph.cpp).
+struct StepGraph {
+  struct Written {
+    Tensor tensor;
+    std::uint32_t times = 0;  // its version grows by one step
+  };
+  GraphUse use;
+  bool warm = false, update_warm = false;  // it ran op by op before, so that a capture meets nothing new
+  bool ran = false;                        // of the step at hand, up to unscaling
+  bool training = true;                    // the model was
+  std::vector<Batch> batches;              // by micro-batch; their contents are the step's
+  std::vector<Tensor> losses, gradients;   // by micro-batch; by the optimizer's parameters, undefined: none
+  std::vector<Written> written, updated;
+  std::vector<std::int64_t> counted;  // what a step adds to the optimizer's counts
+  std::unique_ptr<CapturedWork> work, update;
+};
+
 struct Trainer::Impl {
   std::unique_ptr<Module> model;
   std::unique_ptr<Optimizer> optimizer;
@@ -49,6 +67,8 @@ struct Trainer::Impl {
   std::vector<Tensor> unread_losses;                     // of the step at hand, on a device
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
+  std::vector<Batch> fetched;                            // for it, and not told yet
+  std::unique_ptr<StepGraph> graphs;                     // null: not wanted
 
   void keep_start();
   // In a replay the batches are those of `start`.
@@ -56,12 +76,21 @@ struct Trainer::Impl {
   // Adds what run_to_door() did not wait for. To be called once all work of the step is on its way.
   void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran
+  // As run_to_door(), by a graph. False: nothing happened, and the step is to be run op by op.
+  bool run_graph_to_door(StepResult& result);
   void mark_changed_buffers();
   std::string why_not_replayable(const OptimizerCopy* before) const;
 
  private:
   void mark_start();
   Batch load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay);
+  Batch fetch_batch(std::uint32_t step, std::uint32_t micro_batch);
+  void tell_batch(const Batch& batch, std::uint32_t micro_batch);
+  std::string why_no_graph() const;
+  bool fits_graph() const;  // what was fetched
+  bool capture_step();
+  bool update_by_graph();
+  bool capture_update();
   Tensor compute_loss(const Batch& batch);
   void run_backward(const Tensor& value);
   void prepare_gradients();

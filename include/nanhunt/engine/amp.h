@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,7 +75,10 @@ class GradScaler {
   // nobody did.
   void unscale_(Optimizer& optimizer);
   // Runs the optimizer unless one of its gradients was not finite. True if it ran. Gradients are not cleared on a skip.
-  bool step(Optimizer& optimizer);
+  // `update` does what optimizer.step() would.
+  bool step(Optimizer& optimizer, const std::function<void()>& update = {});
+  // What scale() tells, of a loss that was scaled by the replay of a graph.
+  void tell_scaled();
   // Once, after every optimizer's step.
   void update();
   void update(double new_scale);  // sets the scale and leaves the tracker

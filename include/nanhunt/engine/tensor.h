@@ -118,6 +118,7 @@ class Tensor {
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
 
  private:
+  void remember_as(const Tensor& source);
   std::shared_ptr<TensorImpl> impl_;
 };
 

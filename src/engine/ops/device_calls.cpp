@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <stdexcept>
+#include <utility>
 
 #include "src/engine/backend.h"
+#include "src/engine/capture.h"
 #include "src/engine/ops/gemm.h"
 #include "src/engine/ops/strided.h"
 
@@ -37,8 +40,10 @@ DeviceArray array_of(const Tensor& tensor) {
   DeviceArray array;
   array.dtype = tensor.dtype();
   if (on_cpu(tensor)) {
-    array.is_number = true;
-    array.number = tensor.item();
+    CapturedWork* const captured = CapturedWork::current();
+    array.data = captured != nullptr ? const_cast<void*>(captured->feed_number(tensor)) : nullptr;
+    array.is_number = array.data == nullptr;
+    if (array.is_number) array.number = tensor.item();
   } else {
     array.data = device_data(tensor);
   }
@@ -119,10 +124,63 @@ kernels::Rows rows_of(const Walk& walk, std::int64_t length) {
   return {.count = length == 0 ? 0 : walk.count / length, .length = length, .walk = walk};
 }
 
-const std::int64_t* index_data(const Tensor& indices) { return static_cast<const std::int64_t*>(device_data(indices)); }
+// Lists of indices on a device, one after the other.
+struct Indices {
+  Tensor memory;  // keeps them alive; a graph's own does it itself
+  const std::int64_t* at = nullptr;
+};
+Indices uploaded(const std::vector<std::int64_t>& values, const Device& device) {
+  Indices out{Tensor::from_indices(values, {static_cast<std::int64_t>(values.size())}).on(device)};
+  out.at = static_cast<const std::int64_t*>(device_data(out.memory));
+  return out;
+}
 
-Tensor uploaded(const std::vector<std::int64_t>& values, const Device& device) {
-  return Tensor::from_indices(values, {static_cast<std::int64_t>(values.size())}).on(device);
+using MakeIndices = std::function<std::vector<std::int64_t>()>;
+// `make` gives `count` numbers at most; what is left is 0.
+const std::int64_t* fed_indices(CapturedWork& captured, std::int64_t count, MakeIndices make) {
+  const auto room = static_cast<std::size_t>(count);
+  return static_cast<const std::int64_t*>(
+      captured.feed(room * sizeof(std::int64_t), [room, make = std::move(make)](void* to) {
+        std::vector<std::int64_t> values = make();
+        if (values.size() > room) throw std::logic_error("more indices than there is room for in a graph");
+        values.resize(room);
+        std::copy(values.begin(), values.end(), static_cast<std::int64_t*>(to));
+      }));
+}
+
+// Of a list of indices: how many there are (of a graph: at most), and where.
+struct ListOnDevice {
+  Indices indices;
+  std::int64_t count = 0;
+  const std::int64_t* live_count = nullptr;
+};
+ListOnDevice put(const IndexList& list, const Device& device) {
+  if (CapturedWork* const captured = CapturedWork::current()) {
+    const std::int64_t* const at = fed_indices(*captured, list.most + 1, [make = list.make] {
+      std::vector<std::int64_t> values = make();
+      values.insert(values.begin(), static_cast<std::int64_t>(values.size()));
+      return values;
+    });
+    return {{{}, at + 1}, list.most, at};
+  }
+  const std::vector<std::int64_t> values = list.make();
+  return {uploaded(values, device), static_cast<std::int64_t>(values.size())};
+}
+
+// Rows that are used, ascending; where each one's users begin in `order`, and where the last one's end.
+struct Users {
+  std::vector<std::int64_t> used, first{0}, order;
+};
+Users users_of(const std::vector<std::int64_t>& rows) {
+  std::map<std::int64_t, std::vector<std::int64_t>> by_row;  // users ascend
+  for (std::size_t i = 0; i < rows.size(); ++i) by_row[rows[i]].push_back(static_cast<std::int64_t>(i));
+  Users out;
+  for (const auto& [row, at] : by_row) {
+    out.used.push_back(row);
+    out.order.insert(out.order.end(), at.begin(), at.end());
+    out.first.push_back(static_cast<std::int64_t>(out.order.size()));
+  }
+  return out;
 }
 
 // Whether the tensor fills its part of memory once, in whatever order.
@@ -392,72 +450,100 @@ void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bo
   if (call.rows.count != 0) backend_of(g.device()).run(call);
 }
 
-void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out) {
-  const Tensor at = uploaded(positions, out.device()), in = without_gaps(log_probs);
+void device_picked_loss(const Tensor& log_probs, const IndexList& positions, const Tensor& out) {
+  const ListOnDevice list = put(positions, out.device());
+  const Tensor in = without_gaps(log_probs);
   kernels::PickedLossCall call;
   call.wide = is_wide(in.dtype());
-  call.count = static_cast<std::int64_t>(positions.size());
-  call.at = index_data(at);
+  call.count = list.count;
+  call.live_count = list.live_count;
+  call.at = list.indices.at;
   call.in = flat_array(in);
   call.out = flat_array(out);
   backend_of(out.device()).run(call);
 }
 
-void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t>& positions, const Tensor& out) {
-  const Tensor at = uploaded(positions, out.device());
+void device_picked_loss_gradient(const Tensor& g, const IndexList& positions, const Tensor& out) {
+  const ListOnDevice list = put(positions, out.device());
   kernels::PickedLossGradientCall call;
   call.wide = is_wide(g.dtype());
-  call.count = static_cast<std::int64_t>(positions.size());
-  call.at = index_data(at);
+  call.count = list.count;
+  call.live_count = list.live_count;
+  call.at = list.indices.at;
   call.grad = flat_array(g);
   call.out = flat_array(out);
   if (call.count != 0) backend_of(out.device()).run(call);
 }
 
-void device_gather_rows(const Tensor& table, const std::vector<std::int64_t>& rows, const Tensor& out) {
-  const Tensor at = uploaded(rows, out.device()), from = without_gaps(table);
+void device_gather_rows(const Tensor& table, const IndexList& rows, const Tensor& out) {
+  const ListOnDevice list = put(rows, out.device());
+  const Tensor from = without_gaps(table);
   kernels::GatherRowsCall call;
   call.bytes = static_cast<int>(dtype_size(table.dtype()));
-  call.count = static_cast<std::int64_t>(rows.size());
+  call.count = list.count;
   call.width = table.size(1);
-  call.rows = index_data(at);
+  call.rows = list.indices.at;
   call.table = flat_array(from);
   call.out = flat_array(out);
   if (out.numel() != 0) backend_of(out.device()).run(call);
 }
 
-void device_scatter_rows(const Tensor& g, const std::vector<std::int64_t>& rows, const Tensor& out) {
-  std::map<std::int64_t, std::vector<std::int64_t>> users;  // of a row, ascending
-  for (std::size_t i = 0; i < rows.size(); ++i) users[rows[i]].push_back(static_cast<std::int64_t>(i));
-  std::vector<std::int64_t> used, first{0}, order;
-  for (const auto& [row, at] : users) {
-    used.push_back(row);
-    order.insert(order.end(), at.begin(), at.end());
-    first.push_back(static_cast<std::int64_t>(order.size()));
-  }
-  const Tensor used_on = uploaded(used, out.device()), first_on = uploaded(first, out.device()),
-               order_on = uploaded(order, out.device()), grad = without_gaps(g);
+void device_scatter_rows(const Tensor& g, const IndexList& rows, const Tensor& out) {
+  const Tensor grad = without_gaps(g);
   kernels::ScatterRowsCall call;
   call.wide = is_wide(g.dtype());
-  call.used_rows = static_cast<std::int64_t>(used.size());
   call.width = out.size(1);
-  call.used = index_data(used_on);
-  call.first = index_data(first_on);
-  call.order = index_data(order_on);
   call.grad = flat_array(grad);
   call.out = flat_array(out);
-  if (!used.empty() && call.width != 0) backend_of(out.device()).run(call);
+  Indices used, first, order;
+  if (CapturedWork* const captured = CapturedWork::current()) {
+    // In one piece: how many rows are used, and the three lists, each where it lies if every row is another one.
+    const std::int64_t n = rows.most;
+    const std::int64_t* const at = fed_indices(*captured, 3 * n + 2, [make = rows.make, n] {
+      const Users users = users_of(make());
+      std::vector<std::int64_t> values(static_cast<std::size_t>(3 * n + 2));
+      values[0] = static_cast<std::int64_t>(users.used.size());
+      std::copy(users.used.begin(), users.used.end(), values.begin() + 1);
+      std::copy(users.first.begin(), users.first.end(), values.begin() + 1 + n);
+      std::copy(users.order.begin(), users.order.end(), values.begin() + 2 + 2 * n);
+      return values;
+    });
+    call.used_rows = n;
+    call.live_used_rows = at;
+    used.at = at + 1;
+    first.at = at + 1 + n;
+    order.at = at + 2 + 2 * n;
+  } else {
+    const Users users = users_of(rows.make());
+    used = uploaded(users.used, out.device());
+    first = uploaded(users.first, out.device());
+    order = uploaded(users.order, out.device());
+    call.used_rows = static_cast<std::int64_t>(users.used.size());
+  }
+  call.used = used.at;
+  call.first = first.at;
+  call.order = order.at;
+  if (call.used_rows != 0 && call.width != 0) backend_of(out.device()).run(call);
 }
 
-void device_dropout_mask(const Tensor& mask, std::uint64_t seed, std::uint64_t stream, std::uint64_t position,
-                         std::uint64_t dropped) {
+void device_dropout_mask(const Tensor& mask, RandomStream& random, std::uint64_t dropped) {
+  const auto words = static_cast<std::uint64_t>(mask.numel());
   kernels::DropoutMaskCall call;
   call.count = mask.numel();
-  call.seed = seed;
-  call.stream = stream;
-  call.position = position;
+  call.seed = random.seed();
+  call.stream = random.stream();
   call.dropped = dropped;
   call.out = static_cast<std::uint8_t*>(device_data(mask));
+  if (CapturedWork* const captured = CapturedWork::current()) {
+    const auto draw = [&random, words](void* to) {
+      *static_cast<std::uint64_t*>(to) = random.position();
+      random.skip(words);
+    };
+    call.live_position = static_cast<const std::uint64_t*>(captured->feed(sizeof(std::uint64_t), draw));
+  } else {
+    call.position = random.position();
+    random.skip(words);
+  }
   if (call.count != 0) backend_of(mask.device()).run(call);
 }
 

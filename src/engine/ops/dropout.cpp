@@ -15,8 +15,7 @@ Tensor draw_mask(const Shape& sizes, double p, RandomStream& random, const Devic
   Tensor mask = Tensor::empty(sizes, DType::kBool, device);
   const auto dropped = static_cast<std::uint64_t>(p * 0x1p32);  // words below it
   if (!device.is_cpu()) {
-    device_dropout_mask(mask, random.seed(), random.stream(), random.position(), dropped);
-    random.skip(static_cast<std::uint64_t>(mask.numel()));
+    device_dropout_mask(mask, random, dropped);
     return mask;
   }
   auto* kept = mask.data<std::uint8_t>();

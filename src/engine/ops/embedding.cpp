@@ -36,9 +36,18 @@ void copy_rows(const Tensor& weight, const std::vector<std::int64_t>& rows, Tens
   }
 }
 
-Tensor table_gradient_on_device(const Tensor& g, const Edge& edge, const std::vector<std::int64_t>& rows) {
+IndexList rows_in(std::string_view op, const Tensor& indices, std::int64_t table_rows) {
+  const auto make = [op, indices, table_rows] {
+    std::vector<std::int64_t> rows = read_indices(op, indices, "indices");
+    for (std::size_t i = 0; i < rows.size(); ++i) expect_index(op, "indices", i, rows[i], table_rows);
+    return rows;
+  };
+  return {make, indices.numel()};
+}
+
+Tensor table_gradient_on_device(const Tensor& g, const Edge& edge, const Tensor& indices) {
   Tensor grad = Tensor::zeros(edge.sizes, edge.dtype, g.device());
-  device_scatter_rows(g, rows, grad);
+  device_scatter_rows(g, rows_in("embedding_backward", indices, edge.sizes[0]), grad);
   return grad;
 }
 
@@ -54,15 +63,15 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   sizes.push_back(weight.size(1));
   Tensor out = Tensor::zeros(std::move(sizes), weight.dtype(), weight.device());
   if (!on_cpu(weight)) {
-    device_gather_rows(weight, rows, out);
+    device_gather_rows(weight, rows_in("embedding", indices, weight.size(0)), out);
   } else {
     copy_rows(weight, rows, out);
   }
   return finish("embedding", op_math(weight.dtype()), std::move(out),
                 {{"weight", &weight}, {"indices", &indices, ArgRole::kIndex}}, {},
                 {{"indices", &indices, ArgRole::kIndex}}, [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  if (!on_cpu(g)) return {table_gradient_on_device(g, node.edges[0], node.saved[0].tensor)};
                   const auto used = read_indices("embedding_backward", node.saved[0].tensor, "indices");
-                  if (!on_cpu(g)) return {table_gradient_on_device(g, node.edges[0], used)};
                   return {node.dtype == DType::kF64 ? table_gradient<double>(g, node.edges[0], used)
                                                     : table_gradient<float>(g, node.edges[0], used)};
                 });

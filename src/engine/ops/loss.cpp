@@ -10,12 +10,12 @@
 namespace nanhunt::engine {
 namespace {
 
-// (N, C) log probabilities and (N) classes, checked. Returns how many targets count.
-std::int64_t check_targets(const Tensor& log_probs, const std::vector<std::int64_t>& targets, std::int64_t ignore) {
+// Returns how many targets count.
+std::int64_t check_targets(std::int64_t classes, const std::vector<std::int64_t>& targets, std::int64_t ignore) {
   std::int64_t counted = 0;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] == ignore) continue;
-    expect_index("nll_loss", "target", i, targets[i], log_probs.size(1));
+    expect_index("nll_loss", "target", i, targets[i], classes);
     ++counted;
   }
   return counted;
@@ -31,16 +31,24 @@ std::vector<std::int64_t> positions_of(const std::vector<std::int64_t>& targets,
   return positions;
 }
 
-Tensor loss_on_device(const Tensor& log_probs, const std::vector<std::int64_t>& targets, std::int64_t ignore) {
+IndexList positions_in(const Tensor& target, std::int64_t ignore, std::int64_t classes) {
+  const auto make = [target, ignore, classes] {
+    const std::vector<std::int64_t> targets = read_indices("nll_loss", target, "target");
+    check_targets(classes, targets, ignore);
+    return positions_of(targets, ignore, classes);
+  };
+  return {make, target.numel()};
+}
+
+Tensor loss_on_device(const Tensor& log_probs, const Tensor& target, std::int64_t ignore) {
   Tensor out = Tensor::empty({}, log_probs.dtype(), log_probs.device());
-  device_picked_loss(log_probs, positions_of(targets, ignore, log_probs.size(1)), out);
+  device_picked_loss(log_probs, positions_in(target, ignore, log_probs.size(1)), out);
   return out;
 }
 
-Tensor gradient_on_device(const Edge& edge, const Tensor& g, const std::vector<std::int64_t>& targets,
-                          std::int64_t ignore) {
+Tensor gradient_on_device(const Edge& edge, const Tensor& g, const Tensor& target, std::int64_t ignore) {
   Tensor grad = Tensor::zeros(edge.sizes, edge.dtype, g.device());
-  device_picked_loss_gradient(g, positions_of(targets, ignore, edge.sizes[1]), grad);
+  device_picked_loss_gradient(g, positions_in(target, ignore, edge.sizes[1]), grad);
   return grad;
 }
 
@@ -85,17 +93,17 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t igno
   if (target.sizes() != Shape{log_probs.size(0)}) {
     fail("nll_loss", "target of " + describe(Shape{log_probs.size(0)}), describe(target));
   }
-  const std::int64_t counted = check_targets(log_probs, targets, ignore_index);
+  const std::int64_t counted = check_targets(log_probs.size(1), targets, ignore_index);
   const bool wide = log_probs.dtype() == DType::kF64;
   return finish("nll_loss", op_math(log_probs.dtype()),
                 !on_cpu(log_probs)
-                    ? loss_on_device(log_probs, targets, ignore_index)
+                    ? loss_on_device(log_probs, target, ignore_index)
                     : (wide ? mean_loss<double> : mean_loss<float>)(log_probs, targets, ignore_index, counted),
                 {{"self", &log_probs}, {"target", &target, ArgRole::kIndex}},
                 {{"ignore_index", static_cast<double>(ignore_index)}}, {{"target", &target, ArgRole::kIndex}},
                 [=](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  if (!on_cpu(g)) return {gradient_on_device(node.edges[0], g, node.saved[0].tensor, ignore_index)};
                   const auto classes = read_indices("nll_loss_backward", node.saved[0].tensor, "target");
-                  if (!on_cpu(g)) return {gradient_on_device(node.edges[0], g, classes, ignore_index)};
                   return {(wide ? loss_gradient<double> : loss_gradient<float>)(node.edges[0], g.item(), classes,
                                                                                 ignore_index, counted)};
                 });

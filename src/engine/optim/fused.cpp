@@ -2,10 +2,12 @@
 #include "src/engine/optim/fused.h"
 
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
 
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/backend.h"
+#include "src/engine/capture.h"
 #include "src/engine/ops/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/strided.h"
@@ -129,13 +131,26 @@ void run_adam(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, con
 }
 
 void run_adam_on_device(const Tensor& self, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-                        std::int64_t step, const OptimizerOptions& o) {
-  const auto t = static_cast<double>(step);
+                        const std::int64_t& step, const OptimizerOptions& o) {
+  const auto step_size = [lr = o.lr, beta1 = o.beta1](std::int64_t t) {
+    return lr / (1 - std::pow(beta1, static_cast<double>(t)));
+  };
+  const auto correction = [beta2 = o.beta2](std::int64_t t) {
+    return std::sqrt(1 - std::pow(beta2, static_cast<double>(t)));
+  };
   kernels::FusedAdamCall call;
   call.wide = self.dtype() == DType::kF64;
   call.decoupled = o.algorithm == "adamw";
-  call.step_size = o.lr / (1 - std::pow(o.beta1, t));
-  call.correction = std::sqrt(1 - std::pow(o.beta2, t));
+  if (CapturedWork* const captured = CapturedWork::current()) {
+    const auto now = [&step, step_size, correction](void* to) {
+      const double values[] = {step_size(step), correction(step)};
+      std::memcpy(to, values, sizeof(values));
+    };
+    call.live_step = static_cast<const double*>(captured->feed(2 * sizeof(double), now));
+  } else {
+    call.step_size = step_size(step);
+    call.correction = correction(step);
+  }
   call.decay = call.decoupled ? 1 - o.lr * o.weight_decay : o.weight_decay;
   call.eps = o.eps;
   call.beta2 = o.beta2;
@@ -180,7 +195,7 @@ void fused_sgd_(Tensor& self, const Tensor& grad, Tensor buffer, const Optimizer
   }
 }
 
-void fused_adam_(Tensor& self, const Tensor& grad, Tensor& exp_avg, Tensor& exp_avg_sq, std::int64_t step,
+void fused_adam_(Tensor& self, const Tensor& grad, Tensor& exp_avg, Tensor& exp_avg_sq, const std::int64_t& step,
                  const OptimizerOptions& options) {
   const std::string_view op = options.algorithm == "adamw" ? "_fused_adamw_" : "_fused_adam_";
   expect_same(op, self, grad);

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps as graphs: captured once, replayed with what is new in each.
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "nanhunt/engine/hooks.h"
+#include "src/engine/random/draw_watch.h"
+#include "src/engine/trainer_impl.h"
+
+namespace nanhunt::engine {
+namespace {
+
+// A list of indices is at most three times as long as what it is made of, and there are a few of each.
+constexpr std::size_t kFedBytes = std::size_t{1} << 20, kFedIndices = 16;
+
+Tensor room_like(const Tensor& tensor) {
+  return tensor.defined() ? Tensor::empty(tensor.sizes(), tensor.dtype(), tensor.device()) : Tensor();
+}
+
+void put(Tensor& to, const Tensor& from) {
+  if (from.defined()) to.copy_from(from);
+}
+
+// Contents can be put there, and lie there as they do here.
+bool fits(const Tensor& there, const Tensor& here) {
+  if (there.defined() != here.defined()) return false;
+  return !here.defined() || (here.sizes() == there.sizes() && here.dtype() == there.dtype() &&
+                             here.device() == there.device() && here.is_contiguous());
+}
+
+// Versions as they are, and how far they have come since.
+class Versions {
+ public:
+  void add(const std::vector<NamedTensor>& tensors) {
+    for (const NamedTensor& entry : tensors) before_.emplace_back(entry.tensor, entry.tensor.version());
+  }
+  std::vector<StepGraph::Written> written() const {
+    std::vector<StepGraph::Written> out;
+    for (const auto& [tensor, version] : before_) {
+      if (tensor.version() != version) out.push_back({tensor, tensor.version() - version});
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::pair<Tensor, std::uint32_t>> before_;
+};
+
+void grow(const std::vector<StepGraph::Written>& written) {
+  for (const auto& [tensor, times] : written) {
+    for (std::uint32_t i = 0; i < times; ++i) tensor.storage()->bump_version();
+  }
+}
+
+}  // namespace
+
+// What no step of this trainer can change.
+std::string Trainer::Impl::why_no_graph() const {
+  const std::vector<NamedTensor>& parameters = optimizer->parameters();
+  if (parameters.empty() || parameters[0].tensor.device().is_cpu()) return "the CPU has no graphs";
+  std::set<const TensorImpl*> optimized;
+  for (const NamedTensor& entry : parameters) optimized.insert(entry.tensor.impl().get());
+  for (const NamedTensor& entry : model->named_parameters()) {
+    if (entry.tensor.device() != parameters[0].tensor.device()) return "the model is on several devices";
+    if (entry.tensor.requires_grad() && optimized.count(entry.tensor.impl().get()) == 0) {
+      return "the gradient of " + entry.path + ", which the optimizer does not have, adds up from step to step";
+    }
+  }
+  return {};
+}
+
+bool Trainer::Impl::fits_graph() const {
+  if (graphs->training != model->training()) return false;
+  for (std::size_t m = 0; m < fetched.size(); ++m) {
+    if (!fits(graphs->batches[m].inputs, fetched[m].inputs)) return false;
+    if (!fits(graphs->batches[m].targets, fetched[m].targets)) return false;
+  }
+  return true;
+}
+
+bool Trainer::Impl::capture_step() {
+  StepGraph& graph = *graphs;
+  const auto whole = [](const Tensor& tensor) { return !tensor.defined() || tensor.is_contiguous(); };
+  for (const Batch& batch : fetched) {
+    if (!whole(batch.inputs) || !whole(batch.targets)) return false;
+  }
+  graph.training = model->training();
+  for (const Batch& batch : fetched) {
+    graph.batches.push_back({room_like(batch.inputs), room_like(batch.targets), batch.sample_ids});
+    put(graph.batches.back().inputs, batch.inputs);
+    put(graph.batches.back().targets, batch.targets);
+  }
+  const std::vector<RandomStream*> streams = model->random_streams();
+  std::vector<std::uint64_t> positions;
+  for (const RandomStream* stream : streams) positions.push_back(stream->position());
+  Versions versions;
+  versions.add(model->named_parameters());
+  versions.add(model->named_buffers());
+  optimizer->zero_grad();
+  const Device device = optimizer->parameters()[0].tensor.device();
+  const auto work = [&] {
+    bool elsewhere = false;
+    const ScopedDrawWatch draws(streams, elsewhere, /*of_device=*/true);
+    for (const Batch& batch : graph.batches) {
+      const Tensor value = compute_loss(batch);
+      if (value.device() != device) throw std::runtime_error("the loss is not where the model is");
+      run_backward(value);
+      graph.losses.push_back(value);
+    }
+  };
+  std::size_t room = kFedBytes;
+  for (const Batch& batch : fetched) {
+    for (const Tensor* tensor : {&batch.inputs, &batch.targets}) {
+      if (tensor->defined() && tensor->dtype() == DType::kI64) room += kFedIndices * tensor->storage()->bytes();
+    }
+  }
+  graph.work = CapturedWork::capture(device, room, work, graph.use.why_not);
+  if (graph.work) {
+    for (const NamedTensor& entry : optimizer->parameters()) graph.gradients.push_back(entry.tensor.grad());
+    graph.written = versions.written();
+    return true;
+  }
+  if (graph.use.why_not.empty()) graph.use.why_not = "the device made no graph";
+  graph.losses.clear();
+  graph.batches.clear();
+  optimizer->zero_grad();
+  for (std::size_t i = 0; i < streams.size(); ++i) streams[i]->seek(positions[i]);
+  return false;
+}
+
+bool Trainer::Impl::run_graph_to_door(StepResult& result) {
+  if (!graphs) return false;
+  StepGraph& graph = *graphs;
+  graph.ran = false;
+  if (!graph.warm) {
+    graph.warm = true;
+    graph.use.why_not = why_no_graph();
+    return false;
+  }
+  if (!graph.use.why_not.empty() || keep_gradients || ops_observed()) return false;
+  start_marked = false;  // who comes later has not heard what a step starts from
+  for (std::uint32_t m = 0; m < options.micro_batches; ++m) fetched.push_back(fetch_batch(result.step, m));
+  const bool is_new = graph.work == nullptr;
+  if (is_new ? !capture_step() : !fits_graph()) return false;
+  if (!is_new) {
+    for (std::size_t m = 0; m < fetched.size(); ++m) {
+      put(graph.batches[m].inputs, fetched[m].inputs);
+      put(graph.batches[m].targets, fetched[m].targets);
+    }
+  }
+  optimizer->zero_grad();
+  {
+    std::optional<ScopedDrawWatch> draws;
+    if (keeps_start) draws.emplace(start.streams, start.drew_elsewhere);
+    graph.work->replay();
+  }
+  if (!is_new) {
+    grow(graph.written);
+    for (const auto* list : {&graph.losses, &graph.gradients}) {
+      for (const Tensor& tensor : *list) {
+        if (tensor.defined()) tensor.storage()->bump_version();
+      }
+    }
+  }
+  graph.ran = true;
+  ++graph.use.steps;
+  for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
+    tell_batch(fetched[m], m);
+    const ScopedModule module("<loss>");
+    const ScopedPhase phase(Phase::kLoss);
+    notify_mark(MarkKind::kLoss, "loss", graph.losses[m]);
+    if (scaler) scaler->tell_scaled();
+  }
+  // Not before the losses were told: then there are none, unless a step keeps those of the last one.
+  const std::vector<NamedTensor>& parameters = optimizer->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Tensor parameter = parameters[i].tensor;
+    parameter.set_grad(graph.gradients[i]);
+  }
+  unread_losses = graph.losses;
+  if (scaler) result.scale = scaler->get_scale();
+  prepare_gradients();
+  return true;
+}
+
+bool Trainer::Impl::capture_update() {
+  StepGraph& graph = *graphs;
+  graph.use.why_no_update = optimizer->why_no_graph();
+  if (!graph.use.why_no_update.empty()) return false;
+  Versions versions;
+  versions.add(optimizer->parameters());
+  versions.add(optimizer->named_state());
+  const std::vector<std::int64_t> counts = optimizer->step_counts();
+  const Device device = optimizer->parameters()[0].tensor.device();
+  graph.update = CapturedWork::capture(device, kFedBytes + 32 * counts.size(), [this] { optimizer->step(); },
+                                       graph.use.why_no_update);
+  if (!graph.update) {
+    if (graph.use.why_no_update.empty()) graph.use.why_no_update = "the device made no graph";
+    optimizer->set_step_counts(counts);
+    return false;
+  }
+  graph.updated = versions.written();
+  graph.counted = optimizer->step_counts();
+  for (std::size_t i = 0; i < counts.size(); ++i) graph.counted[i] -= counts[i];
+  return true;
+}
+
+// True: the optimizer's work is on its way.
+bool Trainer::Impl::update_by_graph() {
+  if (!graphs || replaying()) return false;
+  StepGraph& graph = *graphs;
+  const std::vector<NamedTensor>& parameters = optimizer->parameters();
+  const auto holds_its_gradients = [&] {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].tensor.grad().impl() != graph.gradients[i].impl()) return false;
+    }
+    return true;
+  };
+  if (!graph.update_warm || !graph.ran || !graph.use.why_no_update.empty() || ops_observed() ||
+      !holds_its_gradients()) {
+    graph.update_warm = true;
+    return false;
+  }
+  if (!graph.update) {
+    if (!capture_update()) return false;
+  } else {
+    std::vector<std::int64_t> counts = optimizer->step_counts();
+    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += graph.counted[i];
+    optimizer->set_step_counts(counts);
+    grow(graph.updated);
+  }
+  graph.update->replay();
+  ++graph.use.updates;
+  return true;
+}
+
+void Trainer::use_graphs(bool on) {
+  if (on && !impl_->graphs) impl_->graphs = std::make_unique<StepGraph>();
+  if (!on) impl_->graphs.reset();
+}
+
+GraphUse Trainer::graph_use() const {
+  if (!impl_->graphs) return {};
+  const StepGraph& graph = *impl_->graphs;
+  GraphUse use = graph.use;
+  for (const auto* work : {&graph.work, &graph.update}) use.bytes += *work ? (*work)->bytes() : 0;
+  return use;
+}
+
+}  // namespace nanhunt::engine
