@@ -10,6 +10,7 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
+#include "nanhunt/engine/trainer.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
 namespace nanhunt::testing_support {
@@ -17,6 +18,7 @@ namespace nanhunt::testing_support {
 struct Hunt {
   Analysis analysis;
   RecorderCounters counters;
+  engine::GraphUse graphs;
   std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path
   // The name a path has in this hunt.
   std::string renamed_path(const std::string& path) const;
@@ -30,6 +32,7 @@ struct HuntOptions {
   bool probe = false;         // compute the origin again, as `nanhunt train` does
   engine::Device device = {};
   hooks::DeviceStats device_stats = hooks::WatchOptions{}.device_stats;
+  bool graphs = false;  // steps as graphs where they can be
 };
 
 // Throws std::runtime_error with the message of whatever failed.
