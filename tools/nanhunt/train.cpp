@@ -47,6 +47,7 @@ struct Outcome {
   std::string attempt_dir;  // empty: not watched
   RecorderCounters counters;
   std::optional<hunt::HuntOutcome> hunted;
+  std::optional<engine::GraphUse> graphs;  // where they were asked for
   Status trace_status;
 };
 
@@ -76,8 +77,17 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
                              {"verified", e.verified}});
     }
   }
+  json graphs;
+  if (const auto& use = outcome.graphs) {
+    graphs = {{"steps", use->steps},
+              {"updates", use->updates},
+              {"bytes", use->bytes},
+              {"why_not", use->why_not.empty() ? json() : json(printable(use->why_not))},
+              {"why_no_update", use->why_no_update.empty() ? json() : json(printable(use->why_no_update))}};
+  }
   return {{"scenario", scenario.name},
           {"steps", outcome.steps},
+          {"graphs", std::move(graphs)},
           {"first_loss", reports::json_number(outcome.first_loss)},
           {"last_loss", reports::json_number(outcome.last_loss)},
           {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
@@ -89,9 +99,21 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
           {"experiments", std::move(experiments)}};
 }
 
+std::string graphs_text(const engine::GraphUse& use, std::uint32_t steps) {
+  if (!use.why_not.empty()) return fmt::format("No step ran as a graph: {}.\n", printable(use.why_not));
+  std::string text = fmt::format("{} of {} steps ran as a graph", use.steps, steps);
+  if (!use.why_no_update.empty()) {
+    text += fmt::format(", their updates did not: {}", printable(use.why_no_update));
+  } else {
+    text += fmt::format(", {} with their update", use.updates);
+  }
+  return text + ".\n";
+}
+
 std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
+  if (outcome.graphs) text += graphs_text(*outcome.graphs, outcome.steps);
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -140,6 +162,9 @@ class TrainVerb final : public Verb {
         ->check(CLI::Range(5u, 1000000000u));
     app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
+    app.add_flag("--graph", graph_,
+                 "On a GPU, below --level ops: forward, loss and backward of a step are one launch, and a fused update "
+                 "is another (CUDA graphs); the same bits. What cannot be captured runs op by op, and why is said");
     app.add_option("--door", door_,
                    "On a GPU, at --level sentinel and sampled, how bad numbers are learnt of: late (no wait; a copy of "
                    "parameters and optimizer state lets a step run again), sync (one wait a step), auto (by the loss "
@@ -186,8 +211,10 @@ class TrainVerb final : public Verb {
     }
     if (Status usable = choose_device(); !usable) return fail(usable);
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
+    if (graph_ && device_.is_cpu()) say("--graph has no effect on the CPU: it has no graphs.");
     if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
+    if (graph_ && level_ == "ops") say("--graph has no effect at --level ops: every op is watched.");
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
@@ -218,6 +245,8 @@ class TrainVerb final : public Verb {
     config.device = device_;
     return config;
   }
+
+  bool uses_graphs() const { return graph_ && !device_.is_cpu(); }
 
   Status choose_device() {
     const std::optional<engine::Device> device = engine::parse_device(device_name_);
@@ -264,8 +293,13 @@ class TrainVerb final : public Verb {
   }
 
   int prove(const Scenario& scenario) const {
-    const auto proof = prove_neutral([&] { return std::move(scenario.make(config("")).trainer); },
-                                     steps_ != 0 ? steps_ : scenario.steps);
+    // With graphs they are compared as well: all runs are with the first one, which has none.
+    const auto make = [this, &scenario, first = true]() mutable {
+      auto trainer = std::move(scenario.make(config("")).trainer);
+      trainer->use_graphs(!std::exchange(first, false) && uses_graphs());
+      return trainer;
+    };
+    const auto proof = prove_neutral(make, steps_ != 0 ? steps_ : scenario.steps);
     if (!proof) return fail(proof.status());
     const int printed =
         print_and_return(json_ ? neutrality_json(scenario.name, *proof) : neutrality_text(scenario.name, *proof));
@@ -300,6 +334,7 @@ class TrainVerb final : public Verb {
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
     const scenarios::ScenarioRun run = scenario.make(config(""));
+    run.trainer->use_graphs(uses_graphs());
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
@@ -318,6 +353,7 @@ class TrainVerb final : public Verb {
       outcome.steps = i + 1;
       progress.update(i + 1, "loss " + reports::format_short(result.loss));
     }
+    if (uses_graphs() && level_ != "ops") outcome.graphs = run.trainer->graph_use();
     watch.reset();
     if (kernels) kernels->finish(*recorder);
   }
@@ -360,6 +396,7 @@ class TrainVerb final : public Verb {
       info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
     }
     if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
+    if (uses_graphs() && level_ != "ops") info.options.emplace_back("graph", "true");
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     return info;
@@ -373,6 +410,7 @@ class TrainVerb final : public Verb {
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
+  bool graph_ = false;
 };
 
 const RegisterVerb<TrainVerb> kTrain{{.order = 10,
