@@ -84,9 +84,9 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
                                                std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                std::span<const std::uint32_t> references,
-                                               const BirthCall* births) noexcept {
-  if (options_.arena_words == 0 || references.empty()) births = nullptr;
-  std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + (births == nullptr ? 0 : 1);
+                                               std::span<const BirthCall> births) noexcept {
+  if (options_.arena_words == 0 || references.empty()) births = {};
+  std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + births.size();
   counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
@@ -112,7 +112,8 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
                                                    std::span<const FindingsCall> findings, const UpdatesCall* updates,
-                                                   std::span<const std::uint32_t> references, const BirthCall* births) {
+                                                   std::span<const std::uint32_t> references,
+                                                   std::span<const BirthCall> births) {
   const std::uint64_t begin = head_;
   std::uint64_t at = references.empty() ? begin : launch_checks(begin);  // where the next tensor's result goes
   std::uint64_t launched = at;
@@ -156,7 +157,9 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++);
   }
   if (updates != nullptr) launch_updates(*updates, at++);
-  if (births != nullptr) launch_births(tensors, *births, begin, end, at++);
+  for (std::size_t i = 0; i < births.size(); ++i) {
+    launch_births(tensors, births[i], static_cast<std::uint32_t>(i), begin, end, at++);
+  }
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
@@ -220,10 +223,10 @@ void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t ind
   if (!status) lose(1, status.message());
 }
 
-void DeviceReadings::launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin,
-                                   std::uint64_t end, std::uint64_t at) {
+void DeviceReadings::launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint32_t index,
+                                   std::uint64_t begin, std::uint64_t end, std::uint64_t at) {
   Slot& mine = slot(at);
-  mine = {.holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(call.tensors)};
+  mine = {.index = index, .holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(call.tensors)};
   const auto launch = [&]() -> Status {
     BirthPlan plan;
     plan.call = call;
@@ -255,13 +258,15 @@ void DeviceReadings::copy_births(const Slot& slot, const DeviceStatsRecord* reco
   DeviceBirths found;
   std::memcpy(static_cast<void*>(&found), record, sizeof found);
   if (found.born == 0) return;
-  besides.histograms.resize(slot.checks);
+  besides.histograms.resize(std::max<std::size_t>(besides.histograms.size(), slot.index + 1));
+  std::vector<std::optional<TensorStats>>& histograms = besides.histograms[slot.index];
+  histograms.resize(slot.checks);
   for (std::uint32_t k = 0; k < slot.checks; ++k) {
     if (found.place[k] == 0) continue;
     const std::uint64_t* at = port_->arena() + found.place[k] - 1;
     DeviceStatsRecord its;
     std::memcpy(static_cast<void*>(&its), at, sizeof its);
-    besides.histograms[k] = stats_of_record(its, at + kStatsRecordWords, found.repeats[k]);
+    histograms[k] = stats_of_record(its, at + kStatsRecordWords, found.repeats[k]);
   }
 }
 

@@ -86,8 +86,8 @@ struct Checked {
 };
 struct Besides {
   std::vector<std::optional<Checked>> checks;  // one for each tensor, where there were references
-  // One for each of BirthCall::tensor, where bad numbers were born; of those that there was no room for none.
-  std::vector<std::optional<TensorStats>> histograms;
+  // For each BirthCall where bad numbers were born one for each of its tensors; of those without room none.
+  std::vector<std::vector<std::optional<TensorStats>>> histograms;
   std::vector<std::optional<DeviceFindings>> findings;  // one for each call that was made
   std::optional<DeviceUpdates> updates;
 };
@@ -107,10 +107,10 @@ class DeviceReadings {
   // `findings`: of outputs among the tensors, in three launches more each; `updates`: in one more.
   // `references`: one for each tensor. All are checked first, in one launch more (views with gaps one each); statistics
   // are then taken of those alone that differ from their reference. The others have none, but a check. `births`: with
-  // references; two launches more.
+  // references; two launches more for each.
   Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
-                 const BirthCall* births = nullptr) noexcept;
+                 std::span<const BirthCall> births = {}) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
@@ -142,9 +142,10 @@ class DeviceReadings {
   };
 
   Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
-                     const UpdatesCall* updates, std::span<const std::uint32_t> references, const BirthCall* births);
-  void launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin, std::uint64_t end,
-                     std::uint64_t at);
+                     const UpdatesCall* updates, std::span<const std::uint32_t> references,
+                     std::span<const BirthCall> births);
+  void launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint32_t index,
+                     std::uint64_t begin, std::uint64_t end, std::uint64_t at);
   void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
   std::uint64_t launch_checks(std::uint64_t at);

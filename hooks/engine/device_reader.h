@@ -9,13 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/recorder.h"
+#include "src/record/device_contents.h"
 #include "src/record/device_elements.h"
 
 namespace nanhunt::hooks {
@@ -48,23 +48,12 @@ class DeviceReader {
   kernels::ReadingsCounts counts() const { return readings_ ? readings_->counts() : kernels::ReadingsCounts{}; }
 
  private:
-  // What is known of contents, as far as results have come; the same for all readings of them.
-  struct Contents {
-    std::uint32_t reference = 0;  // on the device; 0: none was free, so they are read whole each time
-    bool has_reference = false;   // it was left there
-    KnownContents known;
-  };
-  // A part of a storage. Views that have its elements in the same order share it.
-  struct Part {
-    std::uint32_t version = 0;
-    std::int64_t offset = 0;
-    DType dtype = DType::kF32;
-    std::vector<std::int64_t> layout;  // sizes and strides; without gaps: the number of elements
-    std::shared_ptr<Contents> contents;
-  };
+  // Every tensor that an op names takes a result: a step of a large model some ten thousand.
+  static constexpr kernels::ReadingsOptions kReadings = {
+      .tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
   struct Reading {
     std::uint64_t number = 0;
-    std::shared_ptr<Contents> contents;
+    std::shared_ptr<record::DeviceContents::Contents> contents;
     bool is_first = false;
   };
   struct Taken {
@@ -75,13 +64,6 @@ class DeviceReader {
 
   void poll();
   void tell(const Taken& taken, kernels::ReadingsState state, const kernels::Besides& besides);
-  void tell(const Reading& reading, const std::optional<kernels::Checked>& check,
-            const std::optional<TensorStats>& stats);
-  Part* find(const ValueView& value);
-  Part& know(const ValueView& value);
-  void retire(const Part& part) noexcept;  // it is forgotten: its reference is free before long
-  // of a storage; past this the oldest are forgotten, as by the recorder
-  static constexpr std::size_t kMostParts = 256;
   record::DeviceOperand operand(const engine::OpArgument& argument, const ValueView& value) const;
 
   Recorder& recorder_;
@@ -91,9 +73,7 @@ class DeviceReader {
   std::uint64_t last_number_ = 0;
   std::vector<TensorView> views_;  // of the event at hand
   std::vector<std::uint32_t> references_;
-  std::unordered_map<std::uint64_t, std::vector<Part>> parts_;  // of the newest version of each storage, newest last
-  std::vector<std::uint32_t> free_references_, retired_;  // retired: free once the event at hand is launched
-  std::uint32_t last_reference_ = 0;
+  record::DeviceContents contents_{static_cast<std::uint32_t>(kReadings.references)};
   Taken at_hand_;
   std::vector<kernels::FindingsCall> calls_;
   std::vector<record::DeviceOperand> inputs_, outputs_;  // of the op at hand

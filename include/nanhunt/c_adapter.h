@@ -48,8 +48,8 @@ enum { NANHUNT_ROW_OP = 1, NANHUNT_ROW_MARK = 2, NANHUNT_ROW_RELEASE = 3, NANHUN
 NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count);
 /* Ops whose outputs were not finite so far. */
 NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder);
-/* Of these, the ones from op `seq` on (among the newest 16384). Ops whose contents are still being read on a device, and
- * those after them, are not known before they have come, or after nanhunt_recorder_flush(). */
+/* Of these, the ones from op `seq` on (among the newest 16384). Ops whose contents are still being read on a device,
+ * and those after them, are not known before they have come, or after nanhunt_recorder_flush(). */
 NANHUNT_API uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq);
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
@@ -59,11 +59,11 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * without a wait. So the caller names the stream on which an op of its own could read them now, and keeps their memory
  * until then. What is learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later
  * calls; only nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in
- * their order. Other functions, and check rows, do not read there. Contents that were read already, under the same
- * identity, are not read again. Of an op's outputs that are floating-point numbers, but not of fp8, elements are
- * looked at as well: where the first bad one is and what met in it, values lost to zero, updates that change nothing.
- * Histograms are not taken, which is noted. What does not come is unknown, counted and noted, and nobody is blamed for
- * it. */
+ * their order. Other functions do not read there. Contents that were read already, under the same identity, are
+ * compared there with what they were, and read again where they are not that any more. Of an op's outputs that are
+ * floating-point numbers, but not of fp8, elements are looked at as well: where the first bad one is and what met in
+ * it, values lost to zero, updates that change nothing, and histograms where bad numbers are born. What does not come
+ * is unknown, counted and noted, and nobody is blamed for it. */
 #define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
 /* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1,
  * the same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory,

@@ -232,7 +232,8 @@ enum { NANHUNT_TEXT = 0, NANHUNT_JSON = 1, NANHUNT_HTML = 2 };
  */
 NANHUNT_API nanhunt_status nanhunt_check(const char* run, int32_t* verdict);
 /* The same as a report. Of a run that a recorder of this process is open for it says that it is still going; whoever
- * wants all that was recorded so far calls nanhunt_recorder_flush() before. *text is ended by NUL, *size does not count it; give it back to nanhunt_free. */
+ * wants all that was recorded so far calls nanhunt_recorder_flush() before. *text is ended by NUL, *size does not count
+ * it; give it back to nanhunt_free. */
 NANHUNT_API nanhunt_status nanhunt_report(const char* run, int32_t format, char** text, size_t* size);
 NANHUNT_API void nanhunt_free(char* text);
 

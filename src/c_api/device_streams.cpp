@@ -5,7 +5,6 @@
 
 #include "nanhunt/c_adapter.h"
 #include "src/c_api/handle.h"
-#include "src/record/value_table.h"
 
 namespace nanhunt::c_api {
 namespace {
@@ -14,9 +13,7 @@ using kernels::DeviceReadings;
 using kernels::ForeignStream;
 using kernels::ReadingsState;
 
-constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device each
-constexpr kernels::ReadingsOptions kReadings = {.tensors = 1 << 15, .tickets = 1 << 14};
-constexpr record::ValueTableLimits kLimits;  // of what a recorder knows
+constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device and 10 MB of pinned memory each
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
 constexpr std::string_view kWaits =
@@ -65,16 +62,23 @@ Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
 void DeviceStreams::begin_call(Recorder& recorder) noexcept {
   asked_.clear();
   for (Stream& stream : streams_) {
-    for (const std::uint64_t number : stream.at_hand.numbers) recorder.on_late_lost(number);
+    for (const Reading& reading : stream.at_hand.readings) recorder.on_late_lost(reading.number);
     for (const record::AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
-    stream.views.clear();
-    stream.findings.clear();
-    stream.updates.reset();
+    clear(stream);
     stream.at_hand = {};
   }
 }
 
-void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made) {
+void DeviceStreams::clear(Stream& stream) noexcept {
+  stream.views.clear();
+  stream.references.clear();
+  stream.places.clear();
+  stream.findings.clear();
+  stream.births.clear();
+  stream.updates.reset();
+}
+
+void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView& value, Use use) {
   const std::int64_t number = LayoutTable::stream_in(layout_word);
   if (number == 0) return;
   if (number < 0 || static_cast<std::uint64_t>(number) > streams_.size()) {
@@ -83,28 +87,11 @@ void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView&
   }
   const void* address = value.tensor.data;
   value.tensor.data = nullptr;
-  if (value.tensor.numel() == 0) {
+  if (value.tensor.numel() == 0 && use != Use::kOld) {
     value.tensor.data = &kNoElements;
-  } else if (address != nullptr) {
-    const std::int64_t layout = LayoutTable::number_in(layout_word);
-    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, layout, is_made});
+  } else if (address != nullptr || use == Use::kOld) {
+    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, use, {}});
   }
-}
-
-// What is asked for now counts as read.
-bool DeviceStreams::was_read(const Asked& asked) {
-  const ValueView& value = *asked.value;
-  if (value.storage == 0) return false;  // nobody knows what it is
-  // Nor does the recorder keep more. What is asked for again for nothing does no harm.
-  if (read_.size() >= kLimits.storages && !read_.contains(value.storage)) read_.clear();
-  Read& read = read_[value.storage];
-  if (read.parts.size() >= kLimits.values_per_storage) read.parts.clear();
-  if (read.version != value.version) read.parts.clear();
-  read.version = value.version;
-  const std::pair part(value.offset, asked.layout);
-  if (std::find(read.parts.begin(), read.parts.end(), part) != read.parts.end()) return !asked.is_made;
-  read.parts.push_back(part);
-  return false;
 }
 
 void DeviceStreams::take(Recorder& recorder) {
@@ -112,21 +99,43 @@ void DeviceStreams::take(Recorder& recorder) {
   for (Stream& stream : streams_) {
     if (stream.views.size() + asked_.size() > kernels::kTensorsInParameters) launch(stream, recorder);
   }
-  for (Asked& asked : asked_) {
-    Stream& stream = streams_[asked.stream];
-    if (was_read(asked)) continue;
-    if (stream.views.empty()) stream.is_capturing = stream.foreign->is_capturing();
-    if (stream.is_capturing) {
-      ++captured_;
-      continue;
+  for (Asked& asked : asked_) read(asked);
+}
+
+void DeviceStreams::read(Asked& asked) {
+  Stream& stream = streams_[asked.stream];
+  ValueView& value = *asked.value;
+  if (asked.use == Use::kOld || asked.use == Use::kKnown) {
+    const auto known = stream.contents.find(value);
+    if (known == nullptr) return;
+    if (asked.use == Use::kOld) {
+      asked.operand.reference = known->reference;
+      return;
     }
-    TensorView there = asked.value->tensor;
-    there.data = asked.address;
-    asked.reading = stream.views.size();
-    stream.views.push_back(there);
-    stream.at_hand.numbers.push_back(++last_number_);
-    asked.value->late = last_number_;
   }
+  if (stream.views.empty()) stream.is_capturing = stream.foreign->is_capturing();
+  if (stream.is_capturing) {
+    ++captured_;
+    return;
+  }
+  asked.operand.address = asked.address;
+  const auto contents = stream.contents.know(value);
+  asked.operand.reference = contents->reference;
+  if (const auto at_hand = stream.places.find(contents.get()); at_hand != stream.places.end()) {
+    asked.operand.reading = at_hand->second;
+    value.late = stream.at_hand.readings[at_hand->second].number;
+    return;
+  }
+  if (asked.use == Use::kMade) contents->has_reference = false;
+  asked.operand.reading = stream.views.size();
+  asked.operand.is_new = !contents->has_reference;
+  TensorView there = value.tensor;
+  there.data = asked.address;
+  stream.views.push_back(there);
+  stream.references.push_back(record::DeviceContents::tag(*contents));
+  stream.at_hand.readings.push_back({++last_number_, contents});
+  stream.places.emplace(contents.get(), asked.operand.reading);
+  value.late = last_number_;
 }
 
 void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
@@ -140,7 +149,7 @@ void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
   // An op's outputs lie on one device.
   for (const OpOutput& output : event.outputs) {
     const auto its = std::ranges::find(asked_, &output.value, &Asked::value);
-    if (its == asked_.end() || its->reading == record::kNoReading) continue;
+    if (its == asked_.end() || its->operand.reading == record::kNoReading) continue;
     ask(event, its->stream);
     return;
   }
@@ -154,7 +163,7 @@ void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
       if (asked.stream != stream) continue;
       for (std::size_t i = 0; i < values.size(); ++i) {
         if (asked.value != &values[i].value) continue;
-        operands[i] = {asked.address, asked.reading, asked.reading != record::kNoReading, 0};
+        operands[i] = asked.operand;
       }
     }
   };
@@ -165,6 +174,8 @@ void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
   if (!record::ask_elements(event, operands, its.findings, elements)) return;
   its.updates = record::ask_updates(event, operands);
   elements.counts_updates = its.updates.has_value();
+  elements.births = its.births.size();
+  its.births.push_back(record::ask_births(event, operands, elements));
   elements.number = event.late = ++last_number_;
   its.at_hand.elements.push_back(std::move(elements));
 }
@@ -174,14 +185,20 @@ void DeviceStreams::launch(Recorder& recorder) {
 }
 
 void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
-  if (stream.views.empty()) return;
+  if (stream.views.empty()) {
+    stream.contents.launched();
+    return;
+  }
   Taken taken = std::exchange(stream.at_hand, {});
   taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums, stream.findings,
-                                          stream.updates ? &*stream.updates : nullptr);
+                                          stream.updates ? &*stream.updates : nullptr, stream.references,
+                                          stream.births);
+  for (const Reading& reading : taken.readings) {
+    reading.contents->has_reference = taken.ticket != 0 && reading.contents->reference != 0;
+  }
+  stream.contents.launched();
   stream.tensors_since_copy += stream.views.size();
-  stream.views.clear();
-  stream.findings.clear();
-  stream.updates.reset();
+  clear(stream);
   if (taken.ticket == 0) {
     tell(taken, ReadingsState::kLost, recorder);
   } else {
@@ -201,7 +218,7 @@ void DeviceStreams::hand_over(Stream& stream, Recorder& recorder) {
 void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
   while (!stream.under_way.empty()) {
     const Taken& taken = stream.under_way.front();
-    results_.resize(taken.numbers.size());
+    results_.resize(taken.readings.size());
     const ReadingsState state = stream.readings->poll(taken.ticket, results_, &besides_);
     if (state == ReadingsState::kPending) return;
     tell(taken, state, recorder);
@@ -210,12 +227,10 @@ void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
 }
 
 void DeviceStreams::tell(const Taken& taken, ReadingsState state, Recorder& recorder) {
-  for (std::size_t i = 0; i < taken.numbers.size(); ++i) {
-    if (state == ReadingsState::kReady && results_[i]) {
-      recorder.on_late_stats(taken.numbers[i], *results_[i]);
-    } else {
-      recorder.on_late_lost(taken.numbers[i]);
-    }
+  for (std::size_t i = 0; i < taken.readings.size(); ++i) {
+    const bool came = state == ReadingsState::kReady && i < besides_.checks.size();
+    record::DeviceContents::tell(recorder, taken.readings[i].number, *taken.readings[i].contents,
+                                 came ? besides_.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
   }
   for (const record::AskedElements& elements : taken.elements) {
     if (state == ReadingsState::kReady) {
@@ -236,7 +251,7 @@ void DeviceStreams::settle(Recorder& recorder) {
     if (capturing) poll(stream, recorder);
     while (!capturing && !stream.under_way.empty()) {
       const Taken& taken = stream.under_way.front();
-      results_.resize(taken.numbers.size());
+      results_.resize(taken.readings.size());
       tell(taken, stream.readings->wait(taken.ticket, results_, &besides_), recorder);
       stream.under_way.pop_front();
     }

@@ -19,6 +19,7 @@
 #include "nanhunt/event.h"
 #include "nanhunt/recorder.h"
 #include "nanhunt/status.h"
+#include "src/record/device_contents.h"
 #include "src/record/device_elements.h"
 
 namespace nanhunt::c_api {
@@ -42,13 +43,21 @@ class DeviceStreams {
   void begin_call(Recorder& recorder) noexcept;
   void begin() noexcept { asked_.clear(); }
   // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream.
-  // `value` stays where it is until take(). `is_made`: by this op.
-  void value(const char* what, std::int64_t layout_word, ValueView& value, bool is_made);
+  // `value` stays where it is until take().
+  enum class Use : std::uint8_t {
+    kRead,
+    kMade,  // by this op: its contents count as new
+    kOld,   // was there before this op wrote over it, and cannot be read any more
+    kKnown, // is compared with what was read of it, where anything was
+  };
+  void value(const char* what, std::int64_t layout_word, ValueView& value, Use use);
   void take(Recorder& recorder);
   void take(OpEvent& event, Recorder& recorder);  // asks for what elements say of the op as well
   void launch(Recorder& recorder);
 
-  void release(std::uint64_t storage) noexcept { read_.erase(storage); }
+  void release(std::uint64_t storage) noexcept {
+    for (Stream& stream : streams_) stream.contents.release(storage);
+  }
   void end_step(Recorder& recorder);
   void settle(Recorder& recorder);  // waits for what is under way, and notes what has to be
   void close(Recorder& recorder);   // the same, and nothing is under way afterwards
@@ -56,15 +65,27 @@ class DeviceStreams {
   DeviceCounts counts() const;
 
  private:
+  // Tensors, checks, elements and births each take a result. Histograms are as many as a recorder takes.
+  static constexpr kernels::ReadingsOptions kReadings = {
+      .tensors = 1 << 16, .tickets = 1 << 14, .references = 1 << 16, .arena_words = 1 << 19};
+
+  struct Reading {
+    std::uint64_t number = 0;
+    std::shared_ptr<record::DeviceContents::Contents> contents;
+  };
   struct Taken {
     kernels::DeviceReadings::Ticket ticket = 0;
-    std::vector<std::uint64_t> numbers;
+    std::vector<Reading> readings;
     std::vector<record::AskedElements> elements;
   };
   struct Stream {
     std::unique_ptr<kernels::ForeignStream> foreign;
     std::unique_ptr<kernels::DeviceReadings> readings;
+    record::DeviceContents contents{static_cast<std::uint32_t>(kReadings.references)};
     std::vector<TensorView> views;  // of the call at hand
+    std::vector<std::uint32_t> references;
+    std::unordered_map<const record::DeviceContents::Contents*, std::size_t> places;  // among the readings at hand
+    std::vector<kernels::BirthCall> births;
     std::vector<kernels::FindingsCall> findings;
     std::optional<kernels::UpdatesCall> updates;
     Taken at_hand;
@@ -76,17 +97,12 @@ class DeviceStreams {
     std::size_t stream = 0;
     const void* address = nullptr;
     ValueView* value = nullptr;
-    std::int64_t layout = 0;
-    bool is_made = false;
-    std::size_t reading = record::kNoReading;
-  };
-  // Contents that the recorder was told to expect: of the newest version of a storage, by offset and layout.
-  struct Read {
-    std::uint32_t version = 0;
-    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+    Use use = Use::kRead;
+    record::DeviceOperand operand = {};
   };
 
-  bool was_read(const Asked& asked);
+  void read(Asked& asked);
+  static void clear(Stream& stream) noexcept;
   void launch(Stream& stream, Recorder& recorder);
   void hand_over(Stream& stream, Recorder& recorder);
   void poll(Stream& stream, Recorder& recorder);
@@ -97,8 +113,7 @@ class DeviceStreams {
   std::vector<Stream> streams_;
   std::map<std::pair<int, std::uint64_t>, std::size_t> numbers_;
   std::map<std::pair<int, std::uint64_t>, std::string> refused_;
-  std::unordered_map<std::uint64_t, Read> read_;  // by storage
-  std::vector<Asked> asked_;                      // of the event at hand
+  std::vector<Asked> asked_;  // of the event at hand
   std::vector<record::DeviceOperand> inputs_, outputs_;
   std::vector<std::optional<TensorStats>> results_;
   kernels::Besides besides_;

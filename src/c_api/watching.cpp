@@ -75,7 +75,8 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
     if (!turn) return;
     ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
     to.devices.begin_call(*to.recorder);
-    to.devices.value("nanhunt_record_changed", value[3], event.value, true);  // what was read there before is not it
+    to.devices.value("nanhunt_record_changed", value[3], event.value,
+                     DeviceStreams::Use::kMade);  // what was read there before is not it
     to.devices.take(*to.recorder);
     to.recorder->on_changed(event);
     to.devices.launch(*to.recorder);
@@ -143,7 +144,7 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     for (std::size_t i = 0; i < given.share_count; ++i) {
       const std::int64_t* words = given.shares + i * kValueWords;
       shares[i] = to.layouts.value("nanhunt_record_collective", words);
-      to.devices.value("nanhunt_record_collective", words[3], shares[i], false);
+      to.devices.value("nanhunt_record_collective", words[3], shares[i], DeviceStreams::Use::kRead);
     }
     CollectiveEvent event;
     event.seq = given.seq;

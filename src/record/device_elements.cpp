@@ -247,8 +247,10 @@ void tell_elements(const AskedElements& asked, const kernels::Besides& found, Re
   told.elements = elements;
   std::vector<LateHistogram> histograms;
   for (const AskedElements::Shown& shown : asked.histograms) {
-    if (shown.tensor >= found.histograms.size() || !found.histograms[shown.tensor]) continue;
-    const TensorStats& its = *found.histograms[shown.tensor];
+    if (asked.births >= found.histograms.size()) break;
+    const auto& born = found.histograms[asked.births];
+    if (shown.tensor >= born.size() || !born[shown.tensor]) continue;
+    const TensorStats& its = *born[shown.tensor];
     histograms.push_back({shown.of_output, shown.index, its.histogram_min_exponent, its.histogram});
   }
   told.histograms = histograms;

@@ -51,6 +51,7 @@ struct AskedElements {
   std::vector<Output> outputs;  // as their calls
   std::size_t first_call = 0;   // among the calls of the reading
   std::vector<Shown> histograms;
+  std::size_t births = 0;       // its call, among those of the reading
   bool counts_updates = false;
 };
 

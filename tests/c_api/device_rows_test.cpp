@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "tests/c_api/device_rows_fixture.h"
@@ -81,6 +82,40 @@ TEST_F(CDeviceElements, ABadElementIsToldWithWhatMetInIt) {
   }
 }
 
+TEST_F(CDeviceElements, HistogramsOfABirthAreThoseOfTheHost) {
+  const std::array<float, 6> a = {1, 2, 3, 4, 0, 6}, y = {1, kInf, 1, 4, std::nanf(""), 2};
+  const std::array<float, 3> b = {1, 0, 3};
+  const std::int64_t div = call("div", {"self", "other"}, {"out"});
+  const Operand x{a.data(), NANHUNT_F32, {2, 3}, 1}, by{b.data(), NANHUNT_F32, {3}, 2};
+  record_twice(div, NANHUNT_PHASE_FORWARD, {x, by, {y.data(), NANHUNT_F32, {2, 3}, 3}});
+  // Nothing is born of what is bad already, nor where nothing is.
+  record_twice(div, NANHUNT_PHASE_FORWARD,
+               {{y.data(), NANHUNT_F32, {2, 3}, 3}, by, {y.data(), NANHUNT_F32, {2, 3}, 4}});
+  record_twice(div, NANHUNT_PHASE_FORWARD, {x, by, {a.data(), NANHUNT_F32, {2, 3}, 5}});
+  // Of rows of one call, each has its own.
+  Words rows;
+  for (const std::int64_t storage : {6, 7}) {
+    append(rows, {NANHUNT_ROW_OP, div, 0, 0, NANHUNT_PHASE_FORWARD, 0, 0});
+    append(rows, words_of(x, true));
+    append(rows, words_of(by, true));
+    append(rows, words_of({storage == 6 ? a.data() : y.data(), NANHUNT_F32, {2, 3}, storage}, true));
+  }
+  ASSERT_EQ(record(rows), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.histograms, SizeIs(9));
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const std::size_t there : {3 + i, 6 + i}) {
+      EXPECT_EQ(all.histograms[there].min_exponent, all.histograms[i].min_exponent);
+      EXPECT_EQ(all.histograms[there].bins, all.histograms[i].bins);
+    }
+    EXPECT_EQ(all.histograms[3 + i].seq, 1u);
+    EXPECT_EQ(all.histograms[6 + i].seq, 7u);
+  }
+  EXPECT_THAT(note_with(all, "histograms"), IsEmpty());
+}
+
 TEST_F(CDeviceElements, ValuesLostToZeroAreCounted) {
   const std::array<float, 4> a = {1e-30f, 0, 1e-30f, 2}, b = {1e-30f, 1, 1e-20f, 3}, y = {0, 0, 0, 6};
   record_twice(call("mul", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
@@ -136,6 +171,53 @@ TEST_F(CDeviceElements, UpdatesThatChangeNothingAreCounted) {
   EXPECT_EQ(all.scalars[all.ops[0].first_scalar + 2].value, 3);
 }
 
+TEST_F(CDeviceRows, ContentsThatChangedUnseenAreToldAsThoseOfTheHostAre) {
+  for (const bool trust : {false, true}) {
+    SCOPED_TRACE(trust);
+    nanhunt_recorder_options how = options();
+    how.trust_inputs = trust ? 1 : 0;
+    std::filesystem::remove_all(run_);
+    open(how);
+    stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+    // Given an op whose output and input change behind everybody's back, once of the host and once of the device.
+    for (const bool there : {false, true}) {
+      std::array<float, 2> x = {1, 4}, y = {0, 2}, z = {0, 2};
+      const std::int64_t first = there ? 11 : 1;
+      const auto log = [&](const void* from, const void* to, std::int64_t storage) {
+        return record(there ? log_row_on(from, to, storage) : log_row(from, to, storage));
+      };
+      ASSERT_EQ(log(x.data(), y.data(), first), NANHUNT_OK) << nanhunt_last_error();
+      y[1] = kInf;
+      ASSERT_EQ(log(y.data(), z.data(), first + 1), NANHUNT_OK) << nanhunt_last_error();
+      ASSERT_EQ(log(y.data(), z.data(), first + 1), NANHUNT_OK) << "the same again: no change of the input";
+      // When what an op will write over is checked before it does.
+      Words check = {NANHUNT_ROW_CHECK, 0};
+      append(check, there ? value_on(x.data(), first) : value(x.data(), first));
+      ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+      x[0] = 7;
+      ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+    }
+
+    const RecordBatch all = close_and_read();
+
+    if (trust) {
+      EXPECT_THAT(all.changed, IsEmpty());
+      continue;
+    }
+    ASSERT_THAT(all.changed, SizeIs(4)) << "y and x, of the host and of the device";
+    for (const std::size_t i : {0u, 1u}) {
+      const auto &host = all.changed[i], &away = all.changed[2 + i];
+      EXPECT_EQ(away.since_seq, host.since_seq + 3);
+      EXPECT_EQ(away.since_step, host.since_step);
+      const auto of = [&](ValueId id) -> const ValueRecord& {
+        return *std::ranges::find(all.values, id, &ValueRecord::id);
+      };
+      EXPECT_EQ(of(away.after).stats, of(host.after).stats);
+      EXPECT_EQ(of(away.before).stats, of(host.before).stats);
+    }
+  }
+}
+
 TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
   nanhunt_emulated_set("copies_later", 1);
   for (std::uint32_t step = 0; step < 6; ++step) {
@@ -143,27 +225,31 @@ TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
     end_step(step);
   }
 
-  EXPECT_EQ(counts().asked, 18u) << "two tensors and the elements of one, in each step";
-  EXPECT_EQ(counts().told, 15u) << "those of the last step are on their way";
+  EXPECT_EQ(counts().asked, 30u) << "in each step two tensors, their check, the elements and the births of one";
+  EXPECT_EQ(counts().told, 25u) << "those of the last step are on their way";
   EXPECT_EQ(counts().waits, 0u);
   EXPECT_EQ(nanhunt_emulated_count("waits"), 0);
   EXPECT_EQ(nanhunt_recorder_anomalies(recorder_), 5u);
   ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
-  EXPECT_EQ(counts().told, 18u);
+  EXPECT_EQ(counts().told, 30u);
   EXPECT_EQ(counts().waits, 1u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(note_with(all, "waiting"), HasSubstr("1 what waiting costs: readings of a device"));
 }
 
-TEST_F(CDeviceRows, AnOpIsReadInFourLaunchesAndWhatWasReadIsNotReadAgain) {
+TEST_F(CDeviceRows, AnOpIsReadInSevenLaunchesAndWhatWasReadIsCompared) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().launches, 4u) << "one for both tensors, three for the elements of the output";
-  EXPECT_EQ(counts().asked, 3u);
+  EXPECT_EQ(counts().launches, 7u) << "one compares, one reads both tensors, three are for elements, two for births";
+  EXPECT_EQ(counts().asked, 5u);
 
   // When the output is the next op's input, which overwrites nothing.
   ASSERT_EQ(record(log_row_on(y_.data(), x_.data(), 2)), NANHUNT_OK) << nanhunt_last_error();
 
-  EXPECT_EQ(counts().asked, 5u) << "only its output is new";
+  EXPECT_EQ(counts().asked, 10u);
+  EXPECT_EQ(counts().launches, 14u);
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.values, SizeIs(3));
+  EXPECT_THAT(all.changed, IsEmpty());
 }
 
 TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
@@ -173,8 +259,8 @@ TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
 
   expect_wrong(rows, "row 2 (from 0): there is no kind of row 99");
 
-  EXPECT_EQ(counts().launches, 1u + 2 * 3u) << "one for all tensors, three for each output";
-  EXPECT_EQ(counts().asked, 6u);
+  EXPECT_EQ(counts().launches, 2u + 2 * 5u) << "two for all tensors, five for each output";
+  EXPECT_EQ(counts().asked, 9u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.values, SizeIs(4));
   EXPECT_TRUE(std::ranges::all_of(all.values, [](const ValueRecord& value) { return value.has_stats; }));
@@ -220,10 +306,10 @@ TEST_F(CDeviceRows, ADeviceThatFailsEndsNothing) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 3, 2)), NANHUNT_OK) << nanhunt_last_error();
   end_step(2);
 
-  EXPECT_EQ(counts().lost, 6u);
+  EXPECT_EQ(counts().lost, 10u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.ops, SizeIs(2));
-  EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("6 "));
+  EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("10 "));
 }
 
 TEST_F(CDeviceRows, NothingIsReadWhileAGraphIsCaptured) {
@@ -271,7 +357,7 @@ TEST_F(CDeviceRows, AStreamThatIsNotThereIsRefusedBeforeAnythingIsRecorded) {
   EXPECT_EQ(counts().asked, 0u);
   // Nor is anything of it left for the next row.
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().asked, 3u);
+  EXPECT_EQ(counts().asked, 5u);
 }
 
 TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
@@ -280,7 +366,7 @@ TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
   row.back() = NANHUNT_ON_STREAM(layout_, other);
   ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
 
-  EXPECT_EQ(counts().launches, 1u + 4u);
+  EXPECT_EQ(counts().launches, 2u + 7u);
   const RecordBatch all = close_and_read();
   ASSERT_THAT(all.values, SizeIs(2));
   EXPECT_EQ(all.values[0].stats.zero, 1);
@@ -292,10 +378,10 @@ TEST_F(CDeviceRows, WhatDoesNotReadOnStreamsRefusesThem) {
   nanhunt_reading reading{};
   std::size_t bad = 0;
   EXPECT_EQ(nanhunt_read(recorder_, pair.data(), 1, NANHUNT_READ_NORM, &reading, &bad), NANHUNT_USAGE);
-  // A check cannot compare there, and is silent.
+  // A check of what did not change is silent.
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   Words check = {NANHUNT_ROW_CHECK, 0};
-  append(check, value_on(y_.data(), 1));
+  append(check, value_on(y_.data(), 2));
   EXPECT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.changed, IsEmpty());

@@ -28,6 +28,8 @@ struct Tensor {
   TensorView on_device, on_host;
 };
 
+using Histograms = std::vector<std::optional<TensorStats>>;
+
 struct Rig {
   EmulatedDevice device;
   std::unique_ptr<DeviceReadings> readings;
@@ -56,7 +58,7 @@ struct Rig {
     return t;
   }
   // An op with these inputs, known under references 1, 2, ..., and an output.
-  Besides run(const std::vector<const Tensor*>& inputs, const Tensor& out) {
+  Histograms run(const std::vector<const Tensor*>& inputs, const Tensor& out) {
     std::vector<TensorView> views;
     std::vector<std::uint32_t> references;
     BirthCall call;
@@ -71,9 +73,9 @@ struct Rig {
     call.tensor[call.tensors++] = call.output[call.outputs++] = static_cast<std::uint32_t>(inputs.size());
     std::vector<std::optional<TensorStats>> stats(views.size());
     Besides besides;
-    const auto ticket = readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, &call);
+    const auto ticket = readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, {&call, 1});
     EXPECT_EQ(readings->wait(ticket, stats, &besides), ReadingsState::kReady);
-    return besides;
+    return besides.histograms.empty() ? Histograms() : besides.histograms[0];
   }
 };
 
@@ -97,11 +99,11 @@ TEST(DeviceBirths, have_the_histograms_of_the_cpu) {
       const Tensor& gaps = rig.add(DType::kF32, {1, 99, 2, 99, 4, 99}, {3, 4}, {2, 0});  // and broadcast
       many[3] = kInf;
       const Tensor& out = rig.add(dtype, many);
-      const Besides besides = rig.run({&x, &gaps}, out);
-      ASSERT_EQ(besides.histograms.size(), 3U);
-      expect_histogram(besides.histograms[0], x);
-      expect_histogram(besides.histograms[1], gaps);
-      expect_histogram(besides.histograms[2], out);
+      const Histograms histograms = rig.run({&x, &gaps}, out);
+      ASSERT_EQ(histograms.size(), 3U);
+      expect_histogram(histograms[0], x);
+      expect_histogram(histograms[1], gaps);
+      expect_histogram(histograms[2], out);
     }
   }
 }
@@ -116,23 +118,50 @@ TEST(DeviceBirths, are_told_by_the_rule_of_the_recorder) {
                         {kNan, kInf, false}, {kNan, 1, false},   {1, -kInf, true}};
   for (const Case& c : cases) {
     Rig rig;
-    const Besides besides = rig.run({&rig.add(DType::kF32, {1, c.in})}, rig.add(DType::kF32, {c.out, 1}));
-    EXPECT_EQ(!besides.histograms.empty(), c.born) << c.in << " to " << c.out;
+    const Histograms histograms = rig.run({&rig.add(DType::kF32, {1, c.in})}, rig.add(DType::kF32, {c.out, 1}));
+    EXPECT_EQ(!histograms.empty(), c.born) << c.in << " to " << c.out;
   }
+}
+
+TEST(DeviceBirths, of_several_ops_in_one_reading_are_told_apart) {
+  Rig rig;
+  const Tensor &good = rig.add(DType::kF32, {1, 2}), &bad = rig.add(DType::kF32, {1, kInf});
+  const std::vector<TensorView> views = {good.on_device, bad.on_device, good.on_device, bad.on_device};
+  const std::vector<std::uint32_t> references = {1 | kFirstCheck, 2 | kFirstCheck, 3 | kFirstCheck, 4 | kFirstCheck};
+  const auto op = [](std::uint32_t input, std::uint32_t output) {
+    BirthCall call;
+    call.tensors = 2;
+    call.tensor[0] = input;
+    call.tensor[1] = output;
+    call.inputs = call.outputs = 1;
+    call.reference[0] = input + 1;
+    call.output[0] = output;
+    return call;
+  };
+  const BirthCall calls[] = {op(0, 2), op(0, 3), op(1, 3)};
+  Histograms stats(views.size());
+  Besides besides;
+  const auto ticket = rig.readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, calls);
+  ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
+  ASSERT_EQ(besides.histograms.size(), 2U);
+  EXPECT_TRUE(besides.histograms[0].empty());
+  ASSERT_EQ(besides.histograms[1].size(), 2U);
+  expect_histogram(besides.histograms[1][0], good);
+  expect_histogram(besides.histograms[1][1], bad);
 }
 
 TEST(DeviceBirths, that_do_not_happen_read_nothing_and_take_no_room) {
   Rig rig(2 * (kStatsRecordWords + kDetailThresholds + 277));
   const Tensor &good = rig.add(DType::kF32, {1, 2}), &bad = rig.add(DType::kF32, {1, kInf});
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(rig.run({&bad}, bad).histograms.empty());
-  const Besides first = rig.run({&good}, bad);
-  ASSERT_EQ(first.histograms.size(), 2U);
-  expect_histogram(first.histograms[0], good);
-  expect_histogram(first.histograms[1], bad);
-  const Besides second = rig.run({&good}, bad);
-  ASSERT_EQ(second.histograms.size(), 2U) << "what was born without room for it is known to be missing";
-  EXPECT_FALSE(second.histograms[0]);
-  EXPECT_FALSE(second.histograms[1]);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(rig.run({&bad}, bad).empty());
+  const Histograms first = rig.run({&good}, bad);
+  ASSERT_EQ(first.size(), 2U);
+  expect_histogram(first[0], good);
+  expect_histogram(first[1], bad);
+  const Histograms second = rig.run({&good}, bad);
+  ASSERT_EQ(second.size(), 2U) << "what was born without room for it is known to be missing";
+  EXPECT_FALSE(second[0]);
+  EXPECT_FALSE(second[1]);
 }
 
 }  // namespace

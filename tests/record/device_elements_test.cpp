@@ -124,14 +124,15 @@ TEST_F(DeviceElements, what_comes_is_told_by_the_op_s_own_inputs_and_outputs) {
   kernels::DeviceFindings& one = found.findings.emplace_back().emplace();
   one.first_inf = 4;  // [1, 1]
   one.flushed = 3;
-  found.histograms.resize(3);
-  found.histograms[2] = compute_stats(y_.tensor(), StatsLevel::kHistogram);
+  found.histograms.resize(1);
+  found.histograms[0].resize(3);
+  found.histograms[0][2] = compute_stats(y_.tensor(), StatsLevel::kHistogram);
   tell_elements(asked_, found, recorder);
   EXPECT_EQ(recorder.told, 42u);
   EXPECT_EQ(recorder.flushed, 3);
   EXPECT_THAT(recorder.at, ElementsAre(4));
   EXPECT_THAT(recorder.places, ElementsAre(4, 1)) << "in b, row 1 is row 0";
-  EXPECT_THAT(recorder.bins, ElementsAre(found.histograms[2]->histogram.size()));
+  EXPECT_THAT(recorder.bins, ElementsAre(found.histograms[0][2]->histogram.size()));
 }
 
 }  // namespace

@@ -50,23 +50,19 @@ class ShownReadings : public ReadingsPort {
   }
   Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
     const Copies copies;
-    DeviceStatsView here = view;
-    std::int64_t low = 0, high = 0;  // bytes from the first element walked
-    for (int d = 0; d < view.dims; ++d) {
-      const std::int64_t last = static_cast<std::int64_t>(view.dim[d].size - 1) * view.dim[d].stride_bytes;
-      (last < 0 ? low : high) += last;
-    }
-    if (view.gapless)
-      high = static_cast<std::int64_t>(view.count - 1) * static_cast<std::int64_t>(dtype_size(view.dtype));
-    high += static_cast<std::int64_t>(dtype_size(view.dtype));
-    const auto begin = static_cast<std::uint64_t>(static_cast<std::int64_t>(view.data) + low);
-    const void* copy = copies.of(reinterpret_cast<const void*>(begin), static_cast<std::size_t>(high - low));
-    here.data = static_cast<std::uint64_t>(static_cast<std::int64_t>(reinterpret_cast<std::uint64_t>(copy)) - low);
-    return inner_->launch(here, tag, level, slot);
+    return inner_->launch(shown(copies, view), tag, level, slot);
   }
-  Status launch(std::span<const CheckedTensor> /*tensors*/, std::size_t /*first*/) override { return not_asked(); }
-  Status launch(const BirthPlan& /*plan*/, std::span<const DeviceStatsView> /*views*/, std::size_t /*slot*/) override {
-    return not_asked();
+  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
+    const Copies copies;
+    std::vector<CheckedTensor> here(tensors.begin(), tensors.end());
+    for (CheckedTensor& tensor : here) show(copies, tensor.view);
+    return inner_->launch(here, first);
+  }
+  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
+    const Copies copies;
+    std::vector<DeviceStatsView> here;
+    for (const DeviceStatsView& view : views) here.push_back(shown(copies, view));
+    return inner_->launch(plan, here, slot);
   }
   const std::uint64_t* arena() const override { return inner_->arena(); }
   Status launch(const FindingsCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/) override { return not_asked(); }
@@ -95,6 +91,35 @@ class ShownReadings : public ReadingsPort {
    private:
     mutable std::vector<std::pair<void*, std::size_t>> all_;
   };
+  static DeviceStatsView shown(const Copies& copies, const DeviceStatsView& view) {
+    DeviceStatsView here = view;
+    if (view.count == 0) return here;
+    std::int64_t low = 0, high = 0;  // bytes from the first element walked
+    for (int d = 0; d < view.dims; ++d) {
+      const std::int64_t last = static_cast<std::int64_t>(view.dim[d].size - 1) * view.dim[d].stride_bytes;
+      (last < 0 ? low : high) += last;
+    }
+    const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+    if (view.gapless) high = static_cast<std::int64_t>(view.count - 1) * size;
+    here.data = copied(copies, view.data, low, high + size);
+    return here;
+  }
+  static void show(const Copies& copies, CheckedView& view) {
+    if (view.count == 0) return;
+    std::int64_t low = 0, high = 0;
+    for (std::uint32_t d = 0; d < view.dims; ++d) {
+      const std::int64_t last = static_cast<std::int64_t>(view.sizes[d] - 1) * view.stride_bytes[d];
+      (last < 0 ? low : high) += last;
+    }
+    if (view.dims == 0) high = static_cast<std::int64_t>(view.count - 1) * view.size;
+    view.data = copied(copies, view.data, low, high + view.size);
+  }
+  // Of what lies from `low` to `high` bytes after `data`, which is given anew.
+  static std::uint64_t copied(const Copies& copies, std::uint64_t data, std::int64_t low, std::int64_t high) {
+    const auto begin = static_cast<std::uint64_t>(static_cast<std::int64_t>(data) + low);
+    const void* copy = copies.of(reinterpret_cast<const void*>(begin), static_cast<std::size_t>(high - low));
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(reinterpret_cast<std::uint64_t>(copy)) - low);
+  }
   static Status not_asked() { return {StatusCode::kUnsupported, "the emulated streams give statistics alone"}; }
 
   std::unique_ptr<ReadingsPort> inner_;
