@@ -131,12 +131,8 @@ class CudaStats final : public DeviceStats {
       return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
                    std::to_string(tensors.size()) + ": upload them as a set");
     }
-    const DeviceGuard guard(options_.device);
-    ParameterTable table;
-    std::uint32_t items = 0;
-    if (Status s = fill(tensors, table.entries, items, options_.check_memory); !s) return s;
-    table.tensors = static_cast<std::uint32_t>(tensors.size());
-    return launch(level, table, tensors.size(), items, target, stream);
+    return tensors.size() <= kFewTensors ? enqueue_rows<FewRows>(tensors, level, target, stream)
+                                         : enqueue_rows<ParameterTable>(tensors, level, target, stream);
   }
 
   Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
@@ -202,6 +198,9 @@ class CudaStats final : public DeviceStats {
     };
     also(&load_stats<StatsLevel::kCounts, ViewOrRows>);
     also(&load_stats<StatsLevel::kSums, ViewOrRows>);
+    also(&load_stats<StatsLevel::kFinite, FewRows>);
+    also(&load_stats<StatsLevel::kCounts, FewRows>);
+    also(&load_stats<StatsLevel::kSums, FewRows>);
     also(&load_stats<StatsLevel::kFinite, ParameterTable>);
     also(&load_stats<StatsLevel::kCounts, ParameterTable>);
     also(&load_stats<StatsLevel::kSums, ParameterTable>);
@@ -246,6 +245,17 @@ class CudaStats final : public DeviceStats {
     }
     items = counter.items();
     return Status::ok();
+  }
+
+  template <class Rows>
+  Status enqueue_rows(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
+                      DeviceStream stream) {
+    const DeviceGuard guard(options_.device);
+    Rows table;
+    std::uint32_t items = 0;
+    if (Status s = fill(tensors, table.entries, items, options_.check_memory); !s) return s;
+    table.tensors = static_cast<std::uint32_t>(tensors.size());
+    return launch(level, table, tensors.size(), items, target, stream);
   }
 
   // With the device current.

@@ -4,6 +4,7 @@
 namespace nanhunt::kernels::cuda {
 
 NANHUNT_DEFINE_STATS(StatsLevel::kCounts, ViewOrRows)
+NANHUNT_DEFINE_STATS(StatsLevel::kCounts, FewRows)
 NANHUNT_DEFINE_STATS(StatsLevel::kCounts, ParameterTable)
 
 }  // namespace nanhunt::kernels::cuda

@@ -4,6 +4,7 @@
 namespace nanhunt::kernels::cuda {
 
 NANHUNT_DEFINE_STATS(StatsLevel::kFinite, ViewOrRows)
+NANHUNT_DEFINE_STATS(StatsLevel::kFinite, FewRows)
 NANHUNT_DEFINE_STATS(StatsLevel::kFinite, ParameterTable)
 
 }  // namespace nanhunt::kernels::cuda

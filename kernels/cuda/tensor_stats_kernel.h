@@ -93,12 +93,17 @@ NANHUNT_HOST_DEVICE inline void locate_in(const TensorEntry* entries, std::uint3
   work.items = static_cast<std::uint32_t>(stats_items(bytes));
 }
 
-struct ParameterTable {
+// Rows by value. Every launch copies all of them, so few tensors have a table of their own, of 4 KiB.
+template <std::size_t kMost>
+struct RowsByValue {
   std::uint32_t tensors = 0;
-  TensorEntry entries[kTensorsInParameters];
+  TensorEntry entries[kMost];
 
   NANHUNT_HOST_DEVICE void locate(std::uint32_t block, Work& work) const { locate_in(entries, tensors, block, work); }
 };
+inline constexpr std::size_t kFewTensors = 160;
+using FewRows = RowsByValue<kFewTensors>;
+using ParameterTable = RowsByValue<kTensorsInParameters>;
 
 // One view, or rows in the device's memory: one kernel serves both.
 struct ViewOrRows {
@@ -221,11 +226,11 @@ struct TensorStatsKernel {
         table.locate(thread.block, work);
         shared.goes_on = memory.gates == nullptr || work.tag == 0 || memory.gates[work.tag] != 0 ? 1 : 0;
       }
-      if constexpr (kHistogram) clear(shared, thread);
     });
     if (shared.goes_on == 0) return;
     if constexpr (kHistogram) {
       block.phase([&](const Thread& thread) {
+        clear(shared, thread);
         if (thread.index == 0) {
           shared.histogram.base = 0;
           for_float_dtype(work.view.dtype,
@@ -414,5 +419,6 @@ struct TensorStatsKernel {
 };
 
 static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, ParameterTable>) <= 32764);
+static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewRows>) <= 4096);
 
 }  // namespace nanhunt::kernels::cuda

@@ -4,6 +4,7 @@
 namespace nanhunt::kernels::cuda {
 
 NANHUNT_DEFINE_STATS(StatsLevel::kSums, ViewOrRows)
+NANHUNT_DEFINE_STATS(StatsLevel::kSums, FewRows)
 NANHUNT_DEFINE_STATS(StatsLevel::kSums, ParameterTable)
 
 }  // namespace nanhunt::kernels::cuda

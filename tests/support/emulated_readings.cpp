@@ -41,8 +41,13 @@ class EmulatedReadings final : public ReadingsPort {
   }
 
   Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
-    const auto table = std::make_unique<ParameterTable>();
     if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
+    return tensors.size() <= kFewTensors ? launch_rows<FewRows>(tensors, level, first)
+                                         : launch_rows<ParameterTable>(tensors, level, first);
+  }
+  template <class Rows>
+  Status launch_rows(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) {
+    const auto table = std::make_unique<Rows>();
     std::uint32_t items = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const DeviceTensor& tensor = tensors[i];
