@@ -49,7 +49,8 @@ void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   const std::size_t size = block_bytes(bytes);
   const auto pool = pools_.find(stream);
   void* memory = take_cached(size, stream);
-  if (memory == nullptr && !waiting_.empty()) {
+  // Not for a pool: a stream that is captured forbids to ask whether an event is done.
+  if (memory == nullptr && pool == pools_.end() && !waiting_.empty()) {
     collect();
     memory = take_cached(size, stream);
   }

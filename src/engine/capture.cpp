@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include "src/engine/backend.h"
 #include "src/engine/ops/op.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kAlignment = 16;
 
 thread_local CapturedWork* captured_now = nullptr;
+thread_local bool op_reads_indices = false;
 
 }  // namespace
 
@@ -91,6 +93,30 @@ const void* CapturedWork::feed_number(const Tensor& number) {
   const void* place = feed(bytes, [number, bytes](void* to) { std::memcpy(to, number.raw(), bytes); });
   numbers_.emplace(key, place);
   return place;
+}
+
+void CapturedWork::only_leaves(const std::vector<NamedTensor>& leaves) {
+  any_leaf_ = false;
+  for (const NamedTensor& entry : leaves) leaves_.insert(entry.tensor.impl().get());
+}
+
+void CapturedWork::expect_leaf(const Tensor& leaf) const {
+  if (any_leaf_ || leaves_.count(leaf.impl().get()) != 0 || leaf.storage()->generation() >= first_generation_) return;
+  throw std::runtime_error("the gradient of a tensor that the optimizer does not have adds up from step to step: " +
+                           describe(leaf));
+}
+
+void CapturedWork::keep(const std::shared_ptr<Storage>& storage) {
+  if (storage->generation() < first_generation_) kept_.emplace(storage.get(), storage);
+}
+
+ScopedIndexRead::ScopedIndexRead() : outer_(std::exchange(op_reads_indices, true)) {}
+
+ScopedIndexRead::~ScopedIndexRead() { op_reads_indices = outer_; }
+
+void expect_index_read() {
+  if (captured_now == nullptr || op_reads_indices) return;
+  throw std::runtime_error("reading indices on the host cannot be part of a graph");
 }
 
 void expect_not_captured(const Tensor& tensor, const char* what) {

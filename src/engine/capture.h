@@ -8,11 +8,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/device_ops.h"
+#include "nanhunt/engine/module.h"
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine {
@@ -34,12 +36,17 @@ class CapturedWork {
   // throws leaves the device as it was.
   void replay();
   std::uint64_t bytes() const { return graph_->bytes(); }
+  // From now on gradients may be stored into these alone, and into what this work made.
+  void only_leaves(const std::vector<NamedTensor>& leaves);
 
   // For ops. Memory of the device that holds what `fill` writes to `bytes` of the host's; called now and before each
   // replay but the first.
   const void* feed(std::size_t bytes, std::function<void(void* to)> fill);
   // A tensor of the CPU without dimensions. nullptr: it was made by this work, so it is a constant of it.
   const void* feed_number(const Tensor& number);
+  // That its replays read or write what was there before, so that it must not end before them.
+  void keep(const std::shared_ptr<Storage>& storage);
+  void expect_leaf(const Tensor& leaf) const;
 
  private:
   struct Feed {
@@ -55,9 +62,26 @@ class CapturedWork {
   std::size_t used_ = 0;
   std::vector<Feed> feeds_;
   std::map<std::pair<const Storage*, std::int64_t>, const void*> numbers_;
+  std::set<const TensorImpl*> leaves_;
+  bool any_leaf_ = true;
+  std::map<const Storage*, std::shared_ptr<Storage>> kept_;
   bool fed_ = true;  // with what the coming replay needs
   std::unique_ptr<kernels::DeviceGraph> graph_;  // ends before the memory that it reads
 };
+
+// While it lives, an op of this thread reads indices that a graph's replays are fed anew.
+class ScopedIndexRead {
+ public:
+  ScopedIndexRead();
+  ~ScopedIndexRead();
+  ScopedIndexRead(const ScopedIndexRead&) = delete;
+  ScopedIndexRead& operator=(const ScopedIndexRead&) = delete;
+
+ private:
+  bool outer_;
+};
+// Throws while this thread captures and no op reads them: others would compute from those of the capture for ever.
+void expect_index_read();
 
 // Throws while this thread captures: `what` was computed on the CPU, and would not be in a replay.
 void expect_not_captured(const Tensor& tensor, const char* what);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/random/draw_watch.h"
 #include "src/engine/trainer_impl.h"
@@ -24,11 +25,13 @@ void put(Tensor& to, const Tensor& from) {
   if (from.defined()) to.copy_from(from);
 }
 
-// Contents can be put there, and lie there as they do here.
+std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
+
+// Contents can be put there, and lie there as they do here; nobody asks for a gradient of them.
 bool fits(const Tensor& there, const Tensor& here) {
   if (there.defined() != here.defined()) return false;
   return !here.defined() || (here.sizes() == there.sizes() && here.dtype() == there.dtype() &&
-                             here.device() == there.device() && here.is_contiguous());
+                             here.device() == there.device() && here.is_contiguous() && !here.requires_grad());
 }
 
 // Versions as they are, and how far they have come since.
@@ -72,27 +75,50 @@ std::string Trainer::Impl::why_no_graph() const {
   return {};
 }
 
-bool Trainer::Impl::fits_graph() const {
-  if (graphs->training != model->training()) return false;
-  for (std::size_t m = 0; m < fetched.size(); ++m) {
-    if (!fits(graphs->batches[m].inputs, fetched[m].inputs)) return false;
-    if (!fits(graphs->batches[m].targets, fetched[m].targets)) return false;
+// What a graph has been captured under, other than what it is fed. Storages by their generation, which none has again.
+std::vector<std::uint64_t> Trainer::Impl::settings_now() const {
+  std::vector<std::uint64_t> out = model->settings();
+  const auto add = [&out](const Tensor& tensor) {
+    out.push_back(tensor.defined() ? tensor.storage()->generation() : 0);
+    out.push_back(tensor.defined() && tensor.requires_grad() ? 1 : 0);
+  };
+  for (const auto& list : {model->named_parameters(), model->named_buffers(), optimizer->parameters()}) {
+    for (const NamedTensor& entry : list) add(entry.tensor);
+  }
+  for (const RandomStream* stream : model->random_streams()) {
+    out.push_back(stream->seed());
+    out.push_back(stream->stream());
+  }
+  if (scaler) add(scaler->scale_tensor());
+  return out;
+}
+
+bool Trainer::Impl::feed_batches(std::uint32_t step, bool is_new) {
+  std::vector<Batch>& rooms = graphs->batches;
+  std::vector<std::uint32_t> versions;  // as copied
+  for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
+    fetched.push_back(fetch_batch(step, m));
+    // A source may fill the same memory for each micro-batch: then what it held is where it was copied to.
+    for (std::uint32_t k = 0; k < m; ++k) {
+      if (version_of(fetched[k].inputs) != versions[2 * k]) fetched[k].inputs = rooms[k].inputs;
+      if (version_of(fetched[k].targets) != versions[2 * k + 1]) fetched[k].targets = rooms[k].targets;
+      versions[2 * k] = version_of(fetched[k].inputs);
+      versions[2 * k + 1] = version_of(fetched[k].targets);
+    }
+    const Batch& batch = fetched.back();
+    if (is_new) rooms.push_back({room_like(batch.inputs), room_like(batch.targets), batch.sample_ids});
+    if (!fits(rooms[m].inputs, batch.inputs) || !fits(rooms[m].targets, batch.targets)) return false;
+    put(rooms[m].inputs, batch.inputs);
+    put(rooms[m].targets, batch.targets);
+    versions.push_back(version_of(batch.inputs));
+    versions.push_back(version_of(batch.targets));
   }
   return true;
 }
 
 bool Trainer::Impl::capture_step() {
   StepGraph& graph = *graphs;
-  const auto whole = [](const Tensor& tensor) { return !tensor.defined() || tensor.is_contiguous(); };
-  for (const Batch& batch : fetched) {
-    if (!whole(batch.inputs) || !whole(batch.targets)) return false;
-  }
-  graph.training = model->training();
-  for (const Batch& batch : fetched) {
-    graph.batches.push_back({room_like(batch.inputs), room_like(batch.targets), batch.sample_ids});
-    put(graph.batches.back().inputs, batch.inputs);
-    put(graph.batches.back().targets, batch.targets);
-  }
+  graph.settings = settings_now();
   const std::vector<RandomStream*> streams = model->random_streams();
   std::vector<std::uint64_t> positions;
   for (const RandomStream* stream : streams) positions.push_back(stream->position());
@@ -104,6 +130,7 @@ bool Trainer::Impl::capture_step() {
   const auto work = [&] {
     bool elsewhere = false;
     const ScopedDrawWatch draws(streams, elsewhere, /*of_device=*/true);
+    CapturedWork::current()->only_leaves(optimizer->parameters());
     for (const Batch& batch : graph.batches) {
       const Tensor value = compute_loss(batch);
       if (value.device() != device) throw std::runtime_error("the loss is not where the model is");
@@ -141,16 +168,16 @@ bool Trainer::Impl::run_graph_to_door(StepResult& result) {
     return false;
   }
   if (!graph.use.why_not.empty() || keep_gradients || ops_observed()) return false;
-  start_marked = false;  // who comes later has not heard what a step starts from
-  for (std::uint32_t m = 0; m < options.micro_batches; ++m) fetched.push_back(fetch_batch(result.step, m));
+  // A region around the step has casts that it made; without gradients, or before there is a loss scale, a step is none
+  // that others are like.
+  if (autocast_enabled() || !grad_enabled()) return false;
+  if (scaler && scaler->is_enabled() && !scaler->scale_tensor().defined()) return false;
   const bool is_new = graph.work == nullptr;
-  if (is_new ? !capture_step() : !fits_graph()) return false;
-  if (!is_new) {
-    for (std::size_t m = 0; m < fetched.size(); ++m) {
-      put(graph.batches[m].inputs, fetched[m].inputs);
-      put(graph.batches[m].targets, fetched[m].targets);
-    }
-  }
+  if (!is_new && graph.settings != settings_now()) return false;
+  start_marked = false;  // who comes later has not heard what a step starts from
+  const bool fed = feed_batches(result.step, is_new);
+  if (is_new && !fed) graph.batches.clear();
+  if (!fed || (is_new && !capture_step())) return false;
   optimizer->zero_grad();
   {
     std::optional<ScopedDrawWatch> draws;

@@ -43,7 +43,7 @@ struct StepGraph {
   GraphUse use;
   bool warm = false, update_warm = false;  // it ran op by op before, so that a capture meets nothing new
   bool ran = false;                        // of the step at hand, up to unscaling
-  bool training = true;                    // the model was
+  std::vector<std::uint64_t> settings;     // what it was captured under (settings_now)
   std::vector<Batch> batches;              // by micro-batch; their contents are the step's
   std::vector<Tensor> losses, gradients;   // by micro-batch; by the optimizer's parameters, undefined: none
   std::vector<Written> written, updated;
@@ -87,7 +87,10 @@ struct Trainer::Impl {
   Batch fetch_batch(std::uint32_t step, std::uint32_t micro_batch);
   void tell_batch(const Batch& batch, std::uint32_t micro_batch);
   std::string why_no_graph() const;
-  bool fits_graph() const;  // what was fetched
+  std::vector<std::uint64_t> settings_now() const;
+  // Fetches the step's batches and copies them to where a graph reads them; false: one cannot be, and those after it
+  // are not fetched.
+  bool feed_batches(std::uint32_t step, bool is_new);
   bool capture_step();
   bool update_by_graph();
   bool capture_update();

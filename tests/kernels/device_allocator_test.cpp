@@ -22,6 +22,7 @@ class FakeSource : public DeviceAllocator::Source {
   std::set<DeviceAllocator::Event> recorded, finished, forgotten;
   std::vector<DeviceAllocator::Stream> recorded_on;
   bool refuses_events = false;
+  int asked = 0;  // whether an event is done
 
   void* allocate(std::size_t bytes) override {
     if (held + bytes > capacity) return nullptr;
@@ -42,7 +43,10 @@ class FakeSource : public DeviceAllocator::Source {
     recorded.insert(recorded.size() + 1);
     return recorded.size();
   }
-  bool done(DeviceAllocator::Event event) noexcept override { return finished.count(event) != 0; }
+  bool done(DeviceAllocator::Event event) noexcept override {
+    ++asked;
+    return finished.count(event) != 0;
+  }
   void forget(DeviceAllocator::Event event) noexcept override { forgotten.insert(event); }
 };
 
@@ -205,6 +209,20 @@ TEST(DeviceAllocator, gives_nothing_up_for_a_pool_that_asks_for_more_than_there_
   EXPECT_THROW(allocator.allocate(4096, 7), std::runtime_error);
   EXPECT_EQ(allocator.cached(), 8192U);
   EXPECT_EQ(allocator.pool_bytes(7), 0U);
+}
+
+// A stream that is captured forbids it.
+TEST(DeviceAllocator, asks_for_no_event_for_a_pool) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  void* memory = allocator.allocate(1000, 1);
+  allocator.also_used_on(memory, 2);
+  allocator.release(memory);
+  allocator.begin_pool(7);
+  allocator.allocate(1000, 7);
+  EXPECT_EQ(source.asked, 0);
+  allocator.allocate(1000, 1);
+  EXPECT_EQ(source.asked, 1);
 }
 
 TEST(DeviceAllocator, leaves_what_a_pool_had_to_a_stream_when_it_ends) {

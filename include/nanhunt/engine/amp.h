@@ -84,6 +84,7 @@ class GradScaler {
   void update(double new_scale);  // sets the scale and leaves the tracker
 
   double get_scale() const;  // 1 when disabled; as configured until scale() was called
+  const Tensor& scale_tensor() const { return scale_; }  // undefined until scale() was called
   std::int64_t growth_tracker() const;
   bool is_enabled() const { return options_.enabled; }
   const GradScalerOptions& options() const { return options_; }  // factors and interval as they are now

@@ -113,9 +113,10 @@ class Trainer {
   // On: on a device that has graphs, forward, loss and backward of a step (all its micro-batches) are captured once and
   // from then on replayed by one launch, and so is a fused optimizer; the same bits, fewer launches. Unscaling and
   // clipping run as they are. A step before the capture, with an observer that wants ops, after one whose gradients are
-  // kept, or with batches of other shapes runs op by op. Model and loss must take from the host nothing that changes
-  // but the batch's tensors, the loss scale, tensors without dimensions and registered random streams: what else they
-  // compute from (sample_ids, a counter) stays as it was in the capture. Modules are then not entered, nor ops told.
+  // kept, with batches of other shapes or while anything it was captured under is another (src/engine/README.md) runs
+  // op by op. Model and loss must take from the host nothing that changes but the batch's tensors, the loss scale,
+  // tensors without dimensions, registered random streams and what Module::settings() tells: what else they compute
+  // from (sample_ids, a counter) stays as it was in the capture. Modules are then not entered, nor ops told.
   void use_graphs(bool on);
   GraphUse graph_use() const;
 

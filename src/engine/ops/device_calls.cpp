@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -23,6 +22,7 @@ using kernels::Walk;
 bool is_wide(DType dtype) { return dtype == DType::kF64; }
 
 void* device_data(const Tensor& tensor) {
+  if (CapturedWork* const captured = CapturedWork::current()) captured->keep(tensor.storage());
   return tensor.storage()->data() + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
 }
 
