@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 namespace nanhunt::kernels {
@@ -57,6 +58,19 @@ int as_int(std::int64_t value) {
 }
 
 }  // namespace
+
+int cublas_math_mode(const ProductMath& math) {
+  return (math.tf32 ? cublas::kTf32Math : cublas::kDefaultMath) | (math.reduced_sums ? 0 : cublas::kNoReducedSums);
+}
+
+std::string describe_product_math(const ProductMath& math) {
+  const char* forced = std::getenv("NVIDIA_TF32_OVERRIDE");
+  const std::string_view value = forced != nullptr ? forced : "";
+  std::string tf32 = math.tf32 ? "TF32 on" : "TF32 off";
+  if (value == "1") tf32 = "TF32 forced by NVIDIA_TF32_OVERRIDE";
+  if (value == "0" && math.tf32) tf32 = "TF32 kept off by NVIDIA_TF32_OVERRIDE";
+  return tf32 + ", reduced-precision reduction " + (math.reduced_sums ? "on" : "off");
+}
 
 std::string cublas_status_name(int status) {
   switch (status) {

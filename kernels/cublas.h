@@ -47,6 +47,9 @@ bool find_cublas(CublasFunctions& found, std::string& why);
 
 // cuBLAS is column-major: this asks it for c^T = b^T a^T. Throws std::runtime_error.
 void cublas_multiply(const CublasFunctions& cublas, void* handle, const ProductCall& call);
+int cublas_math_mode(const ProductMath& math);  // a cublasMath_t
+// "TF32 off, reduced-precision reduction off". NVIDIA_TF32_OVERRIDE counts: cuBLAS obeys it whatever it is told.
+std::string describe_product_math(const ProductMath& math);
 // "CUBLAS_STATUS_ALLOC_FAILED" for 3
 std::string cublas_status_name(int status);
 

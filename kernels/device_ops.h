@@ -299,6 +299,13 @@ struct BatchNormGradientCall {
   DeviceArray weight, mean, spread, grad_weight, grad_bias;
 };
 
+// What products may do beyond ProductCall's rule; off unless asked for.
+struct ProductMath {
+  bool tf32 = false;          // inputs of fp32 products lose 13 bits of their 23
+  bool reduced_sums = false;  // 16-bit products may be added up in 16 bits where a product is split
+  bool operator==(const ProductMath&) const = default;
+};
+
 class ReadingsPort;
 struct ReadingsOptions;
 
@@ -360,6 +367,7 @@ class DeviceBackend {
   virtual void run(const FusedSgdCall& call) = 0;
   virtual void run(const FusedAdamCall& call) = 0;
   virtual void run(const ProductCall& call) = 0;
+  virtual void set_product_math(const ProductMath& math) = 0;  // of the products from here on; name() says it
   virtual void run(const UnfoldCall& call) = 0;
   virtual void run(const FoldCall& call) = 0;
   virtual void run(const ChannelBiasCall& call) = 0;

@@ -100,7 +100,7 @@ class CudaBackend final : public DeviceBackend {
     // Its own workspace: with one, equal calls give equal bits whatever else runs.
     workspace_ = allocator_.allocate(kWorkspace, name_of(stream_));
     expect(cublas_.set_workspace(handle_, workspace_, kWorkspace), "setting the workspace");
-    expect(cublas_.set_math_mode(handle_, cublas::kNoReducedSums), "setting the math mode");  // and no TF32
+    set_product_math({});
     int version = 0;
     expect(cublas_.get_version(handle_, &version), "asking for the version");
     cublas_version_ = version;
@@ -109,9 +109,8 @@ class CudaBackend final : public DeviceBackend {
   std::string name() const override {
     const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
     return "cuda:" + std::to_string(info_.index) + " (" + info_.name + ", driver for CUDA " +
-           version(info_.driver_version) + ", cuBLAS " + std::to_string(cublas_version_) +
-           (tf32_is_forced() ? ", TF32 forced by NVIDIA_TF32_OVERRIDE" : ", TF32 off") +
-           ", reduced-precision reduction off)";
+           version(info_.driver_version) + ", cuBLAS " + std::to_string(cublas_version_) + ", " +
+           describe_product_math(math_) + ")";
   }
 
   void* allocate(std::size_t bytes) override {
@@ -231,6 +230,10 @@ class CudaBackend final : public DeviceBackend {
     use();
     cublas_multiply(cublas_, handle_, call);
   }
+  void set_product_math(const ProductMath& math) override {
+    expect(cublas_.set_math_mode(handle_, cublas_math_mode(math)), "setting the math mode");
+    math_ = math;
+  }
   void run(const UnfoldCall& call) override { cuda::launch(call, stream_); }
   void run(const FoldCall& call) override { cuda::launch(call, stream_); }
   void run(const ChannelBiasCall& call) override { cuda::launch(call, stream_); }
@@ -296,11 +299,6 @@ class CudaBackend final : public DeviceBackend {
     if (capture_) throw std::runtime_error(std::string("cuda: ") + what + " cannot be part of a graph");
   }
 
-  // cuBLAS obeys it whatever the math mode says.
-  static bool tf32_is_forced() {
-    const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
-    return value != nullptr && std::string(value) == "1";
-  }
   static DeviceAllocator::Stream name_of(cudaStream_t stream) {
     return reinterpret_cast<DeviceAllocator::Stream>(stream);
   }
@@ -320,6 +318,7 @@ class CudaBackend final : public DeviceBackend {
   DeviceAllocator::Stream next_pool_ = 0x101;  // odd, so no stream's
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
+  ProductMath math_;
   int cublas_version_ = 0;
 };
 

@@ -63,6 +63,12 @@ void wait_for(const Device& device) {
   if (!device.is_cpu()) backend_of(device).wait();
 }
 
+void set_product_math(const Device& device, const ProductMath& math) {
+  if (!device.is_cpu()) {
+    backend_of(device).set_product_math({.tf32 = math.tf32, .reduced_sums = math.reduced_sums});
+  }
+}
+
 DeviceBytes device_bytes(const Device& device) {
   if (device.is_cpu()) return {};
   const kernels::DeviceMemory memory = backend_of(device).memory();

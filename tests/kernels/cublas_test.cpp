@@ -42,6 +42,25 @@ TEST_F(Cublas, that_is_nowhere_is_said_with_what_to_do) {
   EXPECT_THAT(why, HasSubstr("NANHUNT_CUBLAS"));
 }
 
+TEST_F(Cublas, rounds_less_than_it_could_unless_more_is_asked_for) {
+  EXPECT_EQ(cublas_math_mode({}), cublas::kNoReducedSums);
+  EXPECT_EQ(cublas_math_mode({.tf32 = true}), cublas::kTf32Math | cublas::kNoReducedSums);
+  EXPECT_EQ(cublas_math_mode({.reduced_sums = true}), cublas::kDefaultMath);
+  EXPECT_EQ(cublas_math_mode({.tf32 = true, .reduced_sums = true}), cublas::kTf32Math);
+}
+
+TEST_F(Cublas, says_what_its_products_may_do_and_who_forced_it) {
+  unsetenv("NVIDIA_TF32_OVERRIDE");
+  EXPECT_EQ(describe_product_math({}), "TF32 off, reduced-precision reduction off");
+  EXPECT_EQ(describe_product_math({.tf32 = true, .reduced_sums = true}), "TF32 on, reduced-precision reduction on");
+  setenv("NVIDIA_TF32_OVERRIDE", "1", 1);
+  EXPECT_EQ(describe_product_math({}), "TF32 forced by NVIDIA_TF32_OVERRIDE, reduced-precision reduction off");
+  setenv("NVIDIA_TF32_OVERRIDE", "0", 1);
+  EXPECT_EQ(describe_product_math({.tf32 = true}),
+            "TF32 kept off by NVIDIA_TF32_OVERRIDE, reduced-precision reduction off");
+  unsetenv("NVIDIA_TF32_OVERRIDE");
+}
+
 TEST_F(Cublas, is_asked_for_the_products_that_are_meant) {
   setenv("NANHUNT_CUBLAS", NANHUNT_FAKE_CUBLAS, 1);
   CublasFunctions cublas;

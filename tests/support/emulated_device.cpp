@@ -8,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "kernels/cublas.h"
 #include "kernels/cuda/batch_norm_kernels.h"
 #include "kernels/cuda/image_kernels.h"
 #include "kernels/cuda/index_kernels.h"
@@ -150,6 +151,10 @@ void EmulatedDevice::give_back(Capture& memory) noexcept {
     release(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(each) | kDevice), bytes);
   }
   for (const auto& [each, bytes] : memory.later) release(each, bytes);
+}
+
+std::string EmulatedDevice::name() const {
+  return math == kernels::ProductMath{} ? "emulated" : "emulated (" + kernels::describe_product_math(math) + ")";
 }
 
 void* EmulatedDevice::allocate(std::size_t bytes) {

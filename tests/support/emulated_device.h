@@ -49,7 +49,9 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
   std::uint64_t live() const { return live_.size(); }
 
-  std::string name() const override { return "emulated"; }
+  kernels::ProductMath math;   // only noted
+
+  std::string name() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* memory, std::size_t bytes) noexcept override;
   kernels::DeviceMemory memory() const override;
@@ -85,6 +87,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void run(const kernels::FusedSgdCall& call) override;
   void run(const kernels::FusedAdamCall& call) override;
   void run(const kernels::ProductCall& call) override;
+  void set_product_math(const kernels::ProductMath& wanted) override { math = wanted; }
   void run(const kernels::UnfoldCall& call) override;
   void run(const kernels::FoldCall& call) override;
   void run(const kernels::ChannelBiasCall& call) override;

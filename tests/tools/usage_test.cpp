@@ -125,6 +125,10 @@ TEST(Usage, train_ignores_nothing_silently) {
   EXPECT_THAT(stats.err, HasSubstr("--device-stats has no effect on the CPU"));
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "never"}).status, 2);
 
+  const Outcome math = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--allow-tf32"});
+  EXPECT_EQ(math.status, 0);
+  EXPECT_THAT(math.err, HasSubstr("--allow-tf32 and --allow-reduced-sums have no effect on the CPU"));
+
   write_file(file, "mine");
   const Outcome train = run_nanhunt({"train", "adam-eps", "--out", file});
   EXPECT_EQ(train.status, 6);

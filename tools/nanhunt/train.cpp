@@ -174,6 +174,9 @@ class TrainVerb final : public Verb {
     app.add_option("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
         ->check(CLI::Range(0u, 1000000u))
         ->capture_default_str();
+    app.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
+    app.add_flag("--allow-reduced-sums", allow_reduced_sums_,
+                 "On a GPU: 16-bit products may be added up in 16 bits where cuBLAS splits a product");
     app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
     app.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
@@ -224,6 +227,9 @@ class TrainVerb final : public Verb {
     if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
       say("--door has no effect on the CPU, nor at --level ops and off.");
     }
+    if ((allow_tf32_ || allow_reduced_sums_) && device_.is_cpu()) {
+      say("--allow-tf32 and --allow-reduced-sums have no effect on the CPU.");
+    }
     if (out_.empty()) out_ = "nanhunt-" + scenario->name;
     if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
       return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
@@ -257,6 +263,7 @@ class TrainVerb final : public Verb {
       return {StatusCode::kUsage, "train: " + describe(*device) + " cannot be used: " + why + "."};
     }
     device_ = *device;
+    engine::set_product_math(device_, {.tf32 = allow_tf32_, .reduced_sums = allow_reduced_sums_});
     return {};
   }
 
@@ -411,6 +418,7 @@ class TrainVerb final : public Verb {
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
   bool graph_ = false;
+  bool allow_tf32_ = false, allow_reduced_sums_ = false;
 };
 
 const RegisterVerb<TrainVerb> kTrain{{.order = 10,

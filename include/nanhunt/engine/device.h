@@ -27,6 +27,13 @@ std::string device_details(const Device& device);  // for people: model and driv
 // Waits until everything asked of the device is done. Nothing for the CPU.
 void wait_for(const Device& device);
 
+// What products on a GPU may do beyond fp32 sums of what is stored; off unless asked for, and part of device_details().
+struct ProductMath {
+  bool tf32 = false;          // inputs of fp32 products lose 13 bits of their 23
+  bool reduced_sums = false;  // 16-bit products may be added up in 16 bits where a product is split
+};
+void set_product_math(const Device& device, const ProductMath& math);  // of the products from here on; no CPU has them
+
 struct DeviceBytes {
   std::uint64_t used = 0, cached = 0;  // in tensors; kept to be used again
 };

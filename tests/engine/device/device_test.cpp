@@ -45,6 +45,15 @@ TEST(DeviceNames, that_cannot_be_used_say_why_and_what_to_do) {
   EXPECT_EQ(message_of([&] { Tensor::zeros({1}, DType::kF32, far); }), "cuda:999 cannot be used: " + why);
 }
 
+TEST(DeviceNames, say_what_products_may_round_besides) {
+  const ScopedEmulatedDevice emulated;
+  EXPECT_EQ(device_details(kEmulated), "emulated");
+  set_product_math(kEmulated, {.tf32 = true});
+  EXPECT_EQ(device_details(kEmulated), "emulated (TF32 on, reduced-precision reduction off)");
+  set_product_math({}, {.tf32 = true});  // the CPU has none of it
+  EXPECT_EQ(device_details({}), "cpu");
+}
+
 TEST(DeviceTensor, goes_there_and_back) {
   ScopedEmulatedDevice emulated;
   const Tensor here = strided_copy(spread_tensor({3, 4}, -2, 2, DType::kF16));
