@@ -34,6 +34,14 @@ struct CheckedTensor {
   std::uint32_t reference = 0;
 };
 
+// A tensor without gaps; its tag is a reference, as above. Where its contents count as new they are read in the same
+// pass, where they differ from the reference they are read after all: at level kSums, to a record in slot `slot`.
+inline constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};  // not read
+struct LookedTensor {
+  DeviceTensor tensor;
+  std::uint32_t slot = kNoSlot;
+};
+
 // What a launch leaves of up to kChecksInRecord tensors. As large as a record of statistics, so that both lie in the
 // same slots.
 inline constexpr std::uint32_t kChecksInRecord = 11;
@@ -44,7 +52,7 @@ struct DeviceChecks {
 static_assert(sizeof(DeviceChecks) == sizeof(DeviceStatsRecord));
 
 // Tensors without gaps of one launch: 4 KiB of parameters.
-inline constexpr std::size_t kChecksInParameters = 165;
+inline constexpr std::size_t kChecksInParameters = 121;
 static_assert(kChecksInParameters % kChecksInRecord == 0);
 
 NANHUNT_HOST_DEVICE constexpr std::uint32_t checksum_blocks(std::uint64_t bytes) {

@@ -37,7 +37,10 @@ DeviceReadings::DeviceReadings(std::unique_ptr<ReadingsPort> port, const Reading
       marks_(static_cast<std::size_t>(std::max(options.copies, 1))) {
   gathered_.reserve(kTensorsInParameters);
   others_.reserve(64);
-  if (options_.references > 0) checked_.reserve(kChecksInParameters);
+  if (options_.references > 0) {
+    checked_.reserve(kChecksInParameters);
+    looked_.reserve(kChecksInParameters);
+  }
 }
 
 void DeviceReadings::lose(std::uint64_t tensors, const std::string& why) {
@@ -90,11 +93,9 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
   counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
-    if (!references.empty()) {
-      const std::uint64_t checks = plan_checks(tensors, references);
-      slots += checks;
-      counts_.tensors += checks;
-    }
+    const std::uint64_t checks = references.empty() ? 0 : plan_checks(tensors, references);
+    slots += checks;
+    counts_.tensors += checks;
     if (failed_) {
       lose(slots, "the device failed");
       return 0;
@@ -103,7 +104,8 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births);
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births,
+                       checks);
   } catch (...) {  // no memory
     counts_.lost += slots;
     return 0;
@@ -113,35 +115,13 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
                                                    std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                    std::span<const std::uint32_t> references,
-                                                   std::span<const BirthCall> births) {
+                                                   std::span<const BirthCall> births, std::uint64_t checks) {
   const std::uint64_t begin = head_;
-  std::uint64_t at = references.empty() ? begin : launch_checks(begin);  // where the next tensor's result goes
-  std::uint64_t launched = at;
   const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
-  std::uint64_t items = 0;
-  gathered_.clear();
+  if (!references.empty()) level = StatsLevel::kSums;
   others_.clear();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const TensorView& tensor = tensors[i];
-    const std::int64_t count = tensor.numel();
-    if (!tensor.is_contiguous() || (tensor.data == nullptr && count > 0)) {
-      others_.push_back(static_cast<std::uint32_t>(i));
-      continue;
-    }
-    const std::uint64_t more = stats_items(static_cast<std::uint64_t>(count) * dtype_size(tensor.dtype));
-    const bool wraps = at % slots_.size() == 0;
-    if (!gathered_.empty() &&
-        (wraps || gathered_.size() == kTensorsInParameters || items + more > options_.max_items)) {
-      launch_gathered(level, launched);
-      launched = at;
-      items = 0;
-    }
-    items += more;
-    slot(at) = {.index = static_cast<std::uint32_t>(i), .is_checked = !references.empty()};
-    gathered_.push_back({tensor.data, count, tensor.dtype, tag_of(i)});
-    ++at;
-  }
-  launch_gathered(level, launched);
+  // Where the next tensor's result goes.
+  std::uint64_t at = references.empty() ? gather(tensors, level, begin) : launch_looks(tensors, begin, begin + checks);
   for (const std::uint32_t i : others_) {
     Slot& mine = slot(at);
     mine = {.index = i, .is_checked = !references.empty()};
@@ -153,102 +133,193 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     ++at;
   }
   const std::uint64_t end = at;
+  PlannedBirths planned;
+  const bool together = births.size() == 1;  // of one op: they are decided on with its last findings
+  if (together) {
+    planned.at = at + findings.size() + (updates == nullptr ? 0 : 1);
+    planned.status = plan_births(tensors, births[0], begin, end, planned);
+  }
+  bool decided = false;
   for (std::size_t i = 0; i < findings.size(); ++i) {
-    launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++);
+    const bool decides = together && planned.status && i + 1 == findings.size();
+    const Status status =
+        launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++, decides ? &planned : nullptr);
+    decided = decides && status;
   }
   if (updates != nullptr) launch_updates(*updates, at++);
-  for (std::size_t i = 0; i < births.size(); ++i) {
-    launch_births(tensors, births[i], static_cast<std::uint32_t>(i), begin, end, at++);
+  for (std::size_t i = 0; i < births.size(); ++i, ++at) {
+    PlannedBirths mine;
+    mine.index = static_cast<std::uint32_t>(i);
+    mine.at = at;
+    if (!together) mine.status = plan_births(tensors, births[i], begin, end, mine);
+    PlannedBirths& its = together ? planned : mine;
+    if (its.status && !decided) {
+      its.status = port_->launch(its.plan, at % slots_.size());
+      ++counts_.launches;
+    }
+    launch_births(its, births[i].tensors);
   }
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
 }
 
-// Tensors in their order; each run of those without gaps fills records, one with gaps has a record of its own. Gives
-// the number of records.
+namespace {
+
+bool has_rows_in_order(const TensorView& tensor) {  // and contents
+  return tensor.is_contiguous() && (tensor.data != nullptr || tensor.numel() == 0);
+}
+
+}  // namespace
+
+// Reads tensors without gaps, all in as few launches as take them; the others are left in others_. Gives where the next
+// result goes.
+std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, StatsLevel level, std::uint64_t at) {
+  std::uint64_t launched = at, items = 0;
+  gathered_.clear();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& tensor = tensors[i];
+    if (!has_rows_in_order(tensor)) {
+      others_.push_back(static_cast<std::uint32_t>(i));
+      continue;
+    }
+    const std::int64_t count = tensor.numel();
+    const std::uint64_t more = stats_items(static_cast<std::uint64_t>(count) * dtype_size(tensor.dtype));
+    const bool wraps = at % slots_.size() == 0;
+    if (!gathered_.empty() &&
+        (wraps || gathered_.size() == kTensorsInParameters || items + more > options_.max_items)) {
+      launch_gathered(level, launched);
+      launched = at;
+      items = 0;
+    }
+    items += more;
+    slot(at) = {.index = static_cast<std::uint32_t>(i)};
+    gathered_.push_back({tensor.data, count, tensor.dtype, 0});
+    ++at;
+  }
+  launch_gathered(level, launched);
+  return at;
+}
+
+// Tensors in their order; each run of those without gaps that a launch may take fills records, one with gaps has a
+// record of its own. Gives the number of records.
 std::uint64_t DeviceReadings::plan_checks(std::span<const TensorView> tensors,
                                           std::span<const std::uint32_t> references) {
   checked_.clear();
-  std::uint64_t records = 0, run = 0;
+  std::uint64_t records = 0, run = 0, items = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Result<CheckedView> view = plan_check(tensors[i]);
-    checked_.push_back({view ? *view : CheckedView{.size = 0}, references[i]});  // size 0: cannot be checked
-    const bool in_run = view && view->dims == 0;
-    if (!in_run || run % kChecksInRecord == 0) ++records;
-    run = in_run ? run + 1 : 0;
+    checked_.push_back({{view ? *view : CheckedView{.size = 0}, references[i]}, false});
+    Planned& planned = checked_.back();
+    if (planned.has_gaps()) {
+      run = 0;
+      ++records;
+      continue;
+    }
+    const std::uint64_t more = stats_items(planned.tensor.view.count * planned.tensor.view.size);
+    if (run > 0 && items + more > options_.max_items) run = 0;
+    planned.joins = run > 0;
+    items = run > 0 ? items + more : more;
+    if (run++ % kChecksInRecord == 0) ++records;
   }
   return records;
 }
 
-std::uint64_t DeviceReadings::launch_checks(std::uint64_t at) {
-  const auto in_run = [&](const CheckedTensor& tensor) { return tensor.view.size != 0 && tensor.view.dims == 0; };
+// Checks all, from `at` on; what has no gaps is read in the same pass, to places from `stats` on, the others are left
+// in others_. Gives where the next result goes.
+std::uint64_t DeviceReadings::launch_looks(std::span<const TensorView> tensors, std::uint64_t at,
+                                           std::uint64_t stats) {
   for (std::size_t i = 0; i < checked_.size();) {
-    std::size_t count = 1;
-    if (in_run(checked_[i])) {
-      const std::size_t room = (slots_.size() - at % slots_.size()) * kChecksInRecord;
-      const std::size_t most = std::min({checked_.size() - i, kChecksInParameters, room});
-      while (count < most && in_run(checked_[i + count])) ++count;
-    }
+    const std::size_t first = i;
+    const std::uint64_t first_stats = stats;
     Status status(StatusCode::kUnsupported, "a view of too many dimensions to be checked");
-    if (checked_[i].view.size != 0) {
-      status = port_->launch(std::span(checked_).subspan(i, count), at % slots_.size());
+    if (checked_[i].has_gaps()) {
+      others_.push_back(static_cast<std::uint32_t>(i));
+      if (checked_[i].tensor.view.size != 0) {
+        status = port_->launch(checked_[i].tensor, at % slots_.size());
+        ++counts_.launches;
+      }
+      ++i;
+    } else {
+      const std::size_t room = (slots_.size() - at % slots_.size()) * kChecksInRecord;
+      looked_.clear();
+      do {
+        const CheckedTensor& checked = checked_[i].tensor;  // of a broadcast, what there is
+        LookedTensor looked{{reinterpret_cast<const void*>(checked.view.data),
+                             static_cast<std::int64_t>(checked.view.count), tensors[i].dtype, checked.reference}};
+        if (has_rows_in_order(tensors[i])) {
+          slot(stats) = {.index = static_cast<std::uint32_t>(i), .is_checked = true};
+          looked.slot = static_cast<std::uint32_t>(stats++ % slots_.size());
+        } else {
+          others_.push_back(static_cast<std::uint32_t>(i));
+        }
+        looked_.push_back(looked);
+        ++i;
+      } while (looked_.size() < std::min(kChecksInParameters, room) && i < checked_.size() && checked_[i].joins);
+      status = port_->launch(looked_, at % slots_.size());
       ++counts_.launches;
     }
-    for (std::size_t k = 0; k < count; k += kChecksInRecord, ++at) {
-      slot(at) = {.index = static_cast<std::uint32_t>(i + k),
+    for (std::size_t k = first; k < i; k += kChecksInRecord, ++at) {
+      slot(at) = {.index = static_cast<std::uint32_t>(k),
                   .launched = status.is_ok(),
                   .holds = Slot::Holds::kChecks,
-                  .checks = static_cast<std::uint8_t>(std::min<std::size_t>(count - k, kChecksInRecord))};
+                  .checks = static_cast<std::uint8_t>(std::min<std::size_t>(i - k, kChecksInRecord))};
       if (!status) lose(1, status.message());
     }
-    i += count;
+    for (std::uint64_t its = first_stats; its < stats; ++its) slot(its).launched = status.is_ok();
+    if (!status) lose(stats - first_stats, status.message());
   }
-  return at;
+  return stats;
 }
 
 // The statistics of its output lie somewhere from `begin` to `end`.
-void DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin,
-                                     std::uint64_t end, std::uint64_t at) {
+Status DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin,
+                                       std::uint64_t end, std::uint64_t at, const PlannedBirths* births) {
   Slot& mine = slot(at);
   mine = {.index = index, .holds = Slot::Holds::kFindings};
   std::uint64_t its = begin;
   while (its < end && (slot(its).index != call.of || slot(its).holds != Slot::Holds::kStats)) ++its;
   Status status(StatusCode::kUnsupported, "what the output holds is not known");
   if (its < end && slot(its).launched) {
-    status = port_->launch(call, its % slots_.size(), at % slots_.size());
-    counts_.launches += 3;
+    status = port_->launch(call, its % slots_.size(), at % slots_.size(), births == nullptr ? nullptr : &births->plan,
+                           births == nullptr ? 0 : births->at % slots_.size());
+    ++counts_.launches;
   }
   mine.launched = status.is_ok();
   if (!status) lose(1, status.message());
+  return status;
 }
 
-void DeviceReadings::launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint32_t index,
-                                   std::uint64_t begin, std::uint64_t end, std::uint64_t at) {
-  Slot& mine = slot(at);
-  mine = {.index = index, .holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(call.tensors)};
-  const auto launch = [&]() -> Status {
-    BirthPlan plan;
-    plan.call = call;
-    for (std::uint32_t i = 0; i < call.outputs; ++i) {
-      std::uint64_t its = begin;
-      while (its < end && (slot(its).index != call.output[i] || slot(its).holds != Slot::Holds::kStats)) ++its;
-      if (its == end || !slot(its).launched) return {StatusCode::kUnsupported, "what an output holds is not known"};
-      plan.call.output[i] = static_cast<std::uint32_t>(its % slots_.size());
-    }
-    DeviceStatsView views[kMaxBirthTensors];
-    for (std::uint32_t k = 0; k < call.tensors; ++k) {
-      const TensorView& tensor = tensors[call.tensor[k]];
-      Result<DeviceStatsView> view = plan_device_view(tensor, plan.repeats[k]);
-      if (!view) return view.status();
-      views[k] = *view;
-      plan.words[k] = kStatsRecordWords + static_cast<std::uint32_t>(kDetailThresholds) +
-                      static_cast<std::uint32_t>(format_codes(tensor.dtype).binades());
-    }
-    counts_.launches += 2;
-    return port_->launch(plan, std::span(views).first(call.tensors), at % slots_.size());
-  };
-  const Status status = launch();
+Status DeviceReadings::plan_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin,
+                                   std::uint64_t end, PlannedBirths& births) {
+  BirthPlan& plan = births.plan;
+  plan.call = call;
+  for (std::uint32_t i = 0; i < call.outputs; ++i) {
+    std::uint64_t its = begin;
+    while (its < end && (slot(its).index != call.output[i] || slot(its).holds != Slot::Holds::kStats)) ++its;
+    if (its == end || !slot(its).launched) return {StatusCode::kUnsupported, "what an output holds is not known"};
+    plan.call.output[i] = static_cast<std::uint32_t>(its % slots_.size());
+  }
+  for (std::uint32_t k = 0; k < call.tensors; ++k) {
+    const TensorView& tensor = tensors[call.tensor[k]];
+    Result<DeviceStatsView> view = plan_device_view(tensor, plan.repeats[k]);
+    if (!view) return view.status();
+    births.views[k] = *view;
+    plan.words[k] = kStatsRecordWords + static_cast<std::uint32_t>(kDetailThresholds) +
+                    static_cast<std::uint32_t>(format_codes(tensor.dtype).binades());
+  }
+  return Status::ok();
+}
+
+// Once they are decided on.
+void DeviceReadings::launch_births(const PlannedBirths& births, std::uint32_t tensors) {
+  Slot& mine = slot(births.at);
+  mine = {.index = births.index, .holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(tensors)};
+  Status status = births.status;
+  if (status) {
+    status = port_->launch(std::span(births.views).first(tensors));
+    ++counts_.launches;
+  }
   mine.launched = status.is_ok();
   if (!status) lose(1, status.message());
 }

@@ -43,15 +43,20 @@ class ReadingsPort {
   // A tensor with a tag is read where the check with that reference found another content than before.
   virtual Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) = 0;
   virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) = 0;
-  // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each. At most
-  // kChecksInParameters without gaps, or one with.
-  virtual Status launch(std::span<const CheckedTensor> tensors, std::size_t first) = 0;
-  // What elements say of an op: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings in slot
-  // `slot`.
-  virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) = 0;
+  // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each, and what is read
+  // of them in slots of its own. At most kChecksInParameters.
+  virtual Status launch(std::span<const LookedTensor> tensors, std::size_t first) = 0;
+  // One launch for a view with gaps; leaves DeviceChecks in slot `slot`.
+  virtual Status launch(const CheckedTensor& tensor, std::size_t slot) = 0;
+  // What elements say of an op, one launch: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings
+  // in slot `slot`. `births`: and decides on them, as below.
+  virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
+                        std::size_t births_slot) = 0;
   virtual Status launch(const UpdatesCall& call, std::size_t slot) = 0;  // leaves DeviceUpdates
-  // Two launches; the plan's outputs are slots. Leaves DeviceBirths in slot `slot`, and histograms in the arena.
-  virtual Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) = 0;
+  // One launch; the plan's outputs are slots. Leaves DeviceBirths in slot `slot`.
+  virtual Status launch(const BirthPlan& plan, std::size_t slot) = 0;
+  // One launch behind it: leaves histograms of the plan's tensors in the arena, where it was decided to take them.
+  virtual Status launch(std::span<const DeviceStatsView> views) = 0;
   virtual const std::uint64_t* arena() const = 0;  // the host's
   // To the host's own slots, behind what was launched so far.
   virtual Status copy(std::size_t first, std::size_t count) = 0;
@@ -104,10 +109,11 @@ class DeviceReadings {
   // Reads these tensors where the stream is now: in one launch where they have no gaps and are at most
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
-  // `findings`: of outputs among the tensors, in three launches more each; `updates`: in one more.
-  // `references`: one for each tensor. All are checked first, in one launch more (views with gaps one each); statistics
-  // are then taken of those alone that differ from their reference. The others have none, but a check. `births`: with
-  // references; two launches more for each.
+  // `findings`: of outputs among the tensors, in one launch more each; `updates`: in one more.
+  // `references`: one for each tensor. All are checked, and statistics, at level kSums, are taken of those alone that
+  // count as new or differ from their reference; the others have none, but a check. One launch for tensors without
+  // gaps, which reads what counts as new once; views with gaps one to be checked and one to be read. `births`: with
+  // references; one launch more of one op with findings, two more for each of several.
   Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
                  std::span<const BirthCall> births = {}) noexcept;
@@ -143,15 +149,24 @@ class DeviceReadings {
 
   Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
                      const UpdatesCall* updates, std::span<const std::uint32_t> references,
-                     std::span<const BirthCall> births);
-  void launch_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint32_t index,
-                     std::uint64_t begin, std::uint64_t end, std::uint64_t at);
+                     std::span<const BirthCall> births, std::uint64_t checks);
+  struct PlannedBirths {
+    Status status = {StatusCode::kUnsupported, "births were not decided on"};
+    std::uint32_t index = 0;  // among the births of the call
+    std::uint64_t at = 0;
+    BirthPlan plan;
+    DeviceStatsView views[kMaxBirthTensors];
+  };
+  Status plan_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin, std::uint64_t end,
+                     PlannedBirths& births);
+  void launch_births(const PlannedBirths& births, std::uint32_t tensors);
   void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
-  std::uint64_t launch_checks(std::uint64_t at);
+  std::uint64_t launch_looks(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);
+  std::uint64_t gather(std::span<const TensorView> tensors, StatsLevel level, std::uint64_t at);
   void copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
-  void launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
-                       std::uint64_t at);
+  Status launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
+                         std::uint64_t at, const PlannedBirths* births);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(StatsLevel level, std::uint64_t first);
   bool make_room(std::uint64_t slots);
@@ -170,7 +185,13 @@ class DeviceReadings {
   std::vector<std::uint64_t> marks_;     // position up to which each one's copy goes
   std::vector<DeviceTensor> gathered_;   // of the launch at hand
   std::vector<std::uint32_t> others_;    // tensors with gaps, of the call at hand
-  std::vector<CheckedTensor> checked_;   // of the call at hand
+  struct Planned {
+    CheckedTensor tensor;      // of size 0: cannot be checked
+    bool joins = false;        // the launch of the one before it
+    bool has_gaps() const { return tensor.view.size == 0 || tensor.view.dims > 0; }
+  };
+  std::vector<Planned> checked_;         // of the call at hand
+  std::vector<LookedTensor> looked_;     // of the launch at hand
   Ticket oldest_ = 1, next_ = 1;
   std::uint64_t tail_ = 0, head_ = 0;    // positions in use
   std::uint64_t handed_ = 0, arrived_ = 0;

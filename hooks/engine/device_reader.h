@@ -37,7 +37,7 @@ class DeviceReader {
   // What elements say of an op besides; after its inputs and outputs were read. The number for OpEvent::late, 0:
   // nothing.
   std::uint64_t read_findings(const engine::OpCall& call, const OpEvent& event);
-  void take();       // two launches for what was read, or a few
+  void take();       // one launch for what was read, or a few
   void tell_lost();  // after the recorder knows of the event: what take() could not launch
 
   void forget() noexcept;  // what is at hand and was not told, for want of memory

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether bad numbers were born in an op, as a kernel of one element (lanes.h): from the statistics of its outputs and
-// from what is known to be in its inputs. Where they were, each tensor gets room in the arena, and its gate opens for
-// the histograms that are launched right behind. The arena is filled once: what has no room is not taken.
+// Whether bad numbers were born in an op, as a kernel of one element (lanes.h) or as one thread's part of another: from
+// the statistics of its outputs and from what is known to be in its inputs. Where they were, each tensor gets room in
+// the arena, and its gate opens for the histograms that are launched right behind. The arena is filled once: what has
+// no room is not taken.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct BirthMemory {
 struct BirthKernel {
   BirthPlan plan;
   BirthMemory memory;
-  DeviceBirths* found;
+  DeviceBirths* found = nullptr;
 
   NANHUNT_HOST_DEVICE std::int64_t count() const { return 1; }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t) const {

@@ -14,6 +14,7 @@
 //   typename Block::template Registers<T> r;  // a T for each thread, not initialised
 //   block.phase([&](const Thread& thread) {...});
 //   block.phase(r, [&](const Thread& thread, T& mine) {...});
+//   block.phase(r, q, [&](const Thread& thread, T& mine, U& other) {...});
 //   block.fold_warps(r, [](T& into, const T& from) {...});  // in each warp: lane i takes in lane i+16, then i+8, +4,
 //                                                           // +2, +1: lane 0 ends with all, in this order always
 //   block.shared()                            // Kernel::Shared&
@@ -41,6 +42,15 @@ struct Thread {
   NANHUNT_HOST_DEVICE std::uint64_t global_index() const { return std::uint64_t{block} * count + index; }
   NANHUNT_HOST_DEVICE std::uint64_t global_count() const { return std::uint64_t{blocks} * count; }
 };
+
+// A word that other blocks of this launch wrote.
+NANHUNT_HOST_DEVICE inline std::uint64_t load_fresh(const std::uint64_t* at) {
+#if NANHUNT_ON_DEVICE
+  return __ldcg(reinterpret_cast<const unsigned long long*>(at));
+#else
+  return __atomic_load_n(at, __ATOMIC_RELAXED);
+#endif
+}
 
 // For kernels that share nothing.
 struct NoShared {};

@@ -37,6 +37,11 @@ class DeviceBlock {
     work(static_cast<const Thread&>(thread_), registers.mine);
     barrier();
   }
+  template <class T, class U, class Work>
+  NANHUNT_HOST_DEVICE void phase(Registers<T>& registers, Registers<U>& others, Work work) {
+    work(static_cast<const Thread&>(thread_), registers.mine, others.mine);
+    barrier();
+  }
   // Lanes whose partner lies outside the warp take in themselves; nobody reads them.
   template <class T, class Fold>
   NANHUNT_HOST_DEVICE void fold_warps(Registers<T>& registers, Fold fold) {

@@ -6,35 +6,28 @@
 namespace nanhunt::kernels::cuda {
 namespace {
 
-template <class Table>
-const void* check_function() {
-  return reinterpret_cast<const void*>(&run_kernel<ChecksumKernel<Table>, kChecksumThreads>);
-}
-
-template <class Table>
-cudaError_t launch(const Table& table, std::uint32_t blocks, const ChecksumMemory& memory, cudaStream_t stream) {
-  ChecksumKernel<Table> kernel{memory, table};
-  void* arguments[] = {&kernel};
-  return cudaLaunchKernel(check_function<Table>(), dim3(blocks), dim3(kChecksumThreads), arguments, 0, stream);
-}
+// Two blocks to a multiprocessor and no more: the scan's registers and the checksum's are held at once.
+const void* look_function() { return reinterpret_cast<const void*>(&run_kernel<LookKernel, kStatsThreads, 2>); }
+const void* check_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumKernel, kChecksumThreads>); }
 
 }  // namespace
 
 cudaError_t load_checks() {
   cudaFuncAttributes loaded{};
-  const cudaError_t error = cudaFuncGetAttributes(&loaded, check_function<ChecksumTable>());
-  return error != cudaSuccess ? error : cudaFuncGetAttributes(&loaded, check_function<ChecksumWalk>());
+  const cudaError_t error = cudaFuncGetAttributes(&loaded, look_function());
+  return error != cudaSuccess ? error : cudaFuncGetAttributes(&loaded, check_function());
 }
 
-cudaError_t launch_checks(std::span<const CheckedTensor> tensors, const ChecksumMemory& memory, cudaStream_t stream) {
-  if (tensors.size() == 1 && tensors[0].view.dims > 0) {
-    const CheckedTensor& tensor = tensors[0];
-    return launch(ChecksumWalk{tensor.view, tensor.reference}, checksum_blocks(tensor.view.count * tensor.view.size),
-                  memory, stream);
-  }
-  ChecksumTable table;
-  const std::uint32_t blocks = fill_checks(tensors, table);
-  return launch(table, blocks, memory, stream);
+cudaError_t launch_look(const LookKernel& kernel, std::uint32_t items, cudaStream_t stream) {
+  void* arguments[] = {const_cast<LookKernel*>(&kernel)};
+  return cudaLaunchKernel(look_function(), dim3(items), dim3(kStatsThreads), arguments, 0, stream);
+}
+
+cudaError_t launch_check(const CheckedTensor& tensor, const ChecksumMemory& memory, cudaStream_t stream) {
+  ChecksumKernel kernel{memory, {tensor.view, tensor.reference}};
+  void* arguments[] = {&kernel};
+  const std::uint32_t blocks = checksum_blocks(tensor.view.count * tensor.view.size);
+  return cudaLaunchKernel(check_function(), dim3(blocks), dim3(kChecksumThreads), arguments, 0, stream);
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of tensors (checksum_kernel.h) as launches. For .cu files.
+// Looks at tensors (look_kernel.h, checksum_kernel.h) as launches. For .cu files.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <span>
 
-#include "kernels/cuda/checksum_kernel.h"
+#include "kernels/cuda/look_kernel.h"
 
 namespace nanhunt::kernels::cuda {
 
-// One launch: up to kChecksInParameters tensors without gaps, or one view.
-cudaError_t launch_checks(std::span<const CheckedTensor> tensors, const ChecksumMemory& memory, cudaStream_t stream);
+// One launch each: up to kChecksInParameters tensors without gaps, or a view with gaps.
+cudaError_t launch_look(const LookKernel& kernel, std::uint32_t items, cudaStream_t stream);
+cudaError_t launch_check(const CheckedTensor& tensor, const ChecksumMemory& memory, cudaStream_t stream);
 // Kernels are loaded when they are first used, which may wait for the device: this does it before.
 cudaError_t load_checks();
 

@@ -1,25 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_findings.h"
 
+#include <cstddef>
+
 #include "kernels/cuda/device_block.h"
-#include "kernels/cuda/device_lanes.h"
-#include "kernels/cuda/finding_kernels.h"
-#include "kernels/cuda/update_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 
-void launch_findings(const FindingsCall& call, const DeviceStatsRecord* output, DeviceFindings* found,
-                     cudaStream_t stream) {
-  launch_each(FindingsBegin{found}, stream);
-  launch_each(FindingsScan{call, output, found}, stream);
-  launch_each(FindingsEnd{call, found}, stream);
-}
-
 namespace {
+const void* findings_function() {
+  return reinterpret_cast<const void*>(&run_kernel<FindingsKernel, FindingsKernel::kThreads>);
+}
 const void* updates_function() {
   return reinterpret_cast<const void*>(&run_kernel<LostUpdatesKernel, LostUpdatesKernel::kThreads>);
 }
 }  // namespace
+
+// As kNoFindings has it.
+cudaError_t open_findings(FindingsSoFar*& memory, cudaStream_t stream) {
+  cudaFuncAttributes loaded{};
+  cudaError_t error = cudaFuncGetAttributes(&loaded, findings_function());
+  void* got = nullptr;
+  if (error == cudaSuccess) error = cudaMalloc(&got, sizeof(FindingsSoFar));
+  memory = static_cast<FindingsSoFar*>(got);
+  if (error == cudaSuccess) error = cudaMemsetAsync(got, 0, sizeof(FindingsSoFar), stream);
+  return error == cudaSuccess ? cudaMemsetAsync(got, 0xff, offsetof(FindingsSoFar, flushed), stream) : error;
+}
+
+cudaError_t launch_findings(const FindingsKernel& kernel, cudaStream_t stream) {
+  void* arguments[] = {const_cast<FindingsKernel*>(&kernel)};
+  return cudaLaunchKernel(findings_function(), dim3(kernel.blocks()), dim3(FindingsKernel::kThreads), arguments, 0,
+                          stream);
+}
 
 cudaError_t open_updates(LostUpdatesKernel::Memory*& memory, cudaStream_t stream) {
   cudaFuncAttributes loaded{};

@@ -27,6 +27,8 @@ class CudaReadings final : public ReadingsPort {
     static_cast<void>(cudaFreeHost(host_));
     static_cast<void>(cudaFree(records_));
     static_cast<void>(cudaFree(checks_.references));
+    static_cast<void>(cudaFree(partials_));
+    static_cast<void>(cudaFree(so_far_));
     static_cast<void>(cudaFreeHost(arena_));
     static_cast<void>(cudaFree(births_.used));
     static_cast<void>(cudaGetLastError());
@@ -41,6 +43,7 @@ class CudaReadings final : public ReadingsPort {
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     stats_ = std::move(*made);
+    if (Status s = status_of(open_findings(so_far_, stream_), "elements cannot be looked at there"); !s) return s;
     if (Status s = status_of(open_updates(updates_, stream_), "updates cannot be looked at there"); !s) return s;
     const std::size_t bytes = options.tensors * sizeof(DeviceStatsRecord);
     void* got = nullptr;
@@ -51,6 +54,12 @@ class CudaReadings final : public ReadingsPort {
     }
     host_ = static_cast<DeviceStatsRecord*>(got);
     if (options.references > 0) {
+      max_items_ = options.max_items;
+      const std::size_t partials = max_items_ * sizeof(StatsPartial);
+      if (Status s = status_of(cudaMalloc(&got, partials), "no memory for looks at contents on the device"); !s) {
+        return s;
+      }
+      partials_ = static_cast<StatsPartial*>(got);
       if (Status s = open_checks(options.references + 1, got); !s) return s;
       if (options.arena_words > 0) {
         if (Status s = open_births(options, got); !s) return s;
@@ -70,30 +79,38 @@ class CudaReadings final : public ReadingsPort {
   Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
     return stats_->enqueue(view, tag, level, {records_ + slot, nullptr, nullptr, checks_.gates, known_}, stream_);
   }
-  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
+  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
+    const DeviceGuard guard(device_);
+    LookKernel kernel;
+    kernel.memory = {checks_, partials_, records_, known_};
+    kernel.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
+    const std::uint32_t items = fill_looks(tensors, kernel.table);
+    if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
+    return status_of(launch_look(kernel, items, stream_), "contents could not be looked at");
+  }
+  Status launch(const CheckedTensor& tensor, std::size_t slot) override {
     const DeviceGuard guard(device_);
     ChecksumMemory memory = checks_;
-    memory.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
-    return status_of(launch_checks(tensors, memory, stream_), "contents could not be checked");
+    memory.checks = reinterpret_cast<DeviceChecks*>(records_ + slot);
+    return status_of(launch_check(tensor, memory, stream_), "contents could not be checked");
   }
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
+                std::size_t births_slot) override {
     const DeviceGuard guard(device_);
-    try {
-      launch_findings(call, records_ + of, reinterpret_cast<DeviceFindings*>(records_ + slot), stream_);
-    } catch (const std::exception& e) {
-      return {StatusCode::kUnsupported, e.what()};
-    }
-    return Status::ok();
+    FindingsKernel kernel{call, records_ + of, so_far_, reinterpret_cast<DeviceFindings*>(records_ + slot)};
+    if (births != nullptr) kernel.births = decision(*births, births_slot);
+    return status_of(launch_findings(kernel, stream_), "elements could not be looked at");
   }
   Status launch(const UpdatesCall& call, std::size_t slot) override {
     const DeviceGuard guard(device_);
     const LostUpdatesKernel kernel{call, updates_, reinterpret_cast<DeviceUpdates*>(records_ + slot)};
     return status_of(launch_updates(kernel, stream_), "updates could not be looked at");
   }
-  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
+  Status launch(const BirthPlan& plan, std::size_t slot) override {
     const DeviceGuard guard(device_);
-    const BirthKernel kernel{plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)};
-    if (Status s = status_of(launch_births(kernel, stream_), "births could not be looked for"); !s) return s;
+    return status_of(launch_births(decision(plan, slot), stream_), "births could not be looked for");
+  }
+  Status launch(std::span<const DeviceStatsView> views) override {
     return histograms_->enqueue_histograms(views, births_.places, arena_on_device_, stream_);
   }
   const std::uint64_t* arena() const override { return arena_; }
@@ -120,6 +137,10 @@ class CudaReadings final : public ReadingsPort {
   const DeviceStatsRecord* records() const override { return host_; }
 
  private:
+  BirthKernel decision(const BirthPlan& plan, std::size_t slot) const {
+    return {plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)};
+  }
+
   // The arena is mapped, for it is written once in a long while, and the host need not ask for what it does not know
   // of.
   Status open_births(const ReadingsOptions& options, void*& got) {
@@ -169,6 +190,9 @@ class CudaReadings final : public ReadingsPort {
   int device_;
   cudaStream_t stream_;
   ChecksumMemory checks_;
+  StatsPartial* partials_ = nullptr;
+  std::uint64_t max_items_ = 0;
+  FindingsSoFar* so_far_ = nullptr;
   std::uint32_t* known_ = nullptr;
   BirthMemory births_;
   std::unique_ptr<DeviceStats> histograms_;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings of an op (device_findings.h) as three kernels of single elements (lanes.h): one that empties the slot, one
-// that looks at the elements where the statistics say that there is something to find, one that reads the numbers that
-// met. Nothing depends on an order: places are the smallest, counts are counts.
+// Findings of an op (device_findings.h) as one kernel (block.h): it looks at the elements where the statistics say that
+// there is something to find, and its last block reads the numbers that met. Nothing depends on an order: places are
+// the smallest, counts are counts. One of its threads may decide on the op's births (birth_kernel.h), which go by the
+// same statistics.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/arrays.h"
+#include "kernels/cuda/birth_kernel.h"
+#include "kernels/cuda/block.h"
 #include "kernels/cuda/host_device.h"
 #include "kernels/device_findings.h"
 
@@ -29,29 +32,64 @@ NANHUNT_HOST_DEVICE inline void atomic_lower(std::uint64_t* at, std::uint64_t va
 #endif
 }
 
-struct FindingsBegin {
-  DeviceFindings* found;
-  NANHUNT_HOST_DEVICE std::int64_t count() const { return 1; }
-  NANHUNT_HOST_DEVICE void operator()(std::int64_t) const { *found = DeviceFindings{}; }
+// Memory of the device, left as it was found.
+struct FindingsSoFar {
+  std::uint64_t first_inf, first_nan;  // kNoIndex
+  std::uint64_t flushed;               // 0
+  std::uint32_t tickets, unused;       // 0
 };
+inline constexpr FindingsSoFar kNoFindings = {kNoIndex, kNoIndex, 0, 0, 0};
 
-struct FindingsScan {
+struct FindingsKernel {
+  static constexpr std::uint32_t kThreads = 256, kMostBlocks = 1024;
+  struct Shared {
+    std::uint32_t is_last;
+  };
   FindingsCall call;
   const DeviceStatsRecord* output;  // the statistics of call.out
+  FindingsSoFar* so_far;
   DeviceFindings* found;
+  BirthKernel births{};  // where `found` is not null
 
-  NANHUNT_HOST_DEVICE std::int64_t count() const { return call.walk.count; }
-  NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
-    const bool bad = output->first != kNoIndex, zeros = call.counts_flushed && output->zero != 0;
-    if (!bad && !zeros) return;
-    const Place place = place_of(call.walk, i);
-    const double made = load<double>(call.out, place);
-    if (is_inf_bits(made)) atomic_lower(&found->first_inf, static_cast<std::uint64_t>(i));
-    if (is_nan_bits(made)) atomic_lower(&found->first_nan, static_cast<std::uint64_t>(i));
-    if (zeros && magnitude_bits(made) == 0 && is_lost(place)) atomic_add(&found->flushed, std::uint64_t{1});
+  NANHUNT_HOST_DEVICE std::uint32_t blocks() const {
+    const std::int64_t wanted = (call.walk.count + kThreads - 1) / kThreads;
+    return wanted < 1 ? 1 : wanted > kMostBlocks ? kMostBlocks : static_cast<std::uint32_t>(wanted);
+  }
+
+  template <class Block>
+  NANHUNT_HOST_DEVICE void operator()(Block& block) const {
+    Shared& shared = block.shared();
+    const bool zeros = call.counts_flushed && output->zero != 0;
+    const bool nothing = output->first == kNoIndex && !zeros;
+    block.phase([&](const Thread& thread) {
+      if (thread.global_index() != 0) return;
+      if (births.found != nullptr) births(0);
+      if (nothing) *found = DeviceFindings{};
+    });
+    if (nothing) return;
+    block.phase([&](const Thread& thread) {
+      const auto count = static_cast<std::uint64_t>(call.walk.count);
+      for (std::uint64_t i = thread.global_index(); i < count; i += thread.global_count()) look_at(i, zeros);
+    });
+    block.phase([&](const Thread& thread) {
+      if (thread.index != 0) return;
+      shared.is_last = draw_ticket(&so_far->tickets, block.count()) == block.count() - 1 ? 1 : 0;
+    });
+    if (shared.is_last == 0) return;
+    block.phase([&](const Thread& thread) {
+      if (thread.index == 0) leave();
+    });
   }
 
  private:
+  NANHUNT_HOST_DEVICE void look_at(std::uint64_t i, bool zeros) const {
+    const Place place = place_of(call.walk, static_cast<std::int64_t>(i));
+    const double made = load<double>(call.out, place);
+    if (is_inf_bits(made)) atomic_lower(&so_far->first_inf, i);
+    if (is_nan_bits(made)) atomic_lower(&so_far->first_nan, i);
+    if (zeros && magnitude_bits(made) == 0 && is_lost(place)) atomic_add(&so_far->flushed, std::uint64_t{1});
+  }
+
   NANHUNT_HOST_DEVICE bool is_lost(const Place& place) const {
     for (int k = 0; k < call.inputs; ++k) {
       const unsigned bit = 1u << k;
@@ -62,19 +100,18 @@ struct FindingsScan {
     }
     return true;
   }
-};
 
-struct FindingsEnd {
-  FindingsCall call;
-  DeviceFindings* found;
-
-  NANHUNT_HOST_DEVICE std::int64_t count() const { return 1; }
-  NANHUNT_HOST_DEVICE void operator()(std::int64_t) const {
-    read(found->first_inf, found->at_inf);
-    read(found->first_nan, found->at_nan);
+  NANHUNT_HOST_DEVICE void leave() const {
+    DeviceFindings all;
+    all.first_inf = load_fresh(&so_far->first_inf);
+    all.first_nan = load_fresh(&so_far->first_nan);
+    all.flushed = load_fresh(&so_far->flushed);
+    so_far->first_inf = so_far->first_nan = kNoIndex;
+    so_far->flushed = 0;
+    read(all.first_inf, all.at_inf);
+    read(all.first_nan, all.at_nan);
+    *found = all;
   }
-
- private:
   NANHUNT_HOST_DEVICE void read(std::uint64_t at, double* numbers) const {
     if (at == kNoIndex) return;
     const Place place = place_of(call.walk, static_cast<std::int64_t>(at));

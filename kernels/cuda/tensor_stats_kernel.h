@@ -163,14 +163,6 @@ struct StatsMemory {
   std::uint64_t* arena = nullptr;         // results go there, to the word before that its gate says: record, details
 };
 
-// A word that other blocks of this launch wrote.
-NANHUNT_HOST_DEVICE inline std::uint64_t load_fresh(const std::uint64_t* at) {
-#if NANHUNT_ON_DEVICE
-  return __ldcg(reinterpret_cast<const unsigned long long*>(at));
-#else
-  return __atomic_load_n(at, __ATOMIC_RELAXED);
-#endif
-}
 NANHUNT_HOST_DEVICE inline StatsPartial load_partial(const StatsPartial* at) {
   constexpr std::uint32_t kWords = sizeof(StatsPartial) / sizeof(std::uint64_t);
   std::uint64_t words[kWords];
@@ -179,6 +171,65 @@ NANHUNT_HOST_DEVICE inline StatsPartial load_partial(const StatsPartial* at) {
   StatsPartial partial;
   memcpy(&partial, words, sizeof partial);
   return partial;
+}
+
+// What the warps of a block know becomes what the first of them knows, in their order.
+NANHUNT_HOST_DEVICE inline void fold_warps_of(StatsPartial* warps) {
+  for (std::uint32_t warp = 1; warp < kStatsThreads / kWarpLanes; ++warp) fold_partial(warps[0], warps[warp]);
+}
+
+// All items of a tensor in their order, once each has left its own; warps[0] has the whole.
+template <class Block>
+NANHUNT_HOST_DEVICE inline void fold_items(Block& block, StatsPartial* warps, const StatsPartial* partials,
+                                           const Work& work) {
+  typename Block::template Registers<StatsPartial> all;
+  block.phase(all, [&](const Thread& thread, StatsPartial& mine) {
+    mine = empty_partial(!is_float(work.view.dtype));
+    for (std::uint32_t i = thread.index; i < work.items; i += thread.count) {
+      fold_partial(mine, load_partial(partials + work.first_item + i));
+    }
+  });
+  block.fold_warps(all, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
+  block.phase(all, [&](const Thread& thread, const StatsPartial& mine) {
+    if (thread.lane() == 0) warps[thread.warp()] = mine;
+  });
+  block.phase([&](const Thread& thread) {
+    if (thread.index == 0) fold_warps_of(warps);
+  });
+}
+
+template <StatsLevel kLevel>
+NANHUNT_HOST_DEVICE inline DeviceStatsRecord record_of(const Work& work, StatsPartial all) {
+  const DType dtype = work.view.dtype;
+  DeviceStatsRecord record;
+  record.count = work.view.count;
+  record.tag = work.tag;
+  record.dtype = dtype;
+  record.level = kLevel;
+  record.first = all.first;
+  if constexpr (kLevel >= StatsLevel::kCounts) {
+    if (is_float(dtype)) finish_zeros(all);
+    record.nan = all.nan;
+    record.pos_inf = all.pos_inf;
+    record.neg_inf = all.neg_inf;
+    record.zero = all.zero;
+    record.subnormal = all.subnormal;
+    record.largest = all.largest;
+    record.largest_negative = all.largest_negative;
+    record.least_nonzero = all.least_nonzero;
+  }
+  if constexpr (kLevel >= StatsLevel::kSums) {
+    double scale = 1;
+    for_float_dtype(dtype, [&]<DType kDType>() { scale = sum_scale<kDType>(); });
+    record.sum = all.sum * scale;
+    record.sum_sq = all.sum_sq * (scale * scale);
+    // The plain sum passed the largest double on its way: the small one tells whether the whole does.
+    if (dtype == DType::kF64 && !((all.sum - all.sum) == 0)) record.sum = all.sum_small * 0x1p64;
+  }
+  return record;
+}
+NANHUNT_HOST_DEVICE inline std::uint32_t known_bits(const StatsPartial& all) {
+  return (all.nan != 0 ? kNanBits : 0) | (all.pos_inf + all.neg_inf != 0 ? kInfBits : 0);
 }
 
 template <StatsLevel kLevel>
@@ -262,31 +313,16 @@ struct TensorStatsKernel {
 
     block.phase([&](const Thread& thread) {
       if (thread.index != 0) return;
-      fold_warps_of(shared);
+      fold_warps_of(shared.warps);
       shared.is_last = 1;
       if (work.items == 1) return;
-      store_partial(memory.partials + thread.block, shared.warps[0]);
+      memory.partials[thread.block] = shared.warps[0];
       const bool last = draw_ticket(memory.tickets + work.slot, work.items) == work.items - 1;
       shared.is_last = last ? 1 : 0;
     });
     if (shared.is_last == 0) return;
 
-    if (work.items > 1) {
-      typename Block::template Registers<StatsPartial> all;
-      block.phase(all, [&](const Thread& thread, StatsPartial& mine) {
-        mine = empty_partial(!is_float(work.view.dtype));
-        for (std::uint32_t i = thread.index; i < work.items; i += thread.count) {
-          fold_partial(mine, load_partial(memory.partials + work.first_item + i));
-        }
-      });
-      block.fold_warps(all, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
-      block.phase(all, [&](const Thread& thread, const StatsPartial& mine) {
-        if (thread.lane() == 0) shared.warps[thread.warp()] = mine;
-      });
-      block.phase([&](const Thread& thread) {
-        if (thread.index == 0) fold_warps_of(shared);
-      });
-    }
+    if (work.items > 1) fold_items(block, shared.warps, memory.partials, work);
     block.phase([&](const Thread& thread) {
       if constexpr (kDetails) hand_over_details(work, thread);
       if (thread.index == 0) leave_record(work, shared.warps[0]);
@@ -361,14 +397,6 @@ struct TensorStatsKernel {
     }
   }
 
-  NANHUNT_HOST_DEVICE static void fold_warps_of(Shared& shared) {
-    for (std::uint32_t warp = 1; warp < kStatsThreads / kWarpLanes; ++warp) {
-      fold_partial(shared.warps[0], shared.warps[warp]);
-    }
-  }
-
-  NANHUNT_HOST_DEVICE static void store_partial(StatsPartial* at, const StatsPartial& partial) { *at = partial; }
-
   NANHUNT_HOST_DEVICE void hand_over_details(const Work& work, const Thread& thread) const {
     const std::uint32_t words = kThresholds + binades_of(work.view.dtype);
     std::uint64_t* from = memory.accumulators + work.slot * kDetailWords;
@@ -380,36 +408,11 @@ struct TensorStatsKernel {
     }
   }
 
-  NANHUNT_HOST_DEVICE void leave_record(const Work& work, StatsPartial all) const {
-    const DType dtype = work.view.dtype;
-    DeviceStatsRecord record;
-    record.count = work.view.count;
-    record.tag = work.tag;
-    record.dtype = dtype;
-    record.level = kLevel;
-    record.first = all.first;
-    if constexpr (kLevel >= StatsLevel::kCounts) {
-      if (is_float(dtype)) finish_zeros(all);
-      record.nan = all.nan;
-      record.pos_inf = all.pos_inf;
-      record.neg_inf = all.neg_inf;
-      record.zero = all.zero;
-      record.subnormal = all.subnormal;
-      record.largest = all.largest;
-      record.largest_negative = all.largest_negative;
-      record.least_nonzero = all.least_nonzero;
-    }
-    if constexpr (kLevel >= StatsLevel::kSums) {
-      double scale = 1;
-      for_float_dtype(dtype, [&]<DType kDType>() { scale = sum_scale<kDType>(); });
-      record.sum = all.sum * scale;
-      record.sum_sq = all.sum_sq * (scale * scale);
-      // The plain sum passed the largest double on its way: the small one tells whether the whole does.
-      if (dtype == DType::kF64 && !((all.sum - all.sum) == 0)) record.sum = all.sum_small * 0x1p64;
-    }
+  NANHUNT_HOST_DEVICE void leave_record(const Work& work, const StatsPartial& all) const {
+    const DeviceStatsRecord record = record_of<kLevel>(work, all);
     if (memory.records != nullptr) memory.records[work.slot] = record;
     if (memory.known != nullptr && work.tag != 0) {
-      memory.known[work.tag] = (all.nan != 0 ? kNanBits : 0) | (all.pos_inf + all.neg_inf != 0 ? kInfBits : 0);
+      memory.known[work.tag] = known_bits(all);
     }
     if constexpr (kHistogram) {
       if (memory.arena != nullptr) memcpy(memory.arena + memory.gates[work.tag] - 1, &record, sizeof record);

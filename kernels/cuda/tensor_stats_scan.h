@@ -481,6 +481,37 @@ NANHUNT_HOST_DEVICE inline std::uint32_t window_base(const DeviceStatsView& view
   }
 }
 
+// From kCounts on.
+template <DType kDType, StatsLevel kLevel>
+using FloatScan =
+    std::conditional_t<StatsFormat<kDType>::kBytes <= 2, LaneScan<kDType, kLevel>, WordScan<kDType, kLevel>>;
+
+template <DType kDType, class Scan>
+NANHUNT_HOST_DEVICE inline void take_vector(Scan& scan, const DeviceStatsView& view, Vector v, std::uint64_t j,
+                                            std::uint32_t valid, const BinadeCounter& binades, Odd& odd) {
+  using Format = StatsFormat<kDType>;
+  if (any_odd<kDType>(v) || valid < kVectorBytes / Format::kBytes) v = replace_odd<kDType>(view, j, v, valid, odd);
+  if constexpr (Format::kBytes == 1) {
+    std::uint32_t up[4], low[4];
+    widen(v, up, low);
+    scan.take(up, binades);
+    scan.take(low, binades);
+  } else if constexpr (Format::kBytes == 2) {
+    scan.take(v.words, binades);
+  } else {
+    scan.take(v, binades);
+  }
+}
+
+template <class Scan>
+NANHUNT_HOST_DEVICE inline void finish_scan(const Scan& scan, const Odd& odd, StatsPartial& out, BelowCounts& below) {
+  scan.finish(odd, out, below);
+  out.nan = odd.nan;
+  out.pos_inf = odd.pos_inf;
+  out.neg_inf = odd.neg_inf;
+  out.first = odd.first;
+}
+
 template <DType kDType, StatsLevel kLevel>
 NANHUNT_HOST_DEVICE inline void scan_float(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
                                            const BinadeCounter& binades, StatsPartial& out, BelowCounts& below) {
@@ -490,63 +521,57 @@ NANHUNT_HOST_DEVICE inline void scan_float(const DeviceStatsView& view, ItemRang
     for_each_vector(view, Format::kBytes, item, thread, [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
       if (any_odd<kDType>(v)) replace_odd<kDType>(view, j, v, valid, odd);
     });
+    out.first = odd.first;
   } else {
-    using Scan = std::conditional_t<Format::kBytes <= 2, LaneScan<kDType, kLevel>, WordScan<kDType, kLevel>>;
-    Scan scan;
-    for_each_vector(view, Format::kBytes, item, thread, [&](Vector v, std::uint64_t j, std::uint32_t valid) {
-      if (any_odd<kDType>(v) || valid < kVectorBytes / Format::kBytes) v = replace_odd<kDType>(view, j, v, valid, odd);
-      if constexpr (Format::kBytes == 1) {
-        std::uint32_t up[4], low[4];
-        widen(v, up, low);
-        scan.take(up, binades);
-        scan.take(low, binades);
-      } else if constexpr (Format::kBytes == 2) {
-        scan.take(v.words, binades);
-      } else {
-        scan.take(v, binades);
-      }
+    FloatScan<kDType, kLevel> scan;
+    for_each_vector(view, Format::kBytes, item, thread, [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
+      take_vector<kDType>(scan, view, v, j, valid, binades, odd);
     });
-    scan.finish(odd, out, below);
-    out.nan = odd.nan;
-    out.pos_inf = odd.pos_inf;
-    out.neg_inf = odd.neg_inf;
+    finish_scan(scan, odd, out, below);
   }
-  out.first = odd.first;
 }
 
 // Integers and bool: zeros, extrema and sums as doubles.
+template <DType kDType>
+NANHUNT_HOST_DEVICE inline void take_integers(StatsPartial& mine, const Vector& v, std::uint32_t valid, bool sums) {
+  constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
+  NANHUNT_UNROLL
+  for (std::uint32_t i = 0; i < kVectorBytes / kBytes; ++i) {
+    if (i >= valid) continue;
+    std::int64_t x = 0;
+    if constexpr (kDType == DType::kI64) {
+      x = static_cast<std::int64_t>(std::uint64_t{v.words[2 * i + 1]} << 32 | v.words[2 * i]);
+    } else if constexpr (kDType == DType::kI32) {
+      x = static_cast<std::int32_t>(v.words[i]);
+    } else {
+      x = v.words[i / 4] >> 8 * (i % 4) & 0xffu;
+      if constexpr (kDType == DType::kBool) x = x != 0 ? 1 : 0;
+    }
+    mine.largest = greater(mine.largest, x);
+    mine.largest_negative = greater(mine.largest_negative, ~x);
+    mine.zero += x == 0 ? 1 : 0;
+    const std::uint64_t magnitude = x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
+    mine.least_nonzero = lesser(mine.least_nonzero, magnitude - 1);  // 0 wraps around to the largest
+    if (sums) {
+      const auto real = static_cast<double>(x);
+      mine.sum += real;
+      mine.sum_sq = mine.sum_sq + real * real;
+    }
+  }
+}
+NANHUNT_HOST_DEVICE inline StatsPartial finished_integers(StatsPartial mine) {
+  if (mine.least_nonzero != kNoIndex) ++mine.least_nonzero;
+  return mine;
+}
 template <DType kDType>
 NANHUNT_HOST_DEVICE inline void scan_integer(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
                                              bool sums, StatsPartial& out) {
   constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
   StatsPartial mine = empty_partial(true);
   for_each_vector(view, kBytes, item, thread, [&](const Vector& v, std::uint64_t, std::uint32_t valid) {
-    NANHUNT_UNROLL
-    for (std::uint32_t i = 0; i < kVectorBytes / kBytes; ++i) {
-      if (i >= valid) continue;
-      std::int64_t x = 0;
-      if constexpr (kDType == DType::kI64) {
-        x = static_cast<std::int64_t>(std::uint64_t{v.words[2 * i + 1]} << 32 | v.words[2 * i]);
-      } else if constexpr (kDType == DType::kI32) {
-        x = static_cast<std::int32_t>(v.words[i]);
-      } else {
-        x = v.words[i / 4] >> 8 * (i % 4) & 0xffu;
-        if constexpr (kDType == DType::kBool) x = x != 0 ? 1 : 0;
-      }
-      mine.largest = greater(mine.largest, x);
-      mine.largest_negative = greater(mine.largest_negative, ~x);
-      mine.zero += x == 0 ? 1 : 0;
-      const std::uint64_t magnitude = x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
-      mine.least_nonzero = lesser(mine.least_nonzero, magnitude - 1);  // 0 wraps around to the largest
-      if (sums) {
-        const auto real = static_cast<double>(x);
-        mine.sum += real;
-        mine.sum_sq = mine.sum_sq + real * real;
-      }
-    }
+    take_integers<kDType>(mine, v, valid, sums);
   });
-  if (mine.least_nonzero != kNoIndex) ++mine.least_nonzero;
-  out = mine;
+  out = finished_integers(mine);
 }
 
 }  // namespace nanhunt::kernels::cuda

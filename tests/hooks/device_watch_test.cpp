@@ -10,6 +10,7 @@
 
 #include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/late_group.h"
 #include "hooks/engine/op_adapter.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
@@ -149,6 +150,41 @@ TEST(DeviceWatch, adds_no_wait_unless_it_is_asked_to) {
   const std::uint64_t alone = waits_of(false, DeviceStats::kLate);
   EXPECT_EQ(waits_of(true, DeviceStats::kLate), alone);
   EXPECT_GT(waits_of(true, DeviceStats::kSync), alone);
+}
+
+// README.md counts them. Contents are read by the look alone, and by what follows only where something bad was born.
+TEST(DeviceWatch, an_op_takes_a_look_at_all_that_it_names_a_launch_for_each_output_and_one_for_births) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  const auto script = std::make_shared<WriterScript>();
+  auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+  const engine::Tensor x = engine::Tensor::full({300, 70}, 2.0, DType::kF32).on(kEmulated);
+  const engine::Tensor y = engine::Tensor::full({300, 70}, 3.0, DType::kF32).on(kEmulated);
+  std::uint64_t launches = 0, checks = 0;
+  const auto added = [&](auto op) {
+    launches = emulated.device.launches;
+    checks = emulated.device.checks;
+    const engine::Tensor kept = op();
+    launches = emulated.device.launches - launches - 1;
+    checks = emulated.device.checks - checks;
+  };
+  {
+    const EngineWatch watching(**recorder, DeviceStats::kLate);
+    for (const bool known : {false, true}) {
+      added([&] { return engine::mul(x, y); });
+      EXPECT_EQ(launches, 3U) << (known ? "inputs were read before" : "all is new");
+      EXPECT_EQ(checks, 1U);
+    }
+    // Nor is it more where contents changed unseen.
+    const float changed = 7;
+    emulated.device.to_device(const_cast<void*>(device_view(x).data), &changed, sizeof changed);
+    added([&] { return engine::mul(x, y); });
+    EXPECT_EQ(launches, 3U);
+    added([&] { return engine::relu(x); });
+    EXPECT_EQ(launches, 3U);
+  }
+  ASSERT_TRUE((*recorder)->close());
+  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
+  EXPECT_EQ(script->all().changed.size(), 1U);
 }
 
 TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {

@@ -34,6 +34,7 @@ struct Rig {
   EmulatedDevice device;
   std::unique_ptr<DeviceReadings> readings;
   std::deque<Tensor> tensors;
+  std::vector<std::optional<DeviceFindings>> found;  // of the last run
 
   explicit Rig(std::size_t words = 20'000) {
     std::string why;
@@ -58,7 +59,8 @@ struct Rig {
     return t;
   }
   // An op with these inputs, known under references 1, 2, ..., and an output.
-  Histograms run(const std::vector<const Tensor*>& inputs, const Tensor& out) {
+  Histograms run(const std::vector<const Tensor*>& inputs, const Tensor& out,
+                 std::span<const FindingsCall> findings = {}) {
     std::vector<TensorView> views;
     std::vector<std::uint32_t> references;
     BirthCall call;
@@ -73,8 +75,9 @@ struct Rig {
     call.tensor[call.tensors++] = call.output[call.outputs++] = static_cast<std::uint32_t>(inputs.size());
     std::vector<std::optional<TensorStats>> stats(views.size());
     Besides besides;
-    const auto ticket = readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, {&call, 1});
+    const auto ticket = readings->enqueue(views, StatsLevel::kSums, findings, nullptr, references, {&call, 1});
     EXPECT_EQ(readings->wait(ticket, stats, &besides), ReadingsState::kReady);
+    found = besides.findings;
     return besides.histograms.empty() ? Histograms() : besides.histograms[0];
   }
 };
@@ -148,6 +151,35 @@ TEST(DeviceBirths, of_several_ops_in_one_reading_are_told_apart) {
   ASSERT_EQ(besides.histograms[1].size(), 2U);
   expect_histogram(besides.histograms[1][0], good);
   expect_histogram(besides.histograms[1][1], bad);
+}
+
+TEST(DeviceBirths, are_decided_on_with_the_elements_of_an_op_where_these_are_looked_at) {
+  for (const bool born : {false, true}) {
+    for (const Order order : {Order::kForwards, Order::kBackwards}) {
+      Rig rig;
+      rig.device.order = order;
+      std::vector<double> many(3000, 1.5);
+      const Tensor& in = rig.add(DType::kF32, many);
+      if (born) many[2999] = kInf;
+      const Tensor& out = rig.add(DType::kF32, many);
+      FindingsCall call;
+      call.of = 1;
+      call.walk = {.count = 3000, .dims = 1, .sizes = {3000}};
+      call.out.data = const_cast<void*>(out.on_device.data);
+      call.out.strides[0] = 1;
+      const FindingsCall twice[] = {call, call};
+      const std::uint64_t launches = rig.device.launches;
+      const Histograms histograms = rig.run({&in}, out, twice);
+      EXPECT_EQ(rig.device.launches - launches, 4U) << "a look, two for elements, one for histograms";
+      ASSERT_EQ(rig.found.size(), 2U);
+      ASSERT_TRUE(rig.found[0] && rig.found[1]);
+      for (const auto& one : rig.found) EXPECT_EQ(one->first_inf, born ? 2999U : kNoIndex);
+      ASSERT_EQ(histograms.size(), born ? 2U : 0U);
+      if (!born) continue;
+      expect_histogram(histograms[0], in);
+      expect_histogram(histograms[1], out);
+    }
+  }
 }
 
 TEST(DeviceBirths, that_do_not_happen_read_nothing_and_take_no_room) {

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "kernels/cpu/checksum.h"
-#include "kernels/cuda/checksum_kernel.h"
+#include "kernels/cuda/look_kernel.h"
 #include "kernels/device_readings.h"
 #include "tests/kernels/stats_agree.h"
 #include "tests/support/emulated_device.h"
@@ -38,15 +38,23 @@ struct Memory {
   std::vector<std::uint32_t> gates = std::vector<std::uint32_t>(16);
   std::vector<DeviceChecks> checks = std::vector<DeviceChecks>(kChecksInParameters / kChecksInRecord);
 
+  std::vector<StatsPartial> partials = std::vector<StatsPartial>(64);
+
   ChecksumMemory device() { return {sums.data(), tickets.data(), references.data(), gates.data(), checks.data()}; }
+  LookKernel look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
+    LookKernel kernel;
+    kernel.memory = {device(), partials.data(), nullptr, nullptr};
+    items = fill_looks(tensors, kernel.table);
+    return kernel;
+  }
   bool is_clean() const {
     return std::ranges::all_of(sums, [](auto x) { return x == 0; }) &&
            std::ranges::all_of(tickets, [](auto x) { return x == 0; });
   }
 };
 
-CheckedTensor bytes_at(const unsigned char* data, std::size_t bytes, std::uint32_t reference = 0) {
-  return {{.data = reinterpret_cast<std::uint64_t>(data), .count = bytes, .size = 1}, reference};
+LookedTensor bytes_at(const unsigned char* data, std::size_t bytes, std::uint32_t reference = 0) {
+  return {{data, static_cast<std::int64_t>(bytes), DType::kU8, reference}, kNoSlot};
 }
 
 TEST(DeviceChecks, are_the_checksums_of_the_cpu_at_every_length_and_alignment_and_in_every_order) {
@@ -55,11 +63,10 @@ TEST(DeviceChecks, are_the_checksums_of_the_cpu_at_every_length_and_alignment_an
   for (const std::size_t bytes :
        {0u, 1u, 7u, 8u, 63u, 64u, 65u, 4095u, 32767u, 32768u, 32769u, 65536u, 65600u, 131'073u}) {
     for (const std::size_t shift : {0u, 1u, 2u, 4u}) {
-      ChecksumTable table;
-      const CheckedTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
-      const std::uint32_t blocks = fill_checks(tensors, table);
-      const ChecksumKernel<ChecksumTable> kernel{memory.device(), table};
-      testing_support::run_in_all_orders(kernel, blocks, kChecksumThreads, [&] {
+      const LookedTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
+      std::uint32_t items = 0;
+      const LookKernel kernel = memory.look(tensors, items);
+      testing_support::run_in_all_orders(kernel, items, kStatsThreads, [&] {
         ASSERT_EQ(memory.checks[0].checksum[0], checksum_bytes(data.data() + shift, bytes)) << bytes << " at " << shift;
         ASSERT_EQ(memory.checks[0].checksum[1], checksum_bytes(data.data(), 100));
         ASSERT_TRUE(memory.is_clean());
@@ -92,14 +99,13 @@ TEST(DeviceChecks, of_views_are_the_checksums_of_the_cpu) {
     Memory memory;
     const std::uint32_t blocks = checksum_blocks(planned->count * planned->size);
     if (planned->dims > 0) {
-      run_grid(ChecksumKernel<ChecksumWalk>{memory.device(), {*planned, 0}}, testing_support::in_order(blocks),
-               kChecksumThreads);
+      run_grid(ChecksumKernel{memory.device(), {*planned, 0}}, testing_support::in_order(blocks), kChecksumThreads);
     } else {
-      ChecksumTable table;
-      const CheckedTensor tensor{*planned, 0};
-      const std::uint32_t count = fill_checks({&tensor, 1}, table);
-      run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(count),
-               kChecksumThreads);
+      const LookedTensor tensor{
+          {reinterpret_cast<const void*>(planned->data), static_cast<std::int64_t>(planned->count), c.dtype}, kNoSlot};
+      std::uint32_t items = 0;
+      const LookKernel kernel = memory.look({&tensor, 1}, items);
+      run_grid(kernel, testing_support::in_order(items), kStatsThreads);
     }
     EXPECT_EQ(memory.checks[0].checksum[0], expected) << dtype_name(c.dtype) << " of " << c.sizes[0];
   }
@@ -114,11 +120,10 @@ TEST(DeviceChecks, differ_from_a_reference_exactly_when_a_bit_did) {
   std::vector<unsigned char> data = noise(70'000);
   Memory memory;
   const auto look = [&](std::uint32_t reference) {
-    ChecksumTable table;
-    const CheckedTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
-    const std::uint32_t blocks = fill_checks(tensors, table);
-    run_grid(ChecksumKernel<ChecksumTable>{memory.device(), table}, testing_support::in_order(blocks),
-             kChecksumThreads);
+    const LookedTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
+    std::uint32_t items = 0;
+    const LookKernel kernel = memory.look(tensors, items);
+    run_grid(kernel, testing_support::in_order(items), kStatsThreads);
     EXPECT_EQ(memory.checks[0].differs[1], 1) << "without a reference nothing is known to be the same";
     EXPECT_EQ(memory.gates[3], memory.checks[0].differs[0]);
     return memory.checks[0].differs[0] != 0;
@@ -170,7 +175,7 @@ TEST(DeviceChecks, statistics_are_taken_of_what_differs_and_of_nothing_else) {
   const auto look = [&](std::vector<std::uint32_t> references) {
     const std::uint64_t launches = rig.device.launches;
     const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums, {}, nullptr, references);
-    EXPECT_EQ(rig.device.launches - launches, 2U) << "one that checks, one that reads";
+    EXPECT_EQ(rig.device.launches - launches, 1U) << "one that checks and reads";
     EXPECT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
     EXPECT_EQ(besides.checks.size(), 3U);
   };

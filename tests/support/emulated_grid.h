@@ -55,6 +55,13 @@ class EmulatedBlock {
       work(mine, registers.of(*this, mine.index));
     }
   }
+  template <class T, class U, class Work>
+  void phase(Registers<T>& registers, Registers<U>& others, Work work) {
+    for (std::uint32_t i = 0; i < threads_; ++i) {
+      const kernels::cuda::Thread mine = thread(i);
+      work(mine, registers.of(*this, mine.index), others.of(*this, mine.index));
+    }
+  }
   template <class T, class Fold>
   void fold_warps(Registers<T>& registers, Fold fold) {
     constexpr std::uint32_t kLanes = kernels::cuda::kWarpLanes;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/birth_kernel.h"
 #include "kernels/cuda/checksum_kernel.h"
 #include "kernels/cuda/finding_kernels.h"
+#include "kernels/cuda/look_kernel.h"
 #include "kernels/cuda/tensor_stats_kernel.h"
 #include "kernels/cuda/update_kernels.h"
 #include "tests/support/emulated_device.h"
@@ -58,25 +59,34 @@ class EmulatedReadings final : public ReadingsPort {
     table->tensors = static_cast<std::uint32_t>(tensors.size());
     return run(*table, items, level, first, tensors.size());
   }
-  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
-    std::vector<CheckedTensor> here(tensors.begin(), tensors.end());
-    for (CheckedTensor& tensor : here) tensor.view.data = address(reinterpret_cast<const void*>(tensor.view.data));
+  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
+    if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
+    std::vector<LookedTensor> here(tensors.begin(), tensors.end());
+    for (LookedTensor& looked : here) {
+      if (looked.tensor.data != nullptr) looked.tensor.data = EmulatedDevice::on_host(looked.tensor.data);
+      if (looked.slot != kNoSlot && looked.slot >= records_.size())
+        throw std::logic_error("a slot that does not exist");
+    }
     ++device_.launches;
     ++device_.checks;
+    const auto kernel = std::make_unique<LookKernel>();
+    const std::uint32_t items = fill_looks(here, kernel->table);
+    if (items > partials_.size()) throw std::logic_error("more than there is room for");
     std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
-    const ChecksumMemory memory{sums_.data(), check_tickets_.data(), references_.data(), gates_.data(), found.data()};
-    if (here.size() == 1 && here[0].view.dims > 0) {
-      const std::uint64_t bytes = here[0].view.count * here[0].view.size;
-      run_ordered(ChecksumKernel<ChecksumWalk>{memory, {here[0].view, here[0].reference}}, checksum_blocks(bytes),
-                  kChecksumThreads);
-    } else {
-      if (here.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
-      ChecksumTable table;
-      const std::uint32_t blocks = fill_checks(here, table);
-      run_ordered(ChecksumKernel<ChecksumTable>{memory, table}, blocks, kChecksumThreads);
-    }
-    if (first + found.size() > records_.size()) throw std::logic_error("slots that do not exist");
-    std::memcpy(static_cast<void*>(&records_[first]), found.data(), found.size() * sizeof(DeviceChecks));
+    kernel->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data()};
+    run_ordered(*kernel, items, kStatsThreads);
+    leave(found, first);
+    return Status::ok();
+  }
+  Status launch(const CheckedTensor& tensor, std::size_t slot) override {
+    CheckedTensor here = tensor;
+    here.view.data = address(reinterpret_cast<const void*>(tensor.view.data));
+    ++device_.launches;
+    ++device_.checks;
+    std::vector<DeviceChecks> found(1);
+    run_ordered(ChecksumKernel{checks(found.data()), {here.view, here.reference}},
+                checksum_blocks(here.view.count * here.view.size), kChecksumThreads);
+    leave(found, slot);
     return Status::ok();
   }
   Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
@@ -86,8 +96,9 @@ class EmulatedReadings final : public ReadingsPort {
     return run(table_of(here, tag), items, level, slot, 1);
   }
 
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
-    device_.launches += 3;
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
+                std::size_t births_slot) override {
+    ++device_.launches;
     FindingsCall here = call;
     here.out.data = const_cast<void*>(EmulatedDevice::on_host(call.out.data));
     for (int k = 0; k < call.inputs; ++k) {
@@ -95,12 +106,12 @@ class EmulatedReadings final : public ReadingsPort {
     }
     // A device's memory has no types.
     DeviceFindings found;
-    FindingsBegin{&found}(0);
-    const FindingsScan scan{here, &records_.at(of), &found};
-    const bool backwards = device_.order == Order::kBackwards;
-    for (std::int64_t i = 0; i < scan.count(); ++i) scan(backwards ? scan.count() - 1 - i : i);
-    FindingsEnd{here, &found}(0);
+    DeviceBirths born;
+    FindingsKernel kernel{here, &records_.at(of), &so_far_, &found};
+    if (births != nullptr) kernel.births = {*births, birth_memory(), &born};
+    run_ordered(kernel, kernel.blocks(), FindingsKernel::kThreads);
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
+    if (births != nullptr) std::memcpy(static_cast<void*>(&records_.at(births_slot)), &born, sizeof born);
     return Status::ok();
   }
 
@@ -117,12 +128,15 @@ class EmulatedReadings final : public ReadingsPort {
     return Status::ok();
   }
 
-  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
-    device_.launches += 2;
+  Status launch(const BirthPlan& plan, std::size_t slot) override {
+    ++device_.launches;
     DeviceBirths found;
-    const BirthMemory births{records_.data(), known_.data(), places_.data(), &used_, arena_.size()};
-    BirthKernel{plan, births, &found}(0);
+    BirthKernel{plan, birth_memory(), &found}(0);
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
+    return Status::ok();
+  }
+  Status launch(std::span<const DeviceStatsView> views) override {
+    ++device_.launches;
     FewViews table;
     table.tensors = static_cast<std::uint32_t>(views.size());
     std::uint32_t items = 0;
@@ -191,6 +205,15 @@ class EmulatedReadings final : public ReadingsPort {
     return reinterpret_cast<std::uint64_t>(EmulatedDevice::on_host(on_device));
   }
 
+  ChecksumMemory checks(DeviceChecks* found) {
+    return {sums_.data(), check_tickets_.data(), references_.data(), gates_.data(), found};
+  }
+  BirthMemory birth_memory() { return {records_.data(), known_.data(), places_.data(), &used_, arena_.size()}; }
+  void leave(const std::vector<DeviceChecks>& found, std::size_t first) {
+    if (first + found.size() > records_.size()) throw std::logic_error("slots that do not exist");
+    std::memcpy(static_cast<void*>(&records_[first]), found.data(), found.size() * sizeof(DeviceChecks));
+  }
+
   template <class Kernel>
   void run_ordered(const Kernel& kernel, std::uint32_t blocks, std::uint32_t threads) {
     const bool backwards = device_.order == Order::kBackwards;
@@ -235,6 +258,7 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxBirthTensors);
   std::uint64_t used_ = 0;
   LostUpdatesKernel::Memory updates_{};
+  FindingsSoFar so_far_ = kNoFindings;
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;

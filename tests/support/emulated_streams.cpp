@@ -52,20 +52,34 @@ class ShownReadings : public ReadingsPort {
     const Copies copies;
     return inner_->launch(shown(copies, view), tag, level, slot);
   }
-  Status launch(std::span<const CheckedTensor> tensors, std::size_t first) override {
+  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     const Copies copies;
-    std::vector<CheckedTensor> here(tensors.begin(), tensors.end());
-    for (CheckedTensor& tensor : here) show(copies, tensor.view);
+    std::vector<LookedTensor> here(tensors.begin(), tensors.end());
+    for (LookedTensor& looked : here) {
+      DeviceTensor& tensor = looked.tensor;
+      if (tensor.count > 0)
+        tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
+    }
     return inner_->launch(here, first);
   }
-  Status launch(const BirthPlan& plan, std::span<const DeviceStatsView> views, std::size_t slot) override {
+  Status launch(const CheckedTensor& tensor, std::size_t slot) override {
+    const Copies copies;
+    CheckedTensor here = tensor;
+    show(copies, here.view);
+    return inner_->launch(here, slot);
+  }
+  Status launch(const BirthPlan& plan, std::size_t slot) override { return inner_->launch(plan, slot); }
+  Status launch(std::span<const DeviceStatsView> views) override {
     const Copies copies;
     std::vector<DeviceStatsView> here;
     for (const DeviceStatsView& view : views) here.push_back(shown(copies, view));
-    return inner_->launch(plan, here, slot);
+    return inner_->launch(here);
   }
   const std::uint64_t* arena() const override { return inner_->arena(); }
-  Status launch(const FindingsCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/) override { return not_asked(); }
+  Status launch(const FindingsCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/, const BirthPlan* /*births*/,
+                std::size_t /*births_slot*/) override {
+    return not_asked();
+  }
   Status launch(const UpdatesCall& /*call*/, std::size_t /*slot*/) override { return not_asked(); }
   Status copy(std::size_t first, std::size_t count) override { return inner_->copy(first, count); }
   Status mark(std::size_t which) override { return inner_->mark(which); }
@@ -131,12 +145,13 @@ class ShownElements final : public ShownReadings {
   using ShownReadings::launch;
   using ShownReadings::ShownReadings;
 
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot) override {
+  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
+                std::size_t births_slot) override {
     const Copies copies;
     FindingsCall here = call;
     show(copies, call.walk, here.out);
     for (int k = 0; k < call.inputs; ++k) show(copies, call.walk, here.in[k]);
-    return inner_->launch(here, of, slot);
+    return inner_->launch(here, of, slot, births, births_slot);
   }
   Status launch(const UpdatesCall& call, std::size_t slot) override {
     const Copies copies;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// A look at tensors without gaps as one kernel (block.h): a block for each work item. What counts as new is checked and
+// read in one pass (look_scan.h); of the rest the checksum is taken, and where it is not the reference's the tensor's
+// last block reads it all by itself, item after item: right before fast, for it happens where contents changed unseen.
+// Tickets and sums are left as they were found, all zero.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/checksum_kernel.h"
+#include "kernels/cuda/look_scan.h"
+#include "kernels/cuda/tensor_stats_kernel.h"
+#include "kernels/device_checks.h"
+
+namespace nanhunt::kernels::cuda {
+
+struct LookEntry {
+  std::uint64_t data;
+  std::uint64_t count_and_dtype;  // as TensorEntry has it
+  std::uint32_t first_item;       // of all tensors before this one
+  std::uint32_t reference;        // as CheckedTensor has it
+  std::uint32_t slot;             // of the record, or kNoSlot
+  std::uint32_t unused;
+};
+static_assert(sizeof(LookEntry) == 32);
+
+struct LookTable {
+  std::uint32_t tensors = 0;
+  LookEntry entries[kChecksInParameters];
+
+  // Gives the tensor's number.
+  NANHUNT_HOST_DEVICE std::uint32_t locate(std::uint32_t block, Work& work) const {
+    std::uint32_t low = 0;  // the last tensor that begins at or before this block
+    std::uint32_t high = tensors;
+    while (high - low > 1) {
+      const std::uint32_t middle = low + (high - low) / 2;
+      (entries[middle].first_item <= block ? low : high) = middle;
+    }
+    const LookEntry& entry = entries[low];
+    work.view.data = entry.data;
+    work.view.count = entry.count_and_dtype & ((std::uint64_t{1} << kDTypeShift) - 1);
+    work.view.logical_base = 0;
+    work.view.dtype = static_cast<DType>(entry.count_and_dtype >> kDTypeShift);
+    work.view.dims = 0;
+    work.view.gapless = true;
+    const std::uint64_t bytes = work.view.count * element_bytes(work.view.dtype);
+    work.item = item_range(bytes, block - entry.first_item);
+    work.slot = entry.slot;
+    work.tag = entry.reference & ~kFirstCheck;
+    work.first_item = entry.first_item;
+    work.items = static_cast<std::uint32_t>(stats_items(bytes));
+    return low;
+  }
+};
+
+// Gives the blocks of the launch.
+inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table) {
+  std::uint32_t items = 0;
+  table.tensors = 0;
+  for (const LookedTensor& looked : tensors) {
+    if (table.tensors == kChecksInParameters) break;
+    const DeviceTensor& tensor = looked.tensor;
+    const auto count = static_cast<std::uint64_t>(tensor.count);
+    table.entries[table.tensors++] = {reinterpret_cast<std::uint64_t>(tensor.data),
+                                      count | static_cast<std::uint64_t>(tensor.dtype) << kDTypeShift,
+                                      items,
+                                      tensor.tag,
+                                      looked.slot,
+                                      0};
+    items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
+  }
+  return items;
+}
+
+// Memory of the device.
+struct LookMemory {
+  ChecksumMemory checks;                 // sums and tickets of kChecksInParameters tensors
+  StatsPartial* partials = nullptr;      // for each item of the launch
+  DeviceStatsRecord* records = nullptr;  // by slot
+  std::uint32_t* known = nullptr;        // by reference: kInfBits, kNanBits of what was read
+};
+
+struct LookKernel {
+  struct Shared {
+    alignas(8) unsigned char work[sizeof(Work)];  // a Work: shared memory may hold no constructors
+    LookShared look;
+    std::uint32_t tensor, reads, is_last, again;
+  };
+  static_assert(sizeof(Shared) <= 24 * 1024);
+
+  LookMemory memory;
+  LookTable table;
+
+  template <class Block>
+  NANHUNT_HOST_DEVICE void operator()(Block& block) const {
+    Shared& shared = block.shared();
+    Work& work = *reinterpret_cast<Work*>(shared.work);
+    block.phase([&](const Thread& thread) {
+      if (thread.index != 0) return;
+      shared.tensor = table.locate(thread.block, work);
+      const LookEntry& entry = table.entries[shared.tensor];
+      shared.reads = entry.slot != kNoSlot && (work.tag == 0 || (entry.reference & kFirstCheck) != 0) ? 1 : 0;
+    });
+    const std::uint64_t bytes = work.view.count * element_bytes(work.view.dtype);
+    const std::uint32_t own = block.index() - work.first_item;
+    bool reads = shared.reads != 0;
+    typename Block::template Registers<StatsPartial> partials;
+    if (!reads) {
+      const MemorySource source{work.view.data, bytes};
+      look_at_item<NoScan>(block, shared.look, source, work.view, bytes, work.item, partials);
+    }
+    // A second time, over all items, by the last block of a tensor that turned out to differ.
+    for (std::uint32_t item = own, end = own + 1;; item = 0, end = work.items) {
+      const bool again = reads && shared.reads == 0;
+      for (; reads && item < end; ++item) read_item(block, shared, work, bytes, item, partials);
+      if (again) break;
+      block.phase([&](const Thread& thread) {
+        if (thread.index == 0) leave_checksum(shared, work, bytes);
+      });
+      if (shared.is_last == 0) return;
+      if (reads) break;
+      if (shared.again == 0) return;
+      reads = true;
+    }
+    if (work.items > 1) fold_items(block, shared.look.warps, memory.partials, work);
+    block.phase([&](const Thread& thread) {
+      if (thread.index != 0) return;
+      memory.records[work.slot] = record_of<StatsLevel::kSums>(work, shared.look.warps[0]);
+      if (work.tag != 0) memory.known[work.tag] = known_bits(shared.look.warps[0]);
+    });
+  }
+
+ private:
+  // Statistics of one item: the block's where it is the only one of its tensor, else with those of the others.
+  template <class Block>
+  NANHUNT_HOST_DEVICE void read_item(Block& block, Shared& shared, const Work& work, std::uint64_t bytes,
+                                     std::uint32_t item,
+                                     typename Block::template Registers<StatsPartial>& partials) const {
+    for_scan(work.view.dtype, [&]<class Scan>() {
+      look_at_item<Scan>(block, shared.look, MemorySource{work.view.data, bytes}, work.view, bytes,
+                         item_range(bytes, item), partials);
+    });
+    block.fold_warps(partials, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
+    block.phase(partials, [&](const Thread& thread, const StatsPartial& mine) {
+      if (thread.lane() == 0) shared.look.warps[thread.warp()] = mine;
+    });
+    block.phase([&](const Thread& thread) {
+      if (thread.index != 0) return;
+      fold_warps_of(shared.look.warps);
+      if (work.items > 1) memory.partials[work.first_item + item] = shared.look.warps[0];
+    });
+  }
+
+  // By one thread, once its block has left what it knows.
+  NANHUNT_HOST_DEVICE void leave_checksum(Shared& shared, const Work& work, std::uint64_t bytes) const {
+    const std::uint32_t tensor = shared.tensor;
+    std::uint64_t checksum = bytes == 0 ? 0 : shared.look.checksum;
+    shared.is_last = 1;
+    if (work.items > 1) {
+      atomic_add(memory.checks.sums + tensor, checksum);
+      shared.is_last = draw_ticket(memory.checks.tickets + tensor, work.items) == work.items - 1 ? 1 : 0;
+      if (shared.is_last == 0) return;
+      checksum = atomic_add(memory.checks.sums + tensor, std::uint64_t{0});
+      memory.checks.sums[tensor] = 0;
+    }
+    const bool differs = leave_check(memory.checks, tensor, table.entries[tensor].reference, checksum);
+    shared.again = differs && shared.reads == 0 && work.slot != kNoSlot ? 1 : 0;
+  }
+};
+
+static_assert(sizeof(LookKernel) <= 4096);
+
+}  // namespace nanhunt::kernels::cuda
