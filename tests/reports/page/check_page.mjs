@@ -179,9 +179,10 @@ const cases = {
     await page.locator("#map-underflow").check();
     const underflow = await pixels();
     await page.locator(".map details summary").click();
+    const caption = await page.locator(".map details caption").textContent(); // waits: a toggle is told after the click
     return {
       headroom, underflow, readout, legend: await page.locator(".map .key").innerText(),
-      twin: await page.locator(".map details tbody tr").count(), caption: await page.locator(".map details caption").textContent(),
+      twin: await page.locator(".map details tbody tr").count(), caption,
     };
   },
 
