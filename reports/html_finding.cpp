@@ -40,6 +40,12 @@ void answer(HtmlWriter& out, std::string_view question, std::string_view value, 
   out.markup("</dd></div>");
 }
 
+// The one note that is a name and no words.
+void answer_why(HtmlWriter& out, const FindingView& f) {
+  out.markup("<div>").element("dt", "", "Why").markup("<dd>");
+  out.element("span", "value", f.class_phrase).element("code", "note", f.class_name).markup("</dd></div>");
+}
+
 void write_tried(HtmlWriter& out, Tried tried, std::string_view badge) {
   switch (tried) {
     case Tried::kWorked:
@@ -278,7 +284,7 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
   if (!f.how_often.empty()) answer(out, "How often", f.how_often, f.bad_steps, false);
   if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
-  answer(out, "Why", f.class_phrase, f.class_name, false);
+  answer_why(out, f);
   answer(out, "Does it matter?", f.matter, "", false);
   out.markup("<div><dt>What cures it</dt><dd>").element("span", "value", f.cure);
   if (!f.cure_badge.empty()) write_tried(out, f.cure_tried, f.cure_badge);
