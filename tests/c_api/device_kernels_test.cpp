@@ -2,8 +2,8 @@
 // Kernels of ops whose results are known only later, against the libcupti of hooks/cupti/fake.
 #include <dlfcn.h>
 
-#include "hooks/cupti/fake/fake_cupti.h"
 #include "tests/c_api/device_rows_fixture.h"
+#include "tests/c_api/fresh_cupti.h"
 
 namespace nanhunt::c_api_tests {
 namespace {
@@ -14,10 +14,8 @@ class CDeviceKernels : public CDeviceRows {
  protected:
   void SetUp() override {
     if (std::string(NANHUNT_FAKE_CUPTI).empty()) GTEST_SKIP() << "this build has no CUPTI headers";
-    void* library = dlopen(NANHUNT_FAKE_CUPTI, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    cupti_ = reinterpret_cast<FakeCupti* (*)()>(dlsym(library, "fake_cupti"))();
-    cupti_->start_over();
+    cupti_ = fresh_fake_cupti();
+    ASSERT_NE(cupti_, nullptr) << dlerror();
     CDeviceRows::SetUp();
     nanhunt_kernel_options how{};
     how.struct_size = sizeof how;

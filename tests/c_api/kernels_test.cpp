@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "hooks/cupti/fake/fake_cupti.h"
 #include "tests/c_api/adapter_fixture.h"
+#include "tests/c_api/fresh_cupti.h"
 
 namespace nanhunt::c_api_tests {
 namespace {
@@ -49,10 +49,8 @@ class CKernels : public CAdapter {
  protected:
   void SetUp() override {
     if (std::string(NANHUNT_FAKE_CUPTI).empty()) GTEST_SKIP() << "this build has no CUPTI headers";
-    void* library = dlopen(NANHUNT_FAKE_CUPTI, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    cupti_ = reinterpret_cast<FakeCupti* (*)()>(dlsym(library, "fake_cupti"))();
-    cupti_->start_over();
+    cupti_ = fresh_fake_cupti();
+    ASSERT_NE(cupti_, nullptr) << dlerror();
     CAdapter::SetUp();
   }
 
