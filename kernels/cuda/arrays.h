@@ -10,36 +10,40 @@
 
 namespace nanhunt::kernels::cuda {
 
-// Row-major coordinates of a position; 32-bit division where it will do is several times faster on a device.
+// Row-major coordinates of a position; those past `dims` are not set. Loops over them have constant bounds: an index that
+// is not constant would move the coordinates from registers to memory.
 struct Place {
   std::int64_t at[kMaxWalkDims];
   int dims;
 };
 
-NANHUNT_HOST_DEVICE inline Place place_of(const Walk& walk, std::int64_t position) {
+template <class Position>
+NANHUNT_HOST_DEVICE inline Place place_by_division(const Walk& walk, Position position) {
   Place place;
   place.dims = walk.dims;
-  if (walk.count <= INT32_MAX) {
-    auto rest = static_cast<std::uint32_t>(position);
-    for (int d = walk.dims - 1; d > 0; --d) {
-      const auto size = static_cast<std::uint32_t>(walk.sizes[d]);
-      place.at[d] = rest % size;
-      rest /= size;
-    }
-    place.at[0] = rest;
-    return place;
+  NANHUNT_UNROLL
+  for (int d = kMaxWalkDims - 1; d > 0; --d) {
+    if (d >= walk.dims) continue;
+    const auto size = static_cast<Position>(walk.sizes[d]);
+    place.at[d] = static_cast<std::int64_t>(position % size);
+    position /= size;
   }
-  for (int d = walk.dims - 1; d > 0; --d) {
-    place.at[d] = position % walk.sizes[d];
-    position /= walk.sizes[d];
-  }
-  place.at[0] = position;
+  place.at[0] = static_cast<std::int64_t>(position);
   return place;
 }
 
+// 32-bit division where it will do is several times faster on a device.
+NANHUNT_HOST_DEVICE inline Place place_of(const Walk& walk, std::int64_t position) {
+  if (walk.count <= INT32_MAX) return place_by_division(walk, static_cast<std::uint32_t>(position));
+  return place_by_division(walk, static_cast<std::uint64_t>(position));
+}
+
 NANHUNT_HOST_DEVICE inline std::int64_t offset_in(const DeviceArray& array, const Place& place) {
-  std::int64_t offset = 0;
-  for (int d = 0; d < place.dims; ++d) offset += place.at[d] * array.strides[d];
+  std::int64_t offset = place.at[0] * array.strides[0];
+  NANHUNT_UNROLL
+  for (int d = 1; d < kMaxWalkDims; ++d) {
+    if (d < place.dims) offset += place.at[d] * array.strides[d];
+  }
   return offset;
 }
 
