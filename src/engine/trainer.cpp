@@ -188,6 +188,7 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::step() {
   Impl& run = *impl_;
+  run.follow_graphs_wanted();  // should the last step have thrown
   const ScopedFlag stepping(run.stepping);
   StepResult result{.step = run.next_step};
   run.optimizer_ran = false;
@@ -204,6 +205,7 @@ StepResult Trainer::step() {
   run.mark_changed_buffers();
   ++run.next_step;
   notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
+  run.follow_graphs_wanted();
   return result;
 }
 

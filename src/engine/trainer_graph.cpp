@@ -16,6 +16,8 @@ namespace {
 
 // A list of indices is at most three times as long as what it is made of, and there are a few of each.
 constexpr std::size_t kFedBytes = std::size_t{1} << 20, kFedIndices = 16;
+// So many steps in a row that are not like the captured one, and another one is captured.
+constexpr std::uint64_t kStrangers = 16;
 
 Tensor room_like(const Tensor& tensor) {
   return tensor.defined() ? Tensor::empty(tensor.sizes(), tensor.dtype(), tensor.device()) : Tensor();
@@ -60,7 +62,16 @@ void grow(const std::vector<StepGraph::Written>& written) {
 
 }  // namespace
 
-// What no step of this trainer can change.
+void StepGraph::drop() {
+  update.reset();
+  work.reset();
+  batches.clear();
+  losses.clear();
+  gradients.clear();
+  strangers = 0;
+}
+
+// Of model and optimizer, as they are.
 std::string Trainer::Impl::why_no_graph() const {
   const std::vector<NamedTensor>& parameters = optimizer->parameters();
   if (parameters.empty() || parameters[0].tensor.device().is_cpu()) return "the CPU has no graphs";
@@ -76,21 +87,51 @@ std::string Trainer::Impl::why_no_graph() const {
 }
 
 // What a graph has been captured under, other than what it is fed. Storages by their generation, which none has again.
-std::vector<std::uint64_t> Trainer::Impl::settings_now() const {
-  std::vector<std::uint64_t> out = model->settings();
-  const auto add = [&out](const Tensor& tensor) {
-    out.push_back(tensor.defined() ? tensor.storage()->generation() : 0);
-    out.push_back(tensor.defined() && tensor.requires_grad() ? 1 : 0);
+GraphSettings Trainer::Impl::settings_now() const {
+  GraphSettings out;
+  out.emplace_back("a setting of a module (its mode, a mask) is another", model->settings());
+  const auto add = [](std::vector<std::uint64_t>& to, const Tensor& tensor) {
+    to.push_back(tensor.defined() ? tensor.storage()->generation() : 0);
+    to.push_back(tensor.defined() && tensor.requires_grad() ? 1 : 0);
   };
+  std::vector<std::uint64_t> tensors, streams, scale;
   for (const auto& list : {model->named_parameters(), model->named_buffers(), optimizer->parameters()}) {
-    for (const NamedTensor& entry : list) add(entry.tensor);
+    for (const NamedTensor& entry : list) add(tensors, entry.tensor);
   }
   for (const RandomStream* stream : model->random_streams()) {
-    out.push_back(stream->seed());
-    out.push_back(stream->stream());
+    streams.push_back(stream->seed());
+    streams.push_back(stream->stream());
   }
-  if (scaler) add(scaler->scale_tensor());
+  if (scaler) add(scale, scaler->scale_tensor());
+  out.emplace_back("a parameter or buffer lies elsewhere or asks for another gradient", std::move(tensors));
+  out.emplace_back("a random stream has another seed", std::move(streams));
+  out.emplace_back("the scaler is another", std::move(scale));
   return out;
+}
+
+// What the step at hand runs op by op for, before its batches are looked at; empty: nothing.
+std::string Trainer::Impl::why_not_this_step() {
+  StepGraph& graph = *graphs;
+  if (!graph.work) {
+    if (const std::string why = why_no_graph(); !why.empty()) return graph.use.why_not = why;
+  }
+  if (!std::exchange(graph.warm, true)) return "it is the first one, so that a capture meets nothing new";
+  if (keep_gradients) return "the gradients of a skipped step are kept";
+  if (ops_observed()) return "an observer wants ops";
+  // A region around the step has casts that it made; without gradients, or before there is a loss scale, a step is none
+  // that others are like.
+  if (autocast_enabled()) return "an autocast region is around it";
+  if (!grad_enabled()) return "gradients are off around it";
+  if (scaler && scaler->is_enabled() && !scaler->scale_tensor().defined()) return "there is no loss scale yet";
+  return !graph.work && graph.patience.waits() ? graph.use.why_not : "";
+}
+
+std::string Trainer::Impl::why_not_as_captured() const {
+  const GraphSettings now = settings_now();
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != graphs->settings[i]) return std::string(now[i].first) + " than in the capture";
+  }
+  return {};
 }
 
 bool Trainer::Impl::feed_batches(std::uint32_t step, bool is_new) {
@@ -151,6 +192,7 @@ bool Trainer::Impl::capture_step() {
     return true;
   }
   if (graph.use.why_not.empty()) graph.use.why_not = "the device made no graph";
+  graph.patience.lose();
   graph.losses.clear();
   graph.batches.clear();
   optimizer->zero_grad();
@@ -162,22 +204,29 @@ bool Trainer::Impl::run_graph_to_door(StepResult& result) {
   if (!graphs) return false;
   StepGraph& graph = *graphs;
   graph.ran = false;
-  if (!graph.warm) {
-    graph.warm = true;
-    graph.use.why_not = why_no_graph();
+  const bool is_new = graph.work == nullptr;
+  std::string why = why_not_this_step();
+  bool is_strange = false;
+  if (why.empty() && !is_new) {
+    why = why_not_as_captured();
+    is_strange = !why.empty();
+  }
+  if (why.empty()) {
+    start_marked = false;  // who comes later has not heard what a step starts from
+    if (!feed_batches(result.step, is_new)) {
+      if (is_new) graph.batches.clear();
+      is_strange = !is_new;
+      why = "a batch has gaps, or another shape or format than in the capture, or a gradient is asked of it";
+    } else if (is_new && !capture_step()) {
+      why = graph.use.why_not;
+    }
+  }
+  if (!why.empty()) {
+    ++graph.use.op_by_op[why];
+    if (is_strange && ++graph.strangers == kStrangers) graph.drop();
     return false;
   }
-  if (!graph.use.why_not.empty() || keep_gradients || ops_observed()) return false;
-  // A region around the step has casts that it made; without gradients, or before there is a loss scale, a step is none
-  // that others are like.
-  if (autocast_enabled() || !grad_enabled()) return false;
-  if (scaler && scaler->is_enabled() && !scaler->scale_tensor().defined()) return false;
-  const bool is_new = graph.work == nullptr;
-  if (!is_new && graph.settings != settings_now()) return false;
-  start_marked = false;  // who comes later has not heard what a step starts from
-  const bool fed = feed_batches(result.step, is_new);
-  if (is_new && !fed) graph.batches.clear();
-  if (!fed || (is_new && !capture_step())) return false;
+  graph.strangers = 0;
   optimizer->zero_grad();
   {
     std::optional<ScopedDrawWatch> draws;
@@ -226,6 +275,7 @@ bool Trainer::Impl::capture_update() {
                                        graph.use.why_no_update);
   if (!graph.update) {
     if (graph.use.why_no_update.empty()) graph.use.why_no_update = "the device made no graph";
+    graph.update_patience.lose();
     optimizer->set_step_counts(counts);
     return false;
   }
@@ -246,13 +296,12 @@ bool Trainer::Impl::update_by_graph() {
     }
     return true;
   };
-  if (!graph.update_warm || !graph.ran || !graph.use.why_no_update.empty() || ops_observed() ||
-      !holds_its_gradients()) {
+  if (!graph.update_warm || !graph.ran || ops_observed() || !holds_its_gradients()) {
     graph.update_warm = true;
     return false;
   }
   if (!graph.update) {
-    if (!capture_update()) return false;
+    if (graph.update_patience.waits() || !capture_update()) return false;
   } else {
     std::vector<std::int64_t> counts = optimizer->step_counts();
     for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += graph.counted[i];
@@ -264,9 +313,17 @@ bool Trainer::Impl::update_by_graph() {
   return true;
 }
 
+void Trainer::Impl::follow_graphs_wanted() {
+  if (!wants_graphs) {
+    graphs.reset();
+  } else if (!graphs) {
+    graphs = std::make_unique<StepGraph>();
+  }
+}
+
 void Trainer::use_graphs(bool on) {
-  if (on && !impl_->graphs) impl_->graphs = std::make_unique<StepGraph>();
-  if (!on) impl_->graphs.reset();
+  impl_->wants_graphs = on;
+  if (!impl_->stepping) impl_->follow_graphs_wanted();
 }
 
 GraphUse Trainer::graph_use() const {

@@ -34,6 +34,22 @@ struct StepStart {
   std::vector<HeldBatch> batches;  // by micro-batch
 };
 
+// When to try again what was refused: what a model or a loss did may have been of one step, and memory comes back.
+class Patience {
+ public:
+  bool waits() { return left_ != 0 && left_-- != 0; }
+  void lose() {
+    left_ = next_;
+    next_ *= 2;
+  }
+
+ private:
+  std::uint64_t left_ = 0, next_ = 4;  // steps
+};
+
+// What a graph has been captured under: by what it is, in words.
+using GraphSettings = std::vector<std::pair<const char*, std::vector<std::uint64_t>>>;
+
 // What is captured of a step (trainer_graph.cpp).
 struct StepGraph {
   struct Written {
@@ -43,12 +59,16 @@ struct StepGraph {
   GraphUse use;
   bool warm = false, update_warm = false;  // it ran op by op before, so that a capture meets nothing new
   bool ran = false;                        // of the step at hand, up to unscaling
-  std::vector<std::uint64_t> settings;     // what it was captured under (settings_now)
+  Patience patience, update_patience;
+  std::uint64_t strangers = 0;             // steps in a row that are not like the captured one
+  GraphSettings settings;                  // what it was captured under (settings_now)
   std::vector<Batch> batches;              // by micro-batch; their contents are the step's
   std::vector<Tensor> losses, gradients;   // by micro-batch; by the optimizer's parameters, undefined: none
   std::vector<Written> written, updated;
   std::vector<std::int64_t> counted;  // what a step adds to the optimizer's counts
   std::unique_ptr<CapturedWork> work, update;
+
+  void drop();  // what was captured, to be captured anew
 };
 
 struct Trainer::Impl {
@@ -68,7 +88,8 @@ struct Trainer::Impl {
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
   std::vector<Batch> fetched;                            // for it, and not told yet
-  std::unique_ptr<StepGraph> graphs;                     // null: not wanted
+  std::unique_ptr<StepGraph> graphs;                     // null: not wanted when the step at hand began
+  bool wants_graphs = false;
 
   void keep_start();
   // In a replay the batches are those of `start`.
@@ -78,6 +99,7 @@ struct Trainer::Impl {
   bool step_optimizer();  // true if it ran
   // As run_to_door(), by a graph. False: nothing happened, and the step is to be run op by op.
   bool run_graph_to_door(StepResult& result);
+  void follow_graphs_wanted();  // between steps
   void mark_changed_buffers();
   std::string why_not_replayable(const OptimizerCopy* before) const;
 
@@ -87,7 +109,9 @@ struct Trainer::Impl {
   Batch fetch_batch(std::uint32_t step, std::uint32_t micro_batch);
   void tell_batch(const Batch& batch, std::uint32_t micro_batch);
   std::string why_no_graph() const;
-  std::vector<std::uint64_t> settings_now() const;
+  std::string why_not_this_step();
+  std::string why_not_as_captured() const;
+  GraphSettings settings_now() const;
   // Fetches the step's batches and copies them to where a graph reads them; false: one cannot be, and those after it
   // are not fetched.
   bool feed_batches(std::uint32_t step, bool is_new);

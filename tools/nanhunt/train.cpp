@@ -79,8 +79,11 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
   }
   json graphs;
   if (const auto& use = outcome.graphs) {
+    json op_by_op = json::object();
+    for (const auto& [why, steps] : use->op_by_op) op_by_op[printable(why)] = steps;
     graphs = {{"steps", use->steps},
               {"updates", use->updates},
+              {"op_by_op", std::move(op_by_op)},
               {"bytes", use->bytes},
               {"why_not", use->why_not.empty() ? json() : json(printable(use->why_not))},
               {"why_no_update", use->why_no_update.empty() ? json() : json(printable(use->why_no_update))}};
@@ -100,14 +103,17 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
 }
 
 std::string graphs_text(const engine::GraphUse& use, std::uint32_t steps) {
-  if (!use.why_not.empty()) return fmt::format("No step ran as a graph: {}.\n", printable(use.why_not));
   std::string text = fmt::format("{} of {} steps ran as a graph", use.steps, steps);
-  if (!use.why_no_update.empty()) {
+  if (use.steps != 0 && !use.why_no_update.empty()) {
     text += fmt::format(", their updates did not: {}", printable(use.why_no_update));
-  } else {
+  } else if (use.steps != 0) {
     text += fmt::format(", {} with their update", use.updates);
   }
-  return text + ".\n";
+  text += ".\n";
+  for (const auto& [why, count] : use.op_by_op) {
+    text += fmt::format("  {} ran op by op: {}\n", count, printable(why));
+  }
+  return text;
 }
 
 std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,7 +83,8 @@ class OptimizerCopy {
 struct GraphUse {
   std::uint64_t steps = 0;             // whose forward, loss and backward were one launch
   std::uint64_t updates = 0;           // whose optimizer was one
-  std::string why_not, why_no_update;  // what stands against it, for good; empty: nothing that is known
+  std::string why_not, why_no_update;  // what stands against it, as last tried; empty: nothing that is known
+  std::map<std::string, std::uint64_t> op_by_op = {};  // the other steps, by what each of them ran op by op for
   std::uint64_t bytes = 0;             // of the device that the graphs keep
 };
 
@@ -116,7 +118,8 @@ class Trainer {
   // kept, with batches of other shapes or while anything it was captured under is another (src/engine/README.md) runs
   // op by op. Model and loss must take from the host nothing that changes but the batch's tensors, the loss scale,
   // tensors without dimensions, registered random streams and what Module::settings() tells: what else they compute
-  // from (sample_ids, a counter) stays as it was in the capture. Modules are then not entered, nor ops told.
+  // from (sample_ids, a counter) stays as it was in the capture. Modules are then not entered, nor ops told. A step at
+  // hand (asked by an observer or a callback) goes on as it began: the next one is the first that follows.
   void use_graphs(bool on);
   GraphUse graph_use() const;
 

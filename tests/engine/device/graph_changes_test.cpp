@@ -2,6 +2,7 @@
 // Steps as graphs where somebody changes between steps what a graph has not been captured under.
 #include <gmock/gmock.h>
 
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -13,8 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 using Change = std::function<void(Trainer&, int)>;  // before that step
 
-// Runs 8 steps op by op and as graphs. `replayed`: how many of these are.
-void expect_followed(const Training& run, std::uint64_t replayed, const Change& change) {
+// Runs 8 steps op by op and as graphs. `replayed`: how many of these are; `why`: others are not.
+void expect_followed(const Training& run, std::uint64_t replayed, const std::string& why, const Change& change) {
   ScopedEmulatedDevice emulated;
   std::vector<std::vector<double>> lines[2];
   GraphUse use;
@@ -31,6 +32,9 @@ void expect_followed(const Training& run, std::uint64_t replayed, const Change& 
   for (std::size_t i = 0; i < 8; ++i) EXPECT_TRUE(lines[1][i] == lines[0][i]) << "step " << i;
   EXPECT_EQ(use.steps, replayed);
   EXPECT_EQ(use.why_not, "");
+  EXPECT_EQ(steps_op_by_op(use, ""), 8 - replayed);
+  EXPECT_EQ(steps_op_by_op(use, "it is the first one"), 1U);
+  EXPECT_GT(steps_op_by_op(use, why), 0U);
 }
 
 // A model whose lower part may be frozen.
@@ -53,20 +57,20 @@ Training halves() {
 }
 
 TEST(StepGraph, of_another_mode_of_a_module_below_is_not_replayed) {
-  expect_followed(halves(), 5, [](Trainer& trainer, int step) {
+  expect_followed(halves(), 5, "a setting of a module (its mode, a mask) is another", [](Trainer& trainer, int step) {
     dynamic_cast<Halves&>(trainer.model()).lower.train(step != 4 && step != 5);
   });
 }
 
 TEST(StepGraph, is_not_replayed_while_a_parameter_is_frozen) {
-  expect_followed(perceptron(), 5, [](Trainer& trainer, int step) {
+  expect_followed(perceptron(), 5, "asks for another gradient than in the capture", [](Trainer& trainer, int step) {
     Tensor weight = trainer.model().named_parameters()[0].tensor;
     weight.set_requires_grad(step != 4 && step != 5);
   });
 }
 
 TEST(StepGraph, is_not_replayed_with_other_masks_than_it_was_captured_with) {
-  expect_followed(transformer(), 3, [](Trainer& trainer, int step) {
+  expect_followed(transformer(), 3, "a setting of a module", [](Trainer& trainer, int step) {
     if (step < 4) return;
     std::vector<double> padding(45, 0);
     padding[static_cast<std::size_t>(step)] = 1;
@@ -76,7 +80,7 @@ TEST(StepGraph, is_not_replayed_with_other_masks_than_it_was_captured_with) {
 }
 
 TEST(StepGraph, is_not_replayed_with_a_stream_of_another_seed) {
-  expect_followed(transformer(), 3, [](Trainer& trainer, int step) {
+  expect_followed(transformer(), 3, "a random stream has another seed than", [](Trainer& trainer, int step) {
     if (step != 4) return;
     for (RandomStream* stream : trainer.model().random_streams()) *stream = RandomStream(99, stream->stream());
   });
@@ -85,7 +89,7 @@ TEST(StepGraph, is_not_replayed_with_a_stream_of_another_seed) {
 TEST(StepGraph, is_not_replayed_with_another_scaler) {
   Training run = perceptron();
   run.options = mixed(0x1p10);
-  expect_followed(run, 3, [](Trainer& trainer, int step) {
+  expect_followed(run, 3, "the scaler is another than", [](Trainer& trainer, int step) {
     if (step == 4) *trainer.scaler() = GradScaler({.init_scale = 0x1p30, .growth_interval = 2});
   });
 }
@@ -106,6 +110,112 @@ TEST(StepGraph, is_not_replayed_in_an_autocast_region_around_it) {
     EXPECT_EQ(trainer->graph_use().steps, steps == Steps::kGraphs ? 5U : 0U);
   }
   EXPECT_TRUE(lines[0] == lines[1]);
+}
+
+TEST(StepGraph, counts_its_steps_and_those_op_by_op_by_their_reasons) {
+  ScopedEmulatedDevice emulated;
+  const std::unique_ptr<Trainer> trainer = make(perceptron(), Steps::kGraphs);
+  for (int i = 0; i < 2; ++i) trainer->step();
+  {
+    const NoGradGuard off;
+    EXPECT_ANY_THROW(trainer->step());
+  }
+  {
+    const Autocast region(AutocastOptions{});
+    trainer->step();
+  }
+  WantsOps observer;
+  {
+    const HookHandle handle = add_observer(observer);
+    for (int i = 0; i < 2; ++i) trainer->step();
+  }
+  trainer->step();
+  const GraphUse use = trainer->graph_use();
+  EXPECT_EQ(use.steps, 2U);
+  const std::map<std::string, std::uint64_t> expected = {
+      {"it is the first one, so that a capture meets nothing new", 1},
+      {"gradients are off around it", 1},
+      {"an autocast region is around it", 1},
+      {"an observer wants ops", 2}};
+  EXPECT_EQ(use.op_by_op, expected);
+}
+
+// What was captured of a batch that was the only one of its shape is of no use to anyone.
+TEST(StepGraph, that_sixteen_steps_in_a_row_are_not_like_is_captured_anew) {
+  Training run = perceptron();
+  run.batches = [inner = run.batches, small = digits_train_batches(5, 3, DType::kF32)](std::uint32_t step) {
+    return step == 1 || step == 10 ? small(step) : inner(step);
+  };
+  ScopedEmulatedDevice emulated;
+  const auto expected = lines_of(run, Steps::kPlain, 32);
+  const std::unique_ptr<Trainer> trainer = make(run, Steps::kGraphs);
+  Ledger ledger(*trainer);
+  ledger.steps(2);
+  const std::uint64_t bytes = trainer->graph_use().bytes;
+  ledger.steps(30);
+  EXPECT_TRUE(ledger.lines() == expected);
+  const GraphUse use = trainer->graph_use();
+  EXPECT_EQ(use.steps, 2 + 5U);  // the small ones; of the others those after 11 to 26
+  EXPECT_EQ(use.updates, use.steps);
+  EXPECT_LT(use.bytes, 2 * bytes);  // it has one graph at a time
+  EXPECT_EQ(emulated.device.captures, 4U);
+}
+
+// An observer that turns graphs off or on at a mark of one step.
+class Turns : public Observer {
+ public:
+  Turns(Trainer& trainer, std::uint32_t at, bool on) : trainer_(trainer), at_(at), on_(on) {}
+  bool wants_ops() const noexcept override { return false; }
+  void on_mark(MarkKind kind, std::string_view, const Tensor&) noexcept override {
+    if (trainer_.next_step() != at_ || kind != MarkKind::kLoss) return;
+    trainer_.use_graphs(!on_);
+    trainer_.use_graphs(on_);
+    bytes = trainer_.graph_use().bytes;
+  }
+  std::uint64_t bytes = 0;
+
+ private:
+  Trainer& trainer_;
+  std::uint32_t at_;
+  bool on_;
+};
+
+TEST(StepGraph, that_is_turned_off_in_the_middle_of_a_step_ends_with_it) {
+  ScopedEmulatedDevice emulated;
+  const auto expected = lines_of(perceptron(), Steps::kPlain, 8);
+  const std::unique_ptr<Trainer> trainer = make(perceptron(), Steps::kGraphs);
+  Ledger ledger(*trainer);
+  Turns off(*trainer, 3, false), on(*trainer, 5, true);
+  const HookHandle first = add_observer(off), second = add_observer(on);
+  ledger.steps(3);
+  const std::uint64_t before = trainer->graph_use().bytes;
+  ledger.step();
+  EXPECT_EQ(off.bytes, before);  // of that step it is still there
+  EXPECT_EQ(trainer->graph_use().bytes, 0U);
+  EXPECT_EQ(trainer->graph_use().steps, 0U);
+  ledger.steps(4);
+  EXPECT_TRUE(ledger.lines() == expected);
+  EXPECT_EQ(trainer->graph_use().steps, 1U);  // on from step 6 on, of which the first one is not
+}
+
+TEST(StepGraph, that_is_turned_off_in_a_step_that_throws_ends_before_the_next) {
+  Training run = perceptron();
+  run.batches = [inner = run.batches, bad = std::make_shared<int>(0)](std::uint32_t step) {
+    if (step == 3 && ++*bad == 1) throw std::runtime_error("not yet");
+    return inner(step);
+  };
+  ScopedEmulatedDevice emulated;
+  std::unique_ptr<Trainer> trainer;
+  run.batches = [inner = run.batches, &trainer](std::uint32_t step) {
+    if (step == 3) trainer->use_graphs(false);
+    return inner(step);
+  };
+  trainer = make(run, Steps::kGraphs);
+  for (int i = 0; i < 3; ++i) trainer->step();
+  EXPECT_THROW(trainer->step(), std::runtime_error);
+  trainer->step();
+  EXPECT_EQ(trainer->graph_use().steps, 0U);
+  EXPECT_EQ(trainer->graph_use().bytes, 0U);
 }
 
 // The scale is made by the first loss: a step that ended before it must not make the scale a constant of the graph.
@@ -157,7 +267,7 @@ TEST(StepGraph, is_not_replayed_for_batches_that_a_gradient_is_asked_of) {
     batch.inputs.set_requires_grad(step >= 4);
     return batch;
   };
-  expect_followed(run, 3, [](Trainer&, int) {});
+  expect_followed(run, 3, "a gradient is asked of it", [](Trainer&, int) {});
 }
 
 void expect_refused(const std::function<Training()>& with, const std::string& why) {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <utility>
 
 #include "src/engine/backend.h"
+#include "src/engine/capture.h"
 #include "tests/engine/device/graph_support.h"
 
 namespace nanhunt::engine::testing {
@@ -112,6 +114,129 @@ TEST(StepGraph, is_refused_where_there_is_no_memory_for_it_and_the_run_goes_on) 
   emulated.device.limit = emulated.device.memory().used + 400'000;  // for a step, not for a graph beside it
   ledger.steps(4);
   EXPECT_THAT(trainer->graph_use().why_not, HasSubstr("there is no more memory"));
+  EXPECT_EQ(ledger.lines(), expected);
+}
+
+// What is fed has a place that is made before the capture.
+TEST(StepGraph, is_refused_where_more_lists_are_fed_than_there_is_room_for) {
+  Training run = perceptron();
+  run.batches = digits_train_batches(1000, 3, DType::kF32);
+  run.loss = [](const Tensor& output, const Batch& batch) {
+    Tensor sum = of_classes(output, batch);
+    for (int i = 0; i < 160; ++i) sum = add(sum, of_classes(output, batch));
+    return sum;
+  };
+  expect_refused(run, "more is fed to a graph than there is room for");
+}
+
+TEST(CapturedWork, has_room_for_what_is_fed_and_not_for_a_byte_more) {
+  ScopedEmulatedDevice emulated;
+  Tensor counter = Tensor::zeros({4}, DType::kF32, kEmulated);
+  for (const std::size_t bytes : {std::size_t{48}, std::size_t{49}}) {
+    std::string why;
+    const auto work = CapturedWork::capture(
+        kEmulated, 64,
+        [&] {
+          add_(counter, 1);
+          CapturedWork::current()->feed(3, [](void*) {});  // takes 16
+          CapturedWork::current()->feed(bytes, [](void*) {});
+        },
+        why);
+    EXPECT_EQ(work != nullptr, bytes == 48);
+    EXPECT_EQ(why, bytes == 48 ? "" : "more is fed to a graph than there is room for");
+  }
+  EXPECT_EQ(counter.at(0), 0);
+}
+
+// What was refused is tried again after 4 steps, then after 8 more, and so on.
+TEST(StepGraph, that_was_refused_in_one_step_is_captured_in_a_later_one) {
+  Training run = perceptron();
+  const auto with = [&run] {
+    Training made = run;
+    made.loss = [reads = std::make_shared<int>(3)](const Tensor& output, const Batch& batch) {
+      const Tensor loss = of_classes(output, batch);
+      if (*reads == 0 || --*reads == 0) return loss;
+      loss.item();
+      return loss;
+    };
+    return made;
+  };
+  ScopedEmulatedDevice emulated;
+  const auto expected = lines_of(with(), Steps::kPlain, 12);
+  GraphUse use;
+  EXPECT_EQ(lines_of(with(), Steps::kGraphs, 12, &use), expected);
+  EXPECT_EQ(use.why_not, "");
+  EXPECT_EQ(use.steps, 6U);
+  EXPECT_EQ(use.updates, 6U);
+  EXPECT_EQ(steps_op_by_op(use, ""), 6U);
+  EXPECT_EQ(steps_op_by_op(use, "reading contents on the host cannot be part of a graph"), 5U);
+}
+
+TEST(StepGraph, that_there_was_no_memory_for_is_captured_once_there_is_some) {
+  ScopedEmulatedDevice emulated;
+  const auto expected = lines_of(perceptron(), Steps::kPlain, 12);
+  const std::unique_ptr<Trainer> trainer = make(perceptron(), Steps::kGraphs);
+  Ledger ledger(*trainer);
+  ledger.step();
+  const auto limit = std::exchange(emulated.device.limit, emulated.device.memory().used + 400'000);
+  ledger.steps(4);
+  EXPECT_EQ(trainer->graph_use().steps, 0U);
+  emulated.device.limit = limit;
+  ledger.steps(7);
+  EXPECT_EQ(trainer->graph_use().why_not, "");
+  EXPECT_EQ(trainer->graph_use().steps, 6U);
+  EXPECT_EQ(ledger.lines(), expected);
+}
+
+TEST(StepGraph, that_a_foreign_gradient_stood_against_is_captured_once_it_is_frozen) {
+  ScopedEmulatedDevice emulated;
+  const Training run = perceptron();
+  auto model = run.model();
+  model->to(kEmulated);
+  auto parameters = model->named_parameters();
+  Tensor foreign = parameters.back().tensor;
+  parameters.pop_back();
+  auto optimizer = make_optimizer(std::move(parameters), run.optimizer);
+  Trainer trainer(std::move(model), std::move(optimizer), moved(run.batches, kEmulated), run.loss);
+  trainer.use_graphs(true);
+  for (int i = 0; i < 3; ++i) trainer.step();
+  EXPECT_EQ(trainer.graph_use().steps, 0U);
+  foreign.set_requires_grad(false);
+  for (int i = 0; i < 3; ++i) trainer.step();
+  EXPECT_EQ(trainer.graph_use().why_not, "");
+  EXPECT_EQ(trainer.graph_use().steps, 2U);  // not the first one
+}
+
+// The device has no more memory while the optimizer runs.
+class FullAtTheDoor : public Observer {
+ public:
+  explicit FullAtTheDoor(testing_support::EmulatedDevice& device) : device_(device) {}
+  bool wants_ops() const noexcept override { return false; }
+  void on_optimizer_begin() noexcept override { limit_ = std::exchange(device_.limit, device_.memory().used); }
+  void on_optimizer_end(bool) noexcept override { device_.limit = limit_; }
+
+ private:
+  testing_support::EmulatedDevice& device_;
+  std::uint64_t limit_ = 0;
+};
+
+TEST(StepGraph, whose_update_was_refused_once_gets_it_later) {
+  ScopedEmulatedDevice emulated;
+  const auto expected = lines_of(perceptron(), Steps::kPlain, 14);
+  const std::unique_ptr<Trainer> trainer = make(perceptron(), Steps::kGraphs);
+  Ledger ledger(*trainer);
+  ledger.step();
+  FullAtTheDoor full(emulated.device);
+  {
+    const HookHandle handle = add_observer(full);
+    ledger.step();
+  }
+  EXPECT_EQ(trainer->graph_use().steps, 1U);
+  EXPECT_EQ(trainer->graph_use().updates, 0U);
+  EXPECT_THAT(trainer->graph_use().why_no_update, HasSubstr("there is no more memory"));
+  ledger.steps(12);
+  EXPECT_EQ(trainer->graph_use().why_no_update, "");
+  EXPECT_EQ(trainer->graph_use().updates, 8U);
   EXPECT_EQ(ledger.lines(), expected);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,13 @@ inline std::vector<std::vector<double>> lines_of(const Training& run, Steps step
   ledger.steps(count);
   if (use != nullptr) *use = trainer->graph_use();
   return ledger.lines();
+}
+
+// Steps op by op for a reason of which that is a part.
+inline std::uint64_t steps_op_by_op(const GraphUse& use, const std::string& part) {
+  std::uint64_t out = 0;
+  for (const auto& [why, steps] : use.op_by_op) out += why.find(part) != std::string::npos ? steps : 0;
+  return out;
 }
 
 inline TrainerOptions mixed(double scale) {
