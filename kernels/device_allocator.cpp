@@ -114,7 +114,7 @@ void DeviceAllocator::collect() noexcept {
       }
       for (const Event event : waiting.events) source_.forget(event);
       free_[{waiting.stream, waiting.bytes}].push_back(waiting.memory);
-      cached_ += waiting.bytes;
+      (pools_.count(waiting.stream) != 0 ? used_ : cached_) += waiting.bytes;
     } catch (...) {
       source_.free(waiting.memory);
     }
@@ -159,6 +159,9 @@ void DeviceAllocator::end_pool(Stream pool, Stream to) noexcept {
   }
   for (auto& [memory, block] : blocks_) {
     if (block.stream == pool) block.stream = to;
+  }
+  for (Waiting& waiting : waiting_) {
+    if (waiting.stream == pool) waiting.stream = to;
   }
 }
 

@@ -243,5 +243,35 @@ TEST(DeviceAllocator, leaves_what_a_pool_had_to_a_stream_when_it_ends) {
   EXPECT_EQ(allocator.used(), 4096U);
 }
 
+TEST(DeviceAllocator, counts_what_a_pool_waits_for_as_the_pools_once_it_is_done) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  allocator.begin_pool(7);
+  void* own = allocator.allocate(1000, 7);
+  allocator.also_used_on(own, 2);
+  allocator.release(own);
+  source.finished = source.recorded;
+  void* other = allocator.allocate(5000, 1);  // looks for what is done
+  EXPECT_EQ(allocator.used(), 1024 + DeviceAllocator::block_bytes(5000));
+  EXPECT_EQ(allocator.cached(), 0U);
+  allocator.drop_cache();
+  EXPECT_EQ(allocator.allocate(1000, 7), own);
+  allocator.release(other);
+  EXPECT_EQ(allocator.used(), 1024U);
+}
+
+TEST(DeviceAllocator, leaves_what_an_ended_pool_still_waits_for_to_the_stream_too) {
+  FakeSource source;
+  DeviceAllocator allocator(source);
+  allocator.begin_pool(7);
+  void* own = allocator.allocate(1000, 7);
+  allocator.also_used_on(own, 2);
+  allocator.release(own);
+  allocator.end_pool(7, 1);
+  source.finished = source.recorded;
+  EXPECT_EQ(allocator.allocate(1000, 1), own);
+  EXPECT_EQ(allocator.used(), 1024U);
+}
+
 }  // namespace
 }  // namespace nanhunt::kernels
