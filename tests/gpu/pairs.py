@@ -18,8 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from part import ended, left
+from part import BIN, DEVICE, Rows, left
+from processes import ended
 
+SIZES = os.environ.get("GPU_CHECK_SIZES", "gpt124m gpt124m-small-batch gpt10m gpt1m").split()
 LAST_SECONDS = 2.0  # of the part, in which no turn is begun
 SAMPLE_EVERY, MEASURED_EVERY = 100, 10  # what a figure is for; how often workers sample
 
@@ -99,6 +101,33 @@ class Worker:
         self.process.wait()
         self.process.stdout.close()
         self.errors.close()
+
+
+def engine(size: str, how: str) -> list[str | Path]:
+    """The command of a worker that trains the engine's transformer of a size, watched so."""
+    return [BIN / "gpu_engine", "step", size, how, "--device", DEVICE]
+
+
+def size_that_fits(rows: Rows, name: str, most_ms: float) -> str:
+    """The largest of which an unwatched step of the engine takes no longer; empty, and rows that say why: none."""
+    for size in SIZES:
+        check, worker = f"{name}: size {size}", None
+        try:
+            worker = Worker(f"{size} unwatched", engine(size, "off"))
+            worker.wait_ready(min(120.0, left()))
+            took = min(worker.steps(3, 60)[1])
+        except Gone as error:
+            rows.skip(check, str(error))
+            continue
+        finally:
+            if worker is not None:
+                worker.end()
+        if took <= most_ms:
+            rows.write(check, "measured", f"{worker.parameters} parameters, {took:.2f} ms a step")
+            return size
+        rows.skip(check, f"a step takes {took:.0f} ms: {most_ms:.0f} ms are what fits into the part")
+    rows.fail(name, "no size could be measured; the rows before say why")
+    return ""
 
 
 def start(

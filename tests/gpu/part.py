@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from processes import ended
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,6 +28,7 @@ ROOT = BIN.parent
 ROWS = os.environ.get("GPU_CHECK_ROWS", "/dev/stdout")
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")  # tests of the parts themselves say cpu
 UNUSABLE = 5
+COMPARED = ("class", "op", "module", "phase", "step")  # of a verdict's finding, between devices
 ENDS = time.monotonic() + float(os.environ.get("GPU_CHECK_SECONDS", "440"))
 
 
@@ -70,17 +73,9 @@ class Done:
     why: str  # in words, where it did not end by itself with a status of its own
 
     def told(self) -> str:
-        """The end of what it said, for a row."""
-        return " ".join(filter(None, [self.why, *(self.err.strip() or self.out.strip()).splitlines()[-3:]]))
-
-
-def ended(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"died of {signal.Signals(-status).name}"
-    except ValueError:
-        return f"died of signal {-status}"
+        """The end of what it said, for a row; empty where it said nothing and ended well."""
+        said = " ".join(filter(None, [self.why, *(self.err.strip() or self.out.strip()).splitlines()[-3:]]))
+        return said or (ended(self.status) if self.status else "")
 
 
 def run(command: list[str | Path], seconds: float, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
@@ -116,11 +111,53 @@ def nanhunt(*words: str | Path, seconds: float = 120) -> Done:
     return run([BIN / "nanhunt", *words], seconds)
 
 
-def side_by_side(work: Callable[[dict], None], scenarios: list[dict]) -> None:
+def scenarios(rows: Rows) -> list[str]:
+    """Their names; none, and a row that says why, where the command line does not list them."""
+    listed = nanhunt("train", "--list", "--json")
+    found = parsed(listed.out)
+    if isinstance(found, list) and found:
+        return [scenario["name"] for scenario in found]
+    rows.fail("scenarios", f"their list could not be had: {listed.told()}")
+    return []
+
+
+def side_by_side(work: Callable[[str], None], names: list[str]) -> None:
     """Several at a time where there are cores for it: a scenario keeps neither a core nor a device busy for long."""
     with ThreadPoolExecutor(max_workers=max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:
-        for _ in pool.map(work, scenarios):
+        for _ in pool.map(work, names):
             pass
+
+
+def headline(reported: Done) -> dict | None:
+    """What `nanhunt report --json` blames, for comparison; None where it gave no verdict."""
+    report = parsed(reported.out)
+    verdict = report.get("verdict") if isinstance(report, dict) else None
+    if not isinstance(verdict, dict):
+        return None
+    first = next((found for found in report.get("findings") or [] if found.get("id") == verdict.get("origin")), {})
+    return {"status": verdict.get("status"), **{key: first.get(key) for key in COMPARED}}
+
+
+def prove_neutral(rows: Rows, check: str, scenario: str, *more: str) -> None:
+    """`nanhunt train SCENARIO --prove-neutral`: losses, parameters, buffers and state bit for bit, as a row."""
+    done = nanhunt("train", scenario, "--prove-neutral", *more, "--device", DEVICE, "--json")
+    proof = parsed(done.out)
+    if done.why or done.status not in (0, 1) or not isinstance(proof, dict):
+        rows.fail(check, done.told())
+        return
+    levels = proof.get("levels") or []
+
+    def way(level: dict) -> str:
+        return " ".join(str(level[key]) for key in ("level", "way") if level.get(key))
+
+    changed = [
+        f"{way(level)} ({level.get('first_difference') or 'losses'})"
+        for level in levels
+        if level.get("differing_bytes") != 0 or level.get("first_differing_step") is not None
+    ]
+    told = f"{proof.get('steps')} steps, {proof.get('bytes')} bytes at {', '.join(map(way, levels))}"
+    rows.check(check, done.status == 0 and bool(levels) and not changed,
+               f"other bits at {', '.join(changed)}; {told}" if changed else told)  # fmt: skip
 
 
 def why_no_cupti() -> str:

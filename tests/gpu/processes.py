@@ -16,8 +16,8 @@ def ended(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
     with contextlib.suppress(ValueError):
-        return f"ended with status {status}, {signal.Signals(-status).name}"
-    return f"ended with status {status}"
+        return f"died of {signal.Signals(-status).name}"
+    return f"died of signal {-status}"
 
 
 def run_limited(command: list[str], env: dict[str, str], talk, seconds: float) -> str:

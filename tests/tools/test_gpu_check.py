@@ -195,8 +195,8 @@ def test_a_missing_part_is_no_success(carried):
     ("body", "told"),
     [
         (f"echo '{ROW % ('one', 'failed')}' >>\"$3\"; exit 1\n", "failed    one"),
-        ("kill -SEGV $$\n", "ended with status -11, SIGSEGV"),
-        (f"echo '{ROW % ('one', 'passed')}' >>\"$3\"; kill -KILL $$\n", "ended with status -9, SIGKILL"),
+        ("kill -SEGV $$\n", "died of SIGSEGV"),
+        (f"echo '{ROW % ('one', 'passed')}' >>\"$3\"; kill -KILL $$\n", "died of SIGKILL"),
         (f"echo '{ROW % ('one', 'passed')}' >>\"$3\"; echo 'cuda: it broke' >&2; exit 1\n", "1: cuda: it broke"),
         ("exit 0\n", "found nothing"),
         ('head -c 300 /dev/urandom >>"$3"\n', "a row was cut short"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HELPERS = ("part.py", "pairs.py", "found_torch.py")
+HELPERS = ("part.py", "pairs.py", "found_torch.py", "processes.py")
 FOUND_CUPTI = '{"cupti": {"path": "/there"}}'
 
 
@@ -137,6 +137,7 @@ elif "--prove-neutral" in words:
         os.kill(os.getpid(), signal.SIGABRT)
     bad = {"level": "ops", "differing_bytes": 3, "first_difference": "fc.weight", "first_differing_step": None}
     good = {"level": "off", "differing_bytes": 0, "first_difference": None, "first_differing_step": None}
+    good["way"] = " ".join(words[3:-3])
     print(json.dumps({"steps": 4, "bytes": 99, "levels": [good] + ([bad] if words[1] == "other" else [])}))
     sys.exit(1 if words[1] == "other" else 0)
 elif words[0] == "train":
@@ -167,7 +168,7 @@ def test_verdicts_of_both_devices_are_set_against_each_other(carried):
 
 
 def test_scenarios_run_side_by_side_where_there_are_cores_for_it(carried):
-    meet = "meet = threading.Barrier(4, timeout=30); part.side_by_side(lambda scenario: meet.wait(), [{}] * 8)"
+    meet = "meet = threading.Barrier(4, timeout=30); part.side_by_side(lambda name: meet.wait(), ['one'] * 8)"
     script = f"import os, threading; os.cpu_count = lambda: 16; import part; {meet}; print('met')"
     done = subprocess.run(
         [sys.executable, "-B", "-c", script], cwd=carried.at, capture_output=True, text=True, timeout=60
@@ -327,7 +328,8 @@ def test_a_size_that_does_not_fit_gives_way_to_a_smaller_one(carried):
     carried.program("gpu_engine", refuses + STEPS)
     _, rows = carried.run(10)
     found = by_check(rows)
-    assert found["overhead: size gpt124m"][0] == "skipped" and "out of memory" in found["overhead: size gpt124m"][1]
+    status, detail = found["overhead of the engine: size gpt124m"]
+    assert status == "skipped" and "out of memory" in detail
     assert "sentinel over unwatched, engine, gpt10m" in found
 
 
@@ -356,8 +358,8 @@ def test_steps_as_graphs_are_set_against_steps_op_by_op(carried):
     status, rows = carried.run(15)
     found = by_check(rows)
     assert status == 1
-    assert found["same bits as graphs: same"] == ("passed", "4 steps, 99 bytes, 1 runs")
-    for name, told in {"other": "2 runs", "refused": "conv2d", "broken": "SIGABRT"}.items():
+    assert found["same bits as graphs: same"] == ("passed", "4 steps, 99 bytes at off --graph")
+    for name, told in {"other": "other bits at ops (fc.weight)", "refused": "conv2d", "broken": "SIGABRT"}.items():
         assert found[f"same bits as graphs: {name}"][0] == "failed"
         assert told in found[f"same bits as graphs: {name}"][1]
     ratios = {row["check"]: row["ratio"] for row in rows if "ratio" in row}
