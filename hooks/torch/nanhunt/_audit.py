@@ -230,7 +230,7 @@ class Audit:
               known: Known) -> Foreseen | None:
         recorder = self.session.recorder
         assert recorder is not None
-        names = dict((id(p), path) for p, path in self.session.parameters_of(optimizer))
+        names = {id(p): path for p, path in self.session.parameters_of(optimizer)}
         amaxes = self._amaxes(optimizer)
         bad: list[tuple[_Tensor, str]] = []
         doubts: list[dict[str, Any]] = []
@@ -243,7 +243,7 @@ class Audit:
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                audit = self._audit_one(recorder, options, optimizer, p, amaxes.get(id(p), math.nan), known, group)
+                audit = self._audit_one(recorder, options, optimizer, p, amaxes.get(id(p), math.nan), known)
                 if audit is None:
                     self.session.note("what an optimizer is about to store: tensors that cannot be read")
                 elif audit.trips and (audit.bad_updates or audit.bad_state):
@@ -259,7 +259,7 @@ class Audit:
         return Foreseen(optimizer, [path for _, path in bad], text)
 
     def _audit_one(self, recorder: Any, options: lib.AuditOptions, optimizer: torch.optim.Optimizer, p: _Tensor,
-                   amax: float, known: Known, group: dict[str, Any]) -> lib.Audit | None:
+                   amax: float, known: Known) -> lib.Audit | None:
         state = optimizer.state.get(p, {}) if p in optimizer.state else {}
         grad = p.grad
         assert grad is not None

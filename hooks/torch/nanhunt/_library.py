@@ -103,12 +103,6 @@ class Value(c.Structure):
                 ("strides", c.POINTER(_i64)), ("storage", _u64), ("version", _u32), ("offset", _i64)]
 
 
-class Stats(Sized):
-    _fields_ = [("struct_size", _u32), ("numel", _i64), ("nan", _i64), ("pos_inf", _i64), ("neg_inf", _i64),
-                ("zero", _i64), ("subnormal", _i64), ("first_bad", _i64), ("min", _f64), ("max", _f64), ("amax", _f64),
-                ("amin_nonzero", _f64), ("sum", _f64), ("sum_sq", _f64)]
-
-
 class AuditOptions(Sized):
     _fields_ = [("struct_size", _u32), ("fused", _i32), ("nesterov", _i32), ("algorithm", _text), ("lr", _f64),
                 ("momentum", _f64), ("beta1", _f64), ("beta2", _f64), ("eps", _f64), ("weight_decay", _f64)]

@@ -165,8 +165,8 @@ class Sentinel(Listener):
             if not before and self._backwards > 1:
                 tape.stays_on = True  # the loss may have been computed after a backward of this step
             return
-        entry = self._entry(tensors, gradients, kwargs)
-        entry.loss = [(path, named) for path, named in self._names]
+        entry = self._entry(tensors, gradients)
+        entry.loss = list(self._names)
         entry.options = {"retain_graph": kwargs.get("retain_graph"), "create_graph": kwargs.get("create_graph", False)}
         entry.inputs = tape.pack(_listed(kwargs.get("inputs")))
         tape.entries.append(entry)
@@ -175,7 +175,7 @@ class Sentinel(Listener):
     _keeps_graph = False
     _names: Sequence[tuple[str, Any]] = ()
 
-    def _entry(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> BackwardEntry:
+    def _entry(self, tensors: Sequence[_Tensor], gradients: Any) -> BackwardEntry:
         tape = self.tape
         entry = BackwardEntry(self.session.micro_batch, tape.segment)
         entry.tensors = [tape.pack(t) for t in tensors]
@@ -198,7 +198,7 @@ class Sentinel(Listener):
         self._grad_entry: BackwardEntry | None = None
         if tape.refusal or not tape.made:
             return
-        entry = self._entry(_listed(outputs) or (), kwargs.get("grad_outputs"), kwargs)
+        entry = self._entry(_listed(outputs) or (), kwargs.get("grad_outputs"))
         entry.is_grad = True
         entry.inputs = tape.pack(_listed(inputs))
         entry.options = {name: kwargs[name] for name in ("retain_graph", "create_graph", "allow_unused",
