@@ -268,8 +268,8 @@ void write_footer(HtmlWriter& out) {
 
 }  // namespace
 
-std::string render_html(const Analysis& analysis, bool still_going) {
-  const ReportModel model = make_report_model(analysis, still_going);
+std::string render_html(const Analysis& analysis, const std::vector<std::uint32_t>& going) {
+  const ReportModel model = make_report_model(analysis, going);
   HtmlWriter out;
   out.markup("<header class=\"masthead\"><p class=\"brand\">nanhunt</p>").element("p", "run", model.run_line);
   out.markup("</header>\n<main>\n");

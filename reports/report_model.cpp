@@ -45,7 +45,7 @@ std::string shown_command(const std::vector<std::string>& command) {
   return clip(text, kSentenceLimit);
 }
 
-RunView view_run(const RankSummary& rank, bool still_going) {
+RunView view_run(const RankSummary& rank, bool going) {
   RunView view;
   view.heading = "Rank " + std::to_string(rank.rank) + ", attempt " + std::to_string(rank.attempt);
   const RunInfo& info = rank.info;
@@ -69,12 +69,12 @@ RunView view_run(const RankSummary& rank, bool still_going) {
            plural(rank.health.segments, "segment", "segments") + ", " + plural(rank.health.chunks, "chunk", "chunks") +
                ", " + plural(rank.health.rows, "row", "rows") + ", " + format_bytes(rank.health.bytes));
   add_fact(view.facts, "End",
-           rank.health.clean_end ? "clean" : still_going ? "none: still running" : "none: still running, or killed");
+           rank.health.clean_end ? "clean" : going ? "none: still going" : "none: still going, or killed");
   view.problems = sentences(rank.health.problems, kMaxCoverageLines / 4);
   return view;
 }
 
-void view_coverage(const Analysis& analysis, bool still_going, ReportModel& model) {
+void view_coverage(const Analysis& analysis, bool going, ReportModel& model) {
   const Coverage& c = analysis.coverage;
   const std::string level = analysis.ranks.empty() ? "" : analysis.ranks.front().info.level;
   const bool from_outside = level == "sentinel" || level == "sampled";
@@ -108,8 +108,8 @@ void view_coverage(const Analysis& analysis, bool still_going, ReportModel& mode
   }
   if (skipped != 0) losses.shown.push_back(format_bytes(skipped) + " of the trace made no sense and were passed over.");
   if (!c.clean_end) {
-    losses.shown.push_back(still_going ? "The run is still going: this tells of what was recorded so far."
-                                       : "The trace has no clean end: the run is still going, or it was killed.");
+    losses.shown.push_back(going ? "The run is still going: this tells of what was recorded so far."
+                                 : "The trace has no clean end: the run is still going, or it was killed.");
   }
 }
 
@@ -163,7 +163,7 @@ std::vector<const Advice*> order_advice(const std::vector<Advice>& advice) {
   return order;
 }
 
-ReportModel make_report_model(const Analysis& analysis, bool still_going) {
+ReportModel make_report_model(const Analysis& analysis, const std::vector<std::uint32_t>& going) {
   ReportModel model;
   model.status = analysis.verdict.status;
   model.verdict_word = verdict_word(model.status);
@@ -204,10 +204,10 @@ ReportModel make_report_model(const Analysis& analysis, bool still_going) {
 
   if (analysis.device_time) model.device_time = view_device_time(*analysis.device_time, many_ranks);
 
-  view_coverage(analysis, still_going, model);
+  view_coverage(analysis, !going.empty(), model);
   for (std::size_t i = 0; i < analysis.ranks.size() && i < kMaxRanks; ++i) {
-    // Of several ranks, those of other processes may have been killed.
-    model.runs.push_back(view_run(analysis.ranks[i], still_going && analysis.ranks.size() == 1));
+    const RankSummary& rank = analysis.ranks[i];
+    model.runs.push_back(view_run(rank, std::ranges::find(going, rank.rank) != going.end()));
   }
   model.runs_omitted = analysis.ranks.size() - model.runs.size();
   return model;

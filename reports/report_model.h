@@ -147,8 +147,8 @@ struct ReportModel {
   std::uint64_t runs_omitted = 0;
 };
 
-// still_going: as in TextOptions.
-ReportModel make_report_model(const Analysis& analysis, bool still_going = false);
+// going: as in TextOptions.
+ReportModel make_report_model(const Analysis& analysis, const std::vector<std::uint32_t>& going = {});
 
 // The finding the verdict is about: the one it names, else the first, else nullptr. Also nullptr for a
 // clean verdict that names none.

@@ -280,7 +280,7 @@ void write_coverage(TextLayout& out, const ReportModel& model, const TimelineVie
 }  // namespace
 
 std::string render_text(const Analysis& analysis, const TextOptions& options) {
-  const ReportModel model = make_report_model(analysis, options.still_going);
+  const ReportModel model = make_report_model(analysis, options.going);
   TextLayout out(options.colour, options.width);
 
   const std::string word = upper(model.verdict_word);

@@ -2,7 +2,9 @@
 // Three views of one Analysis. Pure functions: same analysis, same bytes.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "nanhunt/analyzer.h"
 
@@ -12,13 +14,13 @@ struct TextOptions {
   bool colour = false;
   int width = 100;
   std::string run = "RUN";  // what to call the run in commands
-  std::string written = {};      // the files that hold all of it; empty: they have not been written
-  bool still_going = false;      // what has no clean end: it is known that nobody killed it
+  std::string written = {};  // the files that hold all of it; empty: they have not been written
+  std::vector<std::uint32_t> going = {};  // ranks that are known to go on: their end is missing because it has not come
 };
 
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});
 std::string render_json(const Analysis& analysis);  // nanhunt.report, version 1
-// One offline file. still_going: as in TextOptions.
-std::string render_html(const Analysis& analysis, bool still_going = false);
+// One offline file. going: as in TextOptions.
+std::string render_html(const Analysis& analysis, const std::vector<std::uint32_t>& going = {});
 
 }  // namespace nanhunt

@@ -27,8 +27,9 @@ OpenRuns& open_runs() {
 
 std::string real(const std::string& path) {
   std::error_code failed;
-  const fs::path all = fs::weakly_canonical(path, failed);
-  return (failed ? fs::path(path) : all).lexically_normal().string();
+  fs::path all = fs::weakly_canonical(path, failed);
+  all = (failed ? fs::path(path) : all).lexically_normal();
+  return (all.has_filename() ? all : all.parent_path()).string();
 }
 
 }  // namespace
@@ -50,16 +51,11 @@ void remove_open_run(const std::string& attempt_dir) noexcept {
   }
 }
 
-bool is_recorded_here(const std::string& path) {
+bool is_recorded_here(const std::string& attempt_dir) {
   OpenRuns& all = open_runs();
-  std::string folder = real(path);
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  const std::pair run(getpid(), real(attempt_dir));
   const std::lock_guard lock(all.mutex);
-  return std::ranges::any_of(all.runs, [&](const auto& run) {
-    const std::string& dir = run.second;
-    return run.first == getpid() && dir.starts_with(folder) &&
-           (dir.size() == folder.size() || folder == "/" || dir[folder.size()] == '/');
-  });
+  return std::ranges::find(all.runs, run) != all.runs.end();
 }
 
 }  // namespace nanhunt::c_api

@@ -8,7 +8,6 @@ namespace nanhunt::c_api {
 
 void add_open_run(const std::string& attempt_dir);
 void remove_open_run(const std::string& attempt_dir) noexcept;
-// `path`: of an attempt that this process records, or of any folder that such a one lies in.
-bool is_recorded_here(const std::string& path);
+bool is_recorded_here(const std::string& attempt_dir);
 
 }  // namespace nanhunt::c_api

@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "nanhunt/analyzer.h"
 #include "nanhunt/reporter.h"
+#include "nanhunt/trace.h"
 #include "src/c_api/convert.h"
 #include "src/c_api/error.h"
 #include "src/c_api/open_runs.h"
@@ -15,6 +17,17 @@ namespace {
 
 static_assert(NANHUNT_INCONCLUSIVE == static_cast<int>(VerdictStatus::kInconclusive));
 static_assert(NANHUNT_CALIBRATING == static_cast<int>(VerdictStatus::kCalibrating));
+
+// Other ranks may have been killed.
+std::vector<std::uint32_t> ranks_recorded_here(const std::string& run) {
+  std::vector<std::uint32_t> ranks;
+  if (const auto attempts = find_attempts(run)) {
+    for (const AttemptTrace& attempt : *attempts) {
+      if (is_recorded_here(attempt.dir)) ranks.push_back(attempt.info.rank);
+    }
+  }
+  return ranks;
+}
 
 nanhunt_status report(const char* run, std::int32_t format, char** text, std::size_t* size) {
   if (text == nullptr) return fail(NANHUNT_USAGE, "nanhunt_report: expected a place for the text, got NULL");
@@ -26,10 +39,10 @@ nanhunt_status report(const char* run, std::int32_t format, char** text, std::si
   const auto analysis = analyze_run(std::string(text_of(run)));
   if (!analysis) return result_of(analysis.status());
   TextOptions options;
-  options.still_going = is_recorded_here(std::string(text_of(run)));
+  options.going = ranks_recorded_here(std::string(text_of(run)));
   const std::string made = format == NANHUNT_TEXT   ? render_text(*analysis, options)
                            : format == NANHUNT_JSON ? render_json(*analysis)
-                                                    : render_html(*analysis, options.still_going);
+                                                    : render_html(*analysis, options.going);
   char* copy = static_cast<char*>(std::malloc(made.size() + 1));  // for callers that free() nothing themselves
   if (copy == nullptr) return fail(NANHUNT_INTERNAL, "out of memory");
   std::memcpy(copy, made.c_str(), made.size() + 1);

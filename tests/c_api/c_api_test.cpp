@@ -25,10 +25,12 @@ class CApi : public testing::Test {
  protected:
   void TearDown() override { nanhunt_recorder_close(recorder_); }
 
-  void open() {
+  void open(std::uint32_t rank = 0, std::uint32_t world_size = 1) {
     nanhunt_recorder_options options{};
     options.struct_size = sizeof options;
     options.run_dir = run_.c_str();
+    options.rank = rank;
+    options.world_size = world_size;
     ASSERT_EQ(nanhunt_recorder_open(&options, &recorder_), NANHUNT_OK) << nanhunt_last_error();
   }
   nanhunt_status close() {
@@ -64,6 +66,24 @@ class CApi : public testing::Test {
     op.compute_dtype = NANHUNT_F32;
     return op;
   }
+  // In a process of its own.
+  void record_and_be_killed(std::uint32_t rank = 0, std::uint32_t world_size = 1) {
+    const pid_t child = fork();
+    if (child == 0) {
+      open(rank, world_size);
+      record_log({1, 2}, {0, 0.6931472F});
+      nanhunt_recorder_flush(recorder_);
+      _exit(0);
+    }
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  }
+  std::string report(std::int32_t format) const {
+    char* text = nullptr;
+    EXPECT_EQ(nanhunt_report((run_ + "/").c_str(), format, &text, nullptr), NANHUNT_OK) << nanhunt_last_error();
+    const std::string all = text == nullptr ? "" : text;
+    nanhunt_free(text);
+    return all;
+  }
   std::int32_t verdict() const {
     std::int32_t out = -1;
     EXPECT_EQ(nanhunt_check(run_.c_str(), &out), NANHUNT_OK) << nanhunt_last_error();
@@ -96,22 +116,8 @@ TEST_F(CApi, a_log_of_zero_is_found_and_its_twin_is_clean) {
 }
 
 TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on) {
-  const auto report = [&](std::int32_t format) {
-    char* text = nullptr;
-    EXPECT_EQ(nanhunt_report((run_ + "/").c_str(), format, &text, nullptr), NANHUNT_OK) << nanhunt_last_error();
-    const std::string all = text == nullptr ? "" : text;
-    nanhunt_free(text);
-    return all;
-  };
   // given a run that was killed
-  const pid_t child = fork();
-  if (child == 0) {
-    open();
-    record_log({1, 2}, {0, 0.6931472F});
-    nanhunt_recorder_flush(recorder_);
-    _exit(0);
-  }
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  record_and_be_killed();
   EXPECT_THAT(report(NANHUNT_TEXT), HasSubstr("is still going, or it was killed"));
   // when it is begun again
   open();
@@ -123,6 +129,22 @@ TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on)
   }
   ASSERT_EQ(close(), NANHUNT_OK);
   EXPECT_THAT(report(NANHUNT_TEXT), Not(HasSubstr("still going")));
+}
+
+TEST_F(CApi, of_several_ranks_only_those_of_this_process_are_said_to_go_on_for_certain) {
+  // given rank 1, which was killed, and rank 0, which goes on here
+  record_and_be_killed(1, 2);
+  open(0, 2);
+  record_log({1, 2}, {0, 0.6931472F});
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  // then the page tells them apart
+  const std::string page = report(NANHUNT_HTML);
+  EXPECT_THAT(page, HasSubstr("The run is still going"));
+  const std::size_t own = page.find("Rank 0, attempt 0"), other = page.find("Rank 1, attempt 0");
+  ASSERT_LT(own, other);
+  ASSERT_NE(other, std::string::npos);
+  EXPECT_THAT(page.substr(own, other - own), HasSubstr("none: still going<"));
+  EXPECT_THAT(page.substr(other), HasSubstr("none: still going, or killed<"));
 }
 
 TEST_F(CApi, wrong_arguments_are_refused_and_the_recorder_goes_on) {

@@ -91,7 +91,7 @@ TEST(Check, a_trace_without_a_clean_end_is_said_to_have_none) {
   write_sample_trace(ended, {.bad = false});
   const Outcome check = run_nanhunt({"check", run});
   EXPECT_EQ(check.status, 0) << check.err;
-  EXPECT_THAT(check.out, StartsWith("clean (no clean end: still running, or killed): "));
+  EXPECT_THAT(check.out, StartsWith("clean (no clean end: still going, or killed): "));
   EXPECT_THAT(run_nanhunt({"check", ended}).out, Not(HasSubstr("no clean end")));
 }
 

@@ -28,7 +28,7 @@ std::string verdict_line(const Analysis& analysis) {
   if (is_damaged(analysis)) {
     line += analysis.coverage.clean_end ? " (damaged trace)" : " (damaged trace, no clean end)";
   } else if (!analysis.coverage.clean_end) {
-    line += " (no clean end: still running, or killed)";
+    line += " (no clean end: still going, or killed)";
   }
   line += ": ";
   if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
