@@ -10,8 +10,8 @@
 
 namespace nanhunt::kernels::cuda {
 
-// Row-major coordinates of a position; those past `dims` are not set. Loops over them have constant bounds: an index that
-// is not constant would move the coordinates from registers to memory.
+// Row-major coordinates of a position; those past `dims` are not set. Loops over them have constant bounds: an index
+// that is not constant would move the coordinates from registers to memory.
 struct Place {
   std::int64_t at[kMaxWalkDims];
   int dims;
@@ -48,9 +48,13 @@ NANHUNT_HOST_DEVICE inline std::int64_t offset_in(const DeviceArray& array, cons
 }
 
 template <class T>
-NANHUNT_HOST_DEVICE inline T load(const DeviceArray& array, const Place& place) {
+NANHUNT_HOST_DEVICE inline T load_at(const DeviceArray& array, std::int64_t offset) {
   if (array.is_number) return static_cast<T>(array.number);
-  return load_element<T>(array.dtype, array.data, offset_in(array, place));
+  return load_element<T>(array.dtype, array.data, offset);
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline T load(const DeviceArray& array, const Place& place) {
+  return load_at<T>(array, offset_in(array, place));
 }
 template <class T>
 NANHUNT_HOST_DEVICE inline T load(const DeviceArray& array, const Walk& walk, std::int64_t position) {
@@ -75,11 +79,17 @@ NANHUNT_HOST_DEVICE inline void store_flat(const DeviceArray& array, std::int64_
 }
 
 // Operands of another format are rounded to a common one of 16 bits before an op, as eager frameworks promote.
+NANHUNT_HOST_DEVICE inline bool is_rounded_to(DType common, DType dtype) {
+  return (common == DType::kF16 || common == DType::kBF16) && dtype != common && dtype != DType::kBool;
+}
+template <class T>
+NANHUNT_HOST_DEVICE inline T load_as_common(const DeviceArray& array, DType common, std::int64_t offset) {
+  if (!is_rounded_to(common, array.dtype)) return load_at<T>(array, offset);
+  return static_cast<T>(rounded_to_16_bits(common, load_at<double>(array, offset)));
+}
 template <class T>
 NANHUNT_HOST_DEVICE inline T load_as_common(const DeviceArray& array, DType common, const Place& place) {
-  const bool narrow = common == DType::kF16 || common == DType::kBF16;
-  if (!narrow || array.dtype == common || array.dtype == DType::kBool) return load<T>(array, place);
-  return static_cast<T>(rounded_to_16_bits(common, load<double>(array, place)));
+  return load_as_common<T>(array, common, offset_in(array, place));
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/dense_map.h"
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
-#include "kernels/cuda/map_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 

@@ -145,19 +145,4 @@ inline GradientSumSteps steps_of(const GradientSumCall& call, void* values) {
   return steps;
 }
 
-// Calls launch(kernel) with the kernel of the call's formula and width. False: the formula is not in the list, whose
-// first number is kFirst.
-template <class Launch, int kFirst, class... F>
-bool launch_formula(const MapCall& call, Launch& launch, Formulas<F...>, std::integral_constant<int, kFirst>) {
-  int number = kFirst;
-  bool found = false;
-  const auto try_one = [&]<class One>(One*) {
-    if (number++ != call.formula.number) return;
-    found = true;
-    call.wide ? launch(MapKernel<One, double>{call}) : launch(MapKernel<One, float>{call});
-  };
-  (try_one(static_cast<F*>(nullptr)), ...);
-  return found;
-}
-
 }  // namespace nanhunt::kernels::cuda

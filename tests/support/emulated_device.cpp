@@ -10,6 +10,7 @@
 
 #include "kernels/cublas.h"
 #include "kernels/cuda/batch_norm_kernels.h"
+#include "kernels/cuda/dense_map.h"
 #include "kernels/cuda/image_kernels.h"
 #include "kernels/cuda/index_kernels.h"
 #include "kernels/cuda/map_kernels.h"
