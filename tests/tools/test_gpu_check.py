@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -505,7 +506,8 @@ def test_a_part_that_was_cut_off_with_its_gpu_check_is_no_success(carried):
 def test_what_a_part_leaves_running_in_a_session_of_its_own_is_ended(carried, tmp_path):
     only(carried, 1)
     child = tmp_path / "child"
-    stand_in(carried, f"setsid sleep 600 &\necho $! >{child}\necho '{ROW % ('one', 'passed')}' >>\"$3\"\n")
+    stays = f"setsid sh -c 'echo $$ >{child}; exec sleep 600' &\nwhile [ ! -s {child} ]; do sleep 0.01; done\n"
+    stand_in(carried, stays + f"echo '{ROW % ('one', 'passed')}' >>\"$3\"\n")
     assert gpu_check(carried, "--run", "1").returncode == 0
     stat = Path("/proc", child.read_text().strip(), "stat")
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
@@ -522,6 +524,10 @@ def test_files_that_hold_no_results_are_refused(carried, tmp_path):
     for name in ("nonsense", "absent"):
         done = gpu_check(carried, "--merge", str(tmp_path / name))
         assert done.returncode == 2 and name in done.stderr
+    with tarfile.open(tmp_path / "foreign", "w") as tar:
+        tar.add(tmp_path / "nonsense", arcname="gpu_check")
+    done = gpu_check(carried, "--merge", str(tmp_path / "foreign"))
+    assert done.returncode == 2 and "holds gpu_check, which is not of" in done.stderr
 
 
 def test_cuda_that_only_pip_brought_is_found(carried, tmp_path):

@@ -325,11 +325,14 @@ def test_fewer_pairs_than_asked_for_are_held_to_no_limit(carried):
 def test_a_size_that_does_not_fit_gives_way_to_a_smaller_one(carried):
     carried.environment["GPU_CHECK_SECONDS"] = "10"
     refuses = "if words[1].startswith('gpt124m'): sys.exit(print('out of memory', file=sys.stderr) or 1)\n"
-    carried.program("gpu_engine", refuses + STEPS)
+    slow = "times['off'] = 900 if words[1].endswith('small') else 10\nstep = 1\n"
+    carried.program("gpu_engine", refuses + STEPS.replace("step = 1\n", slow))
+    carried.environment["GPU_CHECK_SIZES"] = "gpt124m small gpt10m"
     _, rows = carried.run(10)
     found = by_check(rows)
-    status, detail = found["overhead of the engine: size gpt124m"]
-    assert status == "skipped" and "out of memory" in detail
+    for size, why in {"gpt124m": "out of memory", "small": "a step takes 900 ms"}.items():
+        status, detail = found[f"overhead of the engine: size {size}"]
+        assert status == "skipped" and why in detail
     assert "sentinel over unwatched, engine, gpt10m" in found
 
 
