@@ -110,9 +110,7 @@ void CapturedWork::keep(const std::shared_ptr<Storage>& storage) {
   if (storage->generation() < first_generation_) kept_.emplace(storage.get(), storage);
 }
 
-ScopedIndexRead::ScopedIndexRead() : outer_(std::exchange(op_reads_indices, true)) {}
-
-ScopedIndexRead::~ScopedIndexRead() { op_reads_indices = outer_; }
+ScopedValue<bool> reading_indices() { return {op_reads_indices, true}; }
 
 void expect_index_read() {
   if (captured_now == nullptr || op_reads_indices) return;

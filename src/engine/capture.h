@@ -16,6 +16,7 @@
 #include "kernels/device_ops.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/tensor.h"
+#include "src/core/scoped_value.h"
 
 namespace nanhunt::engine {
 
@@ -69,17 +70,8 @@ class CapturedWork {
   std::unique_ptr<kernels::DeviceGraph> graph_;  // ends before the memory that it reads
 };
 
-// While it lives, an op of this thread reads indices that a graph's replays are fed anew.
-class ScopedIndexRead {
- public:
-  ScopedIndexRead();
-  ~ScopedIndexRead();
-  ScopedIndexRead(const ScopedIndexRead&) = delete;
-  ScopedIndexRead& operator=(const ScopedIndexRead&) = delete;
-
- private:
-  bool outer_;
-};
+// While what it returns lives, an op of this thread reads indices that a graph's replays are fed anew.
+ScopedValue<bool> reading_indices();
 // Throws while this thread captures and no op reads them: others would compute from those of the capture for ever.
 void expect_index_read();
 

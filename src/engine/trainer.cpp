@@ -4,6 +4,7 @@
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
+#include "src/core/scoped_value.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/random/draw_watch.h"
 #include "src/engine/trainer_impl.h"
@@ -24,18 +25,6 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
 }
 
 std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
-
-// Set while it lives, also when a step throws.
-class ScopedFlag {
- public:
-  explicit ScopedFlag(bool& flag) : flag_(flag) { flag_ = true; }
-  ~ScopedFlag() { flag_ = false; }
-  ScopedFlag(const ScopedFlag&) = delete;
-  ScopedFlag& operator=(const ScopedFlag&) = delete;
-
- private:
-  bool& flag_;
-};
 
 void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
@@ -189,7 +178,7 @@ Trainer::~Trainer() = default;
 StepResult Trainer::step() {
   Impl& run = *impl_;
   run.follow_graphs_wanted();  // should the last step have thrown
-  const ScopedFlag stepping(run.stepping);
+  const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
   run.optimizer_ran = false;
   run.unread_losses.clear();

@@ -21,23 +21,12 @@
 #include <utility>
 
 #include "nanhunt/engine/tensor.h"
+#include "src/core/scoped_value.h"
 
 namespace nanhunt::engine::amp {
 namespace detail {
 
 extern constinit thread_local bool is_on;
-
-// Autocast off for what an intercepted op calls: a composite is cast once.
-class ScopedOff {
- public:
-  ScopedOff() : previous_(std::exchange(is_on, false)) {}
-  ~ScopedOff() { is_on = previous_; }
-  ScopedOff(const ScopedOff&) = delete;
-  ScopedOff& operator=(const ScopedOff&) = delete;
-
- private:
-  bool previous_;
-};
 
 DType argument_dtype(std::string_view op, std::initializer_list<const Tensor*> inputs);
 Tensor cast_argument(const Tensor& input, DType dtype);
@@ -53,7 +42,7 @@ template <typename F, typename... Tensors>
 Tensor run(std::string_view op, F&& f, const Tensors&... inputs) {
   const DType dtype = detail::argument_dtype(op, {&inputs...});
   const std::array<Tensor, sizeof...(Tensors)> cast{detail::cast_argument(inputs, dtype)...};
-  const detail::ScopedOff off;
+  const ScopedValue off(detail::is_on, false);  // for what the op calls: a composite is cast once
   return std::apply(std::forward<F>(f), cast);
 }
 

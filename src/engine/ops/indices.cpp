@@ -10,7 +10,7 @@ namespace nanhunt::engine {
 
 std::vector<std::int64_t> read_indices(std::string_view op, const Tensor& tensor, std::string_view slot) {
   expect_dtype(op, tensor, slot, DType::kI64);
-  const ScopedIndexRead read;
+  const auto read = reading_indices();
   return tensor.to_indices();
 }
 
