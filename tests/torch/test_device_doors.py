@@ -221,6 +221,27 @@ def test_a_healthy_step_adds_launches_but_no_wait_and_no_copy_of_contents(
 
 
 # What door=late costs.
+def test_a_shadow_copy_comes_after_what_was_queued_for_it_last_on_whatever_stream(monkeypatch):
+    # Given a lane that notes what it is asked for.
+    class Noted(_device.Lane):
+        asked: list = []
+
+        def mark(self):
+            self.asked.append("mark")
+            return len(self.asked)
+
+        def after(self, mark):
+            self.asked.append(("after", mark))
+
+    monkeypatch.setattr(_device, "lane_of", lambda device: Noted())
+    slot = Slot([nn.Parameter(torch.ones(2))], [])
+
+    slot.fill([])
+    slot.fill([])
+
+    assert Noted.asked == ["mark", ("after", 1), "mark"]
+
+
 def test_where_the_shadow_copy_does_not_fit_each_step_is_waited_for_and_that_is_said(tmp_path, library):
     _, away, lane = both(nan_batch(bad=()), tmp_path, {}, {"lag": NEVER, "room": 1000})
     assert "the door on cpu: sync (a shadow copy for door=late does not fit, so each step is waited for)" in away.notes
