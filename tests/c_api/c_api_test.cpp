@@ -129,6 +129,10 @@ TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on)
   }
   ASSERT_EQ(close(), NANHUNT_OK);
   EXPECT_THAT(report(NANHUNT_TEXT), Not(HasSubstr("still going")));
+  // nor does it go on where its end is lost later
+  const std::string segment = run_ + "/rank-00000/attempt-1/000000.nht";
+  std::filesystem::resize_file(segment, std::filesystem::file_size(segment) - 1);
+  EXPECT_THAT(report(NANHUNT_TEXT), HasSubstr("is still going, or it was killed"));
 }
 
 TEST_F(CApi, of_several_ranks_only_those_of_this_process_are_said_to_go_on_for_certain) {

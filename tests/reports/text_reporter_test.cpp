@@ -70,6 +70,7 @@ TEST(TextReporter, time_on_the_device_is_told_where_kernels_were_watched_and_onl
   EXPECT_THAT(text, HasSubstr("69,004 kernels ran for 2 s in all; nanhunt's own took 1.2 % of it (24 ms)"));
   EXPECT_THAT(text, ContainsRegex("900 ms +45 % +addmm +blocks.1.mlp.fc2 +forward +60 +gemm_f16_128x128_tn"));
   EXPECT_THAT(text, HasSubstr("no watched operation"));
+  EXPECT_THAT(text, ContainsRegex("No watched operation\\s+launched 0.75 %"));
   EXPECT_THAT(render_html(analysis), HasSubstr("<td class=\"num\">45 %</td>"));
   // and without
   analysis.device_time.reset();

@@ -116,6 +116,7 @@ def test_readings_that_a_lost_device_keeps_are_counted_and_the_run_goes_on(tmp_p
         away = run_once(nan_batch(bad=()), 4, tmp_path / "away")
     assert away.digest == plain.digest
     assert away.notes["readings of a device that were lost: RuntimeError"] >= 4
+    assert "for 1 shadow copy of" in str(away.notes) and "for 2 shadow" not in str(away.notes), "none stays taken"
     assert away.health == [], "not known to be healthy"
 
 
