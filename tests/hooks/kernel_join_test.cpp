@@ -203,6 +203,16 @@ TEST(KernelJoin, a_graph_stays_its_launching_ops_as_long_as_its_kernels_come) {
   }
 }
 
+TEST(KernelJoin, an_old_launch_whose_kernel_came_is_not_counted_as_one_without) {
+  KernelJoin join({.max_pending = 100, .max_age = 4});
+  join.add(Launch{7});
+  join.add(KernelRun{7, "came", 1, 2});
+  for (int i = 0; i < 10; ++i) join.collect(0);
+  EXPECT_EQ(join.stats().kernels, 1u);
+  EXPECT_EQ(join.pending(), 0u);
+  EXPECT_EQ(join.stats().launches_without_kernel, 0u);
+}
+
 TEST(KernelJoin, entries_that_nothing_comes_for_are_given_up_and_counted) {
   // given more than it may hold, none of which is ever joined
   KernelJoin join({.max_pending = 100, .max_age = 4});
