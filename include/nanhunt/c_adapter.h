@@ -42,7 +42,9 @@ NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhun
  *            inputs, outputs (as many values as the call has), scalars (bits of a double each)
  *   mark     NANHUNT_ROW_MARK, kind, step, micro_batch, path text, value
  *   release  NANHUNT_ROW_RELEASE, storage
- *   check    NANHUNT_ROW_CHECK, step, value: contents are compared with their record, where there is one
+ *   check    NANHUNT_ROW_CHECK, step, value: contents are compared with their record, where there is one. With
+ *            trust_inputs: contents of a device alone, with what the op that made them, the last mark or the last
+ *            check of them saw; a change is told where they are not finite now, and counted in a note where they are
  * Rows up to the first wrong one are recorded; that one and what follows are refused (NANHUNT_USAGE). */
 enum { NANHUNT_ROW_OP = 1, NANHUNT_ROW_MARK = 2, NANHUNT_ROW_RELEASE = 3, NANHUNT_ROW_CHECK = 4 };
 NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count);

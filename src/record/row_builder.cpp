@@ -101,7 +101,8 @@ RowBuilder::RowBuilder(const RowBuilderOptions& options)
     : level_(std::clamp(options.stats, StatsLevel::kCounts, StatsLevel::kSums)),
       evidence_left_(options.max_evidence),
       histograms_left_(options.max_histograms),
-      checks_left_(options.check_inputs ? kMaxChangesFound : 0),
+      checks_left_(kMaxChangesFound),
+      only_asked_(!options.check_inputs),
       table_(options.table) {}
 
 void RowBuilder::write_row(ValueInfo& info) {
@@ -129,7 +130,8 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   record.producer = producer;
   std::uint64_t checksum = 0;
   const bool readable = has_contents(view),
-             checked = can_compare(view) && checks_left_ > 0 && layout != 0 && !use.old_contents;
+             checked = can_compare(view) && checks_left_ > 0 && layout != 0 && !use.old_contents &&
+                       (!only_asked_ || !is_readable(view.tensor));  // that one costs a pass
   ValueInfo* before = nullptr;
   if (readable) {
     // A view of the same elements has the same counts, extrema and sums (which then add in the base's order); only
@@ -137,7 +139,7 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
     bool same_elements = base != nullptr && shows_same_elements(view, layout, *base);
     const bool just_checked = same_elements && base->has_checksum && base->checked_after == use.after;
     if (checked) checksum = just_checked ? base->checksum : checksum_of(view, layout);
-    if (checked && same_elements && base->has_checksum && base->checksum != checksum) {
+    if (checked && !only_asked_ && same_elements && base->has_checksum && base->checksum != checksum) {
       before = std::exchange(base, nullptr);
       same_elements = false;
     }
@@ -377,7 +379,8 @@ void RowBuilder::add_mark(const MarkEvent& event) {
 
 void RowBuilder::add_mark(const MarkEvent& event, StringId path, LayoutId layout) {
   Rollback rollback(*this);
-  const ValueInfo& info = look_up(event.value, layout, between_ops(event.step));
+  ValueInfo& info = look_up(event.value, layout, between_ops(event.step));
+  remember(event.value, info, between_ops(event.step));
   MarkRecord mark;
   mark.seq = next_seq_;
   mark.step = event.step;
@@ -464,9 +467,8 @@ void RowBuilder::add_changed(const ChangedEvent& event) {
 
 void RowBuilder::check(std::uint32_t step, const ValueView& value, LayoutId layout) {
   Rollback rollback(*this);
-  if (table_.find(value.storage, value.version, value.offset, layout) != nullptr) {
-    look_up(value, layout, between_ops(step));
-  }
+  ValueInfo* known = table_.find(value.storage, value.version, value.offset, layout);
+  if (known != nullptr) look_again(value, layout, *known, between_ops(step));
   rollback.commit();
   finish_event();
 }

@@ -33,6 +33,7 @@ inline bool can_compare(const ValueView& v) {
 struct NotTaken {
   std::uint64_t statistics = 0;  // readings that were lost or came too late
   std::uint64_t elements = 0, flushed = 0, histograms = 0, updates = 0;
+  std::uint64_t harmless = 0;    // changes that nothing watched made, and that left finite what they changed
   bool operator==(const NotTaken&) const = default;
 };
 
@@ -141,6 +142,8 @@ class RowBuilder {
   bool shows_same_elements(const ValueView& view, LayoutId layout, const ValueInfo& base) const;
   std::uint64_t checksum_of(const ValueView& view, LayoutId layout) const;
   bool still_holds(const ValueView& view, ValueInfo& known, const Use& use);  // has the contents of its record
+  void remember(const ValueView& view, ValueInfo& known, const Use& use);     // as they are, whoever wrote them
+  void look_again(const ValueView& view, LayoutId layout, ValueInfo& known, const Use& use);
   void note_change(ValueInfo& before, ValueInfo& after, const Use& use);
   void write_row(ValueInfo& info);
   void write_again_if_dropped(ValueInfo& info);
@@ -169,6 +172,7 @@ class RowBuilder {
   StatsLevel level_;
   std::uint32_t evidence_left_, histograms_left_;
   std::uint32_t checks_left_;  // changes that may still be found; 0: contents are not checked
+  const bool only_asked_;      // they are compared where that is asked for alone
   std::uint64_t next_seq_ = 0;
   ValueId next_value_ = 1;
   bool forgot_storages_ = false;  // that may live on

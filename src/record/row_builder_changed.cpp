@@ -23,7 +23,8 @@ std::uint64_t RowBuilder::checksum_of(const ValueView& view, LayoutId layout) co
 
 bool RowBuilder::still_holds(const ValueView& view, ValueInfo& known, const Use& use) {
   // Layouts that were refused a number share number 0.
-  if (checks_left_ == 0 || use.old_contents || known.record.layout == 0 || !can_compare(view)) return true;
+  if (checks_left_ == 0 || only_asked_ || use.old_contents) return true;
+  if (known.record.layout == 0 || !can_compare(view)) return true;
   if (known.has_checksum && use.reader == use.after && known.checked_after == use.after) return true;  // mul(x, x)
   const std::uint64_t now = checksum_of(view, known.record.layout);
   if (known.has_checksum && known.checksum != now) return false;
@@ -32,6 +33,40 @@ bool RowBuilder::still_holds(const ValueView& view, ValueInfo& known, const Use&
   known.checked_after = use.after;
   known.checked_step = use.step;
   return true;
+}
+
+void RowBuilder::remember(const ValueView& view, ValueInfo& known, const Use& use) {
+  if (!only_asked_ || is_readable(view.tensor) || !can_compare(view) || known.record.layout == 0) return;
+  known.checksum = *view.known->checksum;
+  known.has_checksum = true;
+  known.checked_after = use.after;
+  known.checked_step = use.step;
+}
+
+// Some write past whoever watches on purpose. What is bad afterwards is told; what is not is only counted, and known
+// anew.
+void RowBuilder::look_again(const ValueView& view, LayoutId layout, ValueInfo& known, const Use& use) {
+  if (!only_asked_) {
+    look_up(view, layout, use);
+    return;
+  }
+  count_reading(view, use);
+  TensorStats stats;
+  if (checks_left_ == 0 || layout == 0 || is_readable(view.tensor) || !can_compare(view)) return;
+  if (!known.has_checksum || known.checksum == *view.known->checksum) return remember(view, known, use);
+  if (!take_stats(view, stats)) return;
+  ValueInfo& after = add_value(view, layout, nullptr, kNoSeq, use);  // hides the one before
+  if (stats.nonfinite() > 0) {
+    --checks_left_;
+    write_again_if_dropped(known);
+    write_row(after);
+    rows_.batch.changed.push_back(
+        {use.reader, use.step, known.record.id, after.record.id, kNoSeq, known.checked_step, /*opaque=*/false});
+    extra_bytes_ += sizeof(ChangedRecord);
+  } else {
+    ++not_taken_.harmless;
+  }
+  hide_what_overlaps(after);
 }
 
 void RowBuilder::note_change(ValueInfo& before, ValueInfo& after, const Use& use) {

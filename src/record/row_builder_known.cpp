@@ -110,6 +110,7 @@ void RowBuilder::note_not_taken(std::uint32_t step) {
   note(now.flushed, noted_.flushed, "not taken on a device: how many values were lost to zero");
   note(now.histograms, noted_.histograms, "not taken on a device: histograms of ops where bad numbers were born");
   note(now.updates, noted_.updates, "not taken on a device: updates that changed nothing");
+  note(now.harmless, noted_.harmless, "writes that nothing watched made, which left finite what they wrote");
   noted_ = now;
 }
 

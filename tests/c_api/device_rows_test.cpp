@@ -218,6 +218,57 @@ TEST_F(CDeviceRows, ContentsThatChangedUnseenAreToldAsThoseOfTheHostAre) {
   }
 }
 
+TEST_F(CDeviceRows, OfTrustedContentsACheckTellsWhatWentBadAndCountsWhatStayedFinite) {
+  nanhunt_recorder_options how = options();
+  how.trust_inputs = 1;
+  open(how);
+  stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+  // Given what two ops made, both of it known when it changes: one becomes infinite, the other another number.
+  std::array<float, 2> x = {1, 4}, bad = {0, 2}, other = {0, 2};
+  ASSERT_EQ(record(log_row_on(x.data(), bad.data(), 1, 3)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_row_on(x.data(), other.data(), 11, 3)), NANHUNT_OK) << nanhunt_last_error();
+  bad[1] = kInf;
+  other[1] = 3;
+
+  // When each is checked, twice.
+  for (const std::int64_t step : {4, 5}) {
+    for (const auto& [storage, memory] : {std::pair{2, bad.data()}, {12, other.data()}}) {
+      Words check = {NANHUNT_ROW_CHECK, step};
+      append(check, value_on(memory, storage));
+      ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+    }
+  }
+  const RecordBatch all = close_and_read();
+
+  // Then the one is told once, with the step in which it was last seen whole, and the other counted once.
+  ASSERT_THAT(all.changed, SizeIs(1));
+  EXPECT_EQ(all.changed[0].step, 4u);
+  EXPECT_EQ(all.changed[0].since_step, 3u);
+  const auto of = [&](ValueId id) { return std::ranges::find(all.values, id, &ValueRecord::id); };
+  EXPECT_EQ(of(all.changed[0].before)->stats.inf(), 0);
+  EXPECT_EQ(of(all.changed[0].after)->stats.inf(), 1);
+  EXPECT_EQ(note_with(all, "left finite"), "1 writes that nothing watched made, which left finite what they wrote");
+}
+
+TEST_F(CDeviceRows, WhatAMarkSawIsNoChangeForACheckOfTrustedContents) {
+  nanhunt_recorder_options how = options();
+  how.trust_inputs = 1;
+  open(how);
+  stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+  std::array<float, 2> x = {1, 4}, y = {0, 2};
+  ASSERT_EQ(record(log_row_on(x.data(), y.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  y[1] = kInf;  // by an optimizer of somebody's own
+  Words mark = {NANHUNT_ROW_MARK, static_cast<std::int64_t>(MarkKind::kParameter), 0, 0, 0};
+  append(mark, value_on(y.data(), 2));
+  ASSERT_EQ(record(mark), NANHUNT_OK) << nanhunt_last_error();
+
+  Words check = {NANHUNT_ROW_CHECK, 1};
+  append(check, value_on(y.data(), 2));
+  ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+
+  EXPECT_THAT(close_and_read().changed, IsEmpty());
+}
+
 TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
   nanhunt_emulated_set("copies_later", 1);
   for (std::uint32_t step = 0; step < 6; ++step) {

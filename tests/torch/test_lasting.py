@@ -23,19 +23,19 @@ class Centred(nn.Module):
         return x - self.mean
 
 
-def train(folder, between, steps=6):
+def train(folder, between, steps=6, device="cpu"):
     from nanhunt import _levels, _taps
     from nanhunt._session import Options, Session
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), Centred(8), nn.Tanh(), nn.Linear(8, 2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model = nn.Sequential(nn.Linear(4, 8), Centred(8), nn.Tanh(), nn.Linear(8, 2)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     session = Session(Options(out=str(folder), level="ops"))
     _levels.add_listeners(session)
     _taps.install(session)
     try:
         for step in range(steps):
-            loss = model(torch.randn(16, 4)).square().mean()
+            loss = model(torch.randn(16, 4).to(device)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._listener import Listener
 from nanhunt._values import PLAIN
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
     from nanhunt._values import Values
 
 _Tensor = torch.Tensor
+UNWATCHED = "writes to parameters, state or buffers that no watched operation made"
 
 
 class LastingWatch(Listener):
     """Level ops: parameters, state and buffers that became bad although no watched op wrote them and torch's own count
-    of writes stands still. Whoever writes by torch is heard, or at least counted, and did nothing in secret."""
+    of writes stands still. Whoever writes by torch is heard, or at least counted, and did nothing in secret.
+
+    What the host can read is compared here. What lies on a device the library compares there (`ROW_CHECK`) with what
+    the last op or mark saw, and tells when that has come."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         # id -> torch's count of writes, word, checksum, step: as they were last looked at
         self._seen: dict[int, tuple[int, int, int, int]] = {}
         self._bad: set[int] = set()  # of those that were read last
+        self._graphs = False         # CUDA graphs, whose replays write past torch's count, were captured
 
     def on_root_enter(self, call: Any) -> None:
         if call.index == 0:
@@ -67,9 +73,20 @@ class LastingWatch(Listener):
         self._bad = {id(t) for (t, _), r in zip(kept, readings) if r.bad} if bad else set()
         return [(t, (t._version, word, r.checksum)) for (t, word), r in zip(kept, readings)]
 
+    def _away(self, tensors: list[_Tensor]) -> list[tuple[_Tensor, tuple[int, int, int]]]:
+        """Those on a device: torch's count of writes, word, no checksum."""
+        found: list[tuple[_Tensor, tuple[int, int, int]]] = []
+        for t in tensors:
+            try:
+                if type(t) in PLAIN and not t.is_cpu and t.is_floating_point() and t.numel():
+                    found.append((t, (t._version, self.values.identity(t), 0)))
+            except Exception:
+                continue
+        return found
+
     def _note(self, tensors: list[_Tensor]) -> None:
         step = self.session.step
-        for t, now in self._read(tensors):
+        for t, now in [*self._read(tensors), *self._away(tensors)]:
             self._seen[id(t)] = (*now, step)
 
     def _look(self, tensors: list[_Tensor]) -> None:
@@ -84,7 +101,7 @@ class LastingWatch(Listener):
             if before[0] != now[0]:
                 values.written(t)  # by torch, where nothing is watched: compiled code, another thread
                 self._seen[id(t)] = (now[0], values.identity(t), now[2], step)
-                self.session.note("writes to parameters, state or buffers that no watched operation made")
+                self.session.note(UNWATCHED)
             elif before[2] != now[2] and id(t) in self._bad:
                 value = values.describe(t.detach())
                 if value is not None:
@@ -95,3 +112,30 @@ class LastingWatch(Listener):
                 self._seen[id(t)] = (now[0], values.identity(t), now[2], step)
                 self.session.note("writes to parameters, state or buffers past PyTorch, which left them finite")
         values.release_hosts()
+        self._look_there(tensors)
+
+    def _look_there(self, tensors: list[_Tensor]) -> None:
+        recorder, values, step = self.session.recorder, self.values, self.session.step
+        away = self._away(tensors)
+        if recorder is None or not away:
+            return
+        if _device.is_capturing() and not self._graphs:
+            self._graphs = True
+            self.session.note("writes past PyTorch to tensors of a device, once a CUDA graph was captured")
+        words: list[int] = []
+        for t, now in away:
+            before = self._seen.get(id(t))
+            self._seen[id(t)] = (*now, step)
+            if before is None or before[1] != now[1]:
+                continue  # as on the host
+            if before[0] != now[0]:
+                values.written(t)
+                self._seen[id(t)] = (now[0], values.identity(t), 0, step)
+                self.session.note(UNWATCHED)
+            elif not self._graphs:
+                try:
+                    words += (lib.ROW_CHECK, step, *values.quad(t))
+                except Exception:
+                    continue  # the library cannot read there
+        if words:
+            recorder.rows(words)
