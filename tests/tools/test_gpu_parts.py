@@ -383,7 +383,7 @@ def test_the_engine_is_set_against_the_pytorch_that_is_there(carried):
     assert fused["ratio"] == 2.5 and fused["status"] == "measured"
 
 
-@pytest.mark.parametrize("number", [11, 12])
+@pytest.mark.parametrize("number", [11, 12, 16])
 def test_a_pytorch_that_cannot_use_the_device_is_skipped_with_its_version(carried, number):
     with_torch(carried)
     carried.environment["NO_GPU"] = "1"
@@ -507,3 +507,55 @@ def test_what_the_sanitizer_finds_is_told_by_whose_kernel_it_is(carried, tmp_pat
     _, rows = carried.run(13)
     assert [row["status"] for row in rows] == [expected] * 4
     assert all(told in row["detail"] for row in rows), rows
+
+
+# 16: waits of a step of PyTorch.
+
+WAITS = """
+if words[0].endswith("waits.py"):
+    scaling, watch = words[2:4]
+    found = json.loads(os.environ["WAITS"]).get(watch, {"cudaStreamSynchronize": 40})
+    print(json.dumps({"heard": int(os.environ.get("HEARD", "9")), "waits": found}))
+    sys.exit()
+"""
+
+
+def with_waits(carried: Carried, waits: dict, **environment: str) -> None:
+    with_torch(carried)
+    carried.program("torch_python", WAITS + TORCH)
+    (carried.at / "torch").mkdir()
+    shutil.copy2(ROOT / "tests" / "gpu" / "torch" / "waits.py", carried.at / "torch" / "waits.py")
+    carried.environment.update(WAITS=json.dumps(waits), **environment)
+
+
+def test_waits_that_a_watch_adds_to_steps_of_pytorch_fail_but_at_the_door_that_waits(carried):
+    more = {"cudaStreamSynchronize": 40, "cudaEventSynchronize": 40}
+    with_waits(carried, {"ops": {**more, "cudaEventSynchronize": 1}, "sentinel, door=sync": more})
+    status, rows = carried.run(16)
+    found = by_check(rows)
+    assert status == 1 and len(found) == 8
+    for scaling in ("fp16", "fp32"):
+        for watch in ("sentinel", "sampled", "sentinel, door=sync"):
+            assert found[f"PyTorch waits: added by {watch}, {scaling}"][0] == "passed"
+        status, told = found[f"PyTorch waits: added by ops, {scaling}"]
+        assert status == "failed"
+        assert "1 in 40 steps: cudaEventSynchronize 0 -> 1, cudaStreamSynchronize 40 -> 40" in told
+
+
+def test_a_profiler_that_heard_no_launch_proves_nothing(carried):
+    with_waits(carried, {}, HEARD="0")
+    status, rows = carried.run(16)
+    assert status == 1
+    assert {row["status"] for row in rows} == {"failed"} and "told of no launch" in rows[0]["detail"]
+
+
+def test_calls_that_wait_are_told_from_calls_that_do_not(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "gpu" / "torch")
+    from waits import told_of
+
+    waiting = ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cuEventSynchronize", "cuStreamSynchronize_ptsz",
+               "cudaMemcpy", "cuMemcpyDtoH_v2", "cudaFree"]  # fmt: skip
+    others = ["cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaFreeAsync", "cudaMemcpyDtoD",
+              "cudaEventQuery", "cudaStreamWaitEvent", "aten::mm", "Memcpy DtoH (Device -> Pinned)"]  # fmt: skip
+    assert told_of([*waiting, *others, "cudaMemcpy"]) == {
+        "heard": 2, "waits": {**dict.fromkeys(waiting, 1), "cudaMemcpy": 2}}  # fmt: skip
