@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from nanhunt import _device, _levels, _taps
+from nanhunt import _library as lib
 from nanhunt._ops import OpMode, OpWriter
 from nanhunt._origin import CapturingMode, Kept
 from nanhunt._places import Places
@@ -156,6 +157,29 @@ def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did
             assert [call.plan.op for call in kept.calls] == ["aten::log"]
             assert kept.calls[0].args[0].equal(zero)
             assert recorder.bad_since(0) == 2
+        finally:
+            session.close()
+        assert not session.errors, session.last_error
+
+
+@on_device
+def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
+    with tempfile.TemporaryDirectory() as name, read_there():
+        session = Session(Options(out=name + "/run", level="ops"))
+        try:
+            recorder, values = session.open(), Values(session)
+            one, two = torch.ones(2).to(DEVICE), torch.ones(2).to(DEVICE)
+
+            def launches(run):
+                before = recorder.device_counts().launches
+                run()
+                return recorder.device_counts().launches - before
+
+            with OpMode(OpWriter(session, values, Places({}))):
+                assert launches(lambda: one.log()) == 3, "contents, elements, births"
+                assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 3, "the same for each of a list"
+            checks = [word for t in (one, two) for word in (lib.ROW_CHECK, 0, *values.quad(t))]
+            assert launches(lambda: recorder.rows(checks)) == 1
         finally:
             session.close()
         assert not session.errors, session.last_error
