@@ -21,9 +21,13 @@ constexpr std::string_view kLostNote =
     "steps of which a device did not deliver all statistics in time: not known to be healthy";
 constexpr std::string_view kWaitsNote = "waits for the device that the watch has added";
 constexpr std::string_view kUnseenNote =
-    "on a device: bad updates are not foreseen before the optimizer runs, and contents that change unseen are looked "
-    "for "
-    "only in a bad step, by their statistics";
+    "on a device: contents that change unseen are looked for only in a bad step, by their statistics";
+constexpr std::string_view kHindsightNote =
+    "on a device, door scaler or late: bad updates are not foreseen before the optimizer runs, but told in hindsight "
+    "where they left something bad";
+constexpr std::string_view kUnreadNote =
+    "on a device: updates that options and gradients do not prove to be finite, of parameters too large to be read "
+    "before the optimizer runs: not foreseen";
 
 }  // namespace
 
@@ -33,6 +37,7 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
       options_(options),
       policy_({options.max_trips, options.trip_distance}),
       norms_(options.ring_steps),
+      audit_(trainer.optimizer()),
       sample_(recorder, /*whole_run=*/false) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::uint64_t bytes = 0;
@@ -140,9 +145,11 @@ void DeviceSentinel::begin_step(std::uint32_t number) {
     door_told_ = true;
     recorder_.on_note({number, plan_.text, 1});
     recorder_.on_note({number, kUnseenNote, 1});
+    if (plan_.way != DoorPlan::Way::kSync) recorder_.on_note({number, kHindsightNote, 1});
   }
   if (!start_read_) {
     start_read_ = true;
+    audit_.start();
     Group start;
     start.starts_run = true;
     add_written(start, Part::kParameter, parameters_);
@@ -235,6 +242,7 @@ void DeviceSentinel::at_door(Step& step) {
   ask(step, std::move(group));
   if (plan_.way == DoorPlan::Way::kSync && !step.groups.empty()) step.groups.back().late.wait(*readings_);
   tell_steps(/*wait=*/false);
+  if (plan_.way == DoorPlan::Way::kSync && &step == &steps_.front()) audit(step);
   bool ran_again = false;
   if (&step == &steps_.front() && harm(step) != hunt::Harm::kNone) ran_again = trip(step, Moment::kDoor);
   if (!plan_.copies || ran_again) return;
@@ -252,6 +260,27 @@ void DeviceSentinel::at_door(Step& step) {
          "left them bad is not replayed",
          1});
   }
+}
+
+// What the optimizer is about to do, unless gradients are bad: then the harm is done already.
+void DeviceSentinel::audit(Step& step) {
+  if ((step.bad & bit(MarkKind::kDoorGradient)) != 0) return;
+  step.audited = true;
+  const ScopedDefaultFpEnvironment environment;
+  const std::size_t unread = audit_.foresee(
+      step.number,
+      [&](std::size_t i) {
+        const bool known = i < optimized_ && step.gradients[i].has_value();
+        return OptimizerAudit::Gradient{known, known ? step.gradients[i]->amax : 0, false};
+      },
+      /*may_read=*/close_, [&](std::size_t i) { note_audited(step, i); });
+  if (unread != 0 && !std::exchange(unread_told_, true)) recorder_.on_note({step.number, kUnreadNote, unread});
+}
+
+void DeviceSentinel::note_audited(Step& step, std::size_t index) {
+  step.bad |= kHealthAudit;
+  ++step.bad_tensors;
+  if (step.first_bad.empty()) step.first_bad = parameters_[index].path;
 }
 
 // Before the trainer reads its loss, which brings this along.
@@ -281,6 +310,7 @@ void DeviceSentinel::on_step_end(std::uint32_t step, double loss, double lr, dou
     tell_steps(/*wait=*/true);
     recorder_.on_step_end({step, skipped, loss, lr, scale});
   }
+  audit_.settle();
   sampling_ = false;
   sample_.pause(true);
   begun_ = false;

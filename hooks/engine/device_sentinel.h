@@ -17,6 +17,7 @@
 #include "hooks/engine/late_group.h"
 #include "hooks/engine/norm_ring.h"
 #include "hooks/engine/op_adapter.h"
+#include "hooks/engine/optimizer_audit.h"
 #include "kernels/device_readings.h"
 #include "src/hunt/replay_comparison.h"
 #include "src/hunt/trip_policy.h"
@@ -101,7 +102,7 @@ class DeviceSentinel final : public engine::Observer {
     std::vector<Held> held;
     std::optional<StepEvent> end;
     bool opened = false, over = false, skipped = false, kept = false, copied = false, lost = false;
-    bool changes_looked_for = false, settled = false;
+    bool changes_looked_for = false, settled = false, audited = false;
     std::uint32_t micro_batch = 0;
     std::uint32_t bad = 0, bad_tensors = 0;
     std::string first_bad;
@@ -116,6 +117,7 @@ class DeviceSentinel final : public engine::Observer {
   std::vector<Watched>& list_of(Part part);
   void begin_step(std::uint32_t step);
   void at_door(Step& step);
+  void audit(Step& step);  // before the optimizer, with the step's gradients known
 
   // Oldest step first.
   void tell_steps(bool wait) noexcept;
@@ -137,6 +139,8 @@ class DeviceSentinel final : public engine::Observer {
   void look_for_changes_in_copy(Step& step);
   void tell_change(const Step& step, const Watched& watched, std::uint32_t since);
   void read_state(Step& step);
+  void audit_in_hindsight(Step& step);
+  void note_audited(Step& step, std::size_t index);
   void replay(Step& step, Moment moment);
   void refuse(const Step& step, const std::string& why);
   std::vector<hunt::StepFact> facts(const Step& step, Moment moment) const;
@@ -152,6 +156,8 @@ class DeviceSentinel final : public engine::Observer {
   std::string why_not_;
   std::vector<Watched> parameters_, state_, buffers_;  // those of the optimizer first
   std::size_t optimized_ = 0;                          // parameters that are the optimizer's
+  OptimizerAudit audit_;
+  bool unread_told_ = false;
   engine::OptimizerCopy copy_;
   std::optional<std::uint32_t> copied_in_;   // step whose door the copy is of
   std::vector<const Watched*> changed_in_copy_;  // of the step that trips

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <utility>
 
 #include "hooks/engine/device_sentinel.h"
@@ -29,7 +31,7 @@ hunt::Harm DeviceSentinel::harm(const Step& step) const {
 // The first cause that was found in the order of the step.
 ReplayTrigger DeviceSentinel::trigger(const Step& step) const {
   if ((step.bad & kHealthChanged) != 0) return ReplayTrigger::kChanged;
-  if (!step.first_kind) return ReplayTrigger::kUser;
+  if (!step.first_kind) return (step.bad & kHealthAudit) != 0 ? ReplayTrigger::kAudit : ReplayTrigger::kUser;
   switch (*step.first_kind) {
     case MarkKind::kLoss: return ReplayTrigger::kLoss;
     case MarkKind::kDoorGradient: return ReplayTrigger::kGradient;
@@ -54,6 +56,7 @@ bool DeviceSentinel::trip(Step& step, Moment moment) {
   look_for_changes(step);
   if (moment == Moment::kAfter) look_for_changes_in_copy(step);
   if (moment == Moment::kAfter && !close_) read_state(step);
+  if (moment == Moment::kAfter) audit_in_hindsight(step);
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });
@@ -173,6 +176,29 @@ void DeviceSentinel::read_state(Step& step) {
   }
   ask(step, std::move(group));
   absorb(step, /*wait=*/true);
+}
+
+// What the pre-audit would have foreseen of the parameters that are bad now, or have bad state: gradients, and the copy
+// of what the optimizer wrote over, are still there.
+void DeviceSentinel::audit_in_hindsight(Step& step) {
+  const bool at_hand = &step == &steps_.back() && copied_in_ == step.number;
+  if (step.audited || !at_hand || (step.bad & bit(MarkKind::kDoorGradient)) != 0) return;
+  step.audited = true;
+  std::set<const engine::TensorImpl*> bad;
+  for (const auto* list : {&parameters_, &state_}) {
+    for (const Watched& watched : *list) {
+      if (watched.is_bad()) bad.insert(watched.tensor.impl().get());
+    }
+  }
+  const ScopedDefaultFpEnvironment environment;
+  for (std::size_t i = 0; i < optimized_ && i < audit_.audited().size(); ++i) {
+    const OptimizerAudit::Audited& it = audit_.audited()[i];
+    const bool has_bad = std::ranges::any_of(std::array{&it.parameter, &it.master, &it.first, &it.second},
+                                             [&](const engine::Tensor* t) { return bad.contains(t->impl().get()); });
+    if (!has_bad || !step.has_gradient[i]) continue;
+    const std::optional<hunt::PreAudit> found = audit_.in_hindsight(i, copy_);
+    if (found && found->trips()) note_audited(step, i);
+  }
 }
 
 std::vector<hunt::StepFact> DeviceSentinel::facts(const Step& step, Moment moment) const {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "nanhunt/tensor_stats.h"
@@ -28,6 +27,7 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
       options_(options),
       policy_({options.max_trips, options.trip_distance}),
       norms_(options.ring_steps),
+      audit_(trainer.optimizer()),
       sample_(recorder, /*whole_run=*/false) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::size_t bytes = 0;
@@ -41,22 +41,9 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
     }
   };
   add(parameters_, MarkKind::kParameter, optimizer.parameters());
-  std::map<std::string, std::size_t> index;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) index.emplace(parameters_[i].path, i);
-  audited_.resize(parameters_.size());
   gradients_.resize(parameters_.size());
   add(state_, MarkKind::kState, optimizer.named_state());
   close_ = bytes <= options.close_bytes;
-  for (const Watched& watched : state_) {
-    const std::size_t dot = watched.path.rfind('.');
-    const auto found = index.find(watched.path.substr(0, dot));
-    if (dot == std::string::npos || found == index.end()) continue;
-    Audited& audited = audited_[found->second];
-    const std::string_view name = std::string_view(watched.path).substr(dot + 1);
-    if (name == "master") audited.master = watched.tensor;
-    if (name == "exp_avg" || name == "momentum_buffer") audited.first = watched.tensor;
-    if (name == "exp_avg_sq") audited.second = watched.tensor;
-  }
   add(parameters_, MarkKind::kParameter, trainer.model().named_parameters());
   add(buffers_, MarkKind::kBuffer, trainer.model().named_buffers());
   if (options.replay) trainer.keep_for_replay(true);
@@ -132,12 +119,7 @@ void Sentinel::read_start() {
       watched.is_mask = watched.kind == MarkKind::kBuffer && !watched.last.finite && !watched.last.nan;
     }
   }
-  const std::vector<std::int64_t> counts = trainer_.optimizer().step_counts();
-  for (std::size_t i = 0; i < audited_.size(); ++i) {
-    const bool is_new = i < counts.size() && counts[i] == 0;
-    audited_[i].memory = is_new ? hunt::PreAuditMemory::new_state() : hunt::PreAuditMemory{};
-    audited_[i].versions = versions_of(i);
-  }
+  audit_.start();
 }
 
 // By an op, or by the program between two steps: no secret.
@@ -240,62 +222,28 @@ void Sentinel::at_door() {
   copied_ = true;
 }
 
-// Versions only grow: a sum that is the same means that all are.
-std::uint64_t Sentinel::versions_of(std::size_t index) const {
-  std::uint64_t sum = parameters_[index].tensor.version();
-  const Audited& audited = audited_[index];
-  for (const engine::Tensor* tensor : {&audited.master, &audited.first, &audited.second}) {
-    if (tensor->defined()) sum += tensor->version();
-  }
-  return sum;
-}
-
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void Sentinel::audit() {
   if ((bad_ & bit(MarkKind::kDoorGradient)) != 0) return;
-  const engine::OptimizerOptions& o = trainer_.optimizer().options();
-  const hunt::PreAuditOptions options{.algorithm = o.algorithm,
-                                      .lr = o.lr,
-                                      .momentum = o.momentum,
-                                      .nesterov = o.nesterov,
-                                      .beta1 = o.beta1,
-                                      .beta2 = o.beta2,
-                                      .eps = o.eps,
-                                      .weight_decay = o.weight_decay,
-                                      .fused = o.impl == engine::OptimizerImpl::kFused};
-  const std::vector<std::int64_t> counts = trainer_.optimizer().step_counts();
-  for (std::size_t i = 0; i < audited_.size() && i < counts.size(); ++i) {
-    if (!gradients_[i].known) continue;
-    const engine::Tensor& parameter = parameters_[i].tensor;
-    Audited& audited = audited_[i];
-    if (versions_of(i) != audited.versions || parameters_[i].changed) audited.memory = {};
-    const ScopedHostContents contents;
-    hunt::PreAuditInput input;
-    input.grad = host_view(parameter.grad());
-    input.param = host_view(audited.master.defined() ? audited.master : parameter);
-    if (audited.first.defined()) input.first = host_view(audited.first);
-    if (audited.second.defined()) input.second = host_view(audited.second);
-    if (audited.master.defined()) input.copied_to = parameter.dtype();
-    input.step = counts[i] + 1;
-    input.grad_amax = gradients_[i].amax;
-    input.memory = audited.memory;
-    const hunt::PreAudit result = pre_audit(options, input);
-    audited.memory = result.memory;
-    audited.proved_in = step_;
-    if (!result.trips()) continue;
-    audited.proved_in.reset();
-    bad_ |= kHealthAudit;
-    ++bad_tensors_;
-    if (first_bad_.empty()) first_bad_ = parameters_[i].path;
-  }
+  audit_.foresee(
+      step_,
+      [this](std::size_t i) {
+        return OptimizerAudit::Gradient{gradients_[i].known, gradients_[i].amax, parameters_[i].changed};
+      },
+      /*may_read=*/true,
+      [this](std::size_t i) {
+        bad_ |= kHealthAudit;
+        ++bad_tensors_;
+        if (first_bad_.empty()) first_bad_ = parameters_[i].path;
+      });
 }
 
 // A parameter went bad although the audit had proved that it cannot: what its state now holds beyond what was proved
 // came there unseen.
 void Sentinel::look_for_the_impossible() {
   constexpr double kRounding = 1.001;
-  for (std::size_t i = 0; i < audited_.size(); ++i) {
-    const Audited& audited = audited_[i];
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const OptimizerAudit::Audited& audited = audit_.audited()[i];
     if (parameters_[i].last.finite || audited.proved_in != step_) continue;
     const auto look = [&](const engine::Tensor& tensor, double bound, bool may_be_negative) {
       if (!tensor.defined()) return;
@@ -338,7 +286,7 @@ void Sentinel::after_step(bool skipped) {
       watched.read_in = step_;
       if (!watched.last.finite) note(watched);
     }
-    for (std::size_t i = 0; i < audited_.size(); ++i) audited_[i].versions = versions_of(i);
+    audit_.settle();
   }
   if (!skipped && harm() != hunt::Harm::kNone) trip(/*after_optimizer=*/true);
 }

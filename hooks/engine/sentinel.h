@@ -11,8 +11,8 @@
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/norm_ring.h"
 #include "hooks/engine/op_adapter.h"
+#include "hooks/engine/optimizer_audit.h"
 #include "hooks/engine/reading.h"
-#include "src/hunt/pre_audit.h"
 #include "src/hunt/replay_comparison.h"
 #include "src/hunt/trip_policy.h"
 
@@ -47,13 +47,6 @@ class Sentinel final : public engine::Observer {
 
     bool is_bad() const { return !last.finite && (last.nan || !is_mask); }
   };
-  // What the pre-audit looks at for one parameter of the optimizer.
-  struct Audited {
-    engine::Tensor master, first, second;  // undefined: none
-    hunt::PreAuditMemory memory;
-    std::uint64_t versions = 0;  // of all that is stepped, added up, after the last step
-    std::optional<std::uint32_t> proved_in = {};  // the step whose update the audit last proved to be finite
-  };
   // Contents of the step's batch, read when they were loaded.
   struct Loaded {
     MarkKind kind;
@@ -72,7 +65,6 @@ class Sentinel final : public engine::Observer {
   void look_for_the_impossible();
   bool read_if_written(Watched& watched);  // since it was last read
   void audit();
-  std::uint64_t versions_of(std::size_t index) const;
   void at_door();
   void after_step(bool skipped);
   hunt::Harm harm() const;
@@ -91,7 +83,7 @@ class Sentinel final : public engine::Observer {
   hunt::TripPolicy policy_;
   NormRing norms_;
   std::vector<Watched> parameters_, state_, buffers_;  // those of the optimizer first
-  std::vector<Audited> audited_;                       // of the optimizer's parameters
+  OptimizerAudit audit_;
   bool close_ = false;                                 // state is read and copied too
   engine::OptimizerCopy copy_;
   std::optional<std::uint32_t> last_spent_;  // step that found no replay left

@@ -336,10 +336,14 @@ bool can_audit(const PreAuditOptions& o, const PreAuditInput& in) {
 
 }  // namespace
 
-PreAudit pre_audit(const PreAuditOptions& options, const PreAuditInput& input) {
+std::optional<PreAudit> prove_safe(const PreAuditOptions& options, const PreAuditInput& input) {
   PreAudit audit;
-  if (!can_audit(options, input)) return audit;
-  if (is_safe(options, input, audit.memory)) return audit;
+  if (!can_audit(options, input) || is_safe(options, input, audit.memory)) return audit;
+  return std::nullopt;
+}
+
+PreAudit pre_audit(const PreAuditOptions& options, const PreAuditInput& input) {
+  if (const std::optional<PreAudit> proved = prove_safe(options, input)) return *proved;
   return input.param.dtype == DType::kF64 ? Simulation<double>(options, input).run()
                                           : Simulation<float>(options, input).run();
 }

@@ -71,5 +71,8 @@ struct PreAudit {
 // All views have the shape of grad. One that has not, or a format that is none of fp16, bf16, fp32 and fp64, is not
 // audited: nothing counted, nothing read.
 PreAudit pre_audit(const PreAuditOptions& options, const PreAuditInput& input);
+// What pre_audit() gives where it reads nothing; nullopt: it would have to. Views may point where only a device can
+// read.
+std::optional<PreAudit> prove_safe(const PreAuditOptions& options, const PreAuditInput& input);
 
 }  // namespace nanhunt::hunt

@@ -33,6 +33,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -43,7 +44,7 @@ struct Plan {
   int steps = 6;
   Scaled scaled = Scaled::kNo;
   double scale = 0x1p10;
-  double lr = 1e-3;
+  double lr = 1e-3, eps = 1e-8;
   std::uint32_t micro_batches = 1;
   // Of the loss; a pure function of the step, as the first sample's number tells it.
   std::function<double(std::uint32_t step)> factor = [](std::uint32_t) { return 1.0; };
@@ -68,7 +69,7 @@ std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& 
   const auto fed = run.fed ? std::make_shared<Tensor>(Tensor::full({}, 1, DType::kF32)) : nullptr;
   auto trainer = std::make_unique<engine::Trainer>(
       std::move(model),
-      engine::make_optimizer(std::move(parameters), {.algorithm = "adam", .lr = run.lr, .impl = impl}),
+      engine::make_optimizer(std::move(parameters), {.algorithm = "adam", .lr = run.lr, .eps = run.eps, .impl = impl}),
       [batches = engine::digits_train_batches(8, 3, DType::kF32), device, many = run.micro_batches, fed,
        factor = run.factor](std::uint32_t call) {
         engine::Batch batch = batches(call);
@@ -283,6 +284,7 @@ std::map<std::string, Plan> faults() {
   all["gradients alone overflow"] = {.scaled = Scaled::kYes, .scale = 0x1p20};
   all["the loss is NaN under a scaler"] = {.scaled = Scaled::kYes, .micro_batches = 2, .factor = at_step(2, kNaN)};
   all["parameters overflow"] = {.lr = 1e38};
+  all["Adam divides by zero"] = {.eps = 0};
   all["parameters overflow in the last step"] = {.steps = 1, .lr = 1e39};
   return all;
 }
@@ -304,6 +306,45 @@ TEST(DeviceSentinel, trips_where_the_cpu_trips_and_replays_the_same_step) {
       EXPECT_EQ(device.rows.ops.size(), cpu.rows.ops.size());
     }
   }
+}
+
+// Pixels that are 0 in every image have gradients of 0, and without eps Adam divides them by 0.
+TEST(DeviceSentinel, tells_of_a_division_by_zero_in_hindsight_what_the_cpu_foresees) {
+  for (const Scaled scaled : {Scaled::kNo, Scaled::kYes}) {
+    const Plan run{.steps = 2, .scaled = scaled, .eps = 0};
+    const Seen cpu = watch({}, run);
+    EXPECT_EQ(cpu.replays()[0], "begin 0 audit");
+    EXPECT_NE(cpu.rows.health[0].bad & kHealthAudit, 0U);
+    for (const Door door : {Door::kAuto, Door::kLate}) {
+      SCOPED_TRACE(door_name(door));
+      const Seen device = watch_emulated(run, at(door));
+      EXPECT_EQ(device.health(), cpu.health());
+      EXPECT_EQ(device.replays()[0], "begin 0 parameter");  // the optimizer had run
+      EXPECT_EQ(device.trips, cpu.trips);
+      EXPECT_THAT(device.notes(), Contains(HasSubstr("bad updates are not foreseen before the optimizer runs")));
+    }
+  }
+}
+
+TEST(DeviceSentinel, foresees_a_division_by_zero_at_door_sync) {
+  const Plan run{.steps = 2, .eps = 0};
+  const Seen cpu = watch({}, run);
+  const Seen device = watch_emulated(run, at(Door::kSync));
+  expect_same_rows(device, cpu);
+  EXPECT_EQ(device.replays()[0], "begin 0 audit");
+  EXPECT_THAT(device.notes(), Not(Contains(HasSubstr("not foreseen"))));
+}
+
+TEST(DeviceSentinel, says_at_door_sync_what_was_too_large_to_be_foreseen) {
+  WatchOptions options = at(Door::kSync);
+  options.close_bytes = 0;
+  const Plan run{.steps = 2, .eps = 0};
+  const Seen device = watch_emulated(run, options);
+  EXPECT_EQ(device.rows.health[0].bad & kHealthAudit, 0U);
+  EXPECT_NE(device.rows.health[0].bad & (1U << static_cast<unsigned>(MarkKind::kParameter)), 0U);
+  EXPECT_THAT(device.notes(), Contains(HasSubstr("too large to be read before the optimizer runs: not foreseen")));
+  // where options prove it there is nothing to say
+  EXPECT_THAT(watch_emulated({.steps = 2}, options).notes(), Not(Contains(HasSubstr("not foreseen"))));
 }
 
 TEST(DeviceSentinel, changes_no_bit_through_a_trip_at_any_door) {
