@@ -2,6 +2,7 @@
 #include "kernels/cuda/device_checks.h"
 
 #include "kernels/cuda/device_block.h"
+#include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {
 namespace {
@@ -19,15 +20,13 @@ cudaError_t load_checks() {
 }
 
 cudaError_t launch_look(const LookKernel& kernel, std::uint32_t items, cudaStream_t stream) {
-  void* arguments[] = {const_cast<LookKernel*>(&kernel)};
-  return cudaLaunchKernel(look_function(), dim3(items), dim3(kStatsThreads), arguments, 0, stream);
+  return launch_kernel(look_function(), items, kStatsThreads, kernel, stream);
 }
 
 cudaError_t launch_check(const CheckedTensor& tensor, const ChecksumMemory& memory, cudaStream_t stream) {
-  ChecksumKernel kernel{memory, {tensor.view, tensor.reference}};
-  void* arguments[] = {&kernel};
+  const ChecksumKernel kernel{memory, {tensor.view, tensor.reference}};
   const std::uint32_t blocks = checksum_blocks(tensor.view.count * tensor.view.size);
-  return cudaLaunchKernel(check_function(), dim3(blocks), dim3(kChecksumThreads), arguments, 0, stream);
+  return launch_kernel(check_function(), blocks, kChecksumThreads, kernel, stream);
 }
 
 }  // namespace nanhunt::kernels::cuda

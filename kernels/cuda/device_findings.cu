@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/cuda/device_block.h"
+#include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -28,9 +29,7 @@ cudaError_t open_findings(FindingsSoFar*& memory, cudaStream_t stream) {
 }
 
 cudaError_t launch_findings(const FindingsKernel& kernel, cudaStream_t stream) {
-  void* arguments[] = {const_cast<FindingsKernel*>(&kernel)};
-  return cudaLaunchKernel(findings_function(), dim3(kernel.blocks()), dim3(FindingsKernel::kThreads), arguments, 0,
-                          stream);
+  return launch_kernel(findings_function(), kernel.blocks(), FindingsKernel::kThreads, kernel, stream);
 }
 
 cudaError_t open_updates(LostUpdatesKernel::Memory*& memory, cudaStream_t stream) {
@@ -43,9 +42,7 @@ cudaError_t open_updates(LostUpdatesKernel::Memory*& memory, cudaStream_t stream
 }
 
 cudaError_t launch_updates(const LostUpdatesKernel& kernel, cudaStream_t stream) {
-  void* arguments[] = {const_cast<LostUpdatesKernel*>(&kernel)};
-  return cudaLaunchKernel(updates_function(), dim3(kernel.blocks()), dim3(LostUpdatesKernel::kThreads), arguments, 0,
-                          stream);
+  return launch_kernel(updates_function(), kernel.blocks(), LostUpdatesKernel::kThreads, kernel, stream);
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/constants.h"
 #include "kernels/cuda/lanes.h"
+#include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -96,15 +97,17 @@ template <class Kernel>
 void launch_each(const Kernel& kernel, cudaStream_t stream) {
   const std::int64_t count = kernel.count();
   if (count == 0) return;
-  run_each<Kernel><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(kernel);
-  check(cudaGetLastError(), "launching an elementwise kernel");
+  const auto* function = reinterpret_cast<const void*>(&run_each<Kernel>);
+  check(launch_kernel(function, blocks_for(count, kThreads), kThreads, kernel, stream),
+        "launching an elementwise kernel");
 }
 template <class Kernel>
 void launch_rows(const Kernel& kernel, cudaStream_t stream) {
   const std::int64_t count = kernel.count();
   if (count == 0) return;
-  run_rows<Kernel><<<blocks_for(count, kThreads / kLanes), kThreads, 0, stream>>>(kernel);
-  check(cudaGetLastError(), "launching a kernel over rows");
+  const auto* function = reinterpret_cast<const void*>(&run_rows<Kernel>);
+  check(launch_kernel(function, blocks_for(count, kThreads / kLanes), kThreads, kernel, stream),
+        "launching a kernel over rows");
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -12,6 +12,7 @@
 
 #include "kernels/cublas.h"
 #include "kernels/cuda/device_graph.h"
+#include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/cuda/device_readings.h"
@@ -50,9 +51,7 @@ class CudaSource final : public DeviceAllocator::Source {
     return reinterpret_cast<DeviceAllocator::Event>(event);
   }
   bool done(DeviceAllocator::Event event) noexcept override {
-    const bool ready = cudaEventQuery(reinterpret_cast<cudaEvent_t>(event)) == cudaSuccess;
-    static_cast<void>(cudaGetLastError());
-    return ready;
+    return cuda::state_of(reinterpret_cast<cudaEvent_t>(event)) == cudaSuccess;
   }
   void forget(DeviceAllocator::Event event) noexcept override {
     static_cast<void>(cudaEventDestroy(reinterpret_cast<cudaEvent_t>(event)));

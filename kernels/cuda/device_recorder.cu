@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/device_recorder_ring.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/record_drain.h"
 #include "kernels/device_recorder.h"
 
@@ -129,8 +130,7 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   Status advance_step(DeviceStream stream) override {
     const DeviceGuard guard(options_.device);
     RingHeader* header = on_device_.header;
-    void* arguments[] = {&header};
-    return status_of(cudaLaunchKernel(kAdvanceStep, dim3(1), dim3(1), arguments, 0, static_cast<cudaStream_t>(stream)),
+    return status_of(launch_kernel(kAdvanceStep, 1, 1, header, static_cast<cudaStream_t>(stream)),
                      "the step could not be counted");
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/device_block.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_stats_launch.h"
 
 namespace nanhunt::kernels::cuda {
@@ -20,9 +21,8 @@ const void* stats_function() {
 
 template <StatsLevel kLevel, class Table>
 cudaError_t launch_table(const StatsMemory& memory, const Table& table, std::uint32_t blocks, cudaStream_t stream) {
-  TensorStatsKernel<kLevel, Table> kernel{memory, table};
-  void* arguments[] = {&kernel};
-  return cudaLaunchKernel(stats_function<kLevel, Table>(), dim3(blocks), dim3(kStatsThreads), arguments, 0, stream);
+  const TensorStatsKernel<kLevel, Table> kernel{memory, table};
+  return launch_kernel(stats_function<kLevel, Table>(), blocks, kStatsThreads, kernel, stream);
 }
 
 #define NANHUNT_DEFINE_STATS(level, Table)                                                                    \

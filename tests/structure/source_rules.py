@@ -21,6 +21,9 @@ _MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:" + "|".join(_MACHINE_FOLDERS) +
 _BUILD_OPTION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b(?!.*\b__cplusplus\b).*$", re.MULTILINE)
 
 
+_LAUNCH_WITHOUT_STATUS = re.compile(r"<<<|\b(?:check|status_of)\s*\(\s*cuda(?:GetLast|PeekAtLast)Error\b")
+
+
 def missing_spdx(text: str) -> bool:
     return not any("SPDX-License-Identifier: Apache-2.0" in line for line in text.splitlines()[:3])
 
@@ -37,6 +40,11 @@ def fast_math_flags(build_text: str) -> list[str]:
 def fast_math_in_code(code: str) -> list[str]:
     """Pragmas and attributes, in C++ with its comments already removed."""
     return [match.group(0) for match in _FAST_MATH_IN_CODE.finditer(code)]
+
+
+def launches_without_status(code: str) -> list[str]:
+    """Kernels launched so that only the thread's last error tells, which may be an earlier one of the run."""
+    return [match.group(0) for match in _LAUNCH_WITHOUT_STATUS.finditer(code)]
 
 
 def globs_or_downloads(cmake_text: str) -> list[str]:

@@ -78,6 +78,19 @@ def test_the_compiler_was_really_called_that_way():
     assert [entry["file"] for entry in commands if rules.fast_math_flags(entry["command"])] == []
 
 
+def test_a_launch_gives_its_own_status_and_not_the_last_error():
+    assert rules.launches_without_status("run<<<1, 2, 0, stream>>>(kernel);")
+    assert rules.launches_without_status('check(cudaGetLastError(), "launching");')
+    assert not rules.launches_without_status("static_cast<void>(cudaGetLastError());")
+
+    def launches(path):
+        return rules.launches_without_status(tree.without_cpp_comments(tree.read(path)))
+
+    ours = [path for path in tree.project_files() if path.startswith(("kernels/", "hooks/", "src/")) and
+            Path(path).suffix in tree.CPP]  # fmt: skip
+    assert offenders(ours, launches) == []
+
+
 def test_cmake_lists_its_sources_and_downloads_nothing():
     assert rules.globs_or_downloads("file(GLOB_RECURSE sources *.cpp)") == ["GLOB_RECURSE"]
     assert rules.globs_or_downloads("FetchContent_Declare(fmt)") == ["FetchContent_Declare"]
