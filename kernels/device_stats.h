@@ -134,7 +134,8 @@ class DeviceStats {
   // One launch: any view.
   virtual Status enqueue(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level,
                          const DeviceStatsTarget& target, DeviceStream stream) = 0;
-  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed; from kWhatIf on for one only.
+  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed; from kWhatIf on for one only. With a driver
+  // older than CUDA 12.1 one for every 160.
   virtual Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
 

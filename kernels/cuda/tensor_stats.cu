@@ -2,12 +2,14 @@
 // The memory that statistics kernels share, and their launches.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/device_recorder_ring.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_stats_launch.h"
 #include "kernels/device_recorder.h"
 #include "kernels/device_stats.h"
@@ -131,8 +133,18 @@ class CudaStats final : public DeviceStats {
       return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
                    std::to_string(tensors.size()) + ": upload them as a set");
     }
-    return tensors.size() <= kFewTensors ? enqueue_rows<FewRows>(tensors, level, target, stream)
-                                         : enqueue_rows<ParameterTable>(tensors, level, target, stream);
+    const std::size_t most = tensors_by_value(parameter_bytes_here());
+    for (DeviceStatsTarget rest = target; !tensors.empty();) {
+      const auto part = tensors.first(std::min(most, tensors.size()));
+      if (Status s = part.size() <= kFewTensors ? enqueue_rows<FewRows>(part, level, rest, stream)
+                                                : enqueue_rows<ParameterTable>(part, level, rest, stream);
+          !s) {
+        return s;
+      }
+      tensors = tensors.subspan(part.size());
+      if (rest.records != nullptr) rest.records += part.size();
+    }
+    return Status::ok();
   }
 
   Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
@@ -201,9 +213,11 @@ class CudaStats final : public DeviceStats {
     also(&load_stats<StatsLevel::kFinite, FewRows>);
     also(&load_stats<StatsLevel::kCounts, FewRows>);
     also(&load_stats<StatsLevel::kSums, FewRows>);
-    also(&load_stats<StatsLevel::kFinite, ParameterTable>);
-    also(&load_stats<StatsLevel::kCounts, ParameterTable>);
-    also(&load_stats<StatsLevel::kSums, ParameterTable>);
+    if (tensors_by_value(parameter_bytes_here()) > kFewTensors) {
+      also(&load_stats<StatsLevel::kFinite, ParameterTable>);
+      also(&load_stats<StatsLevel::kCounts, ParameterTable>);
+      also(&load_stats<StatsLevel::kSums, ParameterTable>);
+    }
     if (options_.details) {
       also(&load_stats<StatsLevel::kWhatIf, ViewOrRows>);
       also(&load_stats<StatsLevel::kHistogram, ViewOrRows>);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/record_ring.h"
 #include "kernels/cuda/tensor_stats_scan.h"
 #include "kernels/device_births.h"
+#include "kernels/launch_parameters.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -104,6 +105,10 @@ struct RowsByValue {
 inline constexpr std::size_t kFewTensors = 160;
 using FewRows = RowsByValue<kFewTensors>;
 using ParameterTable = RowsByValue<kTensorsInParameters>;
+// Of one launch.
+constexpr std::size_t tensors_by_value(std::size_t parameter_bytes) {
+  return parameter_bytes < kManyParameterBytes ? kFewTensors : kTensorsInParameters;
+}
 
 // One view, or rows in the device's memory: one kernel serves both.
 struct ViewOrRows {
@@ -421,7 +426,8 @@ struct TensorStatsKernel {
   }
 };
 
-static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, ParameterTable>) <= 32764);
-static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewRows>) <= 4096);
+static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, ParameterTable>) <= kManyParameterBytes);
+static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewRows>) <= kFewParameterBytes);
+static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewViews>) <= kFewParameterBytes);
 
 }  // namespace nanhunt::kernels::cuda

@@ -3,12 +3,14 @@
 // are pieces of the tensors, one after the other (lanes.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/host_device.h"
 #include "kernels/cuda/lanes.h"
 #include "kernels/device_ops.h"
+#include "kernels/launch_parameters.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -30,7 +32,7 @@ struct UnscaleEntry {
   DType dtype;
 };
 
-// kFew fit into what every driver passes by value, 4 KiB; kMany into 32,764 bytes.
+// kFew fit into what every driver passes by value, kMany into what those of CUDA 12.1 and newer do.
 inline constexpr int kFewUnscaled = 168, kManyUnscaled = 1344;
 
 template <int kTensors>
@@ -92,7 +94,8 @@ struct UnscaleManyKernel {
     });
   }
 };
-static_assert(sizeof(UnscaleManyKernel<kFewUnscaled>) <= 4096 && sizeof(UnscaleManyKernel<kManyUnscaled>) <= 32764);
+static_assert(sizeof(UnscaleManyKernel<kFewUnscaled>) <= kFewParameterBytes &&
+              sizeof(UnscaleManyKernel<kManyUnscaled>) <= kManyParameterBytes);
 
 // Calls launch(kernel) with as many tensors at a time as a kernel takes.
 template <int kTensors, class Launch>
@@ -116,9 +119,9 @@ void launch_unscale_of(const UnscaleManyCall& call, const Launch& launch) {
   flush();
 }
 template <class Launch>
-void launch_unscale(const UnscaleManyCall& call, const Launch& launch) {
-  call.count <= kFewUnscaled ? launch_unscale_of<kFewUnscaled>(call, launch)
-                             : launch_unscale_of<kManyUnscaled>(call, launch);
+void launch_unscale(const UnscaleManyCall& call, std::size_t parameter_bytes, const Launch& launch) {
+  const bool few = call.count <= kFewUnscaled || parameter_bytes < kManyParameterBytes;
+  few ? launch_unscale_of<kFewUnscaled>(call, launch) : launch_unscale_of<kManyUnscaled>(call, launch);
 }
 
 }  // namespace nanhunt::kernels::cuda

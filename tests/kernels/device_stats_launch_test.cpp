@@ -212,6 +212,14 @@ TEST(DeviceStatsTables, tensors_of_mixed_formats_and_sizes_count_as_they_do_alon
   }
 }
 
+TEST(DeviceStatsTables, go_by_value_as_far_as_the_driver_takes_parameters) {
+  using kernels::parameter_bytes;
+  for (const int unknown_or_old : {0, 11080, 12000}) EXPECT_EQ(parameter_bytes(unknown_or_old), 4096U);
+  for (const int large : {12010, 12090, 13000}) EXPECT_EQ(parameter_bytes(large), 32764U);
+  EXPECT_EQ(kernels::cuda::tensors_by_value(4096), 160U);
+  EXPECT_EQ(kernels::cuda::tensors_by_value(32764), 1344U);
+}
+
 TEST(DeviceStatsTables, one_launch_takes_1344_tensors) {
   static_assert(kernels::kTensorsInParameters == 1344);
   Fleet fleet;

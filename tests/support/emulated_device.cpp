@@ -247,15 +247,21 @@ void EmulatedDevice::visit(std::int64_t count, Visit visit_one) {
   for (const std::int64_t i : items) visit_one(i);
 }
 
+void EmulatedDevice::expect_parameters(std::size_t bytes) const {
+  if (bytes > parameter_bytes(driver_version)) throw std::logic_error("more parameters than the driver takes");
+}
+
 template <class Kernel>
 void EmulatedDevice::each(const Kernel& kernel) {
   static_assert(std::is_trivially_copyable_v<Kernel>);
+  expect_parameters(sizeof(Kernel));
   visit(kernel.count(), kernel);
 }
 
 template <class Kernel>
 void EmulatedDevice::rows(const Kernel& kernel) {
   static_assert(std::is_trivially_copyable_v<Kernel>);
+  expect_parameters(sizeof(Kernel));
   const SerialLanes lanes;
   visit(kernel.count(), [&](std::int64_t row) { kernel(lanes, row); });
 }
@@ -457,7 +463,7 @@ void EmulatedDevice::run(const UnscaleManyCall& call) {
   for (UnscaledTensor& tensor : tensors) tensor.data = host(tensor.data);
   here.tensors = tensors.data();
   here.found = host(call.found);
-  launch_unscale(here, [this](const auto& kernel) { rows(kernel); });
+  launch_unscale(here, parameter_bytes(driver_version), [this](const auto& kernel) { rows(kernel); });
 }
 
 void EmulatedDevice::run(const FusedSgdCall& call) {

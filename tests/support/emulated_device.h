@@ -45,6 +45,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t checks = 0;    // launches that compare contents, of those
   std::uint64_t captures = 0, replays = 0;  // of graphs
   bool graphs = true;                       // false: begin_capture() says that there are none
+  int driver_version = 13000;               // kernels with more parameters than it takes are refused
   ReadingsDelivery delivery;
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
   std::uint64_t live() const { return live_.size(); }
@@ -67,6 +68,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::unique_ptr<kernels::DeviceGraph> end_capture(std::string& why) override;
   std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options,
                                                        std::string& why) override;
+  void expect_parameters(std::size_t bytes) const;  // throws where its driver would refuse to launch
   static const void* on_host(const void* address);  // of the device; throws std::logic_error for one of the host
 
   void run(const kernels::MapCall& call) override;

@@ -43,8 +43,14 @@ class EmulatedReadings final : public ReadingsPort {
 
   Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
     if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
-    return tensors.size() <= kFewTensors ? launch_rows<FewRows>(tensors, level, first)
-                                         : launch_rows<ParameterTable>(tensors, level, first);
+    const std::size_t most = tensors_by_value(parameter_bytes(device_.driver_version));
+    for (; !tensors.empty(); first += most) {
+      const auto part = tensors.first(std::min(most, tensors.size()));
+      part.size() <= kFewTensors ? launch_rows<FewRows>(part, level, first)
+                                 : launch_rows<ParameterTable>(part, level, first);
+      tensors = tensors.subspan(part.size());
+    }
+    return Status::ok();
   }
   template <class Rows>
   Status launch_rows(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) {
@@ -229,6 +235,7 @@ class EmulatedReadings final : public ReadingsPort {
   Status run(const Table& table, std::uint32_t items, StatsLevel level, std::size_t first, std::size_t count) {
     if (items > partials_.size() || first + count > records_.size())
       throw std::logic_error("more than there is room for");
+    device_.expect_parameters(sizeof(TensorStatsKernel<StatsLevel::kSums, Table>));
     ++device_.launches;
     const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {},
                              gates_.data(),    known_.data()};

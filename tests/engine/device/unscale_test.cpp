@@ -106,6 +106,19 @@ TEST(UnscaleOfMany, takes_as_few_launches_as_its_table_allows) {
   }
 }
 
+TEST(UnscaleOfMany, takes_more_launches_where_the_driver_takes_few_parameters) {
+  ScopedEmulatedDevice emulated;
+  emulated.device.driver_version = 12000;
+  for (const auto& [count, launches] : {std::pair{168, 1U}, {169, 2U}, {1344, 8U}}) {
+    std::vector<Tensor> grads;
+    for (int i = 0; i < count; ++i) grads.push_back(Tensor::full({i % 3 + 1}, i, DType::kF32, kEmulated));
+    const std::uint64_t before = emulated.device.launches;
+    EXPECT_FALSE(unscale_there(grads, 0.5F));
+    EXPECT_EQ(emulated.device.launches - before, launches) << count;
+    for (int i = 0; i < count; ++i) EXPECT_EQ(grads[static_cast<std::size_t>(i)].at(0), i * 0.5) << count;
+  }
+}
+
 TEST(UnscaleOfMany, finds_one_bad_element_wherever_it_is) {
   ScopedEmulatedDevice emulated;
   for (const std::int64_t at : {0, 1, 2047, 2048, 4098, 4099}) {
