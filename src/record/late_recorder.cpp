@@ -87,6 +87,14 @@ class KeptFindings {
   KeptFindings(const KeptFindings&) = delete;
   KeptFindings& operator=(const KeptFindings&) = delete;
 
+  std::size_t bytes() const {
+    std::size_t all = sizeof(KeptFindings) + elements_.size() * sizeof(LateElement) +
+                      histograms_.size() * sizeof(LateHistogram);
+    for (const auto& operands : operands_) all += sizeof(operands) + operands.size() * sizeof(LateOperand);
+    for (const auto& bins : bins_) all += sizeof(bins) + bins.size() * sizeof(bins[0]);
+    return all;
+  }
+
   LateFindings findings;
 
  private:
@@ -157,6 +165,7 @@ class LateRecorder::HeldOp final : public Held {
   void know_findings(const LateFindings& findings) override {
     findings_ = std::make_unique<KeptFindings>(findings);
     event_.findings = &findings_->findings;
+    bytes += findings_->bytes();
   }
   void tell(NumberingRecorder& next) override {
     auto view = views.begin();
@@ -277,6 +286,10 @@ void LateRecorder::keep(std::unique_ptr<Held> event) {
   }
   bytes_ += kept.bytes;
   if (kept.is_op) ++ops_;
+  keep_bound();
+}
+
+void LateRecorder::keep_bound() noexcept {
   while (bytes_ > options_.bytes && !held_.empty()) {
     give_up(*held_.front());
     tell_ready();
@@ -324,12 +337,15 @@ void LateRecorder::come(std::uint64_t number, Come come) noexcept {
     for (auto at = first; at != last; at = waiting_.erase(at)) {
       Held& event = *at->second;
       std::erase(event.numbers, number);
+      const std::size_t before = event.bytes;
       try {
         come(event);
       } catch (...) {  // no memory: not known
       }
+      bytes_ += event.bytes - before;
     }
     tell_ready();
+    keep_bound();
   } catch (...) {  // the mutex itself failed
   }
 }

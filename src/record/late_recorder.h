@@ -84,6 +84,7 @@ class LateRecorder final : public NumberingRecorder {
   template <class Tell>
   void hold(std::size_t bytes, Tell tell, std::span<const ValueView> views = {});
   void keep(std::unique_ptr<Held> event);
+  void keep_bound() noexcept;  // gives up the oldest
   void tell_ready() noexcept;
   void forget(const Held& event) noexcept;  // nothing that comes is for it any more
   void give_up(Held& event) noexcept;

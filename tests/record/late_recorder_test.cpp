@@ -467,6 +467,27 @@ TEST(LateRecorder, memory_is_bounded_by_giving_up_the_oldest) {
   expect_order(run.script->batches);
 }
 
+TEST(LateRecorder, findings_that_came_for_events_that_are_held_count_among_what_is_held) {
+  // Given ops that fit, behind one whose contents do not come.
+  LateRun run({.late_bytes = 128 << 10, .late_steps = 1 << 30});
+  const TestTensor x(DType::kF32, {2}, {1, 2}, 1);
+  run.op("relu", {}, {{"out", Late{x, 1}.value()}});
+  for (std::uint64_t number = 2; number < 42; ++number) run.op("neg", {}, {}, {}, number);
+  ASSERT_EQ(run.recorder->counters().late_lost, 0U);
+  ASSERT_EQ(run.written().ops.size(), 0U);
+
+  // When 8 KB come for each of them, more than may be held.
+  const std::vector<std::int64_t> bins(1024, 1);
+  const std::vector<LateHistogram> histograms(1, LateHistogram{.of_output = true, .bins = bins});
+  for (std::uint64_t number = 2; number < 42; ++number) {
+    run.recorder->on_late_findings(number, {.histograms = histograms});
+  }
+
+  // Then the one that they waited for is given up, alone, and they are told.
+  EXPECT_EQ(run.written().ops.size(), 41U);
+  EXPECT_EQ(run.recorder->counters().late_lost, 1U);
+}
+
 TEST(LateRecorder, what_the_host_can_read_is_remembered_as_it_was) {
   const TestTensor waits(DType::kF32, {2}, {1, 2}, 1), out(DType::kF32, {2}, {1, 2}, 5);
   TestTensor small(DType::kF32, {2}, {3, 4}, 2), large(DType::kF32, {1 << 19}, std::vector<double>(1 << 19, 1.0), 3);
