@@ -15,7 +15,7 @@ import torch
 from nanhunt import _device
 from on_device import on_device
 from read_there import read_there
-from sentinel_runs import run_once
+from sentinel_runs import report_of, run_once
 from test_lasting import Centred, legitimate_writes, train
 from torch import nn
 from torch.nn import functional as F
@@ -179,3 +179,101 @@ def test_a_healthy_run_is_silent_whatever_writes_it(optimizer):
     assert run.digest == plain.digest, "the run was changed"
     assert [f for f in run.report["findings"] if f["severity"] in ("warning", "fault")] == [], run.report["findings"]
     assert COUNTED not in str(run.report["coverage"])
+
+
+class Flat(nn.Module):
+    """A parameter in the middle of a flat buffer whose memory is given back between steps, as sharded training does."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.flat = torch.randn(100, device="cpu").to(device)
+        self.w = nn.Parameter(self.flat[36:100].view(8, 8))
+        self.bytes = self.flat.untyped_storage().nbytes()
+
+    def give_back(self):
+        self.kept = self.flat.cpu().clone()
+        self.flat.untyped_storage().resize_(0)
+
+    def get_anew(self):
+        self.flat.untyped_storage().resize_(self.bytes)
+
+    def fill(self):
+        self.flat.data.copy_(self.kept)
+
+    def forward(self, x):
+        if self.flat.untyped_storage().nbytes() == 0:
+            self.get_anew()
+            self.fill()
+        return x @ self.w
+
+
+def train_flat(folder, device, before=lambda model: None):
+    from nanhunt import _levels, _taps
+    from nanhunt._session import Options, Session
+
+    model = Flat(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    session = Session(Options(out=str(folder), level="ops"))
+    _levels.add_listeners(session)
+    _taps.install(session)
+    try:
+        for step in range(5):
+            if step > 0:
+                before(model)
+            model(torch.randn(4, 8).to(device)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.give_back()
+    finally:
+        session.close()
+    return report_of(folder)
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+@on_device
+def test_memory_that_was_given_back_between_steps_is_not_read(device):
+    with tempfile.TemporaryDirectory() as name, read_there():
+        report = train_flat(Path(name) / "run", device)
+    assert report["findings"] == []
+    assert "lost or came too late" not in str(report["coverage"])
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+@on_device
+def test_memory_that_came_back_and_is_not_filled_yet_is_nobodys_corruption(device):
+    def before(model):
+        model.get_anew()
+        if device == "cpu":  # stands for what others left there; who asked NumPy could not be resized
+            ctypes.c_float.from_address(model.w.data_ptr()).value = float("nan")
+        else:
+            write_past_torch(model.w, (0, 0), float("nan"))
+        model.register_forward_pre_hook(lambda model, args: model.fill())
+
+    with tempfile.TemporaryDirectory() as name, read_there():
+        report = train_flat(Path(name) / "run", device, before)
+    assert report["findings"] == []
+
+
+@pytest.mark.parametrize("seen_by", ["a root called in its capture", "its replay"])
+@on_device
+def test_a_graph_that_no_look_fell_into_is_noticed_all_the_same(seen_by):
+    def between(step, model, optimizer):
+        if step == 0 and seen_by == "its replay":
+            torch.cuda.CUDAGraph.replay(object())
+        elif step == 0:
+            model(torch.randn(16, 4).to(DEVICE))  # warms up; the second call of a step is captured
+            _device.is_capturing = lambda: True
+            model(torch.randn(16, 4).to(DEVICE))
+            _device.is_capturing = lambda: False
+        if step == 2:
+            write_past_torch(model[1].mean, (3,), float("inf"))
+
+    asks, replay = _device.is_capturing, torch.cuda.CUDAGraph.replay
+    torch.cuda.CUDAGraph.replay = lambda graph: None
+    with tempfile.TemporaryDirectory() as name, read_there():
+        try:
+            report = train(Path(name) / "run", between, device=DEVICE)
+        finally:
+            _device.is_capturing, torch.cuda.CUDAGraph.replay = asks, replay
+    assert "corruption" not in {f["class"] for f in report["findings"]}, report["findings"]
+    assert "once a CUDA graph was captured" in str(report["coverage"])

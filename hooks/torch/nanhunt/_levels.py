@@ -17,10 +17,12 @@ def add_listeners(session: Session) -> None:
     values = Values(session)
     session.listeners.append(ScalerWatch(session))
     if session.options.level == "ops":
-        from nanhunt._lasting import LastingWatch
+        from nanhunt import _lasting, _taps
 
         # Marks come inside the mode: what is marked before an op has the identity that the op reads.
-        session.listeners += [OpsLevel(session, values), Marks(session, values), LastingWatch(session, values)]
+        lasting = _lasting.LastingWatch(session, values)
+        session.listeners += [OpsLevel(session, values), Marks(session, values), lasting]
+        _lasting.listen(_taps.patch)
     else:
         from nanhunt._audit_watch import AuditWatch
         from nanhunt._sentinel import Sentinel

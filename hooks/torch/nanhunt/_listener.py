@@ -52,4 +52,6 @@ class Listener:
     # Watch.step: fn is a whole step. Called before it runs; its end is an on_step_end.
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def on_step_end(self, step: int, skipped: bool) -> None: ...  # before the step's row is written
+    def on_resized(self, storage: Any) -> None: ...  # a storage's memory went, came, or moved
+    def on_graph(self) -> None: ...  # a CUDA graph is about to be replayed
     def on_close(self) -> None: ...

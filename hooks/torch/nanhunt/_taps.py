@@ -45,18 +45,18 @@ def install(session: Session) -> None:
     _session = session
     _forget()
     _patch_modules()
-    _patch(torch.autograd, "backward", _backward)
-    _patch(torch.autograd, "grad", _grad)
+    patch(torch.autograd, "backward", _backward)
+    patch(torch.autograd, "grad", _grad)
     scalers = torch.amp.grad_scaler.GradScaler
     for name, wrapper in _SCALER_METHODS.items():
-        _patch(scalers, name, wrapper)
-    _patch(scalers, "__init__", _scaler_made)
+        patch(scalers, name, wrapper)
+    patch(scalers, "__init__", _scaler_made)
     for kind in _scalers:
         _patch_scaler(kind)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        _patch(torch.nn.utils.clip_grad, name, _clip)
-        _patch(torch.nn.utils, name, _clip)
-    _patch(torch.optim.Optimizer, "__init__", _optimizer_made)
+        patch(torch.nn.utils.clip_grad, name, _clip)
+        patch(torch.nn.utils, name, _clip)
+    patch(torch.optim.Optimizer, "__init__", _optimizer_made)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
@@ -92,7 +92,7 @@ def _forget() -> None:
     _parents.clear()
 
 
-def _patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
@@ -403,7 +403,7 @@ def _scaler_made(session: Session, original: Callable[..., Any], args: tuple[Any
 def _patch_scaler(kind: type) -> None:
     for name, wrapper in _SCALER_METHODS.items():
         if callable(vars(kind).get(name)):
-            _patch(kind, name, wrapper)
+            patch(kind, name, wrapper)
 
 
 _in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
