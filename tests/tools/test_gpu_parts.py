@@ -515,7 +515,8 @@ WAITS = """
 if words[0].endswith("waits.py"):
     scaling, watch = words[2:4]
     found = json.loads(os.environ["WAITS"]).get(watch, {"cudaStreamSynchronize": 40})
-    print(json.dumps({"heard": int(os.environ.get("HEARD", "9")), "waits": found}))
+    trouble = os.environ.get("TROUBLE", "") if watch == "ops" else ""
+    print(json.dumps({"heard": int(os.environ.get("HEARD", "9")), "waits": found, "trouble": trouble}))
     sys.exit()
 """
 
@@ -547,6 +548,22 @@ def test_a_profiler_that_heard_no_launch_proves_nothing(carried):
     status, rows = carried.run(16)
     assert status == 1
     assert {row["status"] for row in rows} == {"failed"} and "told of no launch" in rows[0]["detail"]
+
+
+def test_a_watch_that_ended_early_proves_nothing(carried):
+    waits = {"sentinel, door=sync": {"cudaStreamSynchronize": 80}}
+    with_waits(carried, waits, TROUBLE="the watch failed: it ended early")
+    status, rows = carried.run(16)
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert status == 1 and len(failed) == 2
+    assert all("ops" in row["check"] and "ended early" in row["detail"] for row in failed)
+
+
+def test_a_door_that_waits_but_was_not_heard_fails(carried):
+    with_waits(carried, {})
+    status, rows = carried.run(16)
+    failed = [row["check"] for row in rows if row["status"] == "failed"]
+    assert status == 1 and failed == [f"PyTorch waits: added by sentinel, door=sync, {s}" for s in ("fp16", "fp32")]
 
 
 def test_calls_that_wait_are_told_from_calls_that_do_not(monkeypatch):

@@ -3,7 +3,7 @@
 
     python3 waits.py DEVICE SCALER WATCH     with a folder in GPU_CHECK_OUT
 
-It prints one JSON line: {"heard": launches, "waits": {call: count}}.
+It prints one JSON line: {"heard": launches, "waits": {call: count}, "trouble": why the watch proves nothing}.
 
 SCALER: "fp16" (autocast and a GradScaler, which reads its flag) or "fp32". WATCH: a name in WATCHES. What the library
 of nanhunt waits for it counts itself, for a profiler does not hear of each call of the driver.
@@ -50,7 +50,8 @@ def judge(watch: str, alone: dict[str, int], watched: dict[str, int]) -> tuple[b
     added = sum(watched.values()) - sum(alone.values())
     names = sorted({*alone, *watched})
     told = ", ".join(f"{name} {alone.get(name, 0)} -> {watched.get(name, 0)}" for name in names) or "no waits"
-    return added <= MOST.get(watch, 0), added, told
+    # A door that waits and adds none proves that its waits were not heard.
+    return (1 if MOST.get(watch) else 0) <= added <= MOST.get(watch, 0), added, told
 
 
 def told_of(names: list[str]) -> dict:
@@ -98,8 +99,18 @@ def counted(device: str, scaling: str, watch: str) -> dict:
     if own_waits() > before:
         found["waits"][OWN] = own_waits() - before
     if watching is not None:
+        found["trouble"] = trouble_of(watching._session, watch, on_gpu)
         watching.close()
     return found
+
+
+def trouble_of(session, watch: str, on_gpu: bool) -> str:
+    """Why a watch that added no wait proves nothing: it did not watch. Empty: it did."""
+    if session.dead or session.errors:
+        return f"the watch failed: {session.last_error or 'it ended early'}"
+    if watch == "ops" and on_gpu and session.recorder.device_counts().asked == 0:
+        return "nothing was read on the device"
+    return ""
 
 
 if __name__ == "__main__":
