@@ -30,6 +30,7 @@ struct ReadingsOptions {
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
   std::size_t references = 0;  // of checks, from 1: 16 bytes of the device each. 0: no checks
+  bool fuses = false;          // with references: the device's frequent maps leave statistics for the next look
   std::size_t arena_words = 0;  // of 8 bytes, pinned memory: for histograms of all births that there will be. 0: none
 };
 

@@ -114,11 +114,11 @@ NANHUNT_HOST_DEVICE inline std::uint32_t packed(DType dtype, float low, float hi
   return std::uint32_t{half ? to_half(high) : to_bfloat(high)} << 16 | (half ? to_half(low) : to_bfloat(low));
 }
 
-// The vector of elements [first, first + its lanes), all of which there are.
+// The vector of elements [first, first + its lanes), all of which there are. `dtype` is the result's.
 template <class F>
-NANHUNT_HOST_DEVICE inline Vector made_vector(const MapCall& call, std::int64_t first) {
+NANHUNT_HOST_DEVICE inline Vector made_vector(const MapCall& call, DType dtype, std::int64_t first) {
   Vector v;
-  if (call.out.dtype == DType::kF32) {
+  if (dtype == DType::kF32) {
     float made[4];
     values_at<F>(call, first, made);
     NANHUNT_UNROLL
@@ -127,7 +127,7 @@ NANHUNT_HOST_DEVICE inline Vector made_vector(const MapCall& call, std::int64_t 
     float made[8];
     values_at<F>(call, first, made);
     NANHUNT_UNROLL
-    for (int i = 0; i < 4; ++i) v.words[i] = packed(call.out.dtype, made[2 * i], made[2 * i + 1]);
+    for (int i = 0; i < 4; ++i) v.words[i] = packed(dtype, made[2 * i], made[2 * i + 1]);
   }
   return v;
 }
@@ -142,7 +142,7 @@ struct DenseMapKernel {
   NANHUNT_HOST_DEVICE void operator()(std::int64_t j) const {
     const std::int64_t first = j * lanes();
     if (call.walk.count - first < lanes()) return element_by_element(first);
-    const Vector v = made_vector<F>(call, first);
+    const Vector v = made_vector<F>(call, call.out.dtype, first);
     store_whole(static_cast<std::uint8_t*>(call.out.data) + j * kVectorBytes, v);
   }
 

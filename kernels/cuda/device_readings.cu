@@ -10,6 +10,7 @@
 #include "kernels/cuda/device_births.h"
 #include "kernels/cuda/device_checks.h"
 #include "kernels/cuda/device_findings.h"
+#include "kernels/cuda/device_fused.h"
 #include "kernels/cuda/device_guard.h"
 
 namespace nanhunt::kernels::cuda {
@@ -20,6 +21,7 @@ class CudaReadings final : public ReadingsPort {
   CudaReadings(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
   ~CudaReadings() override {
     const DeviceGuard guard(device_);
+    if (fused_ != nullptr) fused_->disarm();
     // Copies may be under way; where the device is lost this fails at once, and so does the rest.
     static_cast<void>(cudaStreamSynchronize(stream_));
     for (const cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
@@ -34,7 +36,7 @@ class CudaReadings final : public ReadingsPort {
     static_cast<void>(cudaGetLastError());
   }
 
-  Status open(const ReadingsOptions& options) {
+  Status open(const ReadingsOptions& options, FusedMaps* fused) {
     const DeviceGuard guard(device_);
     DeviceStatsOptions stats;
     stats.device = device_;
@@ -64,6 +66,10 @@ class CudaReadings final : public ReadingsPort {
       if (options.arena_words > 0) {
         if (Status s = open_births(options, got); !s) return s;
       }
+      if (options.fuses && fused != nullptr) {
+        if (Status s = fused->arm(stream_); !s) return s;
+        fused_ = fused;
+      }
     }
     for (int i = 0; i < options.copies; ++i) {
       cudaEvent_t event = nullptr;
@@ -82,11 +88,15 @@ class CudaReadings final : public ReadingsPort {
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);
     LookKernel kernel;
-    kernel.memory = {checks_, partials_, records_, known_};
+    kernel.memory = {checks_, partials_, records_, known_, fused_ != nullptr ? fused_->memory() : nullptr};
     kernel.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
-    const std::uint32_t items = fill_looks(tensors, kernel.table);
+    const std::uint32_t items = fill_looks(tensors, kernel.table, [this](const DeviceTensor& tensor) {
+      return fused_ != nullptr ? place_of_look(fused_->looks(), tensor) : 0;
+    });
     if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
-    return status_of(launch_look(kernel, items, stream_), "contents could not be looked at");
+    const cudaError_t status = launch_look(kernel, items, stream_);
+    if (fused_ != nullptr) fused_->looks().forget();
+    return status_of(status, "contents could not be looked at");
   }
   Status launch(const CheckedTensor& tensor, std::size_t slot) override {
     const DeviceGuard guard(device_);
@@ -197,6 +207,7 @@ class CudaReadings final : public ReadingsPort {
   BirthMemory births_;
   std::unique_ptr<DeviceStats> histograms_;
   std::uint64_t *arena_ = nullptr, *arena_on_device_ = nullptr;
+  FusedMaps* fused_ = nullptr;  // armed
   std::unique_ptr<DeviceStats> stats_;
   LostUpdatesKernel::Memory* updates_ = nullptr;
   DeviceStatsRecord* records_ = nullptr;
@@ -207,9 +218,9 @@ class CudaReadings final : public ReadingsPort {
 }  // namespace
 
 std::unique_ptr<ReadingsPort> open_readings_port(int device, DeviceStream stream, const ReadingsOptions& options,
-                                                 std::string& why) {
+                                                 std::string& why, FusedMaps* fused) {
   auto port = std::make_unique<CudaReadings>(device, static_cast<cudaStream_t>(stream));
-  if (const Status status = port->open(options); !status) {
+  if (const Status status = port->open(options, fused); !status) {
     why = status.message();
     return nullptr;
   }

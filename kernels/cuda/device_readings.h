@@ -9,8 +9,11 @@
 
 namespace nanhunt::kernels::cuda {
 
-// nullptr where there is no memory for them, and `why` says so.
+class FusedMaps;  // device_fused.h
+
+// nullptr where there is no memory for them, and `why` says so. `fused`: of whoever launches on that stream, where
+// options want it; it lives longer.
 std::unique_ptr<ReadingsPort> open_readings_port(int device, DeviceStream stream, const ReadingsOptions& options,
-                                                 std::string& why);
+                                                 std::string& why, FusedMaps* fused = nullptr);
 
 }  // namespace nanhunt::kernels::cuda

@@ -10,8 +10,8 @@
 
 namespace nanhunt::kernels::cuda {
 
-// `function` takes `kernel` by value. Gives the launch's own status: the thread's last error, which <<<>>> leaves it in,
-// may be one that the run has not asked for yet.
+// `function` takes `kernel` by value. Gives the launch's own status: the thread's last error, which <<<>>> leaves it
+// in, may be one that the run has not asked for yet.
 template <class Kernel>
 cudaError_t launch_kernel(const void* function, std::uint32_t blocks, std::uint32_t threads, const Kernel& kernel,
                           cudaStream_t stream) {

@@ -22,9 +22,16 @@ struct LookEntry {
   std::uint32_t first_item;       // of all tensors before this one
   std::uint32_t reference;        // as CheckedTensor has it
   std::uint32_t slot;             // of the record, or kNoSlot
-  std::uint32_t unused;
+  std::uint32_t told;             // 1 + the place of its FusedLook: it is not read, and has one block; else 0
 };
 static_assert(sizeof(LookEntry) == 32);
+
+// What the launch that made a tensor left of it (fused_map.h).
+struct FusedLook {
+  std::uint64_t checksum;
+  std::uint32_t known;  // as known_bits() has it
+  DeviceStatsRecord record;
+};
 
 struct LookTable {
   std::uint32_t tensors = 0;
@@ -55,8 +62,9 @@ struct LookTable {
   }
 };
 
-// Gives the blocks of the launch.
-inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table) {
+// Gives the blocks of the launch. told(tensor): as LookEntry has it.
+template <class Told>
+std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table, Told told) {
   std::uint32_t items = 0;
   table.tensors = 0;
   for (const LookedTensor& looked : tensors) {
@@ -68,10 +76,14 @@ inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable
                                       items,
                                       tensor.tag,
                                       looked.slot,
-                                      0};
-    items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
+                                      told(tensor)};
+    const bool is_told = table.entries[table.tensors - 1].told != 0;
+    items += is_told ? 1 : static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
   }
   return items;
+}
+inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table) {
+  return fill_looks(tensors, table, [](const DeviceTensor&) { return std::uint32_t{0}; });
 }
 
 // Memory of the device.
@@ -80,7 +92,24 @@ struct LookMemory {
   StatsPartial* partials = nullptr;      // for each item of the launch
   DeviceStatsRecord* records = nullptr;  // by slot
   std::uint32_t* known = nullptr;        // by reference: kInfBits, kNanBits of what was read
+  const FusedLook* fused = nullptr;
 };
+
+// What threads have of an item together: the block's where it is the only one of its tensor, else with those of others.
+template <class Block>
+NANHUNT_HOST_DEVICE inline void fold_item(Block& block, LookShared& shared, const Work& work, std::uint32_t item,
+                                          StatsPartial* items,
+                                          typename Block::template Registers<StatsPartial>& partials) {
+  block.fold_warps(partials, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
+  block.phase(partials, [&](const Thread& thread, const StatsPartial& mine) {
+    if (thread.lane() == 0) shared.warps[thread.warp()] = mine;
+  });
+  block.phase([&](const Thread& thread) {
+    if (thread.index != 0) return;
+    fold_warps_of(shared.warps);
+    if (work.items > 1) items[work.first_item + item] = shared.warps[0];
+  });
+}
 
 struct LookKernel {
   struct Shared {
@@ -102,7 +131,9 @@ struct LookKernel {
       shared.tensor = table.locate(thread.block, work);
       const LookEntry& entry = table.entries[shared.tensor];
       shared.reads = entry.slot != kNoSlot && (work.tag == 0 || (entry.reference & kFirstCheck) != 0) ? 1 : 0;
+      if (entry.told != 0) leave_told(work, entry, shared.tensor);
     });
+    if (table.entries[shared.tensor].told != 0) return;
     const std::uint64_t bytes = work.view.count * element_bytes(work.view.dtype);
     const std::uint32_t own = block.index() - work.first_item;
     bool reads = shared.reads != 0;
@@ -133,7 +164,6 @@ struct LookKernel {
   }
 
  private:
-  // Statistics of one item: the block's where it is the only one of its tensor, else with those of the others.
   template <class Block>
   NANHUNT_HOST_DEVICE void read_item(Block& block, Shared& shared, const Work& work, std::uint64_t bytes,
                                      std::uint32_t item,
@@ -142,15 +172,16 @@ struct LookKernel {
       look_at_item<Scan>(block, shared.look, MemorySource{work.view.data, bytes}, work.view, bytes,
                          item_range(bytes, item), partials);
     });
-    block.fold_warps(partials, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
-    block.phase(partials, [&](const Thread& thread, const StatsPartial& mine) {
-      if (thread.lane() == 0) shared.look.warps[thread.warp()] = mine;
-    });
-    block.phase([&](const Thread& thread) {
-      if (thread.index != 0) return;
-      fold_warps_of(shared.look.warps);
-      if (work.items > 1) memory.partials[work.first_item + item] = shared.look.warps[0];
-    });
+    fold_item(block, shared.look, work, item, memory.partials, partials);
+  }
+
+  // By one thread, instead of all of the above.
+  NANHUNT_HOST_DEVICE void leave_told(const Work& work, const LookEntry& entry, std::uint32_t tensor) const {
+    const FusedLook& made = memory.fused[entry.told - 1];
+    if (!leave_check(memory.checks, tensor, entry.reference, made.checksum) || work.slot == kNoSlot) return;
+    memory.records[work.slot] = made.record;
+    memory.records[work.slot].tag = work.tag;
+    if (work.tag != 0) memory.known[work.tag] = made.known;
   }
 
   // By one thread, once its block has left what it knows.

@@ -4,6 +4,7 @@
 //
 //   source.each(range, thread, take)  // take(vector, j, bytes) for the thread's vectors of the range, in rising order;
 //                                     // what is not there of the last one is 0
+//   Source::kWholeBlocks              // items are whole blocks of the checksum: each vector is asked for once
 //
 // A block of the checksum belongs to the item in which it begins. Where items are no multiple of it (some tensors past
 // 128 MiB), its end is read once more, for the checksum alone.
@@ -34,6 +35,7 @@ struct LookShared {
 
 // Memory without gaps, at any alignment. Loads come first where they can, as in for_each_vector().
 struct MemorySource {
+  static constexpr bool kWholeBlocks = false;
   std::uint64_t data, bytes;
 
   template <class Take>
@@ -199,8 +201,10 @@ NANHUNT_HOST_DEVICE inline void look_at_item(Block& block, LookShared& shared, c
     Odd& odd = shared.odd[thread.index];
     odd = {kNoIndex, 0, 0, 0, 0};
     if (thread.index == 0) shared.checksum = 0;
-    source.each({item.begin, lesser(number * kBlockVectors, item.end)}, thread.index,
-                [&](const Vector& v, std::uint64_t j, std::uint32_t there) { mine.take(view, v, j, there, odd); });
+    if constexpr (!Source::kWholeBlocks) {
+      source.each({item.begin, lesser(number * kBlockVectors, item.end)}, thread.index,
+                  [&](const Vector& v, std::uint64_t j, std::uint32_t there) { mine.take(view, v, j, there, odd); });
+    }
   });
   for (; number * kBlockVectors < item.end; ++number) {
     const std::uint64_t begin = number * kBlockVectors, end = lesser(begin + kBlockVectors, vectors);
@@ -212,8 +216,8 @@ NANHUNT_HOST_DEVICE inline void look_at_item(Block& block, LookShared& shared, c
                     mine.take(view, v, j, there, shared.odd[thread.index]);
                     share.add(v, j - begin, extent.whole, shared.left_over);
                   });
-      if (item.end < end) {
-        source.each({item.end, end}, thread.index, [&](const Vector& v, std::uint64_t j, std::uint32_t) {
+      if constexpr (!Source::kWholeBlocks) {
+        source.each({lesser(item.end, end), end}, thread.index, [&](const Vector& v, std::uint64_t j, std::uint32_t) {
           share.add(v, j - begin, extent.whole, shared.left_over);
         });
       }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/map_kernels.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/unscale_kernels.h"
+#include "tests/support/serial_ops.h"
 
 namespace nanhunt::testing_support {
 namespace {
@@ -37,51 +38,6 @@ T* host(T* device) {
 DeviceArray host(DeviceArray array) {
   array.data = host(array.data);
   return array;
-}
-
-// As a GPU's sixteen lanes do it, one after the other.
-struct SerialLanes {
-  template <class F>
-  void each(std::int64_t n, const F& f) const {
-    for (std::int64_t i = n; i-- > 0;) f(i);
-  }
-  template <class T, class F>
-  T block_sum(std::int64_t n, const F& f) const {
-    T lanes[kLanes];
-    for (int k = 0; k < kLanes; ++k) lanes[k] = lane_sum<T>(k, n, f);
-    for (int width = kLanes / 2; width > 0; width /= 2) {
-      for (int k = 0; k < width; ++k) lanes[k] += lanes[k + width];
-    }
-    return lanes[0];
-  }
-  template <class T, class F>
-  T sum(std::int64_t n, const F& f) const {
-    return sum_of_blocks<T>(*this, n, f);
-  }
-  template <class T, class F>
-  T largest(std::int64_t n, const F& f) const {
-    T out = -std::numeric_limits<T>::infinity();
-    for (std::int64_t i = 0; i < n; ++i) out = f(i) > out ? f(i) : out;
-    return out;
-  }
-};
-
-template <class T>
-void plain_multiply(const ProductCall& call) {
-  const auto at = [&](const MatrixOperand& o, std::int64_t batch, std::int64_t row, std::int64_t column) {
-    const std::int64_t i = o.transposed ? column * o.lead + row : row * o.lead + column;
-    return load_element<T>(call.dtype, o.data, batch * o.step + i);
-  };
-  for (std::int64_t b = 0; b < call.batch; ++b) {
-    for (std::int64_t i = 0; i < call.m; ++i) {
-      for (std::int64_t j = 0; j < call.n; ++j) {
-        const std::int64_t c = (b * call.m + i) * call.n + j;
-        T sum = call.beta != 0 ? load_element<T>(call.result(), call.c, c) : T{0};
-        for (std::int64_t k = 0; k < call.k; ++k) sum += at(call.a, b, i, k) * at(call.b, b, k, j);
-        store_element(call.result(), call.c, c, sum);
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -111,6 +67,7 @@ class EmulatedDevice::Graph final : public DeviceGraph {
     device_.refuse_in_graph("replaying another graph");
     ++device_.replays;
     for (const auto& step : work_->steps) step();
+    device_.looks_.forget();
   }
   std::uint64_t bytes() const override { return work_->bytes; }
 
@@ -136,6 +93,7 @@ bool EmulatedDevice::begin_capture(std::string& why) {
     return false;
   }
   ++captures;
+  looks_.forget();
   capture_ = std::make_unique<Capture>();
   return true;
 }
@@ -185,6 +143,7 @@ void* EmulatedDevice::allocate(std::size_t bytes) {
 }
 
 void EmulatedDevice::release(void* memory, std::size_t bytes) noexcept {
+  looks_.overwrite(memory, bytes);
   void* const here = host(memory);
   const auto found = live_.find(here);
   if (found == live_.end() || found->second != bytes) std::abort();  // never handed out, or with another size
@@ -211,10 +170,12 @@ DeviceMemory EmulatedDevice::memory() const { return {used_, 0}; }
 void EmulatedDevice::set_zero(void* to, std::size_t bytes) {
   if (bytes == 0) return;
   if (capture_) return capture_->steps.push_back([this, to, bytes] { set_zero(to, bytes); });
+  looks_.overwrite(to, bytes);
   std::memset(host(to), 0, bytes);
 }
 void EmulatedDevice::to_device(void* to, const void* from, std::size_t bytes) {
   refuse_in_graph("copying contents of the host to the device");
+  looks_.overwrite(to, bytes);
   if (bytes != 0) std::memcpy(host(to), from, bytes);
 }
 void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
@@ -225,12 +186,14 @@ void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
 void EmulatedDevice::on_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (capture_) return capture_->steps.push_back([this, to, from, bytes] { on_device(to, from, bytes); });
+  looks_.overwrite(to, bytes);
   std::memmove(host(to), host(from), bytes);
 }
 
 template <class Visit>
 void EmulatedDevice::visit(std::int64_t count, Visit visit_one) {
   ++launches;
+  looks_.forget();
   switch (order) {
     case Order::kForwards:
       for (std::int64_t i = 0; i < count; ++i) visit_one(i);
@@ -271,6 +234,7 @@ void EmulatedDevice::run(const MapCall& call) {
   MapCall here = call;
   here.out = host(call.out);
   for (int k = 0; k < call.inputs; ++k) here.in[k] = host(call.in[k]);
+  if (run_fused(call, here)) return;
   const auto launch = [this](const auto& kernel) { each(kernel); };
   const bool known =
       launch_formula(here, launch, FormulasA{}, std::integral_constant<int, 0>{}) ||
@@ -489,6 +453,7 @@ void EmulatedDevice::run(const FusedAdamCall& call) {
 void EmulatedDevice::run(const ProductCall& call) {
   if (note(call)) return;
   ++launches;
+  looks_.forget();
   ProductCall here = call;
   here.a.data = host(call.a.data);
   here.b.data = host(call.b.data);

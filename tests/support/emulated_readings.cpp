@@ -9,6 +9,7 @@
 #include "kernels/cuda/birth_kernel.h"
 #include "kernels/cuda/checksum_kernel.h"
 #include "kernels/cuda/finding_kernels.h"
+#include "kernels/cuda/fused_map.h"
 #include "kernels/cuda/look_kernel.h"
 #include "kernels/cuda/tensor_stats_kernel.h"
 #include "kernels/cuda/update_kernels.h"
@@ -16,11 +17,29 @@
 #include "tests/support/emulated_grid.h"
 
 namespace nanhunt::testing_support {
-namespace {
 
 using namespace kernels;
 using namespace kernels::cuda;
 
+struct EmulatedDevice::Fused {
+  std::vector<StatsPartial> partials = std::vector<StatsPartial>(kFusedItems);
+  std::vector<FusedLook> looks = std::vector<FusedLook>(FusedLooks::kSlots);
+  std::uint64_t sum = 0;
+  std::uint32_t ticket = 0;
+};
+
+namespace {
+
+template <class Kernel>
+void run_in_order(Order order, const Kernel& kernel, std::uint32_t blocks, std::uint32_t threads) {
+  const auto orders = block_orders(blocks, 1);
+  run_grid(kernel, orders[order == Order::kForwards ? 0 : order == Order::kBackwards ? 1 : 2], threads,
+           order == Order::kBackwards);
+}
+
+}  // namespace
+
+// Not in a namespace of its own: the device's friend.
 class EmulatedReadings final : public ReadingsPort {
  public:
   EmulatedReadings(EmulatedDevice& device, const ReadingsOptions& options)
@@ -36,9 +55,16 @@ class EmulatedReadings final : public ReadingsPort {
         known_(options.references + 1),
         arena_(options.arena_words),
         accumulators_(options.arena_words == 0 ? 0 : kMaxBirthTensors * kDetailWords),
-        marks_(static_cast<std::size_t>(options.copies)) {
+        marks_(static_cast<std::size_t>(options.copies)),
+        fuses_(options.fuses && options.references > 0) {
     // What was not copied has not come.
     std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
+    if (!fuses_) return;
+    if (!device_.fused_memory_) device_.fused_memory_ = std::make_shared<EmulatedDevice::Fused>();
+    device_.looks_.arm();
+  }
+  ~EmulatedReadings() override {
+    if (fuses_) device_.looks_.disarm();
   }
 
   Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
@@ -68,7 +94,10 @@ class EmulatedReadings final : public ReadingsPort {
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
     std::vector<LookedTensor> here(tensors.begin(), tensors.end());
+    std::vector<std::uint32_t> told;
     for (LookedTensor& looked : here) {
+      told.push_back(fuses_ ? place_of_look(device_.looks_, looked.tensor) : 0);
+      device_.told += told.back() != 0 ? 1 : 0;
       if (looked.tensor.data != nullptr) looked.tensor.data = EmulatedDevice::on_host(looked.tensor.data);
       if (looked.slot != kNoSlot && looked.slot >= records_.size())
         throw std::logic_error("a slot that does not exist");
@@ -76,11 +105,14 @@ class EmulatedReadings final : public ReadingsPort {
     ++device_.launches;
     ++device_.checks;
     const auto kernel = std::make_unique<LookKernel>();
-    const std::uint32_t items = fill_looks(here, kernel->table);
+    const std::uint32_t items =
+        fill_looks(here, kernel->table, [&, i = 0u](const DeviceTensor&) mutable { return told[i++]; });
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
     std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
-    kernel->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data()};
+    kernel->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data(),
+                      fuses_ ? device_.fused_memory_->looks.data() : nullptr};
     run_ordered(*kernel, items, kStatsThreads);
+    if (fuses_) device_.looks_.forget();
     leave(found, first);
     return Status::ok();
   }
@@ -222,13 +254,7 @@ class EmulatedReadings final : public ReadingsPort {
 
   template <class Kernel>
   void run_ordered(const Kernel& kernel, std::uint32_t blocks, std::uint32_t threads) {
-    const bool backwards = device_.order == Order::kBackwards;
-    const auto orders = block_orders(blocks, 1);
-    run_grid(kernel,
-             device_.order == Order::kForwards ? orders[0]
-             : backwards                       ? orders[1]
-                                               : orders[2],
-             threads, backwards);
+    run_in_order(device_.order, kernel, blocks, threads);
   }
 
   template <class Table>
@@ -269,9 +295,26 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;
+  bool fuses_ = false;
 };
 
-}  // namespace
+bool EmulatedDevice::run_fused(const MapCall& call, const MapCall& here) {
+  if (!looks_.is_armed() || !is_fused(here)) return false;
+  const std::uint64_t bytes = output_bytes(here);
+  const auto slot = looks_.take(call.out.data, bytes, call.out.dtype);
+  if (!slot) return false;
+  ++launches;
+  ++fused;
+  Fused& memory = *fused_memory_;
+  const auto run_one = [&](auto kernel) {
+    kernel.memory = {memory.partials.data(), &memory.sum, &memory.ticket, memory.looks.data()};
+    kernel.slot = *slot;
+    kernel.call = here;
+    run_in_order(order, kernel, static_cast<std::uint32_t>(stats_items(bytes)), kStatsThreads);
+  };
+  with_fused_map(here, run_one, FusedFormulas{});
+  return true;
+}
 
 std::unique_ptr<kernels::ReadingsPort> EmulatedDevice::open_readings(const kernels::ReadingsOptions& options,
                                                                      std::string& why) {
