@@ -13,7 +13,7 @@ namespace nanhunt::kernels {
 // Not for several threads at once. Addresses are compared, never read.
 class FusedLooks {
  public:
-  static constexpr std::uint32_t kSlots = 16;  // outputs between two looks; the rest is read as ever
+  static constexpr std::uint32_t kSlots = 16;  // outputs between two looks; one more, and all are read as ever
 
   // One for each who wants it.
   void arm() { ++armed_; }

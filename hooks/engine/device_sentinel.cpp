@@ -242,7 +242,12 @@ void DeviceSentinel::at_door(Step& step) {
   ask(step, std::move(group));
   if (plan_.way == DoorPlan::Way::kSync && !step.groups.empty()) step.groups.back().late.wait(*readings_);
   tell_steps(/*wait=*/false);
-  if (plan_.way == DoorPlan::Way::kSync && &step == &steps_.front()) audit(step);
+  if (plan_.way == DoorPlan::Way::kSync && &step == &steps_.front()) {
+    try {
+      audit(step);
+    } catch (...) {  // no memory for its copies, say: the step goes on without it
+    }
+  }
   bool ran_again = false;
   if (&step == &steps_.front() && harm(step) != hunt::Harm::kNone) ran_again = trip(step, Moment::kDoor);
   if (!plan_.copies || ran_again) return;

@@ -56,7 +56,12 @@ bool DeviceSentinel::trip(Step& step, Moment moment) {
   look_for_changes(step);
   if (moment == Moment::kAfter) look_for_changes_in_copy(step);
   if (moment == Moment::kAfter && !close_) read_state(step);
-  if (moment == Moment::kAfter) audit_in_hindsight(step);
+  if (moment == Moment::kAfter) {
+    try {
+      audit_in_hindsight(step);
+    } catch (...) {  // no memory for its copies, say: the trip goes on without it
+    }
+  }
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });

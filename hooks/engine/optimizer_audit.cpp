@@ -60,11 +60,16 @@ void OptimizerAudit::start() {
     const bool is_new = i < counts.size() && counts[i] == 0;
     audited_[i].memory = is_new ? hunt::PreAuditMemory::new_state() : hunt::PreAuditMemory{};
   }
-  settle();
+  for (Audited& audited : audited_) audited.versions = versions_of(audited);
 }
 
 void OptimizerAudit::settle() {
-  for (Audited& audited : audited_) audited.versions = versions_of(audited);
+  for (Audited& audited : audited_) {
+    const std::uint64_t now = versions_of(audited);
+    // An update that nobody foresaw: what was proved before it holds no more.
+    if (!std::exchange(audited.foreseen, false) && now != audited.versions) audited.memory = {};
+    audited.versions = now;
+  }
 }
 
 hunt::PreAuditOptions OptimizerAudit::options() const {
@@ -111,6 +116,7 @@ std::size_t OptimizerAudit::foresee(std::uint32_t step, const std::function<Grad
       continue;
     }
     audited.memory = result->memory;
+    audited.foreseen = true;
     if (result->trips()) {
       trips(i);
     } else {

@@ -20,6 +20,7 @@ class OptimizerAudit {
     engine::Tensor parameter, master, first, second;  // undefined: none
     hunt::PreAuditMemory memory = {};
     std::uint64_t versions = 0;                   // of all of them, added up, after the last step
+    bool foreseen = false;                        // the update of the step at hand
     std::optional<std::uint32_t> proved_in = {};  // the step whose update was last proved to be finite
   };
   struct Gradient {

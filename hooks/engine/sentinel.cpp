@@ -228,6 +228,7 @@ void Sentinel::audit() {
   audit_.foresee(
       step_,
       [this](std::size_t i) {
+        if (i >= gradients_.size()) return OptimizerAudit::Gradient{};  // a parameter that is listed twice is read once
         return OptimizerAudit::Gradient{gradients_[i].known, gradients_[i].amax, parameters_[i].changed};
       },
       /*may_read=*/true,

@@ -41,12 +41,15 @@ Status FusedMaps::arm(cudaStream_t stream) {
     if (Status s = status_of(load(FusedFormulas{}), "maps with statistics cannot run"); !s) return s;
     void* got = nullptr;
     if (Status s = status_of(cudaMalloc(&got, bytes), "no memory for statistics of maps on the device"); !s) return s;
+    if (Status s = status_of(cudaMemsetAsync(got, 0, bytes, stream), "memory could not be cleared"); !s) {
+      static_cast<void>(cudaFree(got));
+      return s;
+    }
     auto* const at = static_cast<unsigned char*>(got);
     memory_.looks = reinterpret_cast<FusedLook*>(at);
     memory_.partials = reinterpret_cast<StatsPartial*>(at + looks);
     memory_.sum = reinterpret_cast<std::uint64_t*>(at + looks + partials);
     memory_.ticket = reinterpret_cast<std::uint32_t*>(memory_.sum + 1);
-    if (Status s = status_of(cudaMemsetAsync(got, 0, bytes, stream), "memory could not be cleared"); !s) return s;
   }
   looks_.arm();
   return Status::ok();

@@ -67,8 +67,7 @@ class CudaReadings final : public ReadingsPort {
         if (Status s = open_births(options, got); !s) return s;
       }
       if (options.fuses && fused != nullptr) {
-        if (Status s = fused->arm(stream_); !s) return s;
-        fused_ = fused;
+        if (fused->arm(stream_)) fused_ = fused;  // else all is read, as ever
       }
     }
     for (int i = 0; i < options.copies; ++i) {

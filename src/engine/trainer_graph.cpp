@@ -115,9 +115,9 @@ std::string Trainer::Impl::why_not_this_step() {
   if (!graph.work) {
     if (const std::string why = why_no_graph(); !why.empty()) return graph.use.why_not = why;
   }
+  if (ops_observed()) return "an observer wants ops";  // and may be given them by other kernels
   if (!std::exchange(graph.warm, true)) return "it is the first one, so that a capture meets nothing new";
   if (keep_gradients) return "the gradients of a skipped step are kept";
-  if (ops_observed()) return "an observer wants ops";
   // A region around the step has casts that it made; without gradients, or before there is a loss scale, a step is none
   // that others are like.
   if (autocast_enabled()) return "an autocast region is around it";
@@ -297,7 +297,7 @@ bool Trainer::Impl::update_by_graph() {
     return true;
   };
   if (!graph.update_warm || !graph.ran || ops_observed() || !holds_its_gradients()) {
-    graph.update_warm = true;
+    graph.update_warm = graph.update_warm || !ops_observed();
     return false;
   }
   if (!graph.update) {

@@ -166,8 +166,10 @@ def listen(patch: Callable[..., None]) -> None:
 
 
 def _storage_resized(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    before = args[0].nbytes()
     result = original(*args, **kwargs)
-    session.tell("on_resized", args[0])
+    if before == 0 or args[0].nbytes() < before:  # one that only grows keeps what it holds
+        session.tell("on_resized", args[0])
     return result
 
 
