@@ -348,7 +348,7 @@ bool find_device(int index, DeviceInfo& found, std::string& why) {
   std::string none;
   const std::vector<DeviceInfo> devices = query_devices(none);
   if (devices.empty()) {
-    why = none + ". A GPU of NVIDIA with its driver is needed; `nvidia-smi` shows whether both are there";
+    why = none + ". A GPU of NVIDIA with its driver is needed: `nanhunt doctor --env` says what is missing";
     return false;
   }
   for (const DeviceInfo& device : devices) {

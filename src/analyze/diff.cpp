@@ -132,7 +132,8 @@ class Comparison {
     if (!step) return step;
     side.add(*step);
     told.steps += step->part == 0;
-    told.ops += step->rows.size();
+    told.ops += static_cast<std::uint64_t>(std::ranges::count_if(
+        step->rows, [&](const DiffRow& row) { return !comes_from_outside(row, side.names); }));
     told.last_step = step->step;
     return step;
   }
@@ -206,11 +207,14 @@ class Comparison {
     for (const DiffRow& row : step.rows) phases |= 1u << static_cast<unsigned>(row.phase);
     return phases;
   }
+  // Inputs, losses and marks are rows, but no ops.
+  static bool comes_from_outside(const DiffRow& row, const Names& names) {
+    return names.text(row.op).starts_with('<');
+  }
   // With levels that differ a trace has all ops of a step, some phases of it, or none (replays do not count); and what
   // comes from outside is told anew in each replay.
   bool could_be_in_both(const DiffRow& row, const Names& names) const {
-    const bool outside = names.text(row.op).starts_with('<');
-    return !outside && ((phases_a_ & phases_b_) >> static_cast<unsigned>(row.phase) & 1u) != 0;
+    return !comes_from_outside(row, names) && ((phases_a_ & phases_b_) >> static_cast<unsigned>(row.phase) & 1u) != 0;
   }
 
   void only_in(DiffKind kind, const DiffStep& step, const DiffRow& row, Side& side) {
@@ -239,7 +243,7 @@ class Comparison {
   }
 
   void compare_rows(const DiffStep& a, const DiffRow& row_a, const DiffStep& b, const DiffRow& row_b) {
-    ++result_.ops_compared;
+    result_.ops_compared += !comes_from_outside(row_a, a_.names);
     Draft d = at_row(DiffKind::kBadness, row_a, a_.names);
     d.seq_a = row_a.seq;
     d.seq_b = row_b.seq;

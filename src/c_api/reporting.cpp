@@ -18,13 +18,15 @@ namespace {
 static_assert(NANHUNT_INCONCLUSIVE == static_cast<int>(VerdictStatus::kInconclusive));
 static_assert(NANHUNT_CALIBRATING == static_cast<int>(VerdictStatus::kCalibrating));
 
-// Other ranks may have been killed.
+// Other ranks may have been killed. Of a rank's attempts the newest counts, the last of them here.
 std::vector<std::uint32_t> ranks_recorded_here(const std::string& run) {
   std::vector<std::uint32_t> ranks;
-  if (const auto attempts = find_attempts(run)) {
-    for (const AttemptTrace& attempt : *attempts) {
-      if (is_recorded_here(attempt.dir)) ranks.push_back(attempt.info.rank);
-    }
+  const auto attempts = find_attempts(run);
+  if (!attempts) return ranks;
+  for (std::size_t i = 0; i < attempts->size(); ++i) {
+    const AttemptTrace& attempt = (*attempts)[i];
+    const bool newest = i + 1 == attempts->size() || (*attempts)[i + 1].info.rank != attempt.info.rank;
+    if (newest && is_recorded_here(attempt.dir)) ranks.push_back(attempt.info.rank);
   }
   return ranks;
 }

@@ -106,11 +106,14 @@ void AttemptReader::read_segment(InputFile& file, const std::string& name, bool 
   first_segment_ = false;
 }
 
+constexpr std::string_view kNothingWritten =
+    "the run was killed before its first write, or the disk was full. Look for room on the disk and run it again";
+
 // False if the segment is not to be read on; its bytes are then accounted for.
 bool AttemptReader::start_segment(InputFile& file, bool alone) {
   header_good_ = false;
   if (file.size() == 0) {
-    reject(Verdict::kEmpty, "is empty: the run was killed before its first write, or the disk was full");
+    reject(Verdict::kEmpty, fmt::format("is empty: {}", kNothingWritten));
     return false;
   }
   FileHeader header;
@@ -121,7 +124,7 @@ bool AttemptReader::start_segment(InputFile& file, bool alone) {
   Verdict verdict = Verdict::kNotTrace;
   if (check == HeaderCheck::kCut) {
     verdict = Verdict::kCut;
-    why = "ends inside its file header: the run was killed before its first write, or the disk was full";
+    why = fmt::format("ends inside its file header: {}", kNothingWritten);
   } else if (other_version) {
     verdict = Verdict::kOtherVersion;
     why = fmt::format(

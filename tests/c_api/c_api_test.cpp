@@ -135,6 +135,16 @@ TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on)
   EXPECT_THAT(report(NANHUNT_TEXT), HasSubstr("is still going, or it was killed"));
 }
 
+TEST_F(CApi, of_a_rank_whose_newest_attempt_is_another_process_s_it_is_not_said_for_certain) {
+  // given an attempt that goes on here, and a newer one that was killed elsewhere
+  open();
+  record_log({1, 2}, {0, 0.6931472F});
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  record_and_be_killed();
+  EXPECT_THAT(report(NANHUNT_TEXT), HasSubstr("is still going, or it was killed"));
+  ASSERT_EQ(close(), NANHUNT_OK);
+}
+
 TEST_F(CApi, of_several_ranks_only_those_of_this_process_are_said_to_go_on_for_certain) {
   // given rank 1, which was killed, and rank 0, which goes on here
   record_and_be_killed(1, 2);

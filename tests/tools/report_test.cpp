@@ -43,6 +43,18 @@ TEST(Report, the_text_names_the_files_it_wrote_and_commands_that_can_be_run) {
   EXPECT_EQ(text.find("nanhunt report RUN"), std::string::npos);
 }
 
+TEST(Report, of_the_run_of_quickstart_reads_as_the_readme_shows_it) {
+  const std::string readme = read_file(NANHUNT_SOURCE_DIR "/README.md"), fence = "```text\n", left_out = "\n[... ";
+  const std::size_t begin = readme.find(fence, readme.find("<!-- quickstart output: begin -->")) + fence.size();
+  std::string shown = readme.substr(begin, readme.find("```\n", begin) - begin);
+  const std::string run = make_folder() + "/run";
+  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run}).status, 0);
+  const std::string text = run_nanhunt({"report", run}).out;
+  EXPECT_THAT(text, StartsWith(shown.substr(0, shown.find(left_out))));
+  shown.erase(0, shown.find("...]\n") + 5);
+  EXPECT_THAT(text, HasSubstr(shown));
+}
+
 TEST(Report, the_same_trace_gives_the_same_bytes_wherever_it_lies) {
   const std::string run = make_run(), copy = make_folder() + "/elsewhere";
   fs::copy(run, copy, fs::copy_options::recursive);

@@ -75,6 +75,13 @@ TEST_P(Repro, shows_the_number_that_was_bad_in_the_run) {
   EXPECT_NE(program.out.find(std::string("result in float64: ") + shown.in_double), std::string::npos) << program.out;
 }
 
+TEST(ReproProgram, shows_no_count_of_the_recorder_among_what_the_op_was_given) {
+  const std::string run = make_folder() + "/run", out = make_folder() + "/repro";
+  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify", "--level", "ops"}).status, 0);
+  ASSERT_EQ(run_nanhunt({"repro", run, "--out", out}).status, 0);
+  EXPECT_EQ(read_file(out + "/repro.py").find("nanhunt.updates"), std::string::npos);
+}
+
 TEST(ReproProgram, knows_the_ops_that_the_command_line_offers) {
   if (!has_numpy()) GTEST_SKIP() << "/usr/bin/python3 has no NumPy: tools/setup installs python3-numpy";
   const std::string folder = NANHUNT_SOURCE_DIR "/tools/nanhunt/repro";

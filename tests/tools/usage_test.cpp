@@ -57,6 +57,15 @@ TEST(Usage, an_unknown_verb_is_told_with_the_known_ones) {
   EXPECT_THAT(run.err, HasSubstr("report, check"));
 }
 
+TEST(Usage, a_later_word_that_names_a_verb_does_not_hide_that_the_first_is_none) {
+  for (const char* wrong : {"html", "trian"}) {
+    const Outcome run = run_nanhunt({wrong, "run"});  // a run's folder is often called run
+    EXPECT_EQ(run.status, 2);
+    EXPECT_THAT(run.err, HasSubstr(std::string("no verb '") + wrong + "'"));
+  }
+  EXPECT_THAT(run_nanhunt({"info", "run", "report"}).err, StartsWith("nanhunt: info: "));
+}
+
 TEST(Usage, a_device_that_cannot_be_used_is_told_with_the_reason) {
   const Outcome unknown = run_nanhunt({"train", "adam-eps", "--level", "off", "--device", "gpu"});
   EXPECT_EQ(unknown.status, 2);

@@ -113,6 +113,8 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
         ((), {"max_trace_mb": 1}, ValueError, ["max_trace_mb", "at least 5", "got 1"]),
         ((), {"captures": "no"}, TypeError, ["captures", "True or False", "'no'"]),
         ((), {"out": ""}, ValueError, ["out", "a folder"]),
+        ((), {"out": 3}, TypeError, ["out", "a folder's path", "got 3"]),
+        ((), {"out": b"run"}, TypeError, ["out", "a folder's path", "got b'run'"]),
         ((), {"out": __file__}, NotADirectoryError, ["out", "no folder"]),
         ((), {"out": __file__ + "/run"}, NotADirectoryError, ["out", "no folder"]),
     ],

@@ -54,7 +54,11 @@ std::string names_of(const std::vector<Parsed>& verbs) {
 int usage_error(const CLI::App& app, const std::vector<Parsed>& verbs, const CLI::ParseError& error, int argc,
                 char** argv) {
   const auto chosen = app.get_subcommands();
-  if (!chosen.empty()) {
+  // A later word may be a verb's name: a run's folder is often called run.
+  const bool is_verb = argc > 1 && std::ranges::any_of(verbs, [&](const Parsed& one) {
+    return one.app->get_name() == std::string_view(argv[1]);
+  });
+  if (!chosen.empty() && (is_verb || argc < 2 || argv[1][0] == '-')) {
     const std::string verb = chosen.front()->get_name();
     say(verb + ": " + error.what() + ". See `nanhunt " + verb + " --help`.");
     return kWrongUsage;

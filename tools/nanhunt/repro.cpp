@@ -53,6 +53,7 @@ OpFacts read_facts(const AttemptTrace& attempt, std::uint64_t seq) {
       facts.compute_dtype = row.compute_dtype;
       for (std::uint32_t i = 0; i < row.scalar_count; ++i) {
         const ScalarArg& scalar = batch.scalars[row.first_scalar + i];
+        if (strings[scalar.name].starts_with("nanhunt.")) continue;  // what the recorder counted: no input
         facts.scalars.emplace_back(strings[scalar.name], scalar.value);
       }
     }

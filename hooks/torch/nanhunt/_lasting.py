@@ -30,6 +30,7 @@ class LastingWatch(Listener):
         self.session, self.values = session, values
         # id -> torch's count of writes, word, address, checksum, step: as they were last looked at
         self._seen: dict[int, tuple[int, int, int, int, int]] = {}
+        self.room = 8192  # entries of _seen before those of tensors that are gone are dropped
         self._bad: set[int] = set()  # of those that were read last
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
@@ -106,6 +107,9 @@ class LastingWatch(Listener):
         step = self.session.step
         for t, now in [*self._read(tensors), *self._away(tensors)]:
             self._seen[id(t)] = (*now, step)
+        if len(self._seen) > self.room:  # an optimizer may make its state anew in each step
+            self._seen = {key: seen for key, seen in self._seen.items() if seen[4] >= step - 1}
+            self.room = max(self.room, 2 * len(self._seen))
 
     def _look(self, tensors: list[_Tensor]) -> None:
         recorder, values, step = self.session.recorder, self.values, self.session.step

@@ -57,7 +57,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizers = _optimizers(optimizer)
     _check_scaler(scaler)
     given: dict[str, Any] = {
-        "out": None if out is None else os.fspath(out), "level": level, "every": every, "keep": keep, "door": door,
+        "out": None if out is None else _folder(out), "level": level, "every": every, "keep": keep, "door": door,
         "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
         "kernels": kernels}
     given = {name: value for name, value in given.items() if value is not None}
@@ -224,6 +224,16 @@ def _optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
 def _check_scaler(scaler: Any) -> None:
     if scaler is not None and not all(hasattr(scaler, name) for name in ("scale", "unscale_", "step", "update")):
         raise TypeError(f"scaler: expected a torch.amp.GradScaler, got {_kind(scaler)}")
+
+
+def _folder(out: Any) -> str:
+    try:
+        folder = os.fspath(out)
+    except TypeError:
+        folder = None
+    if not isinstance(folder, str):
+        raise TypeError(f"out: expected a folder's path, got {out!r}")
+    return folder
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
