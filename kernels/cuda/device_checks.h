@@ -11,7 +11,7 @@
 namespace nanhunt::kernels::cuda {
 
 // One launch each: up to kChecksInParameters tensors without gaps, or a view with gaps.
-cudaError_t launch_look(const LookKernel& kernel, std::uint32_t items, cudaStream_t stream);
+cudaError_t launch_look(const LookCall& call, std::uint32_t items, cudaStream_t stream);
 cudaError_t launch_check(const CheckedTensor& tensor, const ChecksumMemory& memory, cudaStream_t stream);
 // Kernels are loaded when they are first used, which may wait for the device: this does it before.
 cudaError_t load_checks();

@@ -86,14 +86,14 @@ class CudaReadings final : public ReadingsPort {
   }
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);
-    LookKernel kernel;
-    kernel.memory = {checks_, partials_, records_, known_, fused_ != nullptr ? fused_->memory() : nullptr};
-    kernel.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
-    const std::uint32_t items = fill_looks(tensors, kernel.table, [this](const DeviceTensor& tensor) {
+    LookCall call;
+    call.memory = {checks_, partials_, records_, known_, fused_ != nullptr ? fused_->memory() : nullptr};
+    call.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
+    const std::uint32_t items = fill_looks(tensors, call.table, [this](const DeviceTensor& tensor) {
       return fused_ != nullptr ? place_of_look(fused_->looks(), tensor) : 0;
     });
     if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
-    const cudaError_t status = launch_look(kernel, items, stream_);
+    const cudaError_t status = launch_look(call, items, stream_);
     if (fused_ != nullptr) fused_->looks().forget();
     return status_of(status, "contents could not be looked at");
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/cuda/block.h"
@@ -111,6 +112,30 @@ NANHUNT_HOST_DEVICE inline void fold_item(Block& block, LookShared& shared, cons
   });
 }
 
+// What a launch is given, whatever of its kernels runs.
+struct LookCall {
+  LookMemory memory;
+  LookTable table;
+};
+static_assert(sizeof(LookCall) <= 4096);
+
+// The scans that a kernel knows: of every dtype, or of one. What chooses at run time spills registers
+// (tests/bench/README.md): the formats of training have kernels of their own.
+struct AllScans {
+  template <class Visit>
+  NANHUNT_HOST_DEVICE static void visit(DType dtype, Visit visit) {
+    for_scan(dtype, visit);
+  }
+};
+template <DType kDType>
+struct OneScan {
+  template <class Visit>
+  NANHUNT_HOST_DEVICE static void visit(DType, Visit visit) {
+    visit.template operator()<FloatLook<kDType>>();
+  }
+};
+
+template <class Scans>
 struct LookKernel {
   struct Shared {
     alignas(8) unsigned char work[sizeof(Work)];  // a Work: shared memory may hold no constructors
@@ -119,11 +144,11 @@ struct LookKernel {
   };
   static_assert(sizeof(Shared) <= 24 * 1024);
 
-  LookMemory memory;
-  LookTable table;
+  LookCall call;
 
   template <class Block>
   NANHUNT_HOST_DEVICE void operator()(Block& block) const {
+    const LookTable& table = call.table;
     Shared& shared = block.shared();
     Work& work = *reinterpret_cast<Work*>(shared.work);
     block.phase([&](const Thread& thread) {
@@ -155,11 +180,11 @@ struct LookKernel {
       if (shared.again == 0) return;
       reads = true;
     }
-    if (work.items > 1) fold_items(block, shared.look.warps, memory.partials, work);
+    if (work.items > 1) fold_items(block, shared.look.warps, call.memory.partials, work);
     block.phase([&](const Thread& thread) {
       if (thread.index != 0) return;
-      memory.records[work.slot] = record_of<StatsLevel::kSums>(work, shared.look.warps[0]);
-      if (work.tag != 0) memory.known[work.tag] = known_bits(shared.look.warps[0]);
+      call.memory.records[work.slot] = record_of<StatsLevel::kSums>(work, shared.look.warps[0]);
+      if (work.tag != 0) call.memory.known[work.tag] = known_bits(shared.look.warps[0]);
     });
   }
 
@@ -168,20 +193,20 @@ struct LookKernel {
   NANHUNT_HOST_DEVICE void read_item(Block& block, Shared& shared, const Work& work, std::uint64_t bytes,
                                      std::uint32_t item,
                                      typename Block::template Registers<StatsPartial>& partials) const {
-    for_scan(work.view.dtype, [&]<class Scan>() {
+    Scans::visit(work.view.dtype, [&]<class Scan>() {
       look_at_item<Scan>(block, shared.look, MemorySource{work.view.data, bytes}, work.view, bytes,
                          item_range(bytes, item), partials);
     });
-    fold_item(block, shared.look, work, item, memory.partials, partials);
+    fold_item(block, shared.look, work, item, call.memory.partials, partials);
   }
 
   // By one thread, instead of all of the above.
   NANHUNT_HOST_DEVICE void leave_told(const Work& work, const LookEntry& entry, std::uint32_t tensor) const {
-    const FusedLook& made = memory.fused[entry.told - 1];
-    if (!leave_check(memory.checks, tensor, entry.reference, made.checksum) || work.slot == kNoSlot) return;
-    memory.records[work.slot] = made.record;
-    memory.records[work.slot].tag = work.tag;
-    if (work.tag != 0) memory.known[work.tag] = made.known;
+    const FusedLook& made = call.memory.fused[entry.told - 1];
+    if (!leave_check(call.memory.checks, tensor, entry.reference, made.checksum) || work.slot == kNoSlot) return;
+    call.memory.records[work.slot] = made.record;
+    call.memory.records[work.slot].tag = work.tag;
+    if (work.tag != 0) call.memory.known[work.tag] = made.known;
   }
 
   // By one thread, once its block has left what it knows.
@@ -190,17 +215,38 @@ struct LookKernel {
     std::uint64_t checksum = bytes == 0 ? 0 : shared.look.checksum;
     shared.is_last = 1;
     if (work.items > 1) {
-      atomic_add(memory.checks.sums + tensor, checksum);
-      shared.is_last = draw_ticket(memory.checks.tickets + tensor, work.items) == work.items - 1 ? 1 : 0;
+      atomic_add(call.memory.checks.sums + tensor, checksum);
+      shared.is_last = draw_ticket(call.memory.checks.tickets + tensor, work.items) == work.items - 1 ? 1 : 0;
       if (shared.is_last == 0) return;
-      checksum = atomic_add(memory.checks.sums + tensor, std::uint64_t{0});
-      memory.checks.sums[tensor] = 0;
+      checksum = atomic_add(call.memory.checks.sums + tensor, std::uint64_t{0});
+      call.memory.checks.sums[tensor] = 0;
     }
-    const bool differs = leave_check(memory.checks, tensor, table.entries[tensor].reference, checksum);
+    const bool differs = leave_check(call.memory.checks, tensor, call.table.entries[tensor].reference, checksum);
     shared.again = differs && shared.reads == 0 && work.slot != kNoSlot ? 1 : 0;
   }
 };
 
-static_assert(sizeof(LookKernel) <= 4096);
+// The one dtype of all that a launch may read; none where they are several.
+inline std::optional<DType> only_dtype(const LookTable& table) {
+  std::optional<DType> only;
+  for (std::uint32_t i = 0; i < table.tensors; ++i) {
+    const LookEntry& entry = table.entries[i];
+    if (entry.slot == kNoSlot || entry.told != 0) continue;
+    const auto dtype = static_cast<DType>(entry.count_and_dtype >> kDTypeShift);
+    if (only && *only != dtype) return std::nullopt;
+    only = dtype;
+  }
+  return only ? only : DType::kF32;  // nothing is read: whichever is small
+}
+
+// Gives visit(kernel), with the kernel for what the call may read.
+template <class Visit>
+auto with_look(const LookCall& call, Visit visit) {
+  const std::optional<DType> only = only_dtype(call.table);
+  if (only == DType::kF16) return visit(LookKernel<OneScan<DType::kF16>>{call});
+  if (only == DType::kBF16) return visit(LookKernel<OneScan<DType::kBF16>>{call});
+  if (only == DType::kF32) return visit(LookKernel<OneScan<DType::kF32>>{call});
+  return visit(LookKernel<AllScans>{call});
+}
 
 }  // namespace nanhunt::kernels::cuda

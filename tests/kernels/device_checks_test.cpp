@@ -41,11 +41,11 @@ struct Memory {
   std::vector<StatsPartial> partials = std::vector<StatsPartial>(64);
 
   ChecksumMemory device() { return {sums.data(), tickets.data(), references.data(), gates.data(), checks.data()}; }
-  LookKernel look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
-    LookKernel kernel;
-    kernel.memory = {device(), partials.data(), nullptr, nullptr};
-    items = fill_looks(tensors, kernel.table);
-    return kernel;
+  LookKernel<AllScans> look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
+    LookCall call;
+    call.memory = {device(), partials.data(), nullptr, nullptr};
+    items = fill_looks(tensors, call.table);
+    return {call};
   }
   bool is_clean() const {
     return std::ranges::all_of(sums, [](auto x) { return x == 0; }) &&
@@ -65,7 +65,7 @@ TEST(DeviceChecks, are_the_checksums_of_the_cpu_at_every_length_and_alignment_an
     for (const std::size_t shift : {0u, 1u, 2u, 4u}) {
       const LookedTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
       std::uint32_t items = 0;
-      const LookKernel kernel = memory.look(tensors, items);
+      const auto kernel = memory.look(tensors, items);
       testing_support::run_in_all_orders(kernel, items, kStatsThreads, [&] {
         ASSERT_EQ(memory.checks[0].checksum[0], checksum_bytes(data.data() + shift, bytes)) << bytes << " at " << shift;
         ASSERT_EQ(memory.checks[0].checksum[1], checksum_bytes(data.data(), 100));
@@ -104,7 +104,7 @@ TEST(DeviceChecks, of_views_are_the_checksums_of_the_cpu) {
       const LookedTensor tensor{
           {reinterpret_cast<const void*>(planned->data), static_cast<std::int64_t>(planned->count), c.dtype}, kNoSlot};
       std::uint32_t items = 0;
-      const LookKernel kernel = memory.look({&tensor, 1}, items);
+      const auto kernel = memory.look({&tensor, 1}, items);
       run_grid(kernel, testing_support::in_order(items), kStatsThreads);
     }
     EXPECT_EQ(memory.checks[0].checksum[0], expected) << dtype_name(c.dtype) << " of " << c.sizes[0];
@@ -122,7 +122,7 @@ TEST(DeviceChecks, differ_from_a_reference_exactly_when_a_bit_did) {
   const auto look = [&](std::uint32_t reference) {
     const LookedTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
     std::uint32_t items = 0;
-    const LookKernel kernel = memory.look(tensors, items);
+    const auto kernel = memory.look(tensors, items);
     run_grid(kernel, testing_support::in_order(items), kStatsThreads);
     EXPECT_EQ(memory.checks[0].differs[1], 1) << "without a reference nothing is known to be the same";
     EXPECT_EQ(memory.gates[3], memory.checks[0].differs[0]);

@@ -81,11 +81,21 @@ std::uint64_t checksum_of(const DeviceTensor& tensor) {
   return checksum_bytes(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
 }
 
-LookKernel look_at(Memory& memory, const std::vector<LookedTensor>& tensors, std::uint32_t& items) {
-  LookKernel kernel;
-  kernel.memory = memory.device();
-  items = fill_looks(tensors, kernel.table);
-  return kernel;
+LookCall look_at(Memory& memory, const std::vector<LookedTensor>& tensors, std::uint32_t& items) {
+  LookCall call;
+  call.memory = memory.device();
+  items = fill_looks(tensors, call.table);
+  return call;
+}
+// With the kernel of what it may read.
+void run(const LookCall& call, std::uint32_t items) {
+  with_look(call, [&](const auto& kernel) { run_grid(kernel, in_order(items), kStatsThreads); });
+}
+template <class Check>
+void run_in_all_orders(const LookCall& call, std::uint32_t items, Check check) {
+  with_look(call, [&](const auto& kernel) {
+    testing_support::run_in_all_orders(kernel, items, kStatsThreads, check);
+  });
 }
 
 TEST(DeviceLooks, at_new_contents_leave_the_checksum_and_the_record_of_two_readings) {
@@ -100,8 +110,8 @@ TEST(DeviceLooks, at_new_contents_leave_the_checksum_and_the_record_of_two_readi
         const DeviceTensor tensor = tensor_at(data.data() + shift, dtype, bytes / size - less, 5 | kFirstCheck);
         Memory memory;
         std::uint32_t items = 0;
-        const LookKernel kernel = look_at(memory, {{tensor, 3}}, items);
-        run_grid(kernel, in_order(items), kStatsThreads);
+        const LookCall call = look_at(memory, {{tensor, 3}}, items);
+        run(call, items);
         const DeviceStatsRecord alone = read_on_its_own(tensor);
         ASSERT_TRUE(same_bits(memory.records[3], alone)) << memory.records[3].sum << " " << alone.sum;
         ASSERT_EQ(memory.checks[0].checksum[0], checksum_of(tensor));
@@ -122,8 +132,8 @@ TEST(DeviceLooks, are_the_same_in_every_order_of_blocks_and_threads_alone_or_amo
     const DeviceTensor small = tensor_at(data.data(), dtype, 100);
     Memory memory;
     std::uint32_t items = 0;
-    const LookKernel kernel = look_at(memory, {{small, 1}, {large, 0}, {small, kNoSlot}}, items);
-    testing_support::run_in_all_orders(kernel, items, kStatsThreads, [&] {
+    const LookCall call = look_at(memory, {{small, 1}, {large, 0}, {small, kNoSlot}}, items);
+    run_in_all_orders(call, items, [&] {
       ASSERT_TRUE(same_bits(memory.records[0], read_on_its_own(large)));
       ASSERT_TRUE(same_bits(memory.records[1], read_on_its_own(small)));
       ASSERT_EQ(memory.checks[0].checksum[1], checksum_of(large));
@@ -144,16 +154,16 @@ TEST(DeviceLooks, read_what_is_known_only_where_it_changed) {
       Memory memory;
       memory.references[2] = checksum_of(tensor);
       std::uint32_t items = 0;
-      const LookKernel kernel = look_at(memory, {{tensor, 0}}, items);
+      const LookCall call = look_at(memory, {{tensor, 0}}, items);
       memory.records[0].count = 77;
       memory.known[2] = 99;
-      run_grid(kernel, in_order(items), kStatsThreads);
+      run(call, items);
       EXPECT_EQ(memory.checks[0].differs[0], 0);
       EXPECT_EQ(memory.records[0].count, 77U) << "nothing is left of what is as it was";
       EXPECT_EQ(memory.known[2], 99U);
 
       data[bytes - 3] ^= 1;
-      testing_support::run_in_all_orders(kernel, items, kStatsThreads, [&] {
+      run_in_all_orders(call, items, [&] {
         ASSERT_EQ(memory.checks[0].differs[0], 1);
         ASSERT_TRUE(same_bits(memory.records[0], read_on_its_own(tensor)));
         ASSERT_EQ(memory.checks[0].checksum[0], checksum_of(tensor));
@@ -170,11 +180,43 @@ TEST(DeviceLooks, at_what_another_launch_reads_open_its_gate) {
   Memory memory;
   std::uint32_t items = 0;
   const DeviceTensor tensor = tensor_at(data.data(), DType::kF32, 25, 4 | kFirstCheck);
-  const LookKernel kernel = look_at(memory, {{tensor, kNoSlot}}, items);
-  run_grid(kernel, in_order(items), kStatsThreads);
+  const LookCall call = look_at(memory, {{tensor, kNoSlot}}, items);
+  run(call, items);
   EXPECT_EQ(memory.gates[4], 1U);
   EXPECT_EQ(memory.known[4], 0U);
   for (const DeviceStatsRecord& record : memory.records) EXPECT_EQ(record.count, 0U);
+}
+
+TEST(DeviceLooks, at_formats_side_by_side_leave_the_bits_that_each_leaves_alone) {
+  const std::vector<unsigned char> data = noise(200'000);
+  Memory memory;
+  std::vector<LookedTensor> tensors;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kU8}) {
+    tensors.push_back({tensor_at(data.data() + 8, dtype, 150'000 / dtype_size(dtype)),
+                       static_cast<std::uint32_t>(tensors.size())});
+  }
+  std::uint32_t items = 0;
+  const LookCall call = look_at(memory, tensors, items);
+  run(call, items);
+  for (const LookedTensor& one : tensors) {
+    EXPECT_TRUE(same_bits(memory.records[one.slot], read_on_its_own(one.tensor))) << dtype_name(one.tensor.dtype);
+    EXPECT_EQ(memory.checks[0].checksum[one.slot], checksum_of(one.tensor));
+  }
+}
+
+TEST(DeviceLooks, are_taken_by_the_kernel_of_a_format_only_where_nothing_else_may_be_read) {
+  const std::vector<unsigned char> data = noise(64);
+  const DeviceTensor half = tensor_at(data.data(), DType::kF16, 32), single = tensor_at(data.data(), DType::kF32, 16);
+  const auto only = [](const std::vector<LookedTensor>& tensors, std::uint32_t told = 0) {
+    LookTable table;
+    fill_looks(tensors, table, [&](const DeviceTensor& tensor) { return tensor.dtype == DType::kF32 ? told : 0; });
+    return only_dtype(table);
+  };
+  EXPECT_EQ(only({{half, 0}, {half, 1}}), DType::kF16);
+  EXPECT_EQ(only({{half, 0}, {single, 1}}), std::nullopt);
+  EXPECT_EQ(only({{half, 0}, {single, kNoSlot}}), DType::kF16) << "a checksum has no format";
+  EXPECT_EQ(only({{half, 0}, {single, 1}}, 1), DType::kF16) << "what was told is not read";
+  EXPECT_EQ(only({{single, 1}}), DType::kF32);
 }
 
 // Items as tensors past 128 MiB may have them: of 80 KiB, two and a half blocks of the checksum.

@@ -93,13 +93,13 @@ struct Looked {
   Looked(const MapCall& made, std::uint32_t reference, std::uint64_t before, const FusedLook* fused) {
     references[1] = before;
     const LookedTensor tensor{{made.out.data, made.walk.count, made.out.dtype, reference}, 0};
-    LookKernel kernel;
-    kernel.memory = {{sums.data(), tickets.data(), references.data(), gates.data(), &checks},
-                     partials.data(), &record, known.data(), fused};
+    LookCall call;
+    call.memory = {{sums.data(), tickets.data(), references.data(), gates.data(), &checks},
+                   partials.data(), &record, known.data(), fused};
     const std::uint32_t told = fused != nullptr ? 2 : 0;
-    const std::uint32_t blocks = fill_looks({&tensor, 1}, kernel.table, [&](const DeviceTensor&) { return told; });
+    const std::uint32_t blocks = fill_looks({&tensor, 1}, call.table, [&](const DeviceTensor&) { return told; });
     EXPECT_EQ(blocks, fused != nullptr ? 1 : stats_items(output_bytes(made)));
-    run_grid(kernel, in_order(blocks), kStatsThreads);
+    with_look(call, [&](const auto& kernel) { run_grid(kernel, in_order(blocks), kStatsThreads); });
   }
   bool operator==(const Looked& other) const {
     return std::memcmp(&record, &other.record, sizeof record) == 0 && sums == other.sums && known == other.known &&

@@ -104,14 +104,14 @@ class EmulatedReadings final : public ReadingsPort {
     }
     ++device_.launches;
     ++device_.checks;
-    const auto kernel = std::make_unique<LookKernel>();
+    const auto call = std::make_unique<LookCall>();
     const std::uint32_t items =
-        fill_looks(here, kernel->table, [&, i = 0u](const DeviceTensor&) mutable { return told[i++]; });
+        fill_looks(here, call->table, [&, i = 0u](const DeviceTensor&) mutable { return told[i++]; });
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
     std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
-    kernel->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data(),
-                      fuses_ ? device_.fused_memory_->looks.data() : nullptr};
-    run_ordered(*kernel, items, kStatsThreads);
+    call->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data(),
+                    fuses_ ? device_.fused_memory_->looks.data() : nullptr};
+    with_look(*call, [&](const auto& kernel) { run_ordered(kernel, items, kStatsThreads); });
     if (fuses_) device_.looks_.forget();
     leave(found, first);
     return Status::ok();

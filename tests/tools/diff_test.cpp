@@ -54,6 +54,24 @@ TEST(DiffVerb, names_the_op_at_which_a_fault_parts_from_its_twin) {
   EXPECT_EQ(answer["b"]["steps"], 8);
 }
 
+TEST(DiffVerb, of_runs_without_operations_says_what_was_compared_and_what_not) {
+  const std::string run = make_folder() + "/run";
+  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify"}).status, 0);  // level sentinel
+  const Outcome same = run_nanhunt({"diff", run, run});
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out, StartsWith("No difference in health over 40 steps and 0 ops\n"));
+  EXPECT_THAT(same.out, HasSubstr("operations were not, for no step has"));
+}
+
+TEST(DiffVerb, counts_operations_as_info_does) {
+  const std::string run = make_folder() + "/run";
+  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify", "--level", "ops"}).status, 0);
+  const json info = json::parse(run_nanhunt({"info", run, "--json"}).out);
+  const json same = json::parse(run_nanhunt({"diff", run, run, "--json"}).out);
+  EXPECT_EQ(same["ops_compared"], info["attempts"][0]["contents"]["ops"]);
+  EXPECT_EQ(same["a"]["ops"], info["attempts"][0]["contents"]["ops"]);
+}
+
 TEST(DiffVerb, compares_what_is_left_of_a_damaged_run_and_says_so) {
   const std::string whole = make_folder(), cut = make_folder();
   write_sample_trace(whole, {.steps = 400, .bad = false});

@@ -107,7 +107,7 @@ def test_of_state_that_is_made_anew_in_each_step_nothing_is_kept_for_long(tmp_pa
 
     from nanhunt._lasting import LastingWatch
 
-    watch = LastingWatch(SimpleNamespace(step=0, recorder=None), None)
+    watch = LastingWatch(SimpleNamespace(step=0, recorder=None), SimpleNamespace(quad=None))
     watch.room = 8
     watch._away = lambda tensors: [(t, (0, 0, 0, 0)) for t in tensors]
     kept = [torch.zeros(2) for _ in range(400)]  # so that no id comes twice

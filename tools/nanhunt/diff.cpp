@@ -166,6 +166,11 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
     left("A", r.ops_unshared_a);
     left("B", r.ops_unshared_b);
   }
+  if (!r.levels_differ && r.steps_compared > 0 && r.steps_with_ops == 0) {
+    text +=
+        "  Of each step the loss, skips, loss scale and learning rate were compared; operations were not, for no step has\n"
+        "  them in both traces (replays do not count). Level ops records them.\n";
+  }
   only("A", r.steps_only_a);
   only("B", r.steps_only_b);
   if (r.loosely_aligned > 0) {
