@@ -13,12 +13,14 @@ namespace nanhunt::kernels {
 inline constexpr std::uint32_t kMaxBirthTensors = 8, kMaxBirthInputs = 16;
 inline constexpr std::uint32_t kInfBits = 1, kNanBits = 2;  // what is known to be in contents
 
-// Tensors are numbers of those of a reading with references.
+// Tensors are numbers of those of a reading with references; with kShownOnly, of those that it shows and does not read.
+inline constexpr std::uint32_t kShownOnly = std::uint32_t{1} << 31;
 struct BirthCall {
   std::uint32_t tensors = 0, tensor[kMaxBirthTensors] = {};    // histograms are wanted of
   std::uint32_t outputs = 0, output[kMaxBirthTensors] = {};    // that are new
   std::uint32_t inputs = 0, reference[kMaxBirthInputs] = {};   // whose numbers mix into them
   std::uint32_t known_in = 0;                                  // of other inputs: kInfBits, kNanBits
+  std::uint32_t decided_by = ~std::uint32_t{0};                // the call for elements whose launch decides as well
 };
 
 // The same for a launch: tensors as they are walked, outputs as slots.

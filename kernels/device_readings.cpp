@@ -87,7 +87,8 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
                                                std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                std::span<const std::uint32_t> references,
-                                               std::span<const BirthCall> births) noexcept {
+                                               std::span<const BirthCall> births,
+                                               std::span<const TensorView> shown) noexcept {
   if (options_.arena_words == 0 || references.empty()) births = {};
   std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + births.size();
   counts_.tensors += slots;
@@ -104,7 +105,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births,
+    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births, shown,
                        checks);
   } catch (...) {  // no memory
     counts_.lost += slots;
@@ -115,7 +116,8 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
                                                    std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                    std::span<const std::uint32_t> references,
-                                                   std::span<const BirthCall> births, std::uint64_t checks) {
+                                                   std::span<const BirthCall> births,
+                                                   std::span<const TensorView> shown, std::uint64_t checks) {
   const std::uint64_t begin = head_;
   const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
   if (!references.empty()) level = StatsLevel::kSums;
@@ -133,32 +135,29 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     ++at;
   }
   const std::uint64_t end = at;
-  PlannedBirths planned;
-  const bool together = births.size() == 1;  // of one op: they are decided on with its last findings
-  if (together) {
-    planned.at = at + findings.size() + (updates == nullptr ? 0 : 1);
-    planned.status = plan_births(tensors, births[0], begin, end, planned);
-  }
-  bool decided = false;
+  // Histograms come right behind what decides on them: the next decision has the same memory.
+  const std::uint64_t births_at = at + findings.size() + (updates == nullptr ? 0 : 1);
+  std::size_t born = 0;
   for (std::size_t i = 0; i < findings.size(); ++i) {
-    const bool decides = together && planned.status && i + 1 == findings.size();
-    const Status status =
-        launch_findings(findings[i], static_cast<std::uint32_t>(i), begin, end, at++, decides ? &planned : nullptr);
-    decided = decides && status;
-  }
-  if (updates != nullptr) launch_updates(*updates, at++);
-  for (std::size_t i = 0; i < births.size(); ++i, ++at) {
-    PlannedBirths mine;
-    mine.index = static_cast<std::uint32_t>(i);
-    mine.at = at;
-    if (!together) mine.status = plan_births(tensors, births[i], begin, end, mine);
-    PlannedBirths& its = together ? planned : mine;
-    if (its.status && !decided) {
-      its.status = port_->launch(its.plan, at % slots_.size());
-      ++counts_.launches;
+    const auto index = static_cast<std::uint32_t>(i);
+    if (born == births.size() || births[born].decided_by != index) {
+      static_cast<void>(launch_findings(findings[i], index, begin, end, at++, nullptr));
+      continue;
     }
-    launch_births(its, births[i].tensors);
+    PlannedBirths its = plan_births(tensors, shown, births[born], begin, end);
+    its.index = static_cast<std::uint32_t>(born);
+    its.at = births_at + born++;
+    its.decided = launch_findings(findings[i], index, begin, end, at++, its.status ? &its : nullptr).is_ok();
+    launch_births(its);
   }
+  if (updates != nullptr) launch_updates(*updates, at);
+  for (; born < births.size(); ++born) {
+    PlannedBirths its = plan_births(tensors, shown, births[born], begin, end);
+    its.index = static_cast<std::uint32_t>(born);
+    its.at = births_at + born;
+    launch_births(its);
+  }
+  at = births_at + births.size();
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
@@ -290,38 +289,50 @@ Status DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t i
   return status;
 }
 
-Status DeviceReadings::plan_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin,
-                                   std::uint64_t end, PlannedBirths& births) {
+DeviceReadings::PlannedBirths DeviceReadings::plan_births(std::span<const TensorView> tensors,
+                                                          std::span<const TensorView> shown, const BirthCall& call,
+                                                          std::uint64_t begin, std::uint64_t end) {
+  PlannedBirths births;
   BirthPlan& plan = births.plan;
   plan.call = call;
   for (std::uint32_t i = 0; i < call.outputs; ++i) {
     std::uint64_t its = begin;
     while (its < end && (slot(its).index != call.output[i] || slot(its).holds != Slot::Holds::kStats)) ++its;
-    if (its == end || !slot(its).launched) return {StatusCode::kUnsupported, "what an output holds is not known"};
+    if (its == end || !slot(its).launched) {
+      births.status = {StatusCode::kUnsupported, "what an output holds is not known"};
+      return births;
+    }
     plan.call.output[i] = static_cast<std::uint32_t>(its % slots_.size());
   }
   for (std::uint32_t k = 0; k < call.tensors; ++k) {
-    const TensorView& tensor = tensors[call.tensor[k]];
+    const std::uint32_t number = call.tensor[k] & ~kShownOnly;
+    const TensorView& tensor = (call.tensor[k] & kShownOnly) != 0 ? shown[number] : tensors[number];
     Result<DeviceStatsView> view = plan_device_view(tensor, plan.repeats[k]);
-    if (!view) return view.status();
+    if (!view) {
+      births.status = view.status();
+      return births;
+    }
     births.views[k] = *view;
     plan.words[k] = kStatsRecordWords + static_cast<std::uint32_t>(kDetailThresholds) +
                     static_cast<std::uint32_t>(format_codes(tensor.dtype).binades());
   }
-  return Status::ok();
+  return births;
 }
 
-// Once they are decided on.
-void DeviceReadings::launch_births(const PlannedBirths& births, std::uint32_t tensors) {
+void DeviceReadings::launch_births(PlannedBirths& births) {
+  const std::uint32_t tensors = births.plan.call.tensors;
   Slot& mine = slot(births.at);
   mine = {.index = births.index, .holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(tensors)};
-  Status status = births.status;
-  if (status) {
-    status = port_->launch(std::span(births.views).first(tensors));
+  if (births.status && !births.decided) {
+    births.status = port_->launch(births.plan, births.at % slots_.size());
     ++counts_.launches;
   }
-  mine.launched = status.is_ok();
-  if (!status) lose(1, status.message());
+  if (births.status) {
+    births.status = port_->launch(std::span(births.views).first(tensors));
+    ++counts_.launches;
+  }
+  mine.launched = births.status.is_ok();
+  if (!births.status) lose(1, births.status.message());
 }
 
 void DeviceReadings::copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides) {

@@ -114,10 +114,11 @@ class DeviceReadings {
   // `references`: one for each tensor. All are checked, and statistics, at level kSums, are taken of those alone that
   // count as new or differ from their reference; the others have none, but a check. One launch for tensors without
   // gaps, which reads what counts as new once; views with gaps one to be checked and one to be read. `births`: with
-  // references; one launch more of one op with findings, two more for each of several.
+  // references; one launch more each, two where no call for elements decides on them. `shown`: tensors that are not
+  // read, for their histograms alone.
   Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
-                 std::span<const BirthCall> births = {}) noexcept;
+                 std::span<const BirthCall> births = {}, std::span<const TensorView> shown = {}) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
@@ -150,17 +151,18 @@ class DeviceReadings {
 
   Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
                      const UpdatesCall* updates, std::span<const std::uint32_t> references,
-                     std::span<const BirthCall> births, std::uint64_t checks);
+                     std::span<const BirthCall> births, std::span<const TensorView> shown, std::uint64_t checks);
   struct PlannedBirths {
-    Status status = {StatusCode::kUnsupported, "births were not decided on"};
+    Status status;
     std::uint32_t index = 0;  // among the births of the call
     std::uint64_t at = 0;
+    bool decided = false;     // by the launch of a call for elements
     BirthPlan plan;
     DeviceStatsView views[kMaxBirthTensors];
   };
-  Status plan_births(std::span<const TensorView> tensors, const BirthCall& call, std::uint64_t begin, std::uint64_t end,
-                     PlannedBirths& births);
-  void launch_births(const PlannedBirths& births, std::uint32_t tensors);
+  PlannedBirths plan_births(std::span<const TensorView> tensors, std::span<const TensorView> shown,
+                            const BirthCall& call, std::uint64_t begin, std::uint64_t end);
+  void launch_births(PlannedBirths& births);
   void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
   std::uint64_t launch_looks(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);

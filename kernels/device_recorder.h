@@ -60,7 +60,8 @@ class DeviceRecorder {
   // One asynchronous copy of the ring, ordered after what is in `stream` so far. Never waits. Left out, and counted,
   // while `stream` is being captured: the copy's stream would become part of the graph.
   virtual Status copy_ring(DeviceStream stream) = 0;
-  // Waits until everything written so far has been delivered or counted as lost. For the end of a run and for tests.
+  // Waits until everything written so far has been delivered or counted as lost. For the end of a run and for tests: it
+  // waits for the device, which breaks a graph that is being captured there.
   virtual Status flush() = 0;
   virtual DeviceRecorderCounts counts() const = 0;
 };

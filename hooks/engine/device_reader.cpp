@@ -111,7 +111,7 @@ record::DeviceOperand DeviceReader::operand(const engine::OpArgument& argument, 
   record::DeviceOperand its;
   const engine::Tensor& tensor = *argument.tensor;
   const bool is_gone = argument.role == ArgRole::kOverwritten || tensor.version() != argument.version;
-  if (tensor.device().is_cpu() || is_gone) return its;
+  if (tensor.device() != device_ || is_gone) return its;  // another device cannot read it
   its.address = device_view(tensor).data;
   const auto reading = std::ranges::find(at_hand_.readings, value.late, &Reading::number);
   if (value.late == 0 || reading == at_hand_.readings.end()) return its;

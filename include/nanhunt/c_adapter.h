@@ -62,10 +62,11 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * until then. What is learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later
  * calls; only nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in
  * their order. Other functions do not read there. Contents that were read already, under the same identity, are
- * compared there with what they were, and read again where they are not that any more. Of an op's outputs that are
- * floating-point numbers, but not of fp8, elements are looked at as well: where the first bad one is and what met in
- * it, values lost to zero, updates that change nothing, and histograms where bad numbers are born. What does not come
- * is unknown, counted and noted, and nobody is blamed for it. */
+ * compared there with what they were, and read again where they are not that any more; with trust_inputs, what an op
+ * takes, or gives back as a view of it, is not read again at all. Of an op's outputs that are floating-point numbers,
+ * but not of fp8, elements are looked at as well: where the first bad one is and what met in it, values lost to zero,
+ * updates that change nothing, and histograms where bad numbers are born. What does not come is unknown, counted and
+ * noted, and nobody is blamed for it. */
 #define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
 /* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1,
  * the same for the same stream. -1: nothing can be read there (a build without CUDA, no driver or device, no memory,

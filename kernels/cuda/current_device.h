@@ -19,8 +19,8 @@ class CurrentDevice {
  public:
   explicit CurrentDevice(int device, Calls calls = {}) : calls_(calls) {
     if (!calls_.device(device_)) return;
+    has_context_ = calls_.context(context_);
     if (device_ != device) {
-      has_context_ = calls_.context(context_);
       changed_ = calls_.set_device(device);
       if (!changed_) return;
     }
@@ -28,13 +28,16 @@ class CurrentDevice {
   }
   ~CurrentDevice() {
     if (relaxed_) calls_.restore_mode(mode_);
-    if (!changed_) return;
+    void* now = nullptr;
+    if (!changed_) {  // the calls in between may have made a context current where there was none
+      if (has_context_ && context_ == nullptr && calls_.context(now) && now != nullptr) calls_.set_context(nullptr);
+      return;
+    }
     // A thread that had nothing current gets nothing back: to set the device it might have used would make a context
     // there, some hundred megabytes that nobody asked for.
     if (has_context_ && context_ == nullptr && !calls_.has_context(device_) && calls_.set_context(nullptr)) return;
     calls_.set_device(device_);
     // The host may work in a context of its own instead of the device's primary one.
-    void* now = nullptr;
     if (has_context_ && context_ != nullptr && calls_.context(now) && now != context_) calls_.set_context(context_);
   }
   CurrentDevice(const CurrentDevice&) = delete;

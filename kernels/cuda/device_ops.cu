@@ -295,7 +295,10 @@ class CudaBackend final : public DeviceBackend {
     Graph(CudaBackend& backend, cudaGraphExec_t executable, Capture&& memory)
         : backend_(backend), executable_(executable), memory_(std::move(memory)) {}
     ~Graph() override {
-      backend_.use();
+      try {
+        backend_.use();
+      } catch (...) {  // the device failed: what follows does no harm
+      }
       static_cast<void>(cudaGraphExecDestroy(executable_));  // one that still runs goes when it is done
       backend_.give_back(memory_);                           // for what comes after it in the same stream
     }

@@ -159,7 +159,7 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   // What the thread and the run share. Apart, so that a forked child can leave it as it is: what a thread that is not
   // there waits on cannot be destroyed.
   struct Lists {
-    std::mutex mutex;
+    std::mutex mutex, ordering;  // ordering: of copies that several threads ask for, by one event
     std::condition_variable wake, idle;
     std::vector<std::size_t> free, in_flight;  // in_flight: oldest first
     DeviceRecorderCounts counts;
@@ -212,8 +212,11 @@ class CudaRecorder final : public DeviceRecorder, public RingOwner {
   std::size_t bytes() const { return kHeaderBytes + std::size_t{capacity_} * sizeof(DeviceRecord); }
 
   Status enqueue_copy(const Copy& copy, cudaStream_t after) {
-    if (Status s = status_of(cudaEventRecord(order_, after), "the order of a copy"); !s) return s;
-    if (Status s = status_of(cudaStreamWaitEvent(side_, order_, 0), "the order of a copy"); !s) return s;
+    {
+      const std::lock_guard lock(lists_->ordering);
+      if (Status s = status_of(cudaEventRecord(order_, after), "the order of a copy"); !s) return s;
+      if (Status s = status_of(cudaStreamWaitEvent(side_, order_, 0), "the order of a copy"); !s) return s;
+    }
     if (Status s = status_of(cudaMemcpyAsync(copy.bytes, ring_, bytes(), cudaMemcpyDeviceToHost, side_),
                              "records could not be copied");
         !s) {

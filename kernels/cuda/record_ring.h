@@ -87,7 +87,12 @@ NANHUNT_HOST_DEVICE inline void write_payload(DeviceRecord* slot, const DeviceRe
 NANHUNT_HOST_DEVICE inline bool take_early(const Ring& ring, std::uint64_t& number) {
   std::uint64_t taken = load_number(&ring.header->early_cursor);
   for (;;) {
-    if (taken - load_acquire_system(ring.early_read) >= ring.early_capacity) {
+    const auto under_way = static_cast<std::int64_t>(taken - load_acquire_system(ring.early_read));
+    if (under_way < 0) {  // others went on, and the host read what they left, since `taken` was loaded
+      taken = load_number(&ring.header->early_cursor);
+      continue;
+    }
+    if (static_cast<std::uint64_t>(under_way) >= ring.early_capacity) {
       atomic_add(&ring.header->early_lost, std::uint64_t{1});
       return false;
     }

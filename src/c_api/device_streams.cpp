@@ -62,7 +62,9 @@ Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
 void DeviceStreams::begin_call(Recorder& recorder) noexcept {
   asked_.clear();
   for (Stream& stream : streams_) {
-    for (const Reading& reading : stream.at_hand.readings) recorder.on_late_lost(reading.number);
+    for (const Reading& reading : stream.at_hand.readings) {
+      record::DeviceContents::tell(recorder, reading.number, *reading.contents, std::nullopt, std::nullopt);
+    }
     for (const record::AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
     clear(stream);
     stream.at_hand = {};
@@ -72,6 +74,7 @@ void DeviceStreams::begin_call(Recorder& recorder) noexcept {
 void DeviceStreams::clear(Stream& stream) noexcept {
   stream.views.clear();
   stream.references.clear();
+  stream.shown.clear();
   stream.places.clear();
   stream.findings.clear();
   stream.births.clear();
@@ -119,13 +122,15 @@ void DeviceStreams::read(Asked& asked) {
     return;
   }
   asked.operand.address = asked.address;
-  const auto contents = stream.contents.know(value);
+  asked.contents = stream.contents.know(value);
+  const auto& contents = asked.contents;
   asked.operand.reference = contents->reference;
   if (const auto at_hand = stream.places.find(contents.get()); at_hand != stream.places.end()) {
     asked.operand.reading = at_hand->second;
     value.late = stream.at_hand.readings[at_hand->second].number;
     return;
   }
+  if (is_trusted(asked)) return trust(asked);
   if (asked.use == Use::kMade) contents->has_reference = false;
   asked.operand.reading = stream.views.size();
   asked.operand.is_new = !contents->has_reference;
@@ -135,7 +140,35 @@ void DeviceStreams::read(Asked& asked) {
   stream.references.push_back(record::DeviceContents::tag(*contents));
   stream.at_hand.readings.push_back({++last_number_, contents});
   stream.places.emplace(contents.get(), asked.operand.reading);
-  value.late = last_number_;
+  contents->pending = value.late = last_number_;
+}
+
+// Of an op: what goes in, and what comes out as a view of it.
+bool DeviceStreams::is_trusted(const Asked& asked) const {
+  if (!trusts_ || !asked.contents->has_reference) return false;
+  if (asked.use == Use::kInput) return true;
+  if (asked.use != Use::kMade || asked.value->storage == 0) return false;
+  return std::ranges::any_of(asked_, [&](const Asked& in) {
+    return in.use == Use::kInput && in.stream == asked.stream && in.value->storage == asked.value->storage &&
+           in.value->version == asked.value->version;
+  });
+}
+
+void DeviceStreams::trust(Asked& asked) {
+  const record::DeviceContents::Contents& contents = *asked.contents;
+  asked.value->late = contents.pending;
+  if (contents.pending == 0) asked.value->known = &contents.known;
+  std::vector<TensorView>& shown = streams_[asked.stream].shown;
+  const auto its = std::ranges::find_if(asked_, [&](const Asked& other) {
+    return other.contents == asked.contents && other.operand.shown != record::kNoReading;
+  });
+  if (its != asked_.end()) {
+    asked.operand.shown = its->operand.shown;
+    return;
+  }
+  asked.operand.shown = shown.size();
+  shown.push_back(asked.value->tensor);
+  shown.back().data = asked.address;
 }
 
 void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
@@ -187,12 +220,13 @@ void DeviceStreams::launch(Recorder& recorder) {
 void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
   if (stream.views.empty()) {
     stream.contents.launched();
+    stream.shown.clear();
     return;
   }
   Taken taken = std::exchange(stream.at_hand, {});
   taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums, stream.findings,
                                           stream.updates ? &*stream.updates : nullptr, stream.references,
-                                          stream.births);
+                                          stream.births, stream.shown);
   for (const Reading& reading : taken.readings) {
     reading.contents->has_reference = taken.ticket != 0 && reading.contents->reference != 0;
   }

@@ -35,6 +35,8 @@ class DeviceStreams {
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
+  // What an op reads is not read again where it is known under its identity.
+  void trust_inputs() noexcept { trusts_ = true; }
   // The stream's number, from 1. Not OK: why nothing can be read there, in one line.
   Result<std::int64_t> open(int device, std::uint64_t stream);
 
@@ -46,7 +48,8 @@ class DeviceStreams {
   // `value` stays where it is until take().
   enum class Use : std::uint8_t {
     kRead,
-    kMade,  // by this op: its contents count as new
+    kInput, // the same, of an op: may be trusted
+    kMade,  // by this op: its contents count as new, unless they are an input's
     kOld,   // was there before this op wrote over it, and cannot be read any more
     kKnown, // is compared with what was read of it, where anything was
   };
@@ -84,6 +87,7 @@ class DeviceStreams {
     record::DeviceContents contents{static_cast<std::uint32_t>(kReadings.references)};
     std::vector<TensorView> views;  // of the call at hand
     std::vector<std::uint32_t> references;
+    std::vector<TensorView> shown;  // known, and not read
     std::unordered_map<const record::DeviceContents::Contents*, std::size_t> places;  // among the readings at hand
     std::vector<kernels::BirthCall> births;
     std::vector<kernels::FindingsCall> findings;
@@ -99,9 +103,12 @@ class DeviceStreams {
     ValueView* value = nullptr;
     Use use = Use::kRead;
     record::DeviceOperand operand = {};
+    std::shared_ptr<record::DeviceContents::Contents> contents = {};
   };
 
   void read(Asked& asked);
+  bool is_trusted(const Asked& asked) const;
+  void trust(Asked& asked);
   static void clear(Stream& stream) noexcept;
   void launch(Stream& stream, Recorder& recorder);
   void hand_over(Stream& stream, Recorder& recorder);
@@ -118,6 +125,7 @@ class DeviceStreams {
   std::vector<std::optional<TensorStats>> results_;
   kernels::Besides besides_;
   std::uint64_t last_number_ = 0, captured_ = 0;
+  bool trusts_ = false;
   std::map<std::string, std::uint64_t> noted_;
 };
 

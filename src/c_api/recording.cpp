@@ -23,6 +23,7 @@ nanhunt_status open(const nanhunt_recorder_options* given, nanhunt_recorder** ou
       checked([&] { options = open_options(sized_copy("nanhunt_recorder_open", given)); });
   if (right != NANHUNT_OK) return right;
   auto handle = std::make_unique<nanhunt_recorder>();
+  if (!options.recorder.check_inputs) handle->devices.trust_inputs();
   auto recorder = record::open_numbering_recorder(options.recorder, std::move(options.info));
   if (!recorder) return result_of(recorder.status());
   handle->recorder = std::move(*recorder);

@@ -85,7 +85,7 @@ class RowReader {
     for (OpInput& in : call.inputs) {
       in.value = to_.layouts.value("input", word);
       if (in.role == ArgRole::kOverwritten) in.value.tensor.data = nullptr;
-      to_.devices.value("input", word[3], in.value, in.role == ArgRole::kOverwritten ? Use::kOld : Use::kRead);
+      to_.devices.value("input", word[3], in.value, in.role == ArgRole::kOverwritten ? Use::kOld : Use::kInput);
       *layout++ = LayoutTable::id_of(word[3]);
       word += kValueWords;
     }

@@ -86,6 +86,7 @@ void DeviceContents::launched() noexcept {
 
 void DeviceContents::tell(Recorder& recorder, std::uint64_t number, Contents& contents,
                           const std::optional<kernels::Checked>& check, const std::optional<TensorStats>& stats) {
+  if (contents.pending == number) contents.pending = 0;
   if (!check) {
     contents.has_reference = false;  // read whole the next time
     return recorder.on_late_lost(number);

@@ -24,6 +24,7 @@ class DeviceContents {
   struct Contents {
     std::uint32_t reference = 0;  // on the device; 0: none was free, so they are read whole each time
     bool has_reference = false;   // it was left there
+    std::uint64_t pending = 0;    // number of the newest reading that has not been told; 0: all have
     KnownContents known;
   };
   // As DeviceReadings::enqueue() takes it.

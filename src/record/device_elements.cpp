@@ -182,14 +182,20 @@ std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const Devi
 
 kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operands, AskedElements& asked) {
   kernels::BirthCall births;
+  if (!asked.outputs.empty()) {
+    births.decided_by = static_cast<std::uint32_t>(asked.first_call + asked.outputs.size() - 1);
+  }
   const OpTraits traits = op_traits(event.op);
   const auto show = [&](bool of_output, std::size_t index, const DeviceOperand& its) {
     const TensorView& tensor = (of_output ? event.outputs[index].value : event.inputs[index].value).tensor;
-    if (its.reading == kNoReading || !is_floating(tensor.dtype)) return;
+    const bool is_shown = its.reading == kNoReading && its.shown != kNoReading;
+    if ((its.reading == kNoReading && !is_shown) || !is_floating(tensor.dtype)) return;
+    const std::uint32_t number = is_shown ? static_cast<std::uint32_t>(its.shown) | kernels::kShownOnly
+                                          : static_cast<std::uint32_t>(its.reading);
     std::uint32_t k = 0;
-    while (k < births.tensors && births.tensor[k] != its.reading) ++k;
+    while (k < births.tensors && births.tensor[k] != number) ++k;
     if (k == kernels::kMaxBirthTensors) return;
-    if (k == births.tensors) births.tensor[births.tensors++] = static_cast<std::uint32_t>(its.reading);
+    if (k == births.tensors) births.tensor[births.tensors++] = number;
     asked.histograms.push_back({of_output, index, k});
   };
   const auto goes_in = [&](std::uint32_t reference) {

@@ -25,6 +25,8 @@ struct DeviceOperand {
   std::size_t reading = kNoReading;   // place among the tensors that are read
   bool is_new = false;                // its contents are read for the first time
   std::uint32_t reference = 0;        // where the device keeps what its contents were; of old contents, too. 0: nowhere
+  // Place among the tensors that are not read, for their contents are known, but may be shown in histograms.
+  std::size_t shown = kNoReading;
 };
 // As the event's lists.
 struct DeviceOperands {

@@ -310,7 +310,7 @@ TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
 
   expect_wrong(rows, "row 2 (from 0): there is no kind of row 99");
 
-  EXPECT_EQ(counts().launches, 1u + 2 * 3u) << "one for all tensors, three for each output";
+  EXPECT_EQ(counts().launches, 1u + 2 * 2u) << "one for all tensors, two for each output";
   EXPECT_EQ(counts().asked, 9u);
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.values, SizeIs(4));

@@ -70,6 +70,18 @@ TEST(CurrentDevice, is_another_one_for_the_time_of_a_call) {
   EXPECT_EQ(machine.mode, 0);
 }
 
+TEST(CurrentDevice, of_a_thread_without_a_context_leaves_none_however_often_it_is_changed) {
+  Machine machine{.device = 0, .context = nullptr, .used = {3}};
+  for (int i = 0; i < 3; ++i) {
+    {
+      const Guard guard(3, FakeCalls{&machine});
+      machine.context = Machine::primary(3);  // by the first call in there
+    }
+    EXPECT_EQ(machine.context, nullptr) << i;
+  }
+  EXPECT_FALSE(machine.used.contains(0));
+}
+
 TEST(CurrentDevice, that_is_current_already_is_left_alone) {
   Machine machine{.device = 3, .context = Machine::own(), .used = {3}, .mode = 1};
   {

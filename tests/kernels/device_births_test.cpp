@@ -64,6 +64,7 @@ struct Rig {
     std::vector<TensorView> views;
     std::vector<std::uint32_t> references;
     BirthCall call;
+    if (!findings.empty()) call.decided_by = static_cast<std::uint32_t>(findings.size() - 1);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       views.push_back(inputs[i]->on_device);
       references.push_back(static_cast<std::uint32_t>(i + 1) | kFirstCheck);
@@ -151,6 +152,69 @@ TEST(DeviceBirths, of_several_ops_in_one_reading_are_told_apart) {
   ASSERT_EQ(besides.histograms[1].size(), 2U);
   expect_histogram(besides.histograms[1][0], good);
   expect_histogram(besides.histograms[1][1], bad);
+}
+
+TEST(DeviceBirths, of_a_list_of_ops_are_each_decided_on_with_the_elements_of_its_own) {
+  Rig rig;
+  const Tensor &good = rig.add(DType::kF32, {1, 2}), &bad = rig.add(DType::kF32, {1, kInf});
+  const std::vector<TensorView> views = {good.on_device, bad.on_device, good.on_device, bad.on_device};
+  const std::vector<std::uint32_t> references = {1 | kFirstCheck, 2 | kFirstCheck, 3 | kFirstCheck, 4 | kFirstCheck};
+  std::vector<FindingsCall> findings;
+  std::vector<BirthCall> births;
+  const auto op = [&](std::uint32_t input, std::uint32_t output, bool decides) {
+    FindingsCall call;
+    call.of = output;
+    call.walk = {.count = 2, .dims = 1, .sizes = {2}};
+    call.out.data = const_cast<void*>(views[output].data);
+    call.out.strides[0] = 1;
+    findings.push_back(call);
+    BirthCall its;
+    its.tensors = its.inputs = its.outputs = 1;
+    its.tensor[0] = its.output[0] = output;
+    its.reference[0] = input + 1;
+    if (decides) its.decided_by = static_cast<std::uint32_t>(findings.size() - 1);
+    births.push_back(its);
+  };
+  op(0, 2, true);   // nothing is born
+  op(0, 3, true);   // an infinity is
+  op(1, 3, true);   // it was there before
+  op(0, 1, false);  // decided on by a launch of its own
+  Histograms stats(views.size());
+  Besides besides;
+  const std::uint64_t launches = rig.device.launches;
+  const auto ticket = rig.readings->enqueue(views, StatsLevel::kSums, findings, nullptr, references, births);
+  EXPECT_EQ(rig.device.launches - launches, 1U + 3 * 2 + 3);
+  ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
+  ASSERT_EQ(besides.histograms.size(), 4U);
+  EXPECT_TRUE(besides.histograms[0].empty() && besides.histograms[2].empty());
+  for (const std::size_t i : {1u, 3u}) {
+    ASSERT_EQ(besides.histograms[i].size(), 1U);
+    expect_histogram(besides.histograms[i][0], bad);
+  }
+  for (const std::size_t i : {1u, 2u, 3u}) EXPECT_EQ(besides.findings[i]->first_inf, 1U);
+}
+
+TEST(DeviceBirths, of_tensors_that_are_not_read_show_them) {
+  Rig rig;
+  const Tensor &good = rig.add(DType::kF32, {1, 2}), &bad = rig.add(DType::kF32, {1, kInf});
+  const std::uint32_t first[] = {1 | kFirstCheck};
+  const TensorView in[] = {good.on_device}, out[] = {bad.on_device};
+  Histograms stats(1);
+  ASSERT_EQ(rig.readings->wait(rig.readings->enqueue(in, StatsLevel::kSums, {}, nullptr, first), stats),
+            ReadingsState::kReady);
+  BirthCall call;
+  call.tensors = 2;
+  call.tensor[0] = 0 | kShownOnly;
+  call.inputs = call.outputs = 1;
+  call.reference[0] = 1;
+  const std::uint32_t second[] = {2 | kFirstCheck};
+  Besides besides;
+  const auto ticket = rig.readings->enqueue(out, StatsLevel::kSums, {}, nullptr, second, {&call, 1}, in);
+  ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
+  ASSERT_EQ(besides.checks.size(), 1U) << "what is shown is not checked";
+  ASSERT_EQ(besides.histograms.size(), 1U);
+  expect_histogram(besides.histograms[0][0], good);
+  expect_histogram(besides.histograms[0][1], bad);
 }
 
 TEST(DeviceBirths, are_decided_on_with_the_elements_of_an_op_where_these_are_looked_at) {

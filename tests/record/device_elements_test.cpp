@@ -85,6 +85,16 @@ TEST_F(DeviceElements, numbers_of_the_host_meet_in_them_and_tensors_of_the_host_
   EXPECT_FALSE(calls_[0].counts_flushed) << "whether self was 0 is not known";
 }
 
+TEST_F(DeviceElements, histograms_are_asked_of_what_is_known_without_reading_it_and_once_of_the_same) {
+  in_[0] = {a_.tensor().data, kNoReading, false, 5, 3};
+  in_[1] = {a_.tensor().data, kNoReading, false, 5, 3};
+  ASSERT_TRUE(ask_elements(event(), operands(), calls_, asked_));
+  const kernels::BirthCall births = ask_births(event(), operands(), asked_);
+  EXPECT_THAT(std::span(births.tensor).first(births.tensors), ElementsAre(3u | kernels::kShownOnly, 2u));
+  EXPECT_EQ(births.decided_by, 0u) << "with the elements of its output";
+  EXPECT_THAT(asked_.histograms, SizeIs(3));
+}
+
 TEST_F(DeviceElements, histograms_are_asked_of_what_is_read_where_bad_numbers_may_be_born) {
   const TestTensor old(DType::kF32, {2, 3}, {0, 0, 0, 0, 0, 0}, 3);
   inputs_.push_back({"out", away(old), ArgRole::kOverwritten});

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contents of a device that are trusted: what an op reads is not read again where it is known under its identity.
+#include <algorithm>
+
+#include "tests/c_api/device_rows_fixture.h"
+
+namespace nanhunt::c_api_tests {
+namespace {
+
+class CDeviceTrust : public CDeviceRows {
+ protected:
+  void SetUp() override {
+    CDeviceRows::SetUp();
+    open_trusting();
+  }
+  void open_trusting() {
+    nanhunt_recorder_options how = options();
+    how.trust_inputs = 1;
+    open(how);
+    stream_ = nanhunt_device_stream(recorder_, 0, kStream);
+  }
+  Words view_row(const void* memory, std::int64_t storage, std::int64_t layout) {
+    const std::array<std::int32_t, 1> roles = {NANHUNT_READ};
+    Words row = {NANHUNT_ROW_OP, call("view", {"self"}, {"out"}, {}, roles.data()), 0, 0, NANHUNT_PHASE_LOSS, 0, 0};
+    append(row, value_on(memory, storage));
+    append(row, {away(memory), identity(storage, 0), 0, NANHUNT_ON_STREAM(layout, stream_)});
+    return row;
+  }
+  static const ValueRecord& value_of(const RecordBatch& all, std::uint64_t storage, std::size_t nth = 0) {
+    for (const ValueRecord& value : all.values) {
+      if (value.storage == storage && nth-- == 0) return value;
+    }
+    static const ValueRecord none;
+    ADD_FAILURE() << "no such value of storage " << storage;
+    return none;
+  }
+};
+
+TEST_F(CDeviceTrust, WhatAnOpMadeIsNotReadAgainByTheOpsThatTakeIt) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(counts().asked, 5u) << "two tensors, their check, the elements and the births of one";
+
+  // When what it made goes into another op, before and after it has come.
+  for (const std::int64_t later : {0, 1}) {
+    const std::uint64_t asked = counts().asked, launches = counts().launches;
+    const std::array<float, 2> z = {0, 0};
+    Words row = {NANHUNT_ROW_OP, log_, 0, 0, NANHUNT_PHASE_LOSS, 0, 0};
+    append(row, value_on(y_.data(), 2));
+    append(row, value_on(z.data(), 5 + later));
+    ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+    EXPECT_EQ(counts().asked, asked + 4u) << "the output, its check, its elements and births";
+    EXPECT_EQ(counts().launches, launches + 3u);
+    ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  }
+
+  // Then it is known to both.
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.ops, SizeIs(3));
+  EXPECT_EQ(std::ranges::count(all.values, 2u, &ValueRecord::storage), 1);
+  EXPECT_EQ(value_of(all, 2).stats.neg_inf, 1);
+  EXPECT_TRUE(value_of(all, 5).has_stats && value_of(all, 6).has_stats);
+}
+
+TEST_F(CDeviceTrust, HistogramsAndElementsOfABirthShowWhatWasNotReadAgain) {
+  // Given two ops, the second of which makes an infinity of what the first made; of the host and of the device.
+  const std::array<float, 2> two = {1, 4}, roots = {0, 2}, logs = {-kInf, 0.7F};
+  ASSERT_EQ(record(log_row(two.data(), roots.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_row(roots.data(), logs.data(), 2)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_row_on(two.data(), roots.data(), 11)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_row_on(roots.data(), logs.data(), 12)), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+
+  ASSERT_THAT(all.histograms, SizeIs(4)) << "of input and output, twice";
+  for (const std::size_t i : {0u, 1u}) {
+    EXPECT_EQ(all.histograms[2 + i].min_exponent, all.histograms[i].min_exponent);
+    EXPECT_EQ(all.histograms[2 + i].bins, all.histograms[i].bins);
+  }
+  ASSERT_THAT(all.evidence, SizeIs(2));
+  EXPECT_EQ(all.evidence[1].flat_index, all.evidence[0].flat_index);
+  EXPECT_EQ(all.evidence[1].operands[0].number, all.evidence[0].operands[0].number);
+}
+
+TEST_F(CDeviceTrust, AViewOfWhatIsKnownTakesNoLaunch) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  const std::array<std::int64_t, 2> sizes = {2, 1};
+  const std::int64_t column = nanhunt_intern_layout(recorder_, NANHUNT_F32, 2, sizes.data(), nullptr);
+  const std::uint64_t asked = counts().asked, launches = counts().launches;
+
+  ASSERT_EQ(record(view_row(y_.data(), 2, column)), NANHUNT_OK) << nanhunt_last_error();
+
+  EXPECT_EQ(counts().asked, asked);
+  EXPECT_EQ(counts().launches, launches);
+  const RecordBatch all = close_and_read();
+  ASSERT_EQ(std::ranges::count(all.values, 2u, &ValueRecord::storage), 2);
+  EXPECT_EQ(value_of(all, 2, 1).base, value_of(all, 2).id);
+  EXPECT_EQ(value_of(all, 2, 1).stats, value_of(all, 2).stats);
+}
+
+TEST_F(CDeviceTrust, WhatAnOpWritesOverOrMakesAnewIsRead) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
+  y_ = {1, kInf};
+
+  // When an op makes new contents of the same identity, out of others.
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+
+  const RecordBatch all = close_and_read();
+  EXPECT_EQ(value_of(all, 2).stats.neg_inf, 1);
+  EXPECT_EQ(value_of(all, 2, 1).stats.pos_inf, 1);
+}
+
+TEST_F(CDeviceTrust, WhatWasLostIsReadAgain) {
+  // Given contents whose reading never comes.
+  nanhunt_emulated_set("never", 1);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  end_step(0);
+  const std::uint64_t asked = counts().asked;
+
+  // When an op takes them while nobody knows that yet, and one after.
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(counts().asked, asked + 4u);
+  const RecordBatch all = close_and_read();
+
+  // Then they are unknown, and nobody is blamed.
+  EXPECT_FALSE(value_of(all, 1).has_stats);
+  EXPECT_THAT(all.evidence, IsEmpty());
+}
+
+TEST_F(CDeviceTrust, WhatWasMadeInACaptureIsReadWithItsNextUse) {
+  nanhunt_emulated_set("capturing", 1);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  nanhunt_emulated_set("capturing", 0);
+  const std::array<float, 2> z = {0, 0};
+
+  ASSERT_EQ(record(log_row_on(y_.data(), z.data(), 2)), NANHUNT_OK) << nanhunt_last_error();
+
+  EXPECT_EQ(counts().asked, 5u) << "both tensors";
+  const RecordBatch all = close_and_read();
+  EXPECT_EQ(value_of(all, 3).stats.zero, 2);
+}
+
+}  // namespace
+}  // namespace nanhunt::c_api_tests
