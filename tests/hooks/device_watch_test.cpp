@@ -187,6 +187,26 @@ TEST(DeviceWatch, an_op_takes_a_look_at_all_that_it_names_a_launch_for_each_outp
   EXPECT_EQ(script->all().changed.size(), 1U);
 }
 
+TEST(DeviceWatch, gives_no_kernel_an_address_of_another_device) {
+  engine::testing::ScopedEmulatedDevice emulated;
+  const auto script = std::make_shared<WriterScript>();
+  auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
+  const Device other{kEmulated.kind, kEmulated.index + 1};
+  const engine::Tensor big = engine::Tensor::full({2}, 1e6, DType::kF32);
+  const engine::Tensor here = big.on(kEmulated), there = big.on(other);
+  engine::Tensor halves = engine::Tensor::full({2}, 1.0, DType::kF16).on(kEmulated);
+  {
+    const EngineWatch watching(**recorder, DeviceStats::kLate);
+    engine::copy_(halves, here);
+    engine::copy_(halves, there);
+  }
+  ASSERT_TRUE((*recorder)->close());
+  const RecordBatch rows = script->all();
+  ASSERT_EQ(rows.evidence.size(), 2U) << "an infinity each";
+  EXPECT_EQ(rows.evidence[0].operands.size(), 1U);
+  EXPECT_EQ(rows.evidence[1].operands.size(), 0U) << "of another device: told without what met in it";
+}
+
 TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery = {.after_waits = false, .copies_later = -1};  // comes to one who waits for it alone
