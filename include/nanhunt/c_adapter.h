@@ -63,7 +63,8 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * calls; only nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in
  * their order. Other functions do not read there. Contents that were read already, under the same identity, are
  * compared there with what they were, and read again where they are not that any more; with trust_inputs, what an op
- * takes, or gives back as a view of it, is not read again at all. Of an op's outputs that are floating-point numbers,
+ * takes, or gives back as a view of the same elements, is not read again at all, unless a check or
+ * nanhunt_record_changed() named other parts of its storage since. Of an op's outputs that are floating-point numbers,
  * but not of fp8, elements are looked at as well: where the first bad one is and what met in it, values lost to zero,
  * updates that change nothing, and histograms where bad numbers are born. What does not come is unknown, counted and
  * noted, and nobody is blamed for it. */

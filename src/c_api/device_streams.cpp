@@ -131,7 +131,10 @@ void DeviceStreams::read(Asked& asked) {
     return;
   }
   if (is_trusted(asked)) return trust(asked);
-  if (asked.use == Use::kMade) contents->has_reference = false;
+  if (asked.use == Use::kMade || asked.use == Use::kChanged) contents->has_reference = false;
+  // What is looked at for a change may have one that its views share.
+  if (asked.use == Use::kKnown || asked.use == Use::kChanged) doubt(value.storage);
+  contents->doubted = false;
   asked.operand.reading = stream.views.size();
   asked.operand.is_new = !contents->has_reference;
   TensorView there = value.tensor;
@@ -143,14 +146,16 @@ void DeviceStreams::read(Asked& asked) {
   contents->pending = value.late = last_number_;
 }
 
-// Of an op: what goes in, and what comes out as a view of it.
+// Of an op: what goes in, and what comes out as a view of the same elements.
 bool DeviceStreams::is_trusted(const Asked& asked) const {
-  if (!trusts_ || !asked.contents->has_reference) return false;
+  if (!trusts_ || !asked.contents->has_reference || asked.contents->doubted) return false;
   if (asked.use == Use::kInput) return true;
   if (asked.use != Use::kMade || asked.value->storage == 0) return false;
   return std::ranges::any_of(asked_, [&](const Asked& in) {
     return in.use == Use::kInput && in.stream == asked.stream && in.value->storage == asked.value->storage &&
-           in.value->version == asked.value->version;
+           in.value->version == asked.value->version && in.value->offset == asked.value->offset &&
+           in.value->tensor.dtype == asked.value->tensor.dtype &&
+           in.value->tensor.numel() == asked.value->tensor.numel();
   });
 }
 

@@ -52,6 +52,7 @@ class DeviceStreams {
     kMade,  // by this op: its contents count as new, unless they are an input's
     kOld,   // was there before this op wrote over it, and cannot be read any more
     kKnown, // is compared with what was read of it, where anything was
+    kChanged, // by nobody that was seen: counts as new
   };
   void value(const char* what, std::int64_t layout_word, ValueView& value, Use use);
   void take(Recorder& recorder);
@@ -109,6 +110,9 @@ class DeviceStreams {
   void read(Asked& asked);
   bool is_trusted(const Asked& asked) const;
   void trust(Asked& asked);
+  void doubt(std::uint64_t storage) noexcept {
+    for (Stream& stream : streams_) stream.contents.doubt(storage);
+  }
   static void clear(Stream& stream) noexcept;
   void launch(Stream& stream, Recorder& recorder);
   void hand_over(Stream& stream, Recorder& recorder);

@@ -76,7 +76,7 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
     ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
     to.devices.begin_call(*to.recorder);
     to.devices.value("nanhunt_record_changed", value[3], event.value,
-                     DeviceStreams::Use::kMade);  // what was read there before is not it
+                     DeviceStreams::Use::kChanged);
     to.devices.take(*to.recorder);
     to.recorder->on_changed(event);
     to.devices.launch(*to.recorder);

@@ -68,6 +68,12 @@ std::shared_ptr<DeviceContents::Contents> DeviceContents::know(const ValueView& 
   return parts.back().contents;
 }
 
+void DeviceContents::doubt(std::uint64_t storage) noexcept {
+  const auto known = parts_.find(storage);
+  if (known == parts_.end()) return;
+  for (const Part& part : known->second) part.contents->doubted = true;
+}
+
 void DeviceContents::release(std::uint64_t storage) noexcept {
   const auto known = parts_.find(storage);
   if (known == parts_.end()) return;

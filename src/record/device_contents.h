@@ -25,6 +25,7 @@ class DeviceContents {
     std::uint32_t reference = 0;  // on the device; 0: none was free, so they are read whole each time
     bool has_reference = false;   // it was left there
     std::uint64_t pending = 0;    // number of the newest reading that has not been told; 0: all have
+    bool doubted = false;         // other parts of the storage were looked at since: they may have changed unseen
     KnownContents known;
   };
   // As DeviceReadings::enqueue() takes it.
@@ -43,6 +44,8 @@ class DeviceContents {
   // knows. Of a storage those of the newest version alone are kept.
   std::shared_ptr<Contents> know(const ValueView& value);
   std::shared_ptr<Contents> find(const ValueView& value) const;  // nullptr: not known
+  // All parts of the storage, until they are read again.
+  void doubt(std::uint64_t storage) noexcept;
   void release(std::uint64_t storage) noexcept;
   // All that was asked for so far is launched: references of what was forgotten can be used by what comes after it.
   void launched() noexcept;

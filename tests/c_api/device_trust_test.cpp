@@ -97,6 +97,58 @@ TEST_F(CDeviceTrust, AViewOfWhatIsKnownTakesNoLaunch) {
   EXPECT_EQ(value_of(all, 2, 1).stats, value_of(all, 2).stats);
 }
 
+TEST_F(CDeviceTrust, AViewOfWhatWasFoundChangedIsReadAgain) {
+  // Given a matrix and its transposed view, both read, one number of which goes bad unseen.
+  std::array<float, 4> w = {1, 2, 3, 4}, out = {1, 2, 3, 4};
+  const std::array<std::int64_t, 2> sizes = {2, 2}, turned = {1, 2};
+  const std::int64_t plain = nanhunt_intern_layout(recorder_, NANHUNT_F32, 2, sizes.data(), nullptr),
+                     other = nanhunt_intern_layout(recorder_, NANHUNT_F32, 2, sizes.data(), turned.data());
+  const auto there = [&](const void* memory, std::int64_t storage, std::int64_t layout) {
+    return Words{away(memory), identity(storage, 0), 0, NANHUNT_ON_STREAM(layout, stream_)};
+  };
+  const auto log_of = [&](std::int64_t layout, std::int64_t made) {
+    Words row = {NANHUNT_ROW_OP, log_, 0, 0, NANHUNT_PHASE_LOSS, 0, 0};
+    append(row, there(w.data(), 1, layout));
+    append(row, there(out.data(), made, plain));
+    return row;
+  };
+  ASSERT_EQ(record(log_of(plain, 2)), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_of(other, 3)), NANHUNT_OK) << nanhunt_last_error();
+  w[0] = out[0] = std::nanf("");
+
+  // When the matrix is checked, and its view goes into an op.
+  Words check = {NANHUNT_ROW_CHECK, 0};
+  append(check, there(w.data(), 1, plain));
+  ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
+  ASSERT_EQ(record(log_of(other, 4)), NANHUNT_OK) << nanhunt_last_error();
+
+  // Then what the op made was not born in it.
+  const RecordBatch all = close_and_read();
+  EXPECT_THAT(all.changed, SizeIs(1));
+  EXPECT_EQ(value_of(all, 4).stats.nan, 1);
+  EXPECT_THAT(all.evidence, IsEmpty());
+  EXPECT_THAT(all.histograms, IsEmpty());
+}
+
+TEST_F(CDeviceTrust, APartOfWhatGoesInIsReadWhereItComesOut) {
+  // Given an op of nobody's schema that writes over its input and gives back the first half, twice.
+  std::array<float, 2> w = {1, 2};
+  const std::array<std::int64_t, 1> one = {1};
+  const std::int64_t half = nanhunt_intern_layout(recorder_, NANHUNT_F32, 1, one.data(), nullptr);
+  const std::array<std::int32_t, 1> roles = {NANHUNT_READ};
+  const std::int64_t scale = call("scale", {"self"}, {"out"}, {}, roles.data());
+  for (const float made : {3.0F, kInf}) {
+    w[0] = made;
+    Words row = {NANHUNT_ROW_OP, scale, 0, 0, NANHUNT_PHASE_LOSS, 0, 0};
+    append(row, value_on(w.data(), 1));
+    append(row, {away(w.data()), identity(1, 0), 0, NANHUNT_ON_STREAM(half, stream_)});
+    ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
+  }
+  const RecordBatch all = close_and_read();
+  EXPECT_EQ(all.values.back().stats.pos_inf, 1);
+  EXPECT_THAT(all.evidence, SizeIs(1));
+}
+
 TEST_F(CDeviceTrust, WhatAnOpWritesOverOrMakesAnewIsRead) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);

@@ -54,7 +54,14 @@ def state(step, model, optimizer):
         write_past_torch(optimizer.state[model[3].weight]["exp_avg"], (0, 1), float("nan"))
 
 
-PLANTED = {"weight": weight, "buffer": buffer, "state": state}
+def frozen(step, model, optimizer):
+    if step == 0:
+        model[3].requires_grad_(False)
+    if step == 2:
+        write_past_torch(model[3].weight, (0, 1), float("nan"))  # read as it lies and, by products, transposed
+
+
+PLANTED = {"weight": weight, "buffer": buffer, "state": state, "frozen": frozen}
 
 
 def told(report):
