@@ -125,6 +125,8 @@ void DeviceStreams::read(Asked& asked) {
   asked.contents = stream.contents.know(value);
   const auto& contents = asked.contents;
   asked.operand.reference = contents->reference;
+  // What is looked at for a change may have one that its views share.
+  if (asked.use == Use::kKnown || asked.use == Use::kChanged) doubt(value.storage);
   if (const auto at_hand = stream.places.find(contents.get()); at_hand != stream.places.end()) {
     asked.operand.reading = at_hand->second;
     value.late = stream.at_hand.readings[at_hand->second].number;
@@ -132,8 +134,6 @@ void DeviceStreams::read(Asked& asked) {
   }
   if (is_trusted(asked)) return trust(asked);
   if (asked.use == Use::kMade || asked.use == Use::kChanged) contents->has_reference = false;
-  // What is looked at for a change may have one that its views share.
-  if (asked.use == Use::kKnown || asked.use == Use::kChanged) doubt(value.storage);
   contents->doubted = false;
   asked.operand.reading = stream.views.size();
   asked.operand.is_new = !contents->has_reference;
