@@ -60,8 +60,8 @@ void run(const Kernel& kernel) {
   for (std::int64_t i = kernel.count(); i-- > 0;) kernel(i);
 }
 
-// Every byte, those past the result too. Which of two NaNs a sum passes on is the compiler's choice on a CPU; a GPU makes
-// one of its own.
+// Every byte, those past the result too. Which of two NaNs a sum passes on is the compiler's choice on a CPU; a GPU
+// makes one of its own.
 bool same(const Memory& a, const Memory& b, DType dtype) {
   const auto size = dtype_size(dtype);
   for (std::size_t at = 0; at < sizeof a.bytes; at += size) {

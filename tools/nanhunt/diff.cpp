@@ -168,7 +168,8 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
   }
   if (!r.levels_differ && r.steps_compared > 0 && r.steps_with_ops == 0) {
     text +=
-        "  Of each step the loss, skips, loss scale and learning rate were compared; operations were not, for no step has\n"
+        "  Of each step the loss, skips, loss scale and learning rate were compared; operations were not, for no step "
+        "has\n"
         "  them in both traces (replays do not count). Level ops records them.\n";
   }
   only("A", r.steps_only_a);
