@@ -177,7 +177,7 @@ def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
 
             with OpMode(OpWriter(session, values, Places({}))):
                 assert launches(lambda: one.log()) == 3, "contents, elements, births"
-                assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "of each of a list elements, births"
+                assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "elements and births of each"
             checks = [word for t in (one, two) for word in (lib.ROW_CHECK, 0, *values.quad(t))]
             assert launches(lambda: recorder.rows(checks)) == 1
         finally:
