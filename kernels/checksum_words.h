@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/host_device.h"
+#include "kernels/portable/host_device.h"
 
 namespace nanhunt::kernels {
 

@@ -34,7 +34,7 @@ struct DeviceArray {
   std::int64_t strides[kMaxWalkDims] = {};  // in elements
 };
 
-// A formula of kernels/cuda/formulas.h: its place there and its scalars.
+// A formula of kernels/portable/formulas.h: its place there and its scalars.
 struct FormulaCall {
   int number = 0;
   alignas(8) unsigned char scalars[24] = {};

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/host_device.h"
+#include "kernels/portable/host_device.h"
 #include "nanhunt/status.h"
 #include "nanhunt/tensor_stats.h"
 #include "nanhunt/tensor_view.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of which outputs the launch that made them left statistics (kernels/cuda/fused_map.h): what the GPU's backend and the
+// Of which outputs the launch that made them left statistics (kernels/portable/fused_map.h): what the GPU's backend and the
 // emulated device remember of their launches. Contract: kernels/README.md, statistics fused into elementwise kernels.
 #pragma once
 

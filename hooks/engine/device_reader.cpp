@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooks/engine/late_group.h"
+#include "hooks/engine/sentinel/late_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {

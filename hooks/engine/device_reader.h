@@ -15,8 +15,8 @@
 #include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/recorder.h"
-#include "src/record/device_contents.h"
-#include "src/record/device_elements.h"
+#include "src/record/device/device_contents.h"
+#include "src/record/device/device_elements.h"
 
 namespace nanhunt::hooks {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/engine/door.h"
+#include "hooks/engine/sentinel/door.h"
 #include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/trainer.h"
@@ -67,7 +67,7 @@ struct WatchOptions {
   // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
   // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
-  // On a device (hooks/engine/door.h): how what goes bad is learnt, and the most that a copy of parameters and state
+  // On a device (hooks/engine/sentinel/door.h): how what goes bad is learnt, and the most that a copy of parameters and state
   // may take there. On the CPU everything is known at once.
   Door door = Door::kAuto;
   std::uint64_t shadow_bytes = std::uint64_t{4} << 30;

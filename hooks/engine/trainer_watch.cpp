@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/engine/device_sentinel.h"
+#include "hooks/engine/sentinel/device_sentinel.h"
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/kernel_tags.h"
-#include "hooks/engine/lasting_watch.h"
+#include "hooks/engine/sentinel/lasting_watch.h"
 #include "hooks/engine/op_adapter.h"
-#include "hooks/engine/sentinel.h"
+#include "hooks/engine/sentinel/sentinel.h"
 
 namespace nanhunt::hooks {
 namespace {

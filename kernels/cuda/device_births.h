@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/birth_kernel.h"
+#include "kernels/portable/birth_kernel.h"
 
 namespace nanhunt::kernels::cuda {
 

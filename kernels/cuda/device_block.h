@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/block.h"
+#include "kernels/portable/block.h"
 
 namespace nanhunt::kernels::cuda {
 

@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "kernels/cuda/look_kernel.h"
+#include "kernels/portable/look_kernel.h"
 
 namespace nanhunt::kernels::cuda {
 

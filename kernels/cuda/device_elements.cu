@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
-#include "kernels/cuda/index_kernels.h"
-#include "kernels/cuda/map_kernels.h"
+#include "kernels/portable/index_kernels.h"
+#include "kernels/portable/map_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/finding_kernels.h"
-#include "kernels/cuda/update_kernels.h"
+#include "kernels/portable/finding_kernels.h"
+#include "kernels/portable/update_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 

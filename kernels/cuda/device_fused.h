@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/fused_map.h"
+#include "kernels/portable/fused_map.h"
 #include "kernels/fused_looks.h"
 #include "nanhunt/status.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/batch_norm_kernels.h"
+#include "kernels/portable/batch_norm_kernels.h"
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
-#include "kernels/cuda/image_kernels.h"
+#include "kernels/portable/image_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 

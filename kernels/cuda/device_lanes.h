@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cuda/constants.h"
-#include "kernels/cuda/lanes.h"
+#include "kernels/portable/constants.h"
+#include "kernels/portable/lanes.h"
 #include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/dense_map.h"
+#include "kernels/portable/dense_map.h"
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
 

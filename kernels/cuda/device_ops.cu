@@ -17,7 +17,7 @@
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/cuda/device_readings.h"
-#include "kernels/cuda/map_kernels.h"
+#include "kernels/portable/map_kernels.h"
 #include "kernels/device_allocator.h"
 #include "kernels/device_ops.h"
 #include "kernels/device_query.h"

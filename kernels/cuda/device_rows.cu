@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
-#include "kernels/cuda/row_kernels.h"
-#include "kernels/cuda/unscale_kernels.h"
+#include "kernels/portable/row_kernels.h"
+#include "kernels/portable/unscale_kernels.h"
 
 namespace nanhunt::kernels::cuda {
 namespace {

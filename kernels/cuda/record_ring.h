@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/host_device.h"
+#include "kernels/portable/host_device.h"
 #include "kernels/device_recorder.h"
 
 namespace nanhunt::kernels::cuda {

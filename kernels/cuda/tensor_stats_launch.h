@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/tensor_stats_kernel.h"
+#include "kernels/portable/tensor_stats_kernel.h"
 
 namespace nanhunt::kernels::cuda {
 

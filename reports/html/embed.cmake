@@ -49,7 +49,7 @@ if("${script}" MATCHES "</[sS][cC][rR][iI][pP][tT]|<!--")
 endif()
 file(CONFIGURE OUTPUT "${OUT}" @ONLY CONTENT [==[
 // Made from reports/html by embed.cmake: change the files there.
-#include "reports/html_page.h"
+#include "reports/page/html_page.h"
 
 namespace nanhunt::reports {
 

@@ -6,9 +6,9 @@
 #include <map>
 
 #include "nanhunt/analyzer.h"
-#include "src/analyze/comm_join.h"
-#include "src/analyze/merge.h"
-#include "src/analyze/rank_pass.h"
+#include "src/analyze/ranks/comm_join.h"
+#include "src/analyze/ranks/merge.h"
+#include "src/analyze/ranks/rank_pass.h"
 
 namespace nanhunt {
 

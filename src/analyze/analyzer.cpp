@@ -12,20 +12,20 @@
 #include <optional>
 #include <string>
 
-#include "src/analyze/device_time.h"
-#include "src/analyze/eps_audit.h"
-#include "src/analyze/findings.h"
-#include "src/analyze/layer_watch.h"
-#include "src/analyze/merge.h"
-#include "src/analyze/norm_watch.h"
-#include "src/analyze/rank_pass.h"
-#include "src/analyze/rules/gradient_underflow.h"
-#include "src/analyze/rules/underflow.h"
-#include "src/analyze/rules/update_loss.h"
-#include "src/analyze/sentinel_watch.h"
-#include "src/analyze/text.h"
-#include "src/analyze/timeline.h"
-#include "src/analyze/value_graph.h"
+#include "src/analyze/watch/device_time.h"
+#include "src/analyze/watch/eps_audit.h"
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/watch/layer_watch.h"
+#include "src/analyze/ranks/merge.h"
+#include "src/analyze/watch/norm_watch.h"
+#include "src/analyze/ranks/rank_pass.h"
+#include "src/analyze/rules/run/gradient_underflow.h"
+#include "src/analyze/rules/origin/underflow.h"
+#include "src/analyze/rules/run/update_loss.h"
+#include "src/analyze/watch/sentinel_watch.h"
+#include "src/analyze/findings/text.h"
+#include "src/analyze/watch/timeline.h"
+#include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt {
 namespace analyze {

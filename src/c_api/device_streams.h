@@ -19,8 +19,8 @@
 #include "nanhunt/event.h"
 #include "nanhunt/recorder.h"
 #include "nanhunt/status.h"
-#include "src/record/device_contents.h"
-#include "src/record/device_elements.h"
+#include "src/record/device/device_contents.h"
+#include "src/record/device/device_elements.h"
 
 namespace nanhunt::c_api {
 

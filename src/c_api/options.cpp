@@ -8,7 +8,7 @@
 
 #include "src/c_api/convert.h"
 #include "src/core/redact.h"
-#include "src/trace/process_run_info.h"
+#include "src/trace/run/process_run_info.h"
 
 namespace nanhunt::c_api {
 namespace {

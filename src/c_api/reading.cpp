@@ -8,7 +8,7 @@
 #include "kernels/cpu/checksum.h"
 #include "nanhunt/c_adapter.h"
 #include "src/c_api/handle.h"
-#include "src/record/fp_environment.h"
+#include "src/record/measure/fp_environment.h"
 
 namespace nanhunt::c_api {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "src/core/text.h"
 #include "src/hunt/counterfactual.h"
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 
 namespace nanhunt::hunt {
 namespace {

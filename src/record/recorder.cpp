@@ -15,9 +15,9 @@
 
 #include "src/record/bad_ops.h"
 #include "src/record/batch_queue.h"
-#include "src/record/fp_environment.h"
-#include "src/record/late_recorder.h"
-#include "src/record/row_builder.h"
+#include "src/record/measure/fp_environment.h"
+#include "src/record/device/late_recorder.h"
+#include "src/record/rows/row_builder.h"
 #include "src/record/writer_thread.h"
 
 namespace nanhunt::record {

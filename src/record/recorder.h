@@ -10,8 +10,8 @@
 
 #include "nanhunt/recorder.h"
 #include "nanhunt/trace.h"
-#include "src/record/interner.h"
-#include "src/record/row_builder.h"
+#include "src/record/rows/interner.h"
+#include "src/record/rows/row_builder.h"
 
 namespace nanhunt::record {
 

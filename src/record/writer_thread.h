@@ -19,7 +19,7 @@
 #include "nanhunt/status.h"
 #include "nanhunt/trace.h"
 #include "src/record/batch_queue.h"
-#include "src/record/pending_rows.h"
+#include "src/record/rows/pending_rows.h"
 
 namespace nanhunt::record {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "src/core/text.h"
-#include "src/trace/crc32c.h"
-#include "src/trace/end_chunk.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/crc32c.h"
+#include "src/trace/encoding/end_chunk.h"
+#include "src/trace/encoding/limits.h"
 
 namespace nanhunt::trace {
 namespace {

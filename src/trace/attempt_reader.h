@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
-#include "src/trace/chunk.h"
-#include "src/trace/files.h"
+#include "src/trace/encoding/chunk.h"
+#include "src/trace/segments/files.h"
 #include "src/trace/record_kind.h"
-#include "src/trace/segment.h"
+#include "src/trace/segments/segment.h"
 
 namespace nanhunt::trace {
 

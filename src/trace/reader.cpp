@@ -10,8 +10,8 @@
 #include "nanhunt/trace.h"
 #include "src/core/text.h"
 #include "src/trace/attempt_reader.h"
-#include "src/trace/run_info.h"
-#include "src/trace/segment.h"
+#include "src/trace/run/run_info.h"
+#include "src/trace/segments/segment.h"
 
 namespace nanhunt {
 namespace trace {

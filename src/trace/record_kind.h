@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "nanhunt/trace.h"
-#include "src/trace/columns.h"
+#include "src/trace/encoding/columns.h"
 
 namespace nanhunt::trace {
 

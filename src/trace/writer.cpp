@@ -10,13 +10,13 @@
 
 #include "nanhunt/trace.h"
 #include "src/core/text.h"
-#include "src/trace/files.h"
-#include "src/trace/frames.h"
-#include "src/trace/limits.h"
-#include "src/trace/retention.h"
-#include "src/trace/run_info.h"
-#include "src/trace/segment.h"
-#include "src/trace/segment_writer.h"
+#include "src/trace/segments/files.h"
+#include "src/trace/encoding/frames.h"
+#include "src/trace/encoding/limits.h"
+#include "src/trace/segments/retention.h"
+#include "src/trace/run/run_info.h"
+#include "src/trace/segments/segment.h"
+#include "src/trace/segments/segment_writer.h"
 
 namespace nanhunt {
 namespace trace {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/analyze/diff.h"
-#include "src/analyze/diff_align.h"
+#include "src/analyze/diff/diff.h"
+#include "src/analyze/diff/diff_align.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trace_builder.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/analyze/value_graph.h"
+#include "src/analyze/graph/value_graph.h"
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {

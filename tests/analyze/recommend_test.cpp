@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The smallest set of changes: what was seen to work first, one change for several findings, nothing that was
 // disproved.
-#include "src/analyze/recommend.h"
+#include "src/analyze/findings/recommend.h"
 
 #include <gtest/gtest.h>
 

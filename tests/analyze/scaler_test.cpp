@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "src/analyze/scaler_points.h"
+#include "src/analyze/watch/scaler_points.h"
 #include "tests/analyze/scaled_run.h"
 
 namespace nanhunt {

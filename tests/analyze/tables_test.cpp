@@ -7,11 +7,11 @@
 #include <random>
 #include <set>
 
-#include "src/analyze/birth.h"
-#include "src/analyze/flat_map.h"
-#include "src/analyze/labels.h"
-#include "src/analyze/text.h"
-#include "src/analyze/value_table.h"
+#include "src/analyze/graph/birth.h"
+#include "src/analyze/stream/flat_map.h"
+#include "src/analyze/graph/labels.h"
+#include "src/analyze/findings/text.h"
+#include "src/analyze/stream/value_table.h"
 
 namespace nanhunt::analyze {
 namespace {

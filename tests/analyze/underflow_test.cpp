@@ -2,7 +2,7 @@
 // Rule underflow in both its halves: a denominator lost to 0, and optimizer state lost without any NaN.
 #include <gtest/gtest.h>
 
-#include "src/analyze/rules/underflow.h"
+#include "src/analyze/rules/origin/underflow.h"
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {

@@ -16,7 +16,7 @@
 
 #include "nanhunt/c_adapter.h"
 #include "nanhunt/trace.h"
-#include "src/c_api/arrow_abi.h"
+#include "src/c_api/tables/arrow_abi.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

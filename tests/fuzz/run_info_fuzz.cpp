@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/trace/run_info.h"
+#include "src/trace/run/run_info.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   nanhunt::RunInfo info;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto read = nanhunt::trace::parse_safetensors({reinterpret_cast<const char*>(data), size}, "input");

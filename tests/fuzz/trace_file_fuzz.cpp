@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "src/trace/chunk.h"
-#include "src/trace/crc32c.h"
-#include "src/trace/segment.h"
+#include "src/trace/encoding/chunk.h"
+#include "src/trace/encoding/crc32c.h"
+#include "src/trace/segments/segment.h"
 #include "tests/trace/decode_target.h"
 
 namespace {

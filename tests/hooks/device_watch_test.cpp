@@ -10,7 +10,7 @@
 
 #include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
-#include "hooks/engine/late_group.h"
+#include "hooks/engine/sentinel/late_group.h"
 #include "hooks/engine/op_adapter.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"

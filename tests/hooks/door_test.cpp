@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which door a run on a device gets, and what is said of it.
-#include "hooks/engine/door.h"
+#include "hooks/engine/sentinel/door.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every op of real training, computed again from what it read, gives the same bits.
-#include "hooks/engine/engine_ops.h"
+#include "hooks/engine/replay/engine_ops.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace nanhunt::hooks {

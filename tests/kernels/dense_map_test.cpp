@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementwise ops by vectors of 16 bytes, run on the CPU: the bits that the kernel for one element each leaves.
-#include "kernels/cuda/dense_map.h"
+#include "kernels/portable/dense_map.h"
 
 #include <gtest/gtest.h>
 

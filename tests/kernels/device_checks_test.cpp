@@ -10,7 +10,7 @@
 #include <random>
 
 #include "kernels/cpu/checksum.h"
-#include "kernels/cuda/look_kernel.h"
+#include "kernels/portable/look_kernel.h"
 #include "kernels/device_readings.h"
 #include "tests/kernels/stats_agree.h"
 #include "tests/support/emulated_device.h"

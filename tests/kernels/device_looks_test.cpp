@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/checksum.h"
-#include "kernels/cuda/look_kernel.h"
+#include "kernels/portable/look_kernel.h"
 #include "tests/support/emulated_grid.h"
 
 namespace nanhunt::kernels::cuda {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/cpu/vector_math.h"
-#include "kernels/cuda/formats.h"
-#include "kernels/cuda/formulas.h"
+#include "kernels/portable/formats.h"
+#include "kernels/portable/formulas.h"
 #include "nanhunt/dtype.h"
 
 namespace nanhunt::kernels::cuda {

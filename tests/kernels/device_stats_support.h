@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/tensor_stats_kernel.h"
+#include "kernels/portable/tensor_stats_kernel.h"
 #include "tests/kernels/stats_agree.h"
 #include "tests/kernels/stats_support.h"
 #include "tests/support/emulated_grid.h"

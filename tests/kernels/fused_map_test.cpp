@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Maps that leave statistics, run on the CPU: the bits of the plain map, the record and checksum of a look; and which
 // looks they may stand for.
-#include "kernels/cuda/fused_map.h"
+#include "kernels/portable/fused_map.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "src/record/row_builder.h"
+#include "src/record/rows/row_builder.h"
 #include "tests/record/support.h"
 
 namespace nanhunt::record {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is asked of a device of an op's elements, and how the answer is told.
-#include "src/record/device_elements.h"
+#include "src/record/device/device_elements.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

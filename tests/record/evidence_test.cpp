@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/record/evidence.h"
+#include "src/record/measure/evidence.h"
 
 #include <cmath>
 #include <limits>

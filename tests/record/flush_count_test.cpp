@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/record/flush_count.h"
+#include "src/record/measure/flush_count.h"
 
 #include <cmath>
 #include <limits>

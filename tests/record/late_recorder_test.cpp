@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contents that are read where the host cannot, and what is read of them comes later: from a device, which the tests
 // play.
-#include "src/record/late_recorder.h"
+#include "src/record/device/late_recorder.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/record/lost_updates.h"
+#include "src/record/measure/lost_updates.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "kernels/cuda/update_kernels.h"
+#include "kernels/portable/update_kernels.h"
 #include "tests/record/support.h"
 #include "tests/support/emulated_grid.h"
 

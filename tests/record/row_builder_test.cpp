@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/record/row_builder.h"
+#include "src/record/rows/row_builder.h"
 
 #include <cmath>
 #include <limits>

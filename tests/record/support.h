@@ -13,7 +13,7 @@
 
 #include "nanhunt/event.h"
 #include "nanhunt/trace.h"
-#include "src/record/row_builder.h"
+#include "src/record/rows/row_builder.h"
 
 namespace nanhunt::record::testing {
 

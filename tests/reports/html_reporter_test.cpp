@@ -9,10 +9,10 @@
 #include <string>
 
 #include "nanhunt/reporter.h"
-#include "reports/html_data.h"
-#include "reports/html_page.h"
-#include "reports/html_writer.h"
-#include "reports/layer_planes.h"
+#include "reports/page/html_data.h"
+#include "reports/page/html_page.h"
+#include "reports/page/html_writer.h"
+#include "reports/views/layer_planes.h"
 #include "tests/reports/golden.h"
 #include "tests/reports/html_scan.h"
 #include "tests/reports/sample_analysis.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "nanhunt/reporter.h"
-#include "reports/json_values.h"
+#include "reports/json/json_values.h"
 #include "tests/reports/golden.h"
 #include "tests/reports/sample_analysis.h"
 #include "tests/reports/sample_runs.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reports/layer_planes.h"
+#include "reports/views/layer_planes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reports/numbers.h"
+#include "reports/views/numbers.h"
 
 #include <gtest/gtest.h>
 

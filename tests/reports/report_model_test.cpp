@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reports/report_model.h"
+#include "reports/views/report_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "nanhunt/reporter.h"
-#include "reports/text_layout.h"
+#include "reports/text/text_layout.h"
 #include "tests/reports/golden.h"
 #include "tests/reports/sample_analysis.h"
 #include "tests/reports/sample_runs.h"

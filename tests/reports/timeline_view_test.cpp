@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reports/timeline_view.h"
+#include "reports/views/timeline_view.h"
 
 #include <gtest/gtest.h>
 

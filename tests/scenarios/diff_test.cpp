@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "hooks/engine/engine_hooks.h"
-#include "src/analyze/diff.h"
+#include "src/analyze/diff/diff.h"
 #include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 

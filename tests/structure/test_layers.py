@@ -12,7 +12,7 @@ EXISTING = {
     "include/nanhunt/analyzer.h",
     "include/nanhunt/engine/tensor.h",
     "src/core/bits.h",
-    "src/trace/chunk.h",
+    "src/trace/encoding/chunk.h",
     "src/record/queue.h",
     "src/hunt/hunt.h",
     "kernels/stats.h",
@@ -31,11 +31,11 @@ def problems(path: str, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "line", "expected"),
     [
-        ("src/core/bits.cpp", '#include "src/trace/chunk.h"', "upwards"),
+        ("src/core/bits.cpp", '#include "src/trace/encoding/chunk.h"', "upwards"),
         ("src/core/bits.cpp", '#include "nanhunt/trace.h"', "upwards"),
         ("src/core/bits.cpp", "#include <nanhunt/trace.h>", "upwards"),
         ("include/nanhunt/dtype.h", '#include "nanhunt/trace.h"', "upwards"),
-        ("kernels/cpu/stats.cpp", '#include "src/trace/chunk.h"', "sideways"),
+        ("kernels/cpu/stats.cpp", '#include "src/trace/encoding/chunk.h"', "sideways"),
         ("src/trace/reader.cpp", '#include "kernels/stats.h"', "sideways"),
         ("src/analyze/graph.cpp", '#include "nanhunt/recorder.h"', "sideways"),
         ("src/analyze/graph.cpp", '#include "nanhunt/engine/tensor.h"', "sideways"),

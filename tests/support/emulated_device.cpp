@@ -9,13 +9,13 @@
 #include <stdexcept>
 
 #include "kernels/cublas.h"
-#include "kernels/cuda/batch_norm_kernels.h"
-#include "kernels/cuda/dense_map.h"
-#include "kernels/cuda/image_kernels.h"
-#include "kernels/cuda/index_kernels.h"
-#include "kernels/cuda/map_kernels.h"
-#include "kernels/cuda/row_kernels.h"
-#include "kernels/cuda/unscale_kernels.h"
+#include "kernels/portable/batch_norm_kernels.h"
+#include "kernels/portable/dense_map.h"
+#include "kernels/portable/image_kernels.h"
+#include "kernels/portable/index_kernels.h"
+#include "kernels/portable/map_kernels.h"
+#include "kernels/portable/row_kernels.h"
+#include "kernels/portable/unscale_kernels.h"
 #include "tests/support/serial_ops.h"
 
 namespace nanhunt::testing_support {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device whose kernels are the code of kernels/cuda run by the CPU (kernels/cuda/lanes.h), so that the engine's
+// A device whose kernels are the code of kernels/cuda run by the CPU (kernels/portable/lanes.h), so that the engine's
 // device path is tested where there is no GPU. Its memory has addresses that no processor can read: host code that
 // touches it by mistake stops with a signal, and kernels alone translate them. Elements and rows are run forwards,
 // backwards or shuffled.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel written for kernels/cuda/block.h on the CPU: blocks in any order or at the same time in threads of
+// Runs a kernel written for kernels/portable/block.h on the CPU: blocks in any order or at the same time in threads of
 // their own, the threads of a block in lock step by phases, in either order. What must not matter on a GPU can be
 // varied here.
 #pragma once
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/block.h"
+#include "kernels/portable/block.h"
 
 namespace nanhunt::testing_support {
 

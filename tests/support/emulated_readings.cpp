@@ -6,13 +6,13 @@
 #include <new>
 #include <stdexcept>
 
-#include "kernels/cuda/birth_kernel.h"
-#include "kernels/cuda/checksum_kernel.h"
-#include "kernels/cuda/finding_kernels.h"
-#include "kernels/cuda/fused_map.h"
-#include "kernels/cuda/look_kernel.h"
-#include "kernels/cuda/tensor_stats_kernel.h"
-#include "kernels/cuda/update_kernels.h"
+#include "kernels/portable/birth_kernel.h"
+#include "kernels/portable/checksum_kernel.h"
+#include "kernels/portable/finding_kernels.h"
+#include "kernels/portable/fused_map.h"
+#include "kernels/portable/look_kernel.h"
+#include "kernels/portable/tensor_stats_kernel.h"
+#include "kernels/portable/update_kernels.h"
 #include "tests/support/emulated_device.h"
 #include "tests/support/emulated_grid.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU does at once, one after the other: the lanes of a row (kernels/cuda/lanes.h), and products.
+// What a GPU does at once, one after the other: the lanes of a row (kernels/portable/lanes.h), and products.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
-#include "kernels/cuda/formats.h"
-#include "kernels/cuda/lanes.h"
+#include "kernels/portable/formats.h"
+#include "kernels/portable/lanes.h"
 #include "kernels/device_ops.h"
 
 namespace nanhunt::testing_support {

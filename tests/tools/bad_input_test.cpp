@@ -9,7 +9,7 @@
 
 #include "tests/tools/run_program.h"
 #include "tests/tools/sample_trace.h"
-#include "src/trace/crc32c.h"
+#include "src/trace/encoding/crc32c.h"
 
 namespace nanhunt::testing_tools {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // doctor --env: what is made of facts, for machines that are made up, and the text and JSON of this one.
-#include "tools/nanhunt/environment.h"
+#include "tools/nanhunt/environment/environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "reports/json_values.h"
+#include "reports/json/json_values.h"
 #include "tests/tools/run_program.h"
 
 namespace nanhunt::cli {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nanhunt/trace.h"
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 #include "tests/tools/run_program.h"
 #include "tests/tools/sample_trace.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/columns.h"
+#include "src/trace/encoding/columns.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <random>
 
-#include "src/trace/limits.h"
-#include "src/trace/planes.h"
+#include "src/trace/encoding/limits.h"
+#include "src/trace/encoding/planes.h"
 
 namespace nanhunt::trace {
 namespace {

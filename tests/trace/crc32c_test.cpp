@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vectors: RFC 3720 (iSCSI), appendix B.4, and the check value of the CRC catalogue.
-#include "src/trace/crc32c.h"
+#include "src/trace/encoding/crc32c.h"
 
 #include <gtest/gtest.h>
 

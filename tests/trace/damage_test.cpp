@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 #include "tests/trace/batch_text.h"
 #include "tests/trace/forge.h"

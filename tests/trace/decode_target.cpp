@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "src/trace/end_chunk.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/end_chunk.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace_testing {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "src/trace/crc32c.h"
+#include "src/trace/encoding/crc32c.h"
 
 namespace nanhunt::trace_testing {
 

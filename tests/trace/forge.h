@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "src/trace/chunk.h"
-#include "src/trace/segment.h"
+#include "src/trace/encoding/chunk.h"
+#include "src/trace/segments/segment.h"
 
 namespace nanhunt::trace_testing {
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <random>
 
-#include "src/trace/bytes.h"
-#include "src/trace/crc32c.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/bytes.h"
+#include "src/trace/encoding/crc32c.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 #include "tests/trace/batch_text.h"
 #include "tests/trace/forge.h"

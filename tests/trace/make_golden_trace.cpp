@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "tests/trace/golden_text.h"
 #include "tests/trace/random_batch.h"
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/trace/crc32c.h"
+#include "src/trace/encoding/crc32c.h"
 #include "src/trace/record_kind.h"
-#include "src/trace/run_info.h"
+#include "src/trace/run/run_info.h"
 #include "tests/trace/decode_target.h"
 #include "tests/trace/forge.h"
 #include "tests/trace/mutator.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/trace/columns.h"
+#include "src/trace/encoding/columns.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace_testing {

@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "src/trace/retention.h"
+#include "src/trace/segments/retention.h"
 #include "tests/trace/forge.h"
 #include "tests/trace/long_run.h"
 #include "tests/trace/trace_fixture.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "tests/trace/batch_text.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/run_info.h"
+#include "src/trace/run/run_info.h"
 
 #include <gmock/gmock.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "tests/trace/batch_text.h"
 #include "tests/trace/trace_fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "src/trace/end_chunk.h"
+#include "src/trace/encoding/end_chunk.h"
 #include "src/trace/record_kind.h"
 #include "tests/trace/batch_text.h"
 #include "tests/trace/forge.h"

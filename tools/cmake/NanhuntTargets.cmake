@@ -20,7 +20,7 @@ if(NANHUNT_SANITIZE)
 endif()
 
 # nanhunt_layer(NAME SOURCES ... DEPS ... [PRIVATE_DEPS ...]): library target nanhunt_NAME, alias nanhunt::NAME.
-# Includes are written from the repository root ("src/trace/chunk.h") or from include/ ("nanhunt/trace.h").
+# Includes are written from the repository root ("src/trace/encoding/chunk.h") or from include/ ("nanhunt/trace.h").
 function(nanhunt_layer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(nanhunt_${name} STATIC ${ARG_SOURCES})

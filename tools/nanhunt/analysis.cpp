@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "nanhunt/reporter.h"
-#include "reports/numbers.h"
-#include "reports/report_model.h"
+#include "reports/views/numbers.h"
+#include "reports/views/report_model.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/terminal.h"
 

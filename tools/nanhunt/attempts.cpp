@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/nanhunt/attempts.h"
 
-#include "reports/numbers.h"
+#include "reports/views/numbers.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {

@@ -14,10 +14,10 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/recorder.h"
-#include "reports/json_values.h"
-#include "reports/numbers.h"
+#include "reports/json/json_values.h"
+#include "reports/views/numbers.h"
 #include "src/core/text.h"
-#include "src/trace/process_run_info.h"
+#include "src/trace/run/process_run_info.h"
 
 namespace nanhunt::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <istream>
 #include <nlohmann/json.hpp>
 
-#include "reports/json_values.h"
+#include "reports/json/json_values.h"
 #include "src/core/text.h"
 
 namespace nanhunt::cli {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nanhunt/status.h"
-#include "src/analyze/recommend.h"
+#include "src/analyze/findings/recommend.h"
 
 namespace nanhunt::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of numbers, little-endian, as reports/html_data.cpp writes them.
+// Columns of numbers, little-endian, as reports/page/html_data.cpp writes them.
 
 export function bytes(text: string): Uint8Array {
   const raw = atob(text);

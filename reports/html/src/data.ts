@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page was given to draw: the other side of reports/html_data.cpp and reports/layer_planes.h.
+// What the page was given to draw: the other side of reports/page/html_data.cpp and reports/views/layer_planes.h.
 import { bytes, floats, uints } from "./base64";
 import { find } from "./dom";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as reports/numbers.cpp writes them.
+// Numbers as reports/views/numbers.cpp writes them.
 
 export function format_count(n: number): string {
   return Math.trunc(n).toString().replace(/\B(?=(\d{3})+$)/g, ",");

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/advice.h"
-#include "src/analyze/findings.h"
-#include "src/analyze/text.h"
+#include "src/analyze/findings/advice.h"
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "src/analyze/rules/rule.h"
-#include "src/analyze/value_graph.h"
+#include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
 

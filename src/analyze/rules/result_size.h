@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "src/analyze/case.h"
+#include "src/analyze/findings/case.h"
 
 namespace nanhunt::analyze {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/text.h"
+#include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/analyze/case.h"
+#include "src/analyze/findings/case.h"
 
 namespace nanhunt::analyze {
 

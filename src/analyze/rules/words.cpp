@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "src/analyze/rules/rule.h"
-#include "src/analyze/text.h"
+#include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
 

@@ -9,7 +9,7 @@
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanhunt/engine/hooks.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine::amp {
 

@@ -2,7 +2,7 @@
 // gelu in both forms, silu. Formulas are those of eager PyTorch; fp32 takes erf and exp from kernels/cpu/vector_math.h.
 #include "kernels/cpu/vector_math.h"
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -2,7 +2,7 @@
 // to (_to_copy): conversion with one rounding; the gradient is converted back.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -3,9 +3,9 @@
 #include <array>
 
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/device_calls.h"
+#include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

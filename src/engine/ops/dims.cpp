@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

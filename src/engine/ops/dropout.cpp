@@ -5,7 +5,7 @@
 
 #include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/random.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -2,7 +2,7 @@
 // add, sub, mul, div (by tensor or scalar), addcmul, addcdiv, pow. Backward formulas are those of eager PyTorch.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

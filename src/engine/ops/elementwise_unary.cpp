@@ -2,7 +2,7 @@
 // neg, abs, reciprocal, exp, log, sqrt, rsqrt, relu, tanh, sigmoid, clamp.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

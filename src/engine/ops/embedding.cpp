@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/device_calls.h"
-#include "src/engine/ops/indices.h"
+#include "src/engine/ops/device/device_calls.h"
+#include "src/engine/ops/loops/indices.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

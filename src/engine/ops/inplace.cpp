@@ -2,7 +2,7 @@
 // In-place ops, for optimizers and running statistics: no gradient, one version bump, and the old contents
 // of self reported as an overwritten input.
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

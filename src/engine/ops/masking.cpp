@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // where, masked_fill, and the comparisons that make masks. A gradient is 0 where the value was not taken.
 #include "nanhunt/engine/ops.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -3,7 +3,7 @@
 // mm, addmm and bmm take, as eager PyTorch does.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
-#include "src/engine/ops/gemm.h"
+#include "src/engine/ops/loops/gemm.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
-#include "src/engine/ops/elementwise.h"
+#include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
 namespace {

@@ -7,9 +7,9 @@
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/memory.h"
-#include "src/engine/ops/device_calls.h"
+#include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

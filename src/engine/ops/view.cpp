@@ -6,7 +6,7 @@
 
 #include "nanhunt/engine/ops.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

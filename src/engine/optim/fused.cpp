@@ -8,9 +8,9 @@
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/backend.h"
 #include "src/engine/capture.h"
-#include "src/engine/ops/device_calls.h"
+#include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/ops/strided.h"
+#include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
 namespace {

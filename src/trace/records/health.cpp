@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/bytes.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/bytes.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {

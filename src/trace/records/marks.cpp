@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {

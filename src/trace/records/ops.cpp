@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "src/trace/bytes.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/bytes.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "src/trace/limits.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "src/trace/bytes.h"
-#include "src/trace/limits.h"
+#include "src/trace/encoding/bytes.h"
+#include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cuda/formats.h"
+#include "kernels/portable/formats.h"
 #include "src/engine/backend.h"
-#include "src/engine/ops/blas.h"
+#include "src/engine/ops/loops/blas.h"
 
 namespace nanhunt::engine::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "reports/json_values.h"
+#include "reports/json/json_values.h"
 #include "src/core/op_name.h"
 
 // show_op.py as bytes of the binary; the build says where it is (CMakeLists.txt).

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "reports/json_values.h"
+#include "reports/json/json_values.h"
 #include "src/analyze/op_table.h"
 
 namespace nanhunt::cli {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "nanhunt/status.h"
-#include "src/trace/safetensors.h"
+#include "src/trace/run/safetensors.h"
 
 namespace nanhunt::cli {
 

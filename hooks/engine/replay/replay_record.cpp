@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/replay/replay_record.h"
+
+#include "hooks/engine/sentinel/reading.h"
+
+namespace nanhunt::hooks {
+
+ReplayRecord::ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several_losses,
+                           kernels::DeviceReadings* readings)
+    : OpAdapter(recorder, /*whole_run=*/false), trigger_(trigger), several_(several_losses), readings_(readings) {}
+
+void ReplayRecord::on_step_begin(std::uint32_t step) noexcept {
+  began_ = true;
+  try {
+    if (before_begin_) before_begin_();
+  } catch (...) {  // no memory: what changed unseen is not told
+  }
+  ReplayEvent event;
+  event.step = step;
+  event.trigger = trigger_;
+  recorder_.on_replay(event);
+  OpAdapter::on_step_begin(step);
+}
+
+void ReplayRecord::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+  OpAdapter::on_mark(kind, path, tensor);
+  if (!tensor.defined() || !is_sink(kind)) return;
+  try {
+    std::string name(path);
+    if (kind == MarkKind::kLoss) {
+      name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
+    }
+    // The last of its name counts.
+    if (readings_ == nullptr) {
+      facts_[{kind, name}] = {kind, name, is_finite(tensor), checksum_of(tensor)};
+      return;
+    }
+    LateGroup& late = late_[{kind, name}];
+    late.give_up(*readings_);
+    late = {};
+    late.add(tensor);
+    late.ask(*readings_);
+  } catch (...) {  // no memory: it counts as not come about
+  }
+}
+
+std::vector<hunt::StepFact> ReplayRecord::facts() {
+  std::vector<hunt::StepFact> all;
+  for (const auto& [key, fact] : facts_) all.push_back(fact);
+  for (auto& [key, late] : late_) {
+    late.wait(*readings_);
+    if (!late.empty() && late[0]) {
+      all.push_back({key.first, key.second, late[0]->nonfinite() == 0, fingerprint(*late[0])});
+    }
+  }
+  return all;
+}
+
+}  // namespace nanhunt::hooks

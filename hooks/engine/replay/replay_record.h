@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records the replay of a step, and keeps what it is compared by.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/op_adapter.h"
+#include "src/hunt/replay_comparison.h"
+
+namespace nanhunt::hooks {
+
+class ReplayRecord final : public OpAdapter {
+ public:
+  // With `readings` (borrowed) facts are statistics read on the device, as those of the step are; else checksums.
+  ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several_losses,
+               kernels::DeviceReadings* readings = nullptr);
+
+  // Called when everything is as the step began, before the row that begins the replay.
+  void before_begin(std::function<void()> call) { before_begin_ = std::move(call); }
+
+  void on_step_begin(std::uint32_t step) noexcept override;
+  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+
+  bool began() const { return began_; }
+  // May wait for the device. What was lost on the way is not among them.
+  std::vector<hunt::StepFact> facts();
+
+ private:
+  using Key = std::pair<MarkKind, std::string>;
+
+  ReplayTrigger trigger_;
+  bool several_, began_ = false;
+  kernels::DeviceReadings* readings_;
+  std::function<void()> before_begin_;
+  std::map<Key, hunt::StepFact> facts_;
+  std::map<Key, LateGroup> late_;
+};
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Levels sentinel and sampled where a trainer's parameters are on a device: what the Sentinel looks at, read there by
+// one launch each for all tensors and known later, so that nothing waits for the device that would not wait without it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/engine/sentinel/door.h"
+#include "hooks/engine/engine_hooks.h"
+#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/norm_ring.h"
+#include "hooks/engine/op_adapter.h"
+#include "hooks/engine/sentinel/optimizer_audit.h"
+#include "kernels/device_readings.h"
+#include "src/hunt/replay_comparison.h"
+#include "src/hunt/trip_policy.h"
+
+namespace nanhunt::hooks {
+
+// A step is judged once all that was read in it is there: the trainer's own read of the loss, after the optimizer,
+// brings it. Until then its rows, and those of steps after it, are held back, so that a trace is as one from the CPU.
+class DeviceSentinel final : public engine::Observer {
+ public:
+  DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options);
+  ~DeviceSentinel() override;
+
+  // False, and why: the device gives no readings.
+  bool usable() const { return readings_ != nullptr; }
+  const std::string& why_not() const { return why_not_; }
+  // Judges what is left; waits for the device. For the end of a run.
+  void finish() noexcept;
+
+  std::uint32_t trips() const { return policy_.trips(); }
+  const DoorPlan& door() const { return plan_; }
+  kernels::ReadingsCounts counts() const { return readings_ ? readings_->counts() : kernels::ReadingsCounts{}; }
+
+  bool wants_ops() const noexcept override { return false; }
+  void on_step_begin(std::uint32_t step) noexcept override;
+  void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
+  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_scaler(const ScalerEvent& event) noexcept override;
+  void on_optimizer_begin() noexcept override;
+  void on_optimizer_end(bool skipped) noexcept override;
+  void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+
+ private:
+  // A parameter, a tensor of state or a buffer.
+  struct Watched {
+    MarkKind kind;
+    std::string path;
+    engine::Tensor tensor;
+    std::optional<std::uint32_t> asked_version = {};  // when it was last read
+    std::optional<TensorStats> last = {};             // of the last step that is told; empty: not known
+    std::uint32_t read_in = 0;                        // step
+    // As it was before the step that is being told wrote it.
+    std::optional<TensorStats> before = {};
+    std::optional<std::uint32_t> asked_before = {};
+    std::uint32_t before_read_in = 0;
+    bool noted = false;                               // as bad, in the step that is being told
+    bool changed = false;                             // unseen, in that step
+    bool is_mask = false;  // a buffer that held infinities, and no NaN, before the first step
+
+    bool is_bad() const { return last && last->nonfinite() > 0 && (last->nan > 0 || !is_mask); }
+  };
+  enum class Part : std::uint8_t { kLoaded, kLoss, kKept, kGradient, kParameter, kState, kBuffer };
+  struct Group {
+    LateGroup late;
+    std::vector<std::pair<Part, std::size_t>> parts;
+    bool starts_run = false;
+    bool absorbed = false;
+  };
+  // Contents of the step's batch.
+  struct Loaded {
+    MarkKind kind;
+    std::string path;
+    engine::Tensor tensor;
+    std::uint32_t version = 0;
+    std::optional<TensorStats> stats = {};
+  };
+  // A row that waits for those of the steps before.
+  struct Held {
+    std::optional<ScalerEvent> scaler;  // else a batch
+    std::string text;
+    std::uint32_t micro_batch = 0;
+    std::vector<std::int64_t> sample_ids;
+  };
+  struct Step {
+    std::uint32_t number = 0;
+    std::deque<Group> groups;  // in the order in which they were asked for
+    std::vector<Loaded> loaded;
+    std::size_t loaded_asked = 0;
+    std::vector<std::string> losses;
+    std::vector<std::optional<TensorStats>> loss_stats, gradients;  // gradients by parameter
+    std::vector<bool> has_gradient;
+    std::vector<Held> held;
+    std::optional<StepEvent> end;
+    bool opened = false, over = false, skipped = false, kept = false, copied = false, lost = false;
+    bool changes_looked_for = false, settled = false, audited = false;
+    std::uint32_t micro_batch = 0;
+    std::uint32_t bad = 0, bad_tensors = 0;
+    std::string first_bad;
+    std::optional<MarkKind> first_kind;
+  };
+  enum class Moment : std::uint8_t { kDoor, kAfter };
+
+  Step* at_hand();  // the step that is watched now; null: none
+  void ask(Step& step, Group&& group);
+  void add(Group& group, Part part, std::size_t index, const engine::Tensor& tensor);
+  void add_written(Group& group, Part part, std::vector<Watched>& list);
+  std::vector<Watched>& list_of(Part part);
+  void begin_step(std::uint32_t step);
+  void at_door(Step& step);
+  void audit(Step& step);  // before the optimizer, with the step's gradients known
+
+  // Oldest step first.
+  void tell_steps(bool wait) noexcept;
+  void tell_step(Step& step);
+  void tell_rows(Step& step);
+  bool absorb(Step& step, bool wait);  // true: all of it that was asked for
+  void absorb_group(Step& step, Group& group);
+  void open_step(Step& step);
+  void note(Step& step, MarkKind kind, std::string_view path);
+  void note(Step& step, Watched& watched);
+  void note_lost();
+  void tell_health(const Step& step);
+  hunt::Harm harm(const Step& step) const;
+  ReplayTrigger trigger(const Step& step) const;
+
+  // When something is bad.
+  bool trip(Step& step, Moment moment);  // true: the step was run again
+  void look_for_changes(Step& step);
+  void look_for_changes_in_copy(Step& step);
+  void tell_change(const Step& step, const Watched& watched, std::uint32_t since);
+  void read_state(Step& step);
+  void audit_in_hindsight(Step& step);
+  void note_audited(Step& step, std::size_t index);
+  void replay(Step& step, Moment moment);
+  void refuse(const Step& step, const std::string& why);
+  std::vector<hunt::StepFact> facts(const Step& step, Moment moment) const;
+
+  engine::Trainer& trainer_;
+  Recorder& recorder_;
+  const WatchOptions options_;
+  hunt::TripPolicy policy_;
+  NormRing norms_;
+  DoorPlan plan_;
+  bool close_ = false;  // state is read every step
+  std::unique_ptr<kernels::DeviceReadings> readings_;
+  std::string why_not_;
+  std::vector<Watched> parameters_, state_, buffers_;  // those of the optimizer first
+  std::size_t optimized_ = 0;                          // parameters that are the optimizer's
+  OptimizerAudit audit_;
+  bool unread_told_ = false;
+  engine::OptimizerCopy copy_;
+  std::optional<std::uint32_t> copied_in_;   // step whose door the copy is of
+  std::vector<const Watched*> changed_in_copy_;  // of the step that trips
+  std::optional<std::uint32_t> last_spent_;  // step that found no replay left
+  OpAdapter sample_;
+  engine::HookHandle sample_handle_;
+  bool sampling_ = false, start_read_ = false, door_told_ = false;
+  std::deque<Step> steps_;   // the one at hand is the last
+  bool begun_ = false;       // it is watched
+  std::size_t next_gradient_ = 0;
+  Group door_;               // gradients, as they are marked
+  std::uint64_t lost_steps_ = 0, waits_told_ = 0;
+};
+
+}  // namespace nanhunt::hooks

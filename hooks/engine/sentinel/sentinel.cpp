@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is looked at in every step; sentinel_trip.cpp has what follows when it is bad.
+#include "hooks/engine/sentinel/sentinel.h"
+
+#include "hooks/engine/host_contents.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "nanhunt/tensor_stats.h"
+#include "src/record/measure/fp_environment.h"
+
+namespace nanhunt::hooks {
+namespace {
+
+using record::ScopedDefaultFpEnvironment;
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
+
+}  // namespace
+
+Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options)
+    : trainer_(trainer),
+      recorder_(recorder),
+      options_(options),
+      policy_({options.max_trips, options.trip_distance}),
+      norms_(options.ring_steps),
+      audit_(trainer.optimizer()),
+      sample_(recorder, /*whole_run=*/false) {
+  const engine::Optimizer& optimizer = trainer.optimizer();
+  std::size_t bytes = 0;
+  const auto add = [&](std::vector<Watched>& list, MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
+    for (const auto& [path, tensor] : tensors) {
+      bool known = false;
+      for (const Watched& watched : list) known = known || watched.tensor.impl() == tensor.impl();
+      if (known) continue;
+      list.push_back({.kind = kind, .path = path, .tensor = tensor, .last = {}});
+      bytes += tensor.storage()->bytes();
+    }
+  };
+  add(parameters_, MarkKind::kParameter, optimizer.parameters());
+  gradients_.resize(parameters_.size());
+  add(state_, MarkKind::kState, optimizer.named_state());
+  close_ = bytes <= options.close_bytes;
+  add(parameters_, MarkKind::kParameter, trainer.model().named_parameters());
+  add(buffers_, MarkKind::kBuffer, trainer.model().named_buffers());
+  if (options.replay) trainer.keep_for_replay(true);
+}
+
+Sentinel::~Sentinel() {
+  if (options_.replay) trainer_.keep_for_replay(false);
+}
+
+void Sentinel::note(MarkKind kind, std::string_view path) {
+  bad_ |= bit(kind);
+  ++bad_tensors_;
+  if (first_kind_) return;
+  first_kind_ = kind;
+  first_bad_ = path;
+}
+
+void Sentinel::note(Watched& watched) {
+  if (watched.noted) return;
+  watched.noted = true;
+  note(watched.kind, watched.path);
+}
+
+void Sentinel::on_step_begin(std::uint32_t step) noexcept {
+  begun_ = trainer_.stepping() && !engine::replaying();
+  if (!begun_) return;
+  try {
+    begin_step(step);
+  } catch (...) {
+    begun_ = false;  // no memory: the step goes unwatched
+  }
+}
+
+void Sentinel::begin_step(std::uint32_t step) {
+  const ScopedDefaultFpEnvironment environment;
+  step_ = step;
+  micro_batch_ = 0;
+  loaded_.clear();
+  losses_.clear();
+  for (Reading& reading : gradients_) reading.known = false;
+  next_gradient_ = 0;
+  copied_ = changes_told_ = judged_ = kept_ = false;
+  bad_ = bad_tensors_ = 0;
+  first_bad_.clear();
+  first_kind_.reset();
+  norms_.begin_step(step);
+  if (!start_read_) read_start();
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) watched.noted = watched.changed = false;
+  }
+  look_for_changes(buffers_);
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) {
+      if (list == &parameters_ || (list == &state_ && close_)) read_if_written(watched);
+      if (watched.is_bad()) note(watched);
+    }
+  }
+  if (options_.level == WatchLevel::kSampled && step % std::max(options_.sample_every, 1u) == 0) {
+    sampling_ = true;
+    sample_.pause(false);
+    sample_.on_step_begin(step);
+    if (sample_handle_.empty()) sample_handle_ = engine::add_observer(sample_);
+  }
+}
+
+// What training starts from.
+void Sentinel::read_start() {
+  start_read_ = true;
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) {
+      watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+      watched.is_mask = watched.kind == MarkKind::kBuffer && !watched.last.finite && !watched.last.nan;
+    }
+  }
+  audit_.start();
+}
+
+// By an op, or by the program between two steps: no secret.
+bool Sentinel::read_if_written(Watched& watched) {
+  if (watched.last.known && watched.tensor.version() == watched.last.version) return false;
+  watched.last = read_contents(watched.tensor);
+  watched.read_in = step_;
+  if (watched.is_bad()) note(watched);
+  return true;
+}
+
+// Contents that are not as they were read, though their version says that nothing wrote them.
+void Sentinel::look_for_changes(std::vector<Watched>& list) {
+  for (Watched& watched : list) {
+    watched.changed = false;
+    if (read_if_written(watched) || checksum_of(watched.tensor) == watched.last.checksum) continue;
+    watched.changed = true;
+    watched.last = read_contents(watched.tensor);
+    bad_ |= kHealthChanged;
+    if (watched.is_bad()) {
+      note(watched);
+    } else {
+      ++bad_tensors_;
+    }
+    if (first_bad_.empty()) first_bad_ = watched.path;
+  }
+}
+
+// By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay bad: no
+// scale calibrates that away.
+void Sentinel::look_for_kept_gradients() {
+  for (std::size_t i = 0; i < gradients_.size() && !kept_; ++i) {
+    const engine::Tensor& gradient = parameters_[i].tensor.grad();
+    kept_ = gradient.defined() && !is_finite(gradient);
+  }
+}
+
+void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
+  if (!is_watching()) return;
+  micro_batch_ = micro_batch;
+  recorder_.on_batch({step_, micro_batch, sample_ids});
+}
+
+void Sentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+  if (!is_watching() || !tensor.defined()) return;
+  try {
+    const ScopedDefaultFpEnvironment environment;
+    if (kind == MarkKind::kBatch || kind == MarkKind::kLabel) {
+      loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
+      // An infinity may be a mask: it is judged by what it makes of the step.
+      if (loaded_.back().reading.nan) note(kind, path);
+    } else if (kind == MarkKind::kLoss) {
+      if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
+      const bool several = trainer_.options().micro_batches > 1;
+      if (micro_batch_ == 0) look_for_kept_gradients();
+      losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
+                         is_finite(tensor), checksum_of(tensor)});
+      if (!losses_.back().finite) note(kind, path);
+    } else if (kind == MarkKind::kDoorGradient) {
+      while (next_gradient_ < gradients_.size() && parameters_[next_gradient_].path != path) ++next_gradient_;
+      if (next_gradient_ == gradients_.size()) return;
+      const Reading reading = read_norm(tensor);
+      gradients_[next_gradient_] = reading;
+      norms_.add(kind, static_cast<std::uint32_t>(next_gradient_), reading.norm, reading.amax);
+      if (!reading.finite) note(kind, path);
+    }
+  } catch (...) {
+    begun_ = false;  // no memory: the rest of the step goes unwatched
+  }
+}
+
+void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
+  if (!is_watching()) return;
+  ScalerEvent placed = event;
+  placed.step = step_;
+  placed.micro_batch = micro_batch_;
+  recorder_.on_scaler(placed);
+}
+
+void Sentinel::on_optimizer_begin() noexcept {
+  if (!is_watching()) return;
+  try {
+    at_door();
+  } catch (...) {
+    begun_ = false;
+  }
+}
+
+void Sentinel::at_door() {
+  {
+    const ScopedDefaultFpEnvironment environment;
+    if (close_ || bad_ != 0) look_for_changes(parameters_);
+    if (close_) look_for_changes(state_);
+    for (Watched& watched : buffers_) read_if_written(watched);
+    audit();
+  }
+  if (harm() != hunt::Harm::kNone) return trip(/*after_optimizer=*/false);
+  if (!close_ || !options_.replay) return;
+  copy_.take(trainer_.optimizer());
+  copied_ = true;
+}
+
+// What the optimizer is about to do, unless gradients are bad: then the harm is done already.
+void Sentinel::audit() {
+  if ((bad_ & bit(MarkKind::kDoorGradient)) != 0) return;
+  audit_.foresee(
+      step_,
+      [this](std::size_t i) {
+        if (i >= gradients_.size()) return OptimizerAudit::Gradient{};  // a parameter that is listed twice is read once
+        return OptimizerAudit::Gradient{gradients_[i].known, gradients_[i].amax, parameters_[i].changed};
+      },
+      /*may_read=*/true,
+      [this](std::size_t i) {
+        bad_ |= kHealthAudit;
+        ++bad_tensors_;
+        if (first_bad_.empty()) first_bad_ = parameters_[i].path;
+      });
+}
+
+// A parameter went bad although the audit had proved that it cannot: what its state now holds beyond what was proved
+// came there unseen.
+void Sentinel::look_for_the_impossible() {
+  constexpr double kRounding = 1.001;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const OptimizerAudit::Audited& audited = audit_.audited()[i];
+    if (parameters_[i].last.finite || audited.proved_in != step_) continue;
+    const auto look = [&](const engine::Tensor& tensor, double bound, bool may_be_negative) {
+      if (!tensor.defined()) return;
+      const ScopedHostContents contents;
+      const TensorStats stats = compute_stats(host_view(tensor), StatsLevel::kCounts);
+      const bool possible = stats.nonfinite() == 0 && !(stats.amax > bound * kRounding) &&
+                            (may_be_negative || !(stats.min < 0));
+      if (possible) return;
+      const auto found = std::find_if(state_.begin(), state_.end(),
+                                      [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
+      if (found == state_.end()) return;
+      found->changed = true;
+      bad_ |= kHealthChanged;
+      ++bad_tensors_;
+    };
+    look(audited.master, audited.memory.param, true);
+    look(audited.first, audited.memory.first, true);
+    look(audited.second, std::numeric_limits<double>::infinity(), false);
+  }
+}
+
+void Sentinel::after_step(bool skipped) {
+  {
+    const ScopedDefaultFpEnvironment environment;
+    bool bad = false;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      Watched& watched = parameters_[i];
+      if (watched.tensor.version() != watched.last.version || !watched.last.has_norm) {
+        watched.last = read_all(watched.tensor);
+      }
+      watched.read_in = step_;
+      norms_.add(MarkKind::kParameter, static_cast<std::uint32_t>(i), watched.last.norm, watched.last.amax);
+      if (!watched.last.finite) note(watched);
+      bad = bad || !watched.last.finite;
+    }
+    if (bad && !close_ && !skipped) look_for_the_impossible();
+    for (Watched& watched : state_) {
+      if (!close_ && !bad) break;
+      if (watched.tensor.version() != watched.last.version) watched.last = read_contents(watched.tensor);
+      watched.read_in = step_;
+      if (!watched.last.finite) note(watched);
+    }
+    audit_.settle();
+  }
+  if (!skipped && harm() != hunt::Harm::kNone) trip(/*after_optimizer=*/true);
+}
+
+void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  if (is_watching()) {
+    try {
+      after_step(skipped);
+    } catch (...) {
+      begun_ = false;
+    }
+  }
+  if (begun_ && step == step_) {
+    HealthEvent health;
+    health.step = step;
+    health.bad = bad_;
+    health.bad_tensors = bad_tensors_;
+    health.first_bad = first_bad_;
+    double gradients = 0, weights = 0;
+    bool any = false;
+    for (const Reading& reading : gradients_) {
+      if (reading.known) gradients += reading.norm * reading.norm;
+      any = any || reading.known;
+    }
+    for (const Watched& watched : parameters_) weights += watched.last.norm * watched.last.norm;
+    health.gradient_norm = any ? std::sqrt(gradients) : std::numeric_limits<double>::quiet_NaN();
+    health.weight_norm = std::sqrt(weights);
+    recorder_.on_health(health);
+  }
+  if (trainer_.stepping() && !engine::replaying()) recorder_.on_step_end({step, skipped, loss, lr, scale});
+  sampling_ = false;
+  sample_.pause(true);
+  begun_ = false;
+}
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// One work item of a tensor without gaps, its statistics and its checksum from one reading: the vectors, threads and
+// order of tensor_stats_scan.h, the blocks of checksum_words.h, hence the bits of both. Vectors come from a source:
+//
+//   source.each(range, thread, take)  // take(vector, j, bytes) for the thread's vectors of the range, in rising order;
+//                                     // what is not there of the last one is 0
+//   Source::kWholeBlocks              // items are whole blocks of the checksum: each vector is asked for once
+//
+// A block of the checksum belongs to the item in which it begins. Where items are no multiple of it (some tensors past
+// 128 MiB), its end is read once more, for the checksum alone.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/checksum_words.h"
+#include "kernels/portable/block.h"
+#include "kernels/portable/tensor_stats_scan.h"
+
+namespace nanhunt::kernels::cuda {
+
+inline constexpr std::uint64_t kBlockVectors = kChecksumBlock / kVectorBytes;
+static_assert(kBlockVectors % kStatsThreads == 0, "a thread has the same lanes of every stripe");
+static_assert(kChecksumLaneCount == 8 && kVectorBytes == 16, "a vector has two lanes, four have a stripe");
+
+// What threads tell each other of an item.
+inline constexpr std::uint32_t kLookTotals = 2 * kChecksumLaneCount, kLookParts = 8;
+struct LookShared {
+  Odd odd[kStatsThreads];
+  std::uint64_t sums[2][kStatsThreads], products[2][kStatsThreads];
+  std::uint64_t parts[kLookParts * kLookTotals], totals[kLookTotals];
+  std::uint64_t left_over[kChecksumLaneCount];  // words after the last whole stripe
+  std::uint64_t checksum;                       // of the blocks that begin in the item
+  StatsPartial warps[kStatsThreads / kWarpLanes];
+};
+
+// Memory without gaps, at any alignment. Loads come first where they can, as in for_each_vector().
+struct MemorySource {
+  static constexpr bool kWholeBlocks = false;
+  std::uint64_t data, bytes;
+
+  template <class Take>
+  NANHUNT_HOST_DEVICE void each(ItemRange range, std::uint32_t thread, Take take) const {
+    std::uint64_t j = range.begin + thread;
+    if (data % kVectorBytes == 0) {
+      const std::uint64_t whole = lesser(range.end, bytes / kVectorBytes);
+      for (; j + (kStatsUnroll - 1) * kStatsThreads < whole; j += kStatsUnroll * kStatsThreads) {
+        Vector v[kStatsUnroll];
+        NANHUNT_UNROLL
+        for (int u = 0; u < kStatsUnroll; ++u) v[u] = load_aligned(data + (j + u * kStatsThreads) * kVectorBytes);
+        NANHUNT_UNROLL
+        for (int u = 0; u < kStatsUnroll; ++u) take(v[u], j + u * kStatsThreads, kVectorBytes);
+      }
+    }
+    for (; j < range.end; j += kStatsThreads) {
+      const std::uint64_t at = data + j * kVectorBytes, left = bytes - j * kVectorBytes;
+      if (left < kVectorBytes) {
+        take(load_bytes(at, static_cast<std::uint32_t>(left)), j, static_cast<std::uint32_t>(left));
+      } else {
+        take(load_unaligned(at, data, data + bytes), j, kVectorBytes);
+      }
+    }
+  }
+};
+
+// Scans at level kSums, a vector at a time. What has no scan gives its checksum only.
+struct NoScan {
+  NANHUNT_HOST_DEVICE void take(const DeviceStatsView&, const Vector&, std::uint64_t, std::uint32_t, Odd&) {}
+  NANHUNT_HOST_DEVICE void finish(const Odd&, StatsPartial&) const {}
+};
+template <DType kDType>
+struct FloatLook {
+  FloatScan<kDType, StatsLevel::kSums> scan;
+
+  NANHUNT_HOST_DEVICE void take(const DeviceStatsView& view, const Vector& v, std::uint64_t j, std::uint32_t bytes,
+                                Odd& odd) {
+    take_vector<kDType>(scan, view, v, j, bytes / StatsFormat<kDType>::kBytes, BinadeCounter{}, odd);
+  }
+  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out) const {
+    out = empty_partial(false);
+    BelowCounts none;
+    finish_scan(scan, odd, out, none);
+  }
+};
+template <DType kDType>
+struct IntegerLook {
+  static constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
+  StatsPartial partial = empty_partial(true);
+
+  NANHUNT_HOST_DEVICE void take(const DeviceStatsView&, const Vector& v, std::uint64_t, std::uint32_t bytes, Odd&) {
+    take_integers<kDType>(partial, v, bytes / kBytes, true);
+  }
+  NANHUNT_HOST_DEVICE void finish(const Odd&, StatsPartial& out) const { out = finished_integers(partial); }
+};
+
+// Calls visit.template operator()<Scan>() with the scan of the dtype at hand.
+template <class Visit>
+NANHUNT_HOST_DEVICE inline void for_scan(DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::kI64:
+      return visit.template operator()<IntegerLook<DType::kI64>>();
+    case DType::kI32:
+      return visit.template operator()<IntegerLook<DType::kI32>>();
+    case DType::kU8:
+      return visit.template operator()<IntegerLook<DType::kU8>>();
+    case DType::kBool:
+      return visit.template operator()<IntegerLook<DType::kBool>>();
+    default:
+      return for_float_dtype(dtype, [&]<DType kDType>() { visit.template operator()<FloatLook<kDType>>(); });
+  }
+}
+
+// One block of the checksum: how much of the tensor it has.
+struct ChecksumExtent {
+  std::uint64_t bytes;  // of the block
+  std::uint64_t whole;  // words of whole stripes
+  NANHUNT_HOST_DEVICE ChecksumExtent(std::uint64_t tensor_bytes, std::uint64_t block)
+      : bytes(lesser(tensor_bytes - block * kChecksumBlock, kChecksumBlock)),
+        whole(bytes / (8 * kChecksumLaneCount) * kChecksumLaneCount) {}
+};
+
+// What one thread adds up of a block: its vectors are 256 apart, so their words have the same two lanes.
+class ChecksumShare {
+ public:
+  NANHUNT_HOST_DEVICE explicit ChecksumShare(std::uint32_t thread)
+      : keys_{checksum_key(2 * thread % kChecksumLaneCount), checksum_key(2 * thread % kChecksumLaneCount + 1)} {}
+
+  // Vector `at` of the block; bytes that are not there are 0.
+  NANHUNT_HOST_DEVICE void add(const Vector& v, std::uint64_t at, std::uint64_t whole, std::uint64_t* left_over) {
+    const std::uint64_t words[2] = {std::uint64_t{v.words[1]} << 32 | v.words[0],
+                                    std::uint64_t{v.words[3]} << 32 | v.words[2]};
+    if (2 * at >= whole) {
+      NANHUNT_UNROLL
+      for (std::uint32_t i = 0; i < 2; ++i) left_over[2 * at - whole + i] = words[i];
+      return;
+    }
+    const std::uint64_t step = at / (kChecksumLaneCount / 2) * kChecksumStep;
+    NANHUNT_UNROLL
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      sums_[i] += words[i];
+      products_[i] += checksum_product(words[i], keys_[i] + step);
+    }
+  }
+  NANHUNT_HOST_DEVICE void leave(LookShared& shared, std::uint32_t thread) const {
+    NANHUNT_UNROLL
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      shared.sums[i][thread] = sums_[i];
+      shared.products[i][thread] = products_[i];
+    }
+  }
+
+ private:
+  std::uint64_t keys_[2];
+  std::uint64_t sums_[2] = {0, 0}, products_[2] = {0, 0};
+};
+
+// Adds the checksum of a block whose threads left their shares.
+template <class Block>
+NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, LookShared& shared, const ChecksumExtent& extent,
+                                              std::uint64_t number) {
+  block.phase([&](const Thread& thread) {
+    if (thread.index >= kLookParts * kLookTotals) return;
+    const std::uint32_t total = thread.index % kLookTotals, part = thread.index / kLookTotals;
+    const std::uint32_t lane = total % kChecksumLaneCount;
+    const auto& of = (total < kChecksumLaneCount ? shared.sums : shared.products)[lane % 2];
+    constexpr std::uint32_t kShares = kStatsThreads / (kChecksumLaneCount / 2) / kLookParts;
+    std::uint64_t sum = 0;
+    for (std::uint32_t i = 0; i < kShares; ++i) {
+      sum += of[(part * kShares + i) * (kChecksumLaneCount / 2) + lane / 2];
+    }
+    shared.parts[thread.index] = sum;
+  });
+  block.phase([&](const Thread& thread) {
+    if (thread.index >= kLookTotals) return;
+    std::uint64_t sum = 0;
+    for (std::uint32_t part = 0; part < kLookParts; ++part) sum += shared.parts[part * kLookTotals + thread.index];
+    shared.totals[thread.index] = sum;
+  });
+  block.phase([&](const Thread& thread) {
+    if (thread.index != 0) return;
+    std::uint64_t out = checksum_begin(number, extent.bytes);
+    for (std::uint32_t lane = 0; lane < kChecksumLaneCount && extent.whole != 0; ++lane) {
+      out = checksum_lane(out, shared.totals[lane], shared.totals[kChecksumLaneCount + lane]);
+    }
+    for (std::uint64_t w = extent.whole; 8 * w < extent.bytes; ++w) {
+      out = checksum_left_over(out, shared.left_over[w - extent.whole]);
+    }
+    shared.checksum += checksum_end(out);
+  });
+}
+
+// Leaves the item's checksum in shared.checksum and each thread's statistics in `partials`. The view has no gaps.
+template <class Scan, class Block, class Source>
+NANHUNT_HOST_DEVICE inline void look_at_item(Block& block, LookShared& shared, const Source& source,
+                                             const DeviceStatsView& view, std::uint64_t bytes, ItemRange item,
+                                             typename Block::template Registers<StatsPartial>& partials) {
+  typename Block::template Registers<Scan> scans;
+  const std::uint64_t vectors = (bytes + kVectorBytes - 1) / kVectorBytes;
+  std::uint64_t number = (item.begin + kBlockVectors - 1) / kBlockVectors;  // the first block that begins here
+  block.phase(scans, [&](const Thread& thread, Scan& mine) {
+    mine = Scan{};
+    Odd& odd = shared.odd[thread.index];
+    odd = {kNoIndex, 0, 0, 0, 0};
+    if (thread.index == 0) shared.checksum = 0;
+    if constexpr (!Source::kWholeBlocks) {
+      source.each({item.begin, lesser(number * kBlockVectors, item.end)}, thread.index,
+                  [&](const Vector& v, std::uint64_t j, std::uint32_t there) { mine.take(view, v, j, there, odd); });
+    }
+  });
+  for (; number * kBlockVectors < item.end; ++number) {
+    const std::uint64_t begin = number * kBlockVectors, end = lesser(begin + kBlockVectors, vectors);
+    const ChecksumExtent extent(bytes, number);
+    block.phase(scans, [&](const Thread& thread, Scan& mine) {
+      ChecksumShare share(thread.index);
+      source.each({begin, lesser(end, item.end)}, thread.index,
+                  [&](const Vector& v, std::uint64_t j, std::uint32_t there) {
+                    mine.take(view, v, j, there, shared.odd[thread.index]);
+                    share.add(v, j - begin, extent.whole, shared.left_over);
+                  });
+      if constexpr (!Source::kWholeBlocks) {
+        source.each({lesser(item.end, end), end}, thread.index, [&](const Vector& v, std::uint64_t j, std::uint32_t) {
+          share.add(v, j - begin, extent.whole, shared.left_over);
+        });
+      }
+      share.leave(shared, thread.index);
+    });
+    fold_checksum(block, shared, extent, number);
+  }
+  block.phase(scans, partials, [&](const Thread& thread, const Scan& mine, StatsPartial& out) {
+    mine.finish(shared.odd[thread.index], out);
+  });
+}
+
+}  // namespace nanhunt::kernels::cuda

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements render_html of nanhunt/reporter.h: one file that opens offline and asks for nothing. All of it can be read
+// without scripts; with them (html/src) the chain becomes a graph, the timeline and the layers become charts.
+// The page around it is html/page.html.
+#include <utility>
+#include <vector>
+
+#include "nanhunt/reporter.h"
+#include "reports/page/html_chart.h"
+#include "reports/page/html_data.h"
+#include "reports/page/html_finding.h"
+#include "reports/page/html_layers.h"
+#include "reports/page/html_magnitudes.h"
+#include "reports/page/html_page.h"
+#include "reports/page/html_writer.h"
+#include "reports/views/numbers.h"
+#include "reports/views/report_model.h"
+#include "reports/views/timeline_view.h"
+#include "src/core/version.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace reports;
+
+// The file stays below 5 MB: what can be long stops being written past these sizes, and the map of layers takes what is
+// left.
+constexpr std::size_t kOthersStopAt = 1'600'000;
+constexpr std::size_t kLayersStopAt = 2'500'000;
+constexpr std::size_t kPageBytes = 4'800'000;
+
+void open_verdict(HtmlWriter& out, VerdictStatus status) {
+  switch (status) {
+    case VerdictStatus::kFault:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict fault\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">■</span> ");
+      break;
+    case VerdictStatus::kWarning:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict warning\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">▲</span> ");
+      break;
+    case VerdictStatus::kInconclusive:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict unsure\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">◆</span> ");
+      break;
+    case VerdictStatus::kClean:
+    case VerdictStatus::kCalibrating:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict clean\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">●</span> ");
+      break;
+  }
+}
+
+void write_verdict(HtmlWriter& out, const ReportModel& model) {
+  open_verdict(out, model.status);
+  out.text(model.verdict_word).markup("</p><h1 id=\"headline\">").text(model.headline).markup("</h1>");
+  const bool says_more = model.status != VerdictStatus::kClean && model.meaning != model.headline;
+  if (says_more) out.element("p", "lede", model.meaning);
+  if (model.origin) {
+    write_answers(out, *model.origin, model.scaler_answer);
+  } else {
+    write_facts(out, model.watched);
+    if (!model.watched_how.empty()) out.element("p", "more", model.watched_how);
+  }
+  out.markup("</section>\n");
+}
+
+void write_others(HtmlWriter& out, const ReportModel& model) {
+  if (model.others.empty()) return;
+  begin_part(out, "others", model.origin ? "Also found" : "Found");
+  std::size_t shown = 0;
+  for (const FindingView& finding : model.others) {
+    if (out.size() > kOthersStopAt) break;
+    write_other_finding(out, finding);
+    ++shown;
+  }
+  write_and_more(out, model.findings_omitted + (model.others.size() - shown));
+  end_part(out);
+}
+
+void write_eps(HtmlWriter& out, const ReportModel& model) {
+  if (model.eps_audit.empty()) return;
+  begin_part(out, "eps", "Guard constants");
+  out.markup(
+      "<p>A small constant (eps) keeps a denominator away from zero, as long as the format in which it is added can "
+      "hold it.</p><div class=\"scroll\" role=\"region\" aria-label=\"Table of guard constants\" tabindex=\"0\"><table>"
+      "<caption>Every eps, as the arithmetic sees it</caption><thead><tr><th scope=\"col\">Where</th>"
+      "<th scope=\"col\">Phase</th><th scope=\"col\" class=\"num\">eps</th><th scope=\"col\">Formed in</th>"
+      "<th scope=\"col\" class=\"num\">Becomes</th><th scope=\"col\">Verdict</th><th scope=\"col\" "
+      "class=\"num\">Uses</th>"
+      "<th scope=\"col\" class=\"num\">Zero denominators</th></tr></thead><tbody>");
+  for (const EpsRow& row : model.eps_audit) {
+    if (row.bad) {
+      out.markup("<tr class=\"bad\"><th scope=\"row\"><code>");
+    } else {
+      out.markup("<tr><th scope=\"row\"><code>");
+    }
+    out.text(row.where).markup("</code></th>").element("td", "", row.phase).element("td", "num", row.eps);
+    out.element("td", "", row.dtype).element("td", "num", row.stored);
+    out.element("td", row.bad ? "alarm" : "", row.verdict).element("td", "num", row.uses);
+    out.element("td", row.zero_denominators != "0" ? "num alarm" : "num", row.zero_denominators).markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, model.eps_omitted);
+  end_part(out);
+}
+
+void write_experiments(HtmlWriter& out, const ReportModel& model) {
+  if (model.experiments.empty()) return;
+  begin_part(out, "tried", "What was tried");
+  out.markup(
+      "<p>The run was trained again from its start, each time with one thing changed.</p>"
+      "<div class=\"scroll\" role=\"region\" aria-label=\"Table of what was tried\" tabindex=\"0\"><table>"
+      "<caption>Fixes tried on this very run</caption><thead><tr><th scope=\"col\">Change</th><th "
+      "scope=\"col\">Outcome</th>"
+      "<th scope=\"col\" class=\"num\">Finite steps past the failure</th><th scope=\"col\" class=\"num\">Loss</th>"
+      "<th scope=\"col\" class=\"num\">Worst update against fp64</th></tr></thead><tbody>");
+  for (const ExperimentView& e : model.experiments) {
+    out.markup("<tr>").markup("<th scope=\"row\">").text(e.description).markup("</th>");
+    out.element("td", e.verified ? "good" : "", e.outcome).element("td", "num", e.trained);
+    out.element("td", "num", e.loss).element("td", "num", e.factor + " ×").markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, model.experiments_omitted);
+  end_part(out);
+}
+
+void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineView& view) {
+  if (view.empty()) return;
+  begin_part(out, "timeline", "Over the steps");
+  write_loss_chart(out, view);
+  out.markup(
+      "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
+      "tabindex=\"0\"><table><caption>Steps with anything bad, and the last one</caption><thead><tr>"
+      "<th scope=\"col\" class=\"num\">Step</th><th scope=\"col\" class=\"num\">Loss</th>");
+  if (view.has_scale) out.markup("<th scope=\"col\" class=\"num\">Loss scale</th>");
+  out.markup("<th scope=\"col\" class=\"num\">Learning rate</th><th scope=\"col\">What</th></tr></thead><tbody>");
+  for (const TimelineRow& row : view.notable) {
+    out.markup("<tr><th scope=\"row\" class=\"num\">").text(row.step).markup("</th>").element("td", "num", row.loss);
+    if (view.has_scale) out.element("td", "num", row.scale);
+    out.element("td", "num", row.lr).element("td", "", row.what).markup("</tr>");
+  }
+  out.markup("</tbody></table></div>");
+  write_and_more(out, view.notable_omitted);
+  out.markup("</details>");
+  if (view.omitted != 0) {
+    out.element("p", "more", plural(view.omitted, "step is", "steps are") + " not drawn; bad ones are kept longest.");
+  }
+  if (model.scaler) write_scaler(out, *model.scaler);
+  end_part(out);
+}
+
+void write_device_time(HtmlWriter& out, const ReportModel& model) {
+  if (!model.device_time) return;
+  begin_part(out, "device", "Time on the device");
+  out.element("p", "", model.device_time->summary);
+  if (!model.device_time->lines.empty()) {
+    out.markup(
+        "<div class=\"scroll\" role=\"region\" aria-label=\"Table of time on the device\" tabindex=\"0\"><table>"
+        "<caption>What a GPU ran for each operation, longest first</caption><thead><tr>"
+        "<th scope=\"col\">Operation</th><th scope=\"col\">Layer</th><th scope=\"col\">Phase</th>"
+        "<th scope=\"col\" class=\"num\">Time</th><th scope=\"col\" class=\"num\">Share</th>"
+        "<th scope=\"col\" class=\"num\">Kernels</th><th scope=\"col\">Kernel that took most</th></tr></thead><tbody>");
+    for (const DeviceTimeLine& line : model.device_time->lines) {
+      out.markup("<tr><th scope=\"row\"><code>").text(line.operation).markup("</code></th><td><code>").text(line.layer);
+      out.markup("</code></td>").element("td", "", line.phase).element("td", "num", line.time);
+      out.element("td", "num", line.share).element("td", "num", line.kernels).markup("<td><code>");
+      out.text(line.kernel).markup("</code></td></tr>");
+    }
+    out.markup("</tbody></table></div>");
+  }
+  write_and_more(out, model.device_time->omitted);
+  end_part(out);
+}
+
+void write_coverage(HtmlWriter& out, const ReportModel& model) {
+  begin_part(out, "coverage", "What was watched");
+  if (model.origin) {  // else the verdict holds them
+    write_facts(out, model.watched);
+    if (!model.watched_how.empty()) out.element("p", "more", model.watched_how);
+  }
+  if (!model.losses.empty()) {
+    out.markup("<h3>Lost</h3>");
+    write_list(out, model.losses);
+  }
+  out.markup("<h3>Not watched</h3>");
+  if (model.unwatched.empty()) {
+    out.markup("<p>Nothing is known to have been left out.</p>");
+  } else {
+    write_list(out, model.unwatched);
+  }
+  if (!model.not_modelled.empty()) {
+    out.markup("<h3>Not modelled</h3>");
+    write_list(out, model.not_modelled);
+  }
+  end_part(out);
+}
+
+void write_words(HtmlWriter& out) {
+  begin_part(out, "words", "Words used here");
+  out.markup("<dl class=\"words\">");
+  for (const Word& word : words()) {
+    out.markup("<div>").element("dt", "", word.word).element("dd", "", word.meaning).markup("</div>");
+  }
+  out.markup("</dl>");
+  end_part(out);
+}
+
+void write_runs(HtmlWriter& out, const ReportModel& model) {
+  if (model.runs.empty()) return;
+  begin_part(out, "run", "What ran");
+  for (const RunView& run : model.runs) {
+    out.element("h3", "", run.heading);
+    write_facts(out, run.facts);
+    if (!run.problems.empty()) {
+      out.markup("<details><summary>Damage in the trace</summary>");
+      write_list(out, run.problems);
+      out.markup("</details>");
+    }
+  }
+  write_and_more(out, model.runs_omitted);
+  end_part(out);
+}
+
+// Replaces the names in the template, each once, never looking at what was put in.
+std::string fill_template(std::string_view page,
+                          const std::vector<std::pair<std::string_view, std::string_view>>& slots) {
+  std::string out;
+  for (const auto& [name, content] : slots) {
+    const std::size_t at = page.find(name);
+    if (at == std::string_view::npos) continue;
+    out += page.substr(0, at);
+    out += content;
+    page.remove_prefix(at + name.size());
+  }
+  out += page;
+  return out;
+}
+
+// Data and scripts of the charts; nothing where the charts could not be bundled.
+std::string make_scripts(const Analysis& analysis, const ReportModel& model, std::size_t layer_rows,
+                         std::size_t so_far) {
+  if (kPageScript.empty()) return "";
+  const std::size_t taken = so_far + kPageScript.size() + kPageStyle.size();
+  const std::size_t left = taken < kPageBytes ? kPageBytes - taken : 0;
+  std::string out = "<script type=\"application/json\" id=\"page-data\">";
+  out += make_page_data(analysis, model, layer_rows, left);
+  out += "</script>\n<script>";
+  out += kPageScript;
+  return out + "</script>\n";
+}
+
+void write_footer(HtmlWriter& out) {
+  out.markup("<footer><p>Made by nanhunt ").text(version()).markup(" from the recorded trace alone. ");
+  if (kPageScript.empty()) {
+    out.markup("This page holds no script and asks for nothing from any network.</p></footer>");
+  } else {
+    out.markup(
+        "This page asks for nothing from any network. Its charts are drawn with uPlot and dagre, whose licences stand "
+        "at "
+        "the end of its source.</p></footer>");
+  }
+}
+
+}  // namespace
+
+std::string render_html(const Analysis& analysis, const std::vector<std::uint32_t>& going) {
+  const ReportModel model = make_report_model(analysis, going);
+  HtmlWriter out;
+  out.markup("<header class=\"masthead\"><p class=\"brand\">nanhunt</p>").element("p", "run", model.run_line);
+  out.markup("</header>\n<main>\n");
+  write_verdict(out, model);
+  if (model.origin) {
+    const Finding* origin = find_origin(analysis);
+    write_finding_parts(out, *model.origin, origin != nullptr ? view_magnitudes(*origin) : MagnitudeView{});
+  }
+  write_experiments(out, model);
+  write_others(out, model);
+  write_timeline(out, model, make_timeline_view(analysis));
+  const std::size_t layer_rows = write_layers(out, model, kLayersStopAt);
+  write_eps(out, model);
+  write_device_time(out, model);
+  write_coverage(out, model);
+  write_words(out);
+  write_runs(out, model);
+  out.markup("</main>\n");
+  write_footer(out);
+  const std::string body = out.take();
+  const std::string title = escape_html(model.verdict_word + ": " + model.headline + " · nanhunt");
+  const std::string scripts = make_scripts(analysis, model, layer_rows, body.size());
+  std::string policy;
+  if (!kPageScript.empty()) policy = "script-src '" + std::string(kPageScriptHash) + "'; ";
+  policy += "style-src '" + std::string(kPageStyleHash) + "'";
+  return fill_template(kPageTemplate, {{"{{policy}}", policy},
+                                       {"{{title}}", title},
+                                       {"{{style}}", kPageStyle},
+                                       {"{{body}}", body},
+                                       {"{{scripts}}", scripts}});
+}
+
+}  // namespace nanhunt

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/views/layers_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "reports/views/numbers.h"
+
+namespace nanhunt::reports {
+namespace {
+
+constexpr std::string_view kNone = "—";
+constexpr int kDigits = 5;
+
+std::string binades(double headroom) {
+  if (std::isnan(headroom)) return std::string(kNone);
+  if (std::isinf(headroom)) return "all zero";
+  return format_short(std::round(headroom * 10) / 10);
+}
+
+std::string share(double part) { return std::isnan(part) ? std::string(kNone) : format_percent(part); }
+
+LayerSide view_side(double amax, double headroom, double underflow) {
+  const bool seen = !std::isnan(headroom) || !std::isnan(underflow);
+  return {seen ? format_short(amax, kDigits) : std::string(kNone), binades(headroom), share(underflow)};
+}
+
+LayerRow view_layer(const LayerSummary& layer) {
+  LayerRow row;
+  row.module = clip(layer.module, kNameLimit);
+  if (row.module.empty()) row.module = "(no module)";
+  row.dtype = dtype_name(layer.dtype);
+  row.operations = format_count(layer.ops);
+  row.bad_operations = format_count(layer.bad_ops);
+  row.first_bad_step = layer.bad_ops == 0 ? std::string(kNone) : format_count(layer.first_bad_step);
+  row.nan = format_signed_count(layer.nan);
+  row.inf = format_signed_count(layer.inf);
+  row.forward = view_side(layer.amax_forward, layer.headroom_forward, layer.underflow_forward);
+  row.gradient = view_side(layer.amax_gradient, layer.headroom_gradient, layer.underflow_gradient);
+  row.bad = layer.bad_ops != 0;
+  return row;
+}
+
+std::string event_phrase(std::string_view what) {
+  if (what == "skip") return "step skipped";
+  if (what == "backoff") return "scale lowered";
+  if (what == "growth") return "scale raised";
+  if (what == "set") return "scale set";
+  if (what == "refused") return "call refused";
+  return "other";
+}
+
+std::string skips(const ScalerSection& s) {
+  if (s.skipped == 0) return "skipped no step of " + format_count(s.steps);
+  std::string text = "skipped " + format_count(s.skipped) + " of " + plural(s.steps, "step", "steps");
+  if (s.longest_streak > 1) text += ", at most " + format_count(s.longest_streak) + " in a row";
+  return text;
+}
+
+}  // namespace
+
+std::vector<LayerRow> view_layers(const Analysis& analysis) {
+  std::vector<LayerRow> rows;
+  for (const LayerSummary& layer : analysis.layers) {
+    if (rows.size() == kMaxLayers) break;
+    rows.push_back(view_layer(layer));
+  }
+  return rows;
+}
+
+std::optional<ScalerView> view_scaler(const Analysis& analysis) {
+  if (!analysis.scaler) return std::nullopt;
+  const ScalerSection& s = *analysis.scaler;
+  ScalerView view;
+  view.summary = clip(s.family, kNameLimit);
+  if (const std::string_view kind = s.dynamic ? "dynamic" : "static"; s.family != kind) {
+    view.summary += std::string(", ").append(kind);
+  }
+  view.summary += ". ";
+  view.summary += s.init_scale == s.final_scale
+                      ? "Its scale is " + format_short(s.final_scale)
+                      : "Its scale went from " + format_short(s.init_scale) + " to " + format_short(s.final_scale);
+  view.summary += ". It " + skips(s) + ", lowered its scale " + plural(s.backoffs, "time", "times") +
+                  " and raised it " + plural(s.growths, "time", "times") + ".";
+  if (s.recommended_init_scale > 0) {
+    view.summary +=
+        " An init_scale of " + format_short(s.recommended_init_scale) + " fits every gradient that was seen";
+    view.summary += s.capped_by.empty() ? "." : "; above it " + clip(s.capped_by, kNameLimit) + " overflows first.";
+  }
+  if (s.ends_in_streak) view.summary += " The run ends while steps are being skipped.";
+  for (const ScalerSection::Event& event : s.events) {
+    if (view.events.size() == kMaxScalerEvents) break;
+    view.events.push_back({format_count(event.step), event_phrase(event.what), format_short(event.scale),
+                           clip(event.text, kSentenceLimit)});
+  }
+  view.events_omitted = s.events_omitted + (s.events.size() - view.events.size());
+  return view;
+}
+
+std::string scaler_sentence(const Analysis& analysis, const Finding* origin) {
+  if (origin != nullptr && origin->cls == FindingClass::kScalerCalibration) {
+    return "Yes, and that is its work: it lowers a scale that is too large.";
+  }
+  if (origin != nullptr && origin->cls == FindingClass::kScalerCollapse) {
+    // What goes wrong before the loss is scaled goes wrong at any scale.
+    const bool before = origin->place.phase == Phase::kForward || origin->place.phase == Phase::kLoss;
+    if (before && origin->place.op) {
+      const std::string where = origin->place.module ? " in " + clip(*origin->place.module, kNameLimit) : "";
+      return "No. " + clip(*origin->place.op, kNameLimit) + where +
+             " goes bad at any scale; the scaler only reacts to it by skipping and halving.";
+    }
+    return "Yes. Its scale cannot recover; what drove it there is the origin.";
+  }
+  if (!analysis.scaler) return "No. No loss scaler was seen in this run.";
+  return "No. This is not a scale being calibrated. The scaler " + skips(*analysis.scaler) + ".";
+}
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/views/wording.h"
+
+#include <array>
+
+#include "reports/views/numbers.h"
+#include "src/core/text.h"
+
+namespace nanhunt::reports {
+namespace {
+
+constexpr std::size_t kSinksInSentence = 4;
+
+std::string reached(const std::vector<std::string>& sinks) {
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < sinks.size() && i < kSinksInSentence; ++i) shown.push_back(clip(sinks[i], kNameLimit));
+  std::string text = join(shown, ", ");
+  if (sinks.size() > shown.size()) text += " and " + format_count(sinks.size() - shown.size()) + " more";
+  return text;
+}
+
+}  // namespace
+
+std::string_view class_phrase(FindingClass c) {
+  switch (c) {
+    case FindingClass::kOverflow:
+      return "a result too large for its number format";
+    case FindingClass::kInvalid:
+      return "an operation without an answer";
+    case FindingClass::kDivideByZero:
+      return "a division by zero, or another pole";
+    case FindingClass::kEpsUnderflow:
+      return "the guard constant (eps) is lost in this number format";
+    case FindingClass::kUnderflow:
+      return "small numbers became zero";
+    case FindingClass::kUpdateLoss:
+      return "updates too small to change what they are added to";
+    case FindingClass::kExploding:
+      return "numbers that grow step after step";
+    case FindingClass::kBadInput:
+      return "bad numbers in the data";
+    case FindingClass::kBadState:
+      return "a tensor was bad before any recorded operation wrote it";
+    case FindingClass::kUninitialised:
+      return "memory read before it was written";
+    case FindingClass::kUnseenKernel:
+      return "a change made inside a call that could not be watched";
+    case FindingClass::kCorruption:
+      return "a change that no recorded operation made";
+    case FindingClass::kComm:
+      return "numbers that went bad between ranks";
+    case FindingClass::kApiMisuse:
+      return "training calls in the wrong order";
+    case FindingClass::kScalerCalibration:
+      return "the loss scaler finding its scale";
+    case FindingClass::kScalerCollapse:
+      return "a loss scale that cannot recover";
+    case FindingClass::kNotReproducible:
+      return "a result that did not come again";
+    case FindingClass::kUnexplained:
+      return "no known cause";
+  }
+  return "no known cause";
+}
+
+std::string_view class_explanation(FindingClass c) {
+  switch (c) {
+    case FindingClass::kOverflow:
+      return "The exact result was finite but larger than the format can hold, so it became infinity.";
+    case FindingClass::kInvalid:
+      return "The operation was given numbers for which it has no answer, such as the root of a negative number or "
+             "infinity minus infinity.";
+    case FindingClass::kDivideByZero:
+      return "The operation was evaluated at a pole: a division by zero, the logarithm of zero or a slope without "
+             "bound.";
+    case FindingClass::kEpsUnderflow:
+      return "The small constant that should keep a denominator away from zero rounds to zero, or is absorbed, in the "
+             "format in which it is added.";
+    case FindingClass::kUnderflow:
+      return "Results that are not zero were smaller than the format can hold, so they became zero.";
+    case FindingClass::kUpdateLoss:
+      return "Updates or averages were smaller than half a unit in the last place of what they were added to, so "
+             "adding "
+             "them changed nothing.";
+    case FindingClass::kExploding:
+      return "Loss, gradients and weights grew over several steps before anything overflowed: the place where it "
+             "overflowed first is arbitrary.";
+    case FindingClass::kBadInput:
+      return "The data given to the model already held numbers that are not finite.";
+    case FindingClass::kBadState:
+      return "A parameter, optimizer state or buffer already held numbers that are not finite when the step began.";
+    case FindingClass::kUninitialised:
+      return "Memory was used before anything had been written to it.";
+    case FindingClass::kUnseenKernel:
+      return "A value changed while a call that could not be watched had hold of it.";
+    case FindingClass::kCorruption:
+      return "A value differs from its last record although no recorded operation wrote it.";
+    case FindingClass::kComm:
+      return "What this rank gave was finite, and what came back from the ranks together was not.";
+    case FindingClass::kApiMisuse:
+      return "The calls of the training step came in an order that damages its numbers.";
+    case FindingClass::kScalerCalibration:
+      return "The loss scaler tried a scale that was too large, skipped the step and lowered it, as it is meant to.";
+    case FindingClass::kScalerCollapse:
+      return "The loss scale keeps falling, or stands at a value from which it cannot recover.";
+    case FindingClass::kNotReproducible:
+      return "The same operation or step gave finite numbers when it was run again from the same inputs.";
+    case FindingClass::kUnexplained:
+      return "Bad numbers were born here, and no rule of this version knows why.";
+  }
+  return "";
+}
+
+std::string_view confidence_phrase(Confidence c) {
+  switch (c) {
+    case Confidence::kProved:
+      return "proved: operation and cause, by computing it again from the numbers that it read";
+    case Confidence::kObserved:
+      return "observed: every input was watched";
+    case Confidence::kInferred:
+      return "inferred: something that feeds it was not watched";
+  }
+  return "";
+}
+
+std::string_view lifecycle_phrase(Lifecycle l) {
+  switch (l) {
+    case Lifecycle::kAppear:
+      return "clean inputs, bad output";
+    case Lifecycle::kTransform:
+      return "infinity in, NaN out";
+    case Lifecycle::kPropagate:
+      return "bad inputs, bad output";
+    case Lifecycle::kDisappear:
+      return "bad inputs, clean output";
+    case Lifecycle::kUnknown:
+      return "an input was not watched";
+  }
+  return "";
+}
+
+std::string_view verdict_word(VerdictStatus s) {
+  switch (s) {
+    case VerdictStatus::kClean:
+      return "Clean";
+    case VerdictStatus::kCalibrating:
+      return "Calibrating";
+    case VerdictStatus::kWarning:
+      return "Warning";
+    case VerdictStatus::kFault:
+      return "Fault";
+    case VerdictStatus::kInconclusive:
+      return "Inconclusive";
+  }
+  return "Inconclusive";
+}
+
+std::string_view verdict_meaning(VerdictStatus s) {
+  switch (s) {
+    case VerdictStatus::kClean:
+      return "Nothing that was watched did harm.";
+    case VerdictStatus::kCalibrating:
+      return "The loss scaler skipped steps while it found its scale. That is its work, not a fault.";
+    case VerdictStatus::kWarning:
+      return "Training goes on, but some of its numbers are not what they should be.";
+    case VerdictStatus::kFault:
+      return "What is being trained is harmed.";
+    case VerdictStatus::kInconclusive:
+      return "What was recorded does not decide whether the run is healthy.";
+  }
+  return "";
+}
+
+std::string_view severity_word(Severity s) {
+  switch (s) {
+    case Severity::kInfo:
+      return "Info";
+    case Severity::kWarning:
+      return "Warning";
+    case Severity::kFault:
+      return "Fault";
+  }
+  return "Info";
+}
+
+Tried tried(const std::optional<bool>& verified) {
+  if (!verified) return Tried::kNotTried;
+  return *verified ? Tried::kWorked : Tried::kFailed;
+}
+
+std::string_view tried_phrase(Tried t) {
+  switch (t) {
+    case Tried::kWorked:
+      return "seen to work on this run";
+    case Tried::kFailed:
+      return "tried: no cure";
+    case Tried::kNotTried:
+      return "not tried";
+  }
+  return "not tried";
+}
+
+std::span<const Word> words() {
+  const auto confidence = [](Confidence c) {
+    return Word{confidence_name(c), confidence_phrase(c).substr(confidence_name(c).size() + 2)};
+  };
+  const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_name(l), lifecycle_phrase(l)}; };
+  static const std::array<Word, 18> kWords = {{
+      {"origin", "the operation at which the numbers that did harm were born"},
+      {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},
+      {"class", "the kind of thing that went wrong, such as overflow"},
+      lifecycle(Lifecycle::kAppear),
+      lifecycle(Lifecycle::kTransform),
+      lifecycle(Lifecycle::kPropagate),
+      lifecycle(Lifecycle::kDisappear),
+      lifecycle(Lifecycle::kUnknown),
+      confidence(Confidence::kProved),
+      confidence(Confidence::kObserved),
+      confidence(Confidence::kInferred),
+      {"headroom", "how often the largest number could double before its format overflows, in binades (powers of two)"},
+      {"underflow", "the share of elements that were lost to zero, or are subnormal and keep fewer digits"},
+      {"door", "the moment before the optimizer uses the gradients, when a step is judged"},
+      {"trip", "the finding that a step is bad, which makes it be computed again"},
+      {"replay", "a bad step computed again, op by op; then everything is put back"},
+      {"shadow copy", "parameters and optimizer state as they were at the door, kept on a GPU for a replay"},
+      {"skipped step", "the loss scaler found NaN or infinity in the gradients and left the parameters as they were"},
+  }};
+  return kWords;
+}
+
+std::string matter_sentence(const Finding& finding) {
+  const std::string sinks = reached(finding.sinks);
+  if (finding.benign || finding.severity == Severity::kInfo) {
+    return "No. It did not harm what is being trained.";
+  }
+  if (finding.severity == Severity::kWarning) {
+    return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
+                         : "It may. Numbers were lost on the way to " + sinks + ".";
+  }
+  if (sinks.empty() && finding.chain.nodes.size() > 1 &&
+      finding.chain.nodes.back().lifecycle == Lifecycle::kDisappear) {
+    const ChainNode& end = finding.chain.nodes.back();
+    return "Yes. No NaN reached training, but " + clip(end.op, kNameLimit) +
+           (end.module.empty() ? "" : " in " + clip(end.module, kNameLimit)) +
+           " gives only zeros or one number from step " + format_count(finding.first_step) +
+           " on: what it feeds learns nothing.";
+  }
+  return sinks.empty() ? "Yes. It does harm to training." : "Yes. Bad numbers reached " + sinks + ".";
+}
+
+}  // namespace nanhunt::reports

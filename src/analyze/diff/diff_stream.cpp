@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/diff/diff_stream.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <new>
+#include <unordered_map>
+
+#include "src/analyze/stream/names.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::size_t kMaxReady = 2;                // steps read ahead
+constexpr std::size_t kMaxValues = 1u << 18;        // remembered: the latest
+constexpr std::size_t kMaxOutputs = 1u << 19;        // of one block of rows, give or take one op's
+constexpr std::size_t kMaxStringBytes = 64u << 20;  // of names handed on; later ones are ""
+
+}  // namespace
+
+// Cuts the records of a trace into steps.
+class DiffStream::Gather {
+ public:
+  explicit Gather(DiffStream& stream) : stream_(stream) {}
+
+  void add(const RecordBatch& batch) {
+    if (unwanted_) return;
+    for (const StringRecord& record : batch.strings) {
+      if (record.text == names_.text(record.id)) continue;
+      names_.add(record);
+      string_bytes_ += record.text.size();
+      if (string_bytes_ <= kMaxStringBytes) now_.strings.push_back(record);
+    }
+    for (const LayoutRecord& record : batch.layouts) names_.add(record);
+    for (const ValueRecord& record : batch.values) remember(record);
+    Cursor at;
+    for (const OpRecord& op : batch.ops) {
+      advance(batch, at, op.seq);
+      if (!in_replay_) add_op(batch, op);
+    }
+    advance(batch, at, kNoSeq);
+  }
+  void finish() { flush(); }
+
+ private:
+  struct Cursor {
+    std::size_t mark = 0, step = 0, health = 0, replay = 0;
+  };
+  struct Known {
+    DiffValue value;
+    bool unseen = false;  // no watched op made it
+  };
+
+  void remember(const ValueRecord& record) {
+    const auto [at, added] = values_.try_emplace(record.id);
+    if (added) order_.push_back(record.id);
+    DiffValue& value = at->second.value;
+    at->second.unseen = record.producer == kNoSeq;
+    value.known = record.has_stats;
+    value.counted = record.has_stats && record.stats.level >= StatsLevel::kCounts;
+    value.summed = record.has_stats && record.stats.level >= StatsLevel::kSums;
+    value.any_nonfinite = record.has_stats && record.stats.any_nonfinite;
+    value.numel = record.stats.numel;
+    value.nan = record.stats.nan;
+    value.pos_inf = record.stats.pos_inf;
+    value.neg_inf = record.stats.neg_inf;
+    value.zero = record.stats.zero;
+    value.amax = record.stats.amax;
+    value.sum_sq = record.stats.sum_sq;
+    const LayoutRecord* layout = names_.layout(record.layout);
+    if (layout != nullptr) value.dtype = layout->dtype;
+    if (order_.size() > kMaxValues) {
+      values_.erase(order_.front());
+      order_.pop_front();
+    }
+  }
+  const Known* known(ValueId id) const {
+    const auto found = values_.find(id);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  // Everything that happened before op `seq`.
+  void advance(const RecordBatch& batch, Cursor& at, std::uint64_t seq) {
+    for (; at.replay < batch.replays.size() && batch.replays[at.replay].seq <= seq; ++at.replay) {
+      in_replay_ = batch.replays[at.replay].result == ReplayResult::kBegin;
+    }
+    for (;;) {
+      const MarkRecord* mark = at.mark < batch.marks.size() ? &batch.marks[at.mark] : nullptr;
+      const StepRecord* step = at.step < batch.steps.size() ? &batch.steps[at.step] : nullptr;
+      const HealthRecord* health = at.health < batch.health.size() ? &batch.health[at.health] : nullptr;
+      if (mark != nullptr && mark->seq > seq) mark = nullptr;
+      if (step != nullptr && step->end_seq > seq) step = nullptr;
+      if (health != nullptr && health->seq > seq) health = nullptr;
+      if (health != nullptr && (step == nullptr || health->step <= step->step)) {
+        go_to(health->step);
+        now_.health = *health;
+        ++at.health;
+      } else if (mark != nullptr && (step == nullptr || mark->step <= step->step)) {
+        if (!in_replay_) add_mark(*mark);
+        ++at.mark;
+      } else if (step != nullptr) {
+        go_to(step->step);
+        now_.end = *step;
+        flush();
+        ++at.step;
+      } else {
+        return;
+      }
+    }
+  }
+
+  // What came from outside the watched ops: batches, labels, and parameters, state and buffers at first sight.
+  void add_mark(const MarkRecord& mark) {
+    const Known* value = known(mark.value);
+    if (value == nullptr || !value->unseen || mark.kind == MarkKind::kLoss || mark.kind == MarkKind::kDoorGradient)
+      return;
+    const bool data = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
+    go_to(mark.step);
+    DiffRow row;
+    row.micro_batch = mark.micro_batch;
+    row.phase = Phase::kData;
+    row.module = mark.path;
+    row.op = data ? kBatchOp : kStateOp;
+    row.first_output = static_cast<std::uint32_t>(now_.outputs.size());
+    row.output_count = 1;
+    now_.outputs.push_back(value->value);
+    add_row(row);
+  }
+
+  void add_op(const RecordBatch& batch, const OpRecord& op) {
+    go_to(op.step);
+    DiffRow row;
+    row.seq = op.seq;
+    row.micro_batch = op.micro_batch;
+    row.phase = op.phase;
+    row.module = op.module;
+    row.op = op.op;
+    row.compute_dtype = op.compute_dtype;
+    row.first_output = static_cast<std::uint32_t>(now_.outputs.size());
+    row.output_count = op.output_count;
+    double numel = 1;
+    for (std::uint32_t i = 0; i < op.output_count; ++i) {
+      const Known* value = known(batch.outputs[op.first_output + i].value);
+      now_.outputs.push_back(value == nullptr ? DiffValue{} : value->value);
+      numel = std::max(numel, static_cast<double>(now_.outputs.back().numel));
+    }
+    double first = 0, second = 0;  // the two largest inputs, in elements
+    for (std::uint32_t i = 0; i < op.input_count; ++i) {
+      const Known* value = known(batch.inputs[op.first_input + i].value);
+      if (value == nullptr) continue;
+      row.fresh = row.fresh && !value->value.any_nonfinite;
+      const auto size = static_cast<double>(value->value.numel);
+      second = std::max(second, std::min(first, size));
+      first = std::max(first, size);
+    }
+    // (M, K) and (K, N) give (M, N): K is sqrt(MK * KN / MN). A reduction sums up n / m numbers.
+    row.terms = std::max({1.0, first / numel, std::sqrt(first * second / numel)});
+    if (!names_.op(op.op).has(kAccumulates)) row.terms = 1;
+    add_row(row);
+  }
+  void add_row(const DiffRow& row) {
+    now_.rows.push_back(row);
+    if (now_.rows.size() >= DiffStep::kMaxRows || now_.outputs.size() >= kMaxOutputs) flush();
+  }
+
+  void go_to(std::uint32_t step) {
+    if (now_.step == step) return;
+    flush();
+    now_.step = step;
+    now_.part = 0;
+  }
+  void flush() {
+    if (now_.rows.empty() && !now_.end && !now_.health) return;
+    const std::uint32_t step = now_.step, part = now_.part;
+    unwanted_ = !stream_.push(std::move(now_));
+    now_ = DiffStep{};
+    now_.step = step;
+    now_.part = part + 1;
+  }
+
+  DiffStream& stream_;
+  Names names_;
+  std::unordered_map<ValueId, Known> values_;
+  std::deque<ValueId> order_;
+  std::size_t string_bytes_ = 0;
+  DiffStep now_;
+  bool in_replay_ = false, unwanted_ = false;
+};
+
+DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {
+  reader_ = std::thread([this] {
+    Status status;
+    TraceHealth health;
+    try {
+      Gather gather(*this);
+      status = read_attempt(attempt_, [&](const RecordBatch& batch) { gather.add(batch); }, health);
+      gather.finish();
+    } catch (const std::bad_alloc&) {
+      status = Status(StatusCode::kUnreadable, attempt_.dir + ": out of memory while reading it.");
+    } catch (const std::exception& e) {  // thrown further it would end the program
+      status = Status(StatusCode::kUnreadable, attempt_.dir + ": cannot be read: " + e.what() + ".");
+    }
+    const std::scoped_lock lock(mutex_);
+    status_ = std::move(status);
+    health_ = std::move(health);
+    ended_ = true;
+    changed_.notify_all();
+  });
+}
+
+DiffStream::~DiffStream() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  reader_.join();
+}
+
+bool DiffStream::push(DiffStep&& step) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopped_ || ready_.size() < kMaxReady; });
+  if (stopped_) return false;
+  ready_.push_back(std::move(step));
+  changed_.notify_all();
+  return true;
+}
+
+std::optional<DiffStep> DiffStream::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || !ready_.empty(); });
+  if (ready_.empty()) return std::nullopt;
+  DiffStep step = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return step;
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,588 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/findings/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "src/analyze/ranks/passages.h"
+#include "src/analyze/rules/changed.h"
+#include "src/analyze/rules/run/exploding.h"
+#include "src/analyze/rules/rule.h"
+#include "src/analyze/rules/run/scaler.h"
+#include "src/analyze/rules/run/swallowed.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::size_t kMaxAlso = 1024;
+
+struct Diagnosed {
+  Case c;
+  const EvidenceMap* evidence = nullptr;                      // of the whole run
+  const std::vector<HistogramRecord>* histograms = nullptr;  // of values of the origin op
+  FindingClass cls = FindingClass::kUnexplained;
+  Diagnosis diagnosis;
+  bool proved = false;  // by counterfactuals
+  const std::set<std::int64_t>* other_sizes = nullptr;
+  const RankVerdict* others = nullptr;
+};
+
+Diagnosed diagnose(Case c, const EvidenceMap& evidence) {
+  for (const Rule& rule : all_rules()) {
+    if (auto diagnosis = rule.diagnose(c)) return {std::move(c), &evidence, nullptr, rule.cls, std::move(*diagnosis)};
+  }
+  return {std::move(c), &evidence, nullptr, FindingClass::kUnexplained, {}};
+}
+
+Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& context) {
+  std::vector<const EvidenceRecord*> elements;
+  if (const auto it = context.evidence.find(birth.at.seq); it != context.evidence.end() && birth.context != nullptr) {
+    const OpSnapshot& op = birth.context->op;
+    for (const EvidenceRecord& record : it->second) {
+      const bool ours = birth.context->bad_output < op.outputs.size() &&
+                        op.outputs[birth.context->bad_output].value == record.value;
+      if (ours) elements.push_back(&record);
+    }
+    std::stable_sort(elements.begin(), elements.end(),
+                     [](const auto* a, const auto* b) { return a->flat_index < b->flat_index; });
+  }
+  Case c = make_case(birth, names, std::move(elements));
+  if (const auto it = context.others.calls.find(birth.id); it != context.others.calls.end()) c.call = &it->second;
+  Diagnosed found = diagnose(std::move(c), context.evidence);
+  found.others = &context.others;
+  found.other_sizes = &context.other_sizes;
+  if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
+    found.histograms = &it->second;
+  if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end())
+    found.proved = apply_probes(found.c, it->second, found.cls, found.diagnosis);
+  return found;
+}
+
+// Earliest harm first, then the earliest birth; what was bad before any op comes before ops.
+bool earlier(const Birth* a, const Birth* b) {
+  auto key = [](const Birth& birth) {
+    return std::tuple(birth.events.first(), birth.kind == BirthKind::kOp ? 1 : 0, birth.at.seq, birth.id);
+  };
+  return key(*a) < key(*b);
+}
+
+// The derivative of an op at the same singular argument: log(0) and then log_backward at that 0.
+bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
+  if (!backward.c.is_op() || !forward.c.is_op() || backward.c.pole == nullptr || forward.c.pole == nullptr)
+    return false;
+  const std::string op = forward_op(backward.c.op());
+  return !op.empty() && &op_info(op) == forward.c.info && forward.c.info->known() &&
+         backward.c.birth.at.module == forward.c.birth.at.module &&
+         backward.c.birth.at.step == forward.c.birth.at.step && backward.c.pole->value == forward.c.pole->value &&
+         backward.c.singular == forward.c.singular;
+}
+
+bool about_the_batch(Phase phase) {
+  return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
+         phase == Phase::kBackward;
+}
+
+// Is dimension 0 the batch's? Only where the run said how many samples there are, and nothing else that lasts, and no
+// other dimension, is as long.
+bool rows_are_samples(const Diagnosed& d, const std::vector<std::int64_t>& shape) {
+  const Birth& birth = d.c.birth;
+  if (birth.samples == nullptr || shape.empty() || d.other_sizes == nullptr) return false;
+  const auto samples = static_cast<std::int64_t>(birth.samples->size());
+  if (shape[0] != samples) return false;
+  if (birth.kind == BirthKind::kBatch) return true;
+  return birth.kind == BirthKind::kOp && about_the_batch(birth.at.phase) && !d.other_sizes->contains(samples) &&
+         std::count(shape.begin(), shape.end(), samples) == 1;
+}
+
+void tell_row(ElementEvidence& element, const Diagnosed& d, const std::vector<std::int64_t>& shape) {
+  if (element.coords.empty()) return;
+  element.row_is_sample = rows_are_samples(d, shape);
+  if (element.row_is_sample || shape.size() > 1) element.row = element.coords[0];
+  if (element.row_is_sample) element.sample_id = (*d.c.birth.samples)[static_cast<std::size_t>(element.row)];
+}
+
+std::optional<ElementEvidence> element_of(const Diagnosed& d) {
+  const Case& c = d.c;
+  const ArgSnapshot* bad = c.is_op() ? c.output : &c.birth.source;
+  if (bad == nullptr) return std::nullopt;
+  const LayoutRecord* layout = c.names.layout(bad->layout);
+  const std::vector<std::int64_t> shape = layout == nullptr ? std::vector<std::int64_t>{} : layout->sizes;
+  ElementEvidence out;
+  if (!c.elements.empty()) {
+    const EvidenceRecord& record = *c.elements.front();
+    out.flat_index = record.flat_index;
+    out.coords = coords_of(record.flat_index, shape);
+    tell_row(out, d, shape);
+    out.value = record.number;
+    for (const Operand& operand : record.operands) {
+      ElementEvidence::OperandValue value{c.text(operand.slot), "", operand.number};
+      for (const ArgSnapshot& arg : c.context->op.inputs) {
+        if (arg.value == operand.value && arg.slot == operand.slot) value.name = c.name_of(arg);
+      }
+      out.operands.push_back(std::move(value));
+    }
+    return out;
+  }
+  // Statistics know where the first bad element stands, and what it is where all are of one kind.
+  if (bad->stats.first_nonfinite < 0) return std::nullopt;
+  out.flat_index = bad->stats.first_nonfinite;
+  out.coords = coords_of(out.flat_index, shape);
+  tell_row(out, d, shape);
+  switch (bad->bad) {
+    case kBadNaN:
+      out.value = std::numeric_limits<double>::quiet_NaN();
+      return out;
+    case kBadPosInf:
+      out.value = std::numeric_limits<double>::infinity();
+      return out;
+    case kBadNegInf:
+      out.value = -std::numeric_limits<double>::infinity();
+      return out;
+    default:
+      return std::nullopt;
+  }
+}
+
+void add_histogram(TensorSummary& to, ValueId value, const std::vector<HistogramRecord>& histograms) {
+  for (const HistogramRecord& record : histograms) {
+    if (record.value != value || !to.has_stats) continue;
+    if (to.stats.level == StatsLevel::kSums) to.stats.level = StatsLevel::kHistogram;
+    to.stats.histogram_min_exponent = record.min_exponent;
+    to.stats.histogram = record.bins;
+  }
+}
+
+// When the births of one finding were, and which steps were bad because of them.
+class Steps {
+ public:
+  Steps() = default;
+  explicit Steps(const Birth& birth) { add(birth); }
+  void add(const Birth& birth) {
+    born_.add(birth.born.empty() ? step_of(birth) : birth.born);
+    events_.add(birth.events);
+    unwatched_.add(birth.unwatched);
+  }
+  void tell(Finding& f) const {
+    f.occurrence_count = born_.count();
+    f.first_step = born_.first();
+    f.last_step = born_.last();
+    f.bad_steps = {};
+    if (events_.empty()) return;
+    const std::uint64_t anew = born_.count_in(events_), unwatched = unwatched_.count_in(events_);
+    f.bad_steps = {events_.count(), anew, std::min(unwatched, events_.count() - anew), events_.first(), events_.last()};
+  }
+
+ private:
+  static StepSet step_of(const Birth& birth) {
+    StepSet one;
+    one.add(birth.at.step);
+    return one;
+  }
+  StepSet born_, events_, unwatched_;
+};
+
+Finding make_finding(const Diagnosed& d) {
+  const Case& c = d.c;
+  const Birth& birth = c.birth;
+  Finding f;
+  f.cls = d.cls;
+  f.severity = Severity::kFault;
+  f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
+                 : d.proved                                                            ? Confidence::kProved
+                                                                                       : Confidence::kObserved;
+  f.place = place_of(birth.at, c.names);
+  if (birth.kind == BirthKind::kBatch) f.place.module.reset();
+  f.call_site = c.text(birth.call_site);
+  f.scale = birth.scale;
+  const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
+  Steps(birth).tell(f);
+  f.title = d.diagnosis.title;
+  f.explanation = d.diagnosis.explanation;
+  f.evidence = d.diagnosis.evidence;
+  f.lifecycle = birth.lifecycle;
+  f.element = element_of(d);
+  if (c.is_op()) {
+    const OpSnapshot& op = c.context->op;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      f.inputs.push_back(summarise(op.inputs[i], "input", static_cast<int>(i), c.names));
+    f.output = summarise(*c.output, "output", static_cast<int>(c.context->bad_output), c.names);
+    if (d.histograms != nullptr) {
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) add_histogram(f.inputs[i], op.inputs[i].value, *d.histograms);
+      add_histogram(*f.output, c.output->value, *d.histograms);
+    }
+    f.tensor = f.output;
+    f.bad_elements = c.output->stats.nonfinite();
+  } else {
+    f.tensor = summarise(birth.source, "input", 0, c.names);
+    f.bad_elements = birth.source.stats.nonfinite();
+  }
+  if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
+  if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
+  for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
+  if (birth.kind == BirthKind::kBatch) {
+    f.samples = bad_samples(c).ids;
+  } else if (about_the_batch(birth.at.phase) && birth.samples != nullptr && birth.kind == BirthKind::kOp) {
+    f.samples = *birth.samples;
+  }
+  f.chain = birth.chain;
+  if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
+  if (birth.first_bad_loss && *birth.first_bad_loss > events.first()) {
+    f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
+  }
+  if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
+  if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
+  add_if(f.evidence, returned_text(c, *d.evidence));
+  for (const std::string& id : d.diagnosis.advice) {
+    f.advice.push_back(make_advice(id));
+    for (const auto& [about, why] : d.diagnosis.why) {
+      if (about == id) f.advice.back().why = why;
+    }
+  }
+  return f;
+}
+
+// Where the births of one finding went on other ranks.
+class Travels {
+ public:
+  void add(const Diagnosed& found) {
+    others_ = found.others;
+    if (others_ == nullptr) return;
+    if (const auto it = others_->arrivals.find(found.c.birth.id); it != others_->arrivals.end())
+      arrivals_.insert(arrivals_.end(), it->second.begin(), it->second.end());
+    if (found.c.call != nullptr) {
+      for (const std::uint32_t rank : found.c.call->bad_on) ranks_.insert(rank);
+    }
+  }
+  void tell(Finding& f) const {
+    f.ranks.assign(ranks_.begin(), ranks_.end());
+    if (!arrivals_.empty()) tell_passages(f, arrivals_, others_->rank);
+  }
+
+ private:
+  const RankVerdict* others_ = nullptr;
+  std::vector<Arrival> arrivals_;
+  std::set<std::uint32_t> ranks_;
+};
+
+// A finding in the making: the birth that leads it, and what the others of the same fault add.
+class Group {
+ public:
+  explicit Group(Diagnosed lead) : lead_(std::move(lead)), finding_(make_finding(lead_)) {
+    modules_.insert(lead_.c.birth.at.module);
+    add_events(lead_.c.birth);
+    travels_.add(lead_);
+  }
+
+  // One finding for what a reader would call one fault: same class and op, in the same step at any module, or again
+  // later at a module it has.
+  bool holds(const Diagnosed& other) const {
+    const OpRef &x = lead_.c.birth.at, &y = other.c.birth.at;
+    const bool alike =
+        lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
+    return alike && (x.step == y.step || modules_.contains(y.module));
+  }
+  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_); }
+
+  void add(const Diagnosed& other) {
+    const Birth& birth = other.c.birth;
+    add_events(birth);
+    travels_.add(other);
+    if (birth.kind == BirthKind::kBatch) {
+      finding_.evidence.push_back(other.diagnosis.title + ".");
+      for (std::int64_t id : bad_samples(other.c).ids) {
+        if (std::find(finding_.samples.begin(), finding_.samples.end(), id) == finding_.samples.end())
+          finding_.samples.push_back(id);
+      }
+    } else if (birth.at.step != lead_.c.birth.at.step) {
+      if (later_.empty() || later_.back() != birth.at.step) later_.push_back(birth.at.step);
+    } else if (!modules_.insert(birth.at.module).second) {
+      ++same_module_[other.c.module()];
+    } else if (finding_.also.size() < kMaxAlso) {
+      finding_.also.push_back(other.c.module());
+    }
+    add_sinks(other);
+  }
+
+  // The forward op and its gradient met the same singular number: one fault, two ways into the weights.
+  void add_derivative(const Diagnosed& other) {
+    add_events(other.c.birth);
+    travels_.add(other);
+    add_sinks(other);
+    finding_.evidence.push_back(
+        fmt::format("Its derivative has no finite value there either: {}.", made_text(other.c)));
+    Chain& chain = finding_.chain;
+    const Chain& more = other.c.birth.chain;
+    if (chain.nodes.empty() || chain.nodes.size() + more.nodes.size() > 64) return;
+    const int shift = static_cast<int>(chain.nodes.size());
+    for (ChainNode node : more.nodes) {
+      if (node.role == "origin") node.role = "carrier";
+      chain.nodes.push_back(std::move(node));
+    }
+    if (!more.nodes.empty()) chain.edges.push_back({0, shift});
+    for (const ChainEdge& edge : more.edges) chain.edges.push_back({edge.from + shift, edge.to + shift});
+    chain.omitted += more.omitted;
+  }
+
+  Finding finish() {
+    steps_.tell(finding_);
+    for (const auto& [module, count] : same_module_) {
+      finding_.evidence.push_back(fmt::format("{} more such {}{} in this step.", count, count == 1 ? "op" : "ops",
+                                              module.empty() ? "" : " in " + module));
+    }
+    std::vector<std::string> steps;
+    for (std::uint32_t step : later_) steps.push_back(std::to_string(step));
+    if (!steps.empty()) {
+      finding_.evidence.push_back(
+          fmt::format("It arose anew in {} {}.", steps.size() == 1 ? "step" : "steps", join(steps, 8)));
+    }
+    travels_.tell(finding_);
+    return std::move(finding_);
+  }
+
+ private:
+  void add_events(const Birth& birth) {
+    steps_.add(birth);
+    if (birth.repeats_in_step > 0) same_module_[lead_.c.text(birth.at.module)] += birth.repeats_in_step;
+  }
+  void add_sinks(const Diagnosed& other) {
+    if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
+    for (const SinkHit& sink : other.c.birth.sinks) {
+      std::string text = sink_text(sink.kind, other.c.text(sink.path));
+      const bool known = std::find(finding_.sinks.begin(), finding_.sinks.end(), text) != finding_.sinks.end();
+      if (!known && finding_.sinks.size() < kMaxSinks) finding_.sinks.push_back(std::move(text));
+    }
+  }
+
+  Diagnosed lead_;
+  Finding finding_;
+  Steps steps_;
+  Travels travels_;
+  std::set<StringId> modules_;
+  std::map<std::string, std::uint64_t> same_module_;
+  std::vector<std::uint32_t> later_;  // steps in which the same fault was born again
+};
+
+// Overflows of scaled gradients: one finding, led by the earliest, however many ops and steps.
+class ScaledOverflows {
+ public:
+  void add(Diagnosed found) { all_.push_back(std::move(found)); }
+  bool empty() const { return all_.empty(); }
+  std::vector<const ScaleTrial*> trials() const {
+    std::vector<const ScaleTrial*> out;
+    for (const Diagnosed& found : all_) out.push_back(&found.c.birth.trial);
+    return out;
+  }
+  Finding fold() const {
+    Finding f = make_finding(all_.front());
+    Steps steps;
+    Travels travels;
+    std::vector<std::string> places;
+    for (const Diagnosed& found : all_) {
+      const Birth& birth = found.c.birth;
+      steps.add(birth);
+      travels.add(found);
+      if (birth.events.first() == f.bad_steps.first && &found != &all_.front()) {
+        for (const SinkHit& sink : birth.sinks) {
+          std::string text = sink_text(sink.kind, found.c.text(sink.path));
+          const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
+          if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
+        }
+      }
+      std::string place = place_text(birth.at, found.c.names);
+      if (&found != &all_.front() && std::find(places.begin(), places.end(), place) == places.end())
+        places.push_back(std::move(place));
+    }
+    std::erase(places, place_text(all_.front().c.birth.at, all_.front().c.names));
+    steps.tell(f);
+    if (!places.empty()) f.evidence.push_back("Also overflowed: " + join(places, 6) + ".");
+    travels.tell(f);
+    return f;
+  }
+
+ private:
+  std::vector<Diagnosed> all_;
+};
+
+// Overflows of a step before which training as a whole had grown are one finding about that growth.
+void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
+  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && began(f) == growth.step; };
+  const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
+  if (first == findings.end()) return;
+  tell_exploding(*first, growth);
+  std::vector<std::string> others;
+  for (const Finding& f : findings) {
+    if (overflowed(f)) others.push_back(f.place.op.value_or("") + (f.place.module ? " in " + *f.place.module : ""));
+  }
+  if (others.empty()) return;
+  first->evidence.push_back("Also overflowed in that step: " + join(others, 6) + ".");
+  std::erase_if(findings, overflowed);
+}
+
+// Overflows that did no harm because something absorbed them. Only magnitude destroys: 1 / Inf of a true pole is exact.
+void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Names& names, const FaultContext& context) {
+  for (const Birth* birth : graph.swallowed()) {
+    Diagnosed found = diagnose_birth(*birth, names, context);
+    if (found.cls != FindingClass::kOverflow) continue;
+    Finding f = make_finding(found);
+    const auto same = std::find_if(findings.begin(), findings.end(), [&](const Finding& known) {
+      return known.cls == f.cls && known.place.op == f.place.op && known.place.module == f.place.module &&
+             known.place.phase == f.place.phase;
+    });
+    if (same != findings.end()) {  // it did harm in another step
+      same->evidence.push_back(fmt::format("In step {} the same overflow disappeared in {}.",
+                                           birth->swallow->steps.first(), place_text(birth->swallow->at, names)));
+      continue;
+    }
+    tell_swallowed(f, *birth->swallow, names);
+    findings.push_back(std::move(f));
+  }
+}
+
+// The scale cannot recover: told with the origin underneath, which is `found` by the caller where one was seen.
+Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::CollapseState& state) {
+  Finding f = origin ? std::move(*origin) : Finding{};
+  if (!origin) f.place.step = state.step;
+  f.occurrence_count = 1;
+  f.first_step = f.last_step = state.step;
+  tell_collapse(f, state);
+  return f;
+}
+
+// A fault that no scale can cure keeps the scaler skipping: one story, which begins where the fault does.
+Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseState& state) {
+  Finding f = collapse_finding(fault, state);
+  f.first_step = f.last_step = began(fault);
+  if (f.title.starts_with("The ")) f.title[0] = 't';
+  f.title = fault.title + "; " + f.title;
+  f.explanation += " " + fault.explanation;
+  f.advice.insert(f.advice.begin(), fault.advice.begin(), fault.advice.end());
+  return f;
+}
+
+}  // namespace
+
+OpPlace place_of(const OpRef& at, const Names& names) {
+  OpPlace place;
+  place.step = at.step;
+  place.micro_batch = at.micro_batch;
+  place.phase = at.phase;
+  place.seq = at.seq;
+  if (const std::string& module = names.text(at.module); !module.empty()) place.module = module;
+  if (const std::string& op = names.text(at.op); !op.empty()) place.op = op;
+  return place;
+}
+
+TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names) {
+  TensorSummary out;
+  out.role = role;
+  out.slot = names.text(arg.slot);
+  out.index = index;
+  out.name = arg_name(arg, names);
+  if (const LayoutRecord* layout = names.layout(arg.layout)) {
+    out.dtype = layout->dtype;
+    out.shape = layout->sizes;
+  }
+  out.arg_role = arg.role;
+  out.has_stats = arg.known;
+  if (arg.known) out.stats = expand(arg.stats);
+  out.flushed = arg.flushed;
+  return out;
+}
+
+BadSamples bad_samples(const Case& c) {
+  BadSamples out;
+  const ArgSnapshot& source = c.birth.source;
+  if (c.birth.samples != nullptr) out.ids = *c.birth.samples;
+  const LayoutRecord* layout = c.names.layout(source.layout);
+  if (layout == nullptr || layout->sizes.empty()) return out;
+  out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
+  if (out.coords.empty() || static_cast<std::int64_t>(out.ids.size()) != layout->sizes[0]) return out;
+  out.row = out.coords[0];
+  out.rows_known = true;
+  out.may_be_more = source.stats.nonfinite() != 1 && out.ids.size() > 1;
+  out.ids = {out.ids[static_cast<std::size_t>(out.row)]};
+  return out;
+}
+
+std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context) {
+  const ScalerWatch& scaler = context.scaler;
+  const auto& collapse = scaler.collapse();
+  const bool scale_lost = collapse && (collapse->kind == ScalerWatch::Collapse::kZero ||
+                                       collapse->kind == ScalerWatch::Collapse::kInfinite);
+  ScaledOverflows calibrated, open, ruined;
+  std::vector<const Birth*> origins = graph.origins();
+  std::sort(origins.begin(), origins.end(), earlier);
+  std::vector<Group> groups;
+  for (const Birth* birth : origins) {
+    if (context.others.carried.contains(birth->id)) continue;
+    Diagnosed found = diagnose_birth(*birth, names, context);
+    const Excuse excuse = excuse_of(found.c, found.cls, scaler);
+    if (excuse != Excuse::kNone) {
+      (excuse == Excuse::kOpen ? open : calibrated).add(std::move(found));
+      continue;
+    }
+    if (scale_lost && birth->at.phase == Phase::kUnscale) {  // 0 * (1 / 0): the scale's doing
+      ruined.add(std::move(found));
+      continue;
+    }
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.holds(found); });
+    if (same != groups.end()) {
+      same->add(found);
+      continue;
+    }
+    const auto forward =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.has_derivative(found); });
+    if (forward != groups.end()) {
+      forward->add_derivative(found);
+    } else {
+      groups.emplace_back(std::move(found));
+    }
+  }
+  std::vector<Finding> findings;
+  for (Group& group : groups) findings.push_back(group.finish());
+  for (const Growth& growth : context.growths) blame_growth(findings, growth);
+  add_swallowed(findings, graph, names, context);
+  const bool faults = !findings.empty();
+  add_harmless_changes(findings, graph, names);
+  if (collapse) {
+    std::optional<Finding> origin;
+    const bool skips = collapse->kind != ScalerWatch::Collapse::kNeverGrows;
+    for (const ScaledOverflows* candidates : {&open, &calibrated}) {
+      if (!origin && skips && !candidates->empty()) {
+        Finding f = candidates->fold();
+        if (ended(f) >= collapse->streak_from) origin = std::move(f);
+      }
+    }
+    const auto fault = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
+      return skips && f.severity == Severity::kFault && ended(f) >= collapse->streak_from;
+    });
+    if (!origin && collapse->fault && fault != findings.end()) {
+      Finding told = collapse_under_fault(*fault, *collapse);
+      findings.erase(fault);
+      findings.insert(findings.begin(), std::move(told));
+    } else {
+      if (!origin && fault != findings.end()) origin = *fault;
+      if (!origin && !ruined.empty()) origin = ruined.fold();
+      findings.push_back(collapse_finding(std::move(origin), *collapse));
+    }
+  }
+  if (!calibrated.empty()) {
+    findings.push_back(calibrated.fold());
+    tell_calibration(findings.back(), calibrated.trials(), scaler);
+  }
+  // With a fault at hand the streak needs no finding of its own.
+  if (!open.empty() && !faults && !(collapse && collapse->fault)) {
+    findings.push_back(open.fold());
+    tell_open_streak(findings.back(), open.trials());
+  }
+  for (Finding& f : misuse_findings(scaler)) findings.push_back(std::move(f));
+  return findings;
+}
+
+}  // namespace nanhunt::analyze

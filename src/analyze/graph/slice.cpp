@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/graph/slice.h"
+
+#include <algorithm>
+#include <map>
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::size_t kMaxArgs = 64;  // of one op, in a snapshot
+
+bool is_pole_slot(const OpInfo& info, const std::string& slot) {
+  return !slot.empty() && std::find(info.pole_slots.begin(), info.pole_slots.end(), slot) != info.pole_slots.end();
+}
+
+}  // namespace
+
+OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
+  OpSnapshot out;
+  out.seq = op.seq;
+  out.step = op.step;
+  out.phase = op.phase;
+  out.module = op.module;
+  out.op = op.op;
+  out.compute_dtype = op.compute_dtype;
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.scalars, kMaxArgs); ++i) {
+    out.scalars.push_back({ring.scalar(op, i).name, ring.scalar(op, i).value});
+  }
+  auto take = [&](const OpArg& arg) { return snapshot(values.find(arg.value), arg); };
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.inputs, kMaxArgs); ++i)
+    out.inputs.push_back(take(ring.input(op, i)));
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.outputs, kMaxArgs); ++i)
+    out.outputs.push_back(take(ring.output(op, i)));
+  return out;
+}
+
+ArgSnapshot snapshot(const Value* value, const OpArg& arg) {
+  ArgSnapshot out;
+  out.value = arg.value;
+  out.slot = arg.slot;
+  out.role = arg.role;
+  if (value == nullptr) return out;
+  out.name = value->name;
+  out.layout = value->layout;
+  out.known = value->has_stats;
+  out.is_gradient = value->has_role(MarkKind::kDoorGradient);
+  out.bad = value->bad;
+  out.flushed = value->flushed;
+  out.stats = value->stats;
+  return out;
+}
+
+std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTable& values, const OpRing& ring) {
+  auto context = std::make_unique<OriginContext>();
+  OpSnapshot& origin = context->op;
+  origin.seq = op.record->seq;
+  origin.step = op.record->step;
+  origin.phase = op.record->phase;
+  origin.module = op.record->module;
+  origin.op = op.record->op;
+  origin.compute_dtype = op.record->compute_dtype;
+  for (std::size_t i = 0; i < std::min(op.scalars.size(), kMaxArgs); ++i) {
+    origin.scalars.push_back({op.scalars[i].name, op.scalars[i].value});
+  }
+  for (std::size_t i = 0; i < std::min(op.inputs.size(), kMaxArgs); ++i)
+    origin.inputs.push_back(snapshot(op.in[i], op.inputs[i]));
+  bool found_bad = false;
+  for (std::size_t i = 0; i < std::min(op.outputs.size(), kMaxArgs); ++i) {
+    origin.outputs.push_back(snapshot(op.out[i], op.outputs[i]));
+    if (!found_bad && origin.outputs.back().bad != 0) {
+      context->bad_output = i;
+      found_bad = true;
+    }
+  }
+
+  // Breadth first through producers. A value may be met twice: its producer is taken once.
+  struct Open {
+    int slice;  // -1: the origin
+    std::size_t input;
+  };
+  std::vector<Open> open;
+  const bool has_pole = std::any_of(origin.inputs.begin(), origin.inputs.end(), [&](const ArgSnapshot& arg) {
+    return is_pole_slot(*op.info, names.text(arg.slot));
+  });
+  for (std::size_t i = 0; i < origin.inputs.size(); ++i) {
+    if (!has_pole || is_pole_slot(*op.info, names.text(origin.inputs[i].slot))) open.push_back({-1, i});
+  }
+  std::map<std::uint64_t, std::int32_t> taken;
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const int at = open[i].slice;
+    ArgSnapshot& arg =
+        at < 0 ? origin.inputs[open[i].input] : context->slice[static_cast<std::size_t>(at)].inputs[open[i].input];
+    const Value* value = values.find(arg.value);
+    if (value == nullptr || value->producer >= op.record->seq) continue;
+    const RecentOp* producer = ring.find(value->producer);
+    if (producer == nullptr) continue;
+    const auto it = taken.find(producer->seq);
+    if (it != taken.end()) {
+      arg.producer = it->second;
+      continue;
+    }
+    if (context->slice.size() >= kMaxSlice) continue;
+    const auto index = static_cast<std::int32_t>(context->slice.size());
+    arg.producer = index;  // before push_back: `arg` may live in the slice
+    taken.emplace(producer->seq, index);
+    context->slice.push_back(snapshot(*producer, values, ring));
+    for (std::size_t input = 0; input < context->slice.back().inputs.size(); ++input) {
+      const ArgRole role = context->slice.back().inputs[input].role;
+      if (role != ArgRole::kMask && role != ArgRole::kIndex) open.push_back({index, input});
+    }
+  }
+  return context;
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an origin op and the few ops before it looked like, copied while the records are still at hand.
+#pragma once
+
+#include <memory>
+
+#include "src/analyze/graph/birth.h"
+#include "src/analyze/graph/value_graph.h"
+
+namespace nanhunt::analyze {
+
+ArgSnapshot snapshot(const Value* value, const OpArg& arg);
+OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring);
+
+// Walks back from the arguments that can make the op fail (all of them where the op table names none), nearest first,
+// at most kMaxSlice ops.
+std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTable& values, const OpRing& ring);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/graph/value_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "src/analyze/ranks/call.h"
+#include "src/analyze/graph/lifecycle.h"
+#include "src/analyze/graph/slice.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::uint8_t kLastingRoles = 1u << static_cast<unsigned>(MarkKind::kParameter) |
+                                       1u << static_cast<unsigned>(MarkKind::kState) |
+                                       1u << static_cast<unsigned>(MarkKind::kBuffer);
+
+// A range of a batch's argument table; a damaged one is cut to what is there.
+template <typename T>
+std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, std::uint32_t count) {
+  if (first >= table.size()) return {};
+  return std::span<const T>(table).subspan(first, std::min<std::size_t>(count, table.size() - first));
+}
+
+// fill_(-inf) and x + -inf, but not fill_(-1e9), which the format made infinite, nor an update with an infinite rate.
+bool writes_infinity_on_purpose(const OpInView& op) {
+  if (op.info->scratch != 0) {
+    bool meant = true;
+    for (std::size_t i = 0; i < op.out.size(); ++i) {
+      const bool scratch = i < 16 && (op.info->scratch >> i & 1) != 0;
+      meant = meant && (op.out[i] == nullptr || op.out[i]->bad == 0 || scratch);
+    }
+    if (meant) return true;
+  }
+  const bool infinite =
+      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
+  if (op.info->has(kWritesConstant)) return op.scalars.empty() || infinite;
+  return infinite && op.info->has(kArithmetic) && op.info->has(kKeepsMask) && op.record->phase != Phase::kOptimizer;
+}
+
+// Infinities in the output that the infinities that came in cannot have become.
+bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad) {
+  std::int64_t pos_in = 0, inf_in = 0, numel_in = std::numeric_limits<std::int64_t>::max();
+  for (const Value* value : bad) {
+    pos_in += value->stats.pos_inf;
+    inf_in += value->stats.inf();
+    numel_in = std::min(numel_in, value->stats.numel);
+  }
+  if (writes_infinity_on_purpose(op)) return false;
+  // An op that only selects makes none, but for a constant that the format could not hold.
+  if (op.info->has(kSelects) && !op.info->has(kWritesConstant)) return false;
+  return std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
+    if (out == nullptr || out->bad == 0) return false;
+    if (op.info->bound == Bound::kExp) return out->stats.pos_inf > 0 && pos_in == 0;  // exp(-Inf) is 0
+    // Broadcasting multiplies what came in; without it each element has one to blame.
+    return op.info->has(kElementwise) && out->stats.numel == numel_in && out->stats.inf() > inf_in;
+  });
+}
+
+// What is about to be overwritten may come through a view that was never read: it is as bad as what else shows the same
+// contents.
+void taint_unread(ValueTable& values, Value& value) {
+  constexpr int kMaxViews = 64;
+  const auto take = [&value](const Value& other) {
+    if (other.bad == 0 || !other.resolved || other.version != value.version) return false;
+    value.labels = other.labels;
+    value.deliberate = other.deliberate;
+    value.node = other.node;
+    return true;
+  };
+  if (const Value* base = values.find(value.base); base != nullptr && take(*base)) return;
+  int looked = 0;
+  for (std::int32_t slot = value.older; slot >= 0 && looked < kMaxViews; slot = values.at(slot).older, ++looked) {
+    if (take(values.at(slot))) return;
+  }
+}
+
+}  // namespace
+
+void ValueGraph::add_value(const ValueRecord& record) {
+  ++counts_.values;
+  Value* value = values_.insert(record, names_.layout(record.layout));
+  if (value == nullptr || value->base == 0) return;
+  const Value* base = values_.find(value->base);
+  if (base != nullptr && base->version == value->version) value->suspect = base->suspect;
+}
+
+const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, const CollectiveRecord* call) {
+  collect_garbage_if_needed();
+  enter_step(op.step);
+  ++counts_.ops;
+  if (op.seq > next_seq_) {
+    counts_.lost_ops += op.seq - next_seq_;
+    lost_records_ = true;
+  }
+  next_seq_ = std::max(next_seq_, op.seq + 1);
+
+  view_.record = &op;
+  view_.info = &names_.op(op.op);
+  view_.inputs = slice_of(batch.inputs, op.first_input, op.input_count);
+  view_.outputs = slice_of(batch.outputs, op.first_output, op.output_count);
+  view_.scalars = slice_of(batch.scalars, op.first_scalar, op.scalar_count);
+  view_.call = call;
+  view_.gives = call == nullptr || gives_share(*call, rank_);
+  view_.gets = call == nullptr || gets_result(*call, rank_);
+  born_ = 0;
+  given_.clear();
+  in_.clear();
+  out_.clear();
+  const OpRef at{op.seq, op.step, op.micro_batch, op.phase, op.module, op.op};
+  bool bad_in = false;
+  bool bad_out = false;
+  bool suspects = false;
+  for (const OpArg& arg : view_.inputs) {
+    Value* value = values_.find(arg.value);
+    in_.push_back(value);
+    suspects = suspects || (value != nullptr && value->suspect != 0);
+    if (value == nullptr || !value->has_stats) {
+      if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
+      if (value != nullptr && !value->tainted()) taint_unread(values_, *value);
+      bad_in = bad_in || (value != nullptr && value->tainted());
+      continue;
+    }
+    if (value->bad == 0) continue;
+    bad_in = true;
+    if (!value->resolved) {
+      OpRef use = at;
+      use.seq = kNoSeq;
+      use.module = 0;
+      // What ops of phase data read first came from the program: samples that a loader puts together.
+      const bool sample = op.phase == Phase::kData && value->producer == kNoSeq && value->roles == 0;
+      use.op = sample ? kBatchOp : kUnwatchedOp;
+      resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, MarkKind::kBatch, use);
+    }
+  }
+  for (const OpArg& arg : view_.outputs) {
+    Value* value = values_.find(arg.value);
+    out_.push_back(value);
+    bad_out = bad_out || (value != nullptr && value->bad != 0);
+  }
+  view_.in = in_;
+  view_.out = out_;
+
+  ring_.push(op, view_.inputs, view_.outputs, view_.scalars);
+  if (suspects) {
+    note_reader(view_, at);
+    follow_suspects(view_);
+  }
+  if (view_.info->has(kMakesGarbage)) {
+    make_garbage(view_, at);
+  } else if (bad_out) {
+    bad_outputs(view_, at);
+    const bool unmeant = std::any_of(out_.begin(), out_.end(), [](const Value* value) {
+      return value != nullptr && value->bad != 0 && value->deliberate == Deliberate::kNo;
+    });
+    counts_.bad_ops += unmeant ? 1 : 0;  // infinities of a mask are no news
+    step_bad_ops_ += unmeant ? 1 : 0;
+  } else if (bad_in) {
+    note_swallowed(view_, at);
+    note_dropped(view_, at);
+    LabelSetId labels = 0;
+    for (const Value* value : in_) {
+      if (value != nullptr && (value->bad != 0 || value->tainted())) labels = labels_.merge(labels, value->labels);
+    }
+    for (Value* value : out_) {
+      if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
+    }
+  }
+  if (bad_in && op.phase == Phase::kComm) note_given(view_, at);
+  watch_swallowers(view_);
+  finish_outputs(view_);
+  return view_;
+}
+
+void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node) {
+  value.labels = labels;
+  value.deliberate = deliberate;
+  value.node = node;
+  value.resolved = true;
+}
+
+void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
+  unsigned kinds = 0;
+  for (const Value* value : op.out) kinds |= value != nullptr ? value->bad : 0u;
+  const Flow flow = classify(op, static_cast<std::uint8_t>(kinds), names_);
+  const bool nan_out = (kinds & kBadNaN) != 0;
+
+  LabelSetId labels = 0;
+  BirthId birth = 0;
+  NodeId suspect_node = kNoNode;
+  Deliberate deliberate = Deliberate::kNo;
+  auto give_birth = [&](Deliberate on_purpose, BirthKind kind = BirthKind::kOp) {
+    Birth& made = new_birth(kind, at);
+    made.call_site = op.record->call_site;
+    made.lifecycle = flow.lifecycle;
+    made.watched = flow.watched;
+    made.deliberate = deliberate = on_purpose;
+    made.context = capture(op, names_, values_, ring_);
+    birth = born_ = made.id;
+    labels = labels_.of(birth);
+  };
+  const auto late_call = [&](const OpInView& view) -> const RecentOp* {
+    for (std::size_t i = 0; i < view.in.size(); ++i) {
+      const Value* value = view.in[i];
+      if (value == nullptr || value->has_stats || !mixes(*view.info, view.inputs[i].role) ||
+          leaves_unread(view, i, names_))
+        continue;
+      if (const RecentOp* call = call_behind(*value)) return call;
+    }
+    return nullptr;
+  };
+  const bool kept = std::any_of(flow.bad.begin(), flow.bad.end(),
+                                [&](const Value* value) { return reads_kept_gradient(*value, at); });
+  if (kept) {
+    // The step that left them was skipped and is over: from here on it is the keeping that does harm.
+    give_birth(Deliberate::kNo, BirthKind::kKept);
+    for (const Value* value : flow.bad) {
+      if (!reads_kept_gradient(*value, at)) labels = labels_.merge(labels, value->labels);
+    }
+  } else if (!flow.bad.empty()) {
+    Deliberate level = Deliberate::kYes;
+    bool mask_like = true;  // nothing but -Inf came in
+    for (const Value* value : flow.bad) {
+      level = std::min(level, value->deliberate);
+      mask_like = mask_like && value->stats.nan == 0 && value->stats.pos_inf == 0;
+    }
+    // Masks are added, selected by or given to a softmax; features that are multiplied and summed up are none.
+    const bool takes_masks = !op.info->has(kAccumulates) || op.info->has(kSoftmax);
+    const bool mask = level == Deliberate::kYes || (level == Deliberate::kLikely && mask_like && takes_masks);
+    if (flow.lifecycle == Lifecycle::kTransform && mask) {
+      give_birth(Deliberate::kNo);
+    } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
+      give_birth(Deliberate::kNo);
+      find_birth(birth)->lifecycle = Lifecycle::kAppear;
+    } else {
+      // An infinity written on purpose takes no blame where arithmetic badness came in beside it.
+      for (const Value* value : flow.bad) {
+        if (level == value->deliberate || value->deliberate == Deliberate::kNo)
+          labels = labels_.merge(labels, value->labels);
+      }
+      if (!nan_out && (level == Deliberate::kYes || op.info->has(kKeepsMask))) deliberate = level;
+    }
+  } else if (!flow.tainted.empty()) {
+    for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+  } else if (const bool meant = !nan_out && writes_infinity_on_purpose(op); meant) {
+    give_birth(Deliberate::kYes);
+  } else if (op.call != nullptr && !nan_out && op.call->reduction == Reduction::kNone) {
+    give_birth(Deliberate::kLikely);  // handed on by another rank as infinities alone: may be a mask
+  } else if (const BirthId blamed = suspect_of(op, /*to_blame=*/true); blamed != 0) {
+    labels = labels_.of(blamed);
+    suspect_node = find_birth(blamed)->node;
+  } else if (const RecentOp* call = late_call(op)) {
+    const auto out =
+        std::find_if(op.out.begin(), op.out.end(), [](const Value* v) { return v != nullptr && v->bad != 0; });
+    Birth& made = late_birth(*call, **out);
+    labels = labels_.of(made.id);
+    made.node = suspect_node = add_node(**out, made.at, made.lifecycle, made.id, {});
+    deliberate = made.deliberate;
+  } else {
+    give_birth(Deliberate::kNo);
+  }
+
+  parents_.clear();
+  if (suspect_node != kNoNode) parents_.push_back(suspect_node);
+  for (const Value* value : flow.bad) parents_.push_back(value->node);
+  for (const Value* value : flow.tainted) parents_.push_back(value->node);
+  for (Value* value : op.out) {
+    if (value == nullptr) continue;
+    if (!value->has_stats) value->labels = labels;
+    if (value->bad == 0) continue;
+    value->labels = labels;
+    const NodeId node = add_node(*value, at, flow.lifecycle, birth, parents_);
+    carry(*value, labels, deliberate, node);
+    if (birth != 0) {
+      Birth* made = find_birth(birth);
+      if (made != nullptr && made->node == kNoNode) made->node = node;
+    }
+    note_first(value->labels, value->bad, at);
+  }
+}
+
+// What every op does to its outputs: an in-place write keeps name and role, old versions die.
+void ValueGraph::finish_outputs(const OpInView& op) {
+  for (Value* value : op.out) {
+    if (value == nullptr) continue;
+    value->resolved = true;
+    value->made_step = op.record->step;
+    value->made_in = op.record->phase;
+    for (std::size_t i = 0; i < op.in.size(); ++i) {
+      const Value* old = op.in[i];
+      if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten || old->storage != value->storage) continue;
+      if (value->name == 0) value->name = old->name;
+      value->roles = static_cast<std::uint8_t>(value->roles | (old->roles & kLastingRoles));
+    }
+    if (value->name == 0 && value->base != 0) {
+      if (const Value* base = values_.find(value->base)) value->name = base->name;
+    }
+    if (value->bad != 0 && op.record->phase == Phase::kUnscale) unscaled_bad_.push_back(value->id);
+    if (op.record->phase == Phase::kOptimizer && value->has_role(MarkKind::kParameter) && value->name != 0) {
+      changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
+                                                           value->name) != bad_gradients_.end();
+    }
+    if ((value->roles & kLastingRoles) != 0) {
+      if (value->bad != 0) {
+        bad_homes_[value->storage] = value->id;
+      } else if (!bad_homes_.empty() && value->has_stats) {
+        bad_homes_.erase(value->storage);
+      }
+    }
+    values_.retire(value->storage, value->version, [&](Value& gone, StorageInfo& info) {
+      if ((gone.bad == 0 && !gone.tainted()) || gone.labels == 0) return;
+      const bool first = info.residual_labels == 0;
+      if (first) info.residual_bad = 0;
+      info.residual_labels = labels_.merge(info.residual_labels, gone.labels);
+      info.residual_bad = static_cast<std::uint8_t>(info.residual_bad | (gone.has_stats ? gone.bad : kBadAny));
+      info.residual_node = gone.node;
+      info.residual_deliberate = first ? gone.deliberate : std::min(info.residual_deliberate, gone.deliberate);
+    });
+    if (value->has_stats) {
+      StorageInfo* info = values_.storage(value->storage);
+      // Only what covers all that was ever seen of the storage, without gaps, leaves nothing of the past in it.
+      const bool whole = info != nullptr && value->extent.holds(info->seen) &&
+                         value->stats.numel >= info->seen.end - info->seen.first;
+      if (whole) info->residual_labels = 0;
+    }
+  }
+}
+
+// From what else is known of the storage: the base, other views, and what rewritten versions left behind. Each kind of
+// badness has its own source: a mask written through a view does not explain the NaN beside it.
+bool ValueGraph::inherit(Value& value, int depth) {
+  constexpr int kMaxDepth = 64;
+  std::uint8_t open = value.bad;
+  bool found = false;
+  auto take = [&](std::uint8_t kinds, LabelSetId labels, Deliberate deliberate, NodeId node) {
+    if (found && (kinds & open) == 0) return;
+    carry(value, found ? labels_.merge(value.labels, labels) : labels,
+          found ? std::min(value.deliberate, deliberate) : deliberate, found ? value.node : node);
+    open = static_cast<std::uint8_t>(open & ~kinds);
+    found = true;
+  };
+  if (Value* base = values_.find(value.base)) {
+    if (base->bad != 0 && !base->resolved && depth < kMaxDepth) inherit(*base, depth + 1);
+    if (base->bad != 0 && base->resolved) {
+      take(base->bad, base->labels, base->deliberate, base->node);
+      if (value.name == 0) value.name = base->name;
+    } else if (base->tainted() && base->version == value.version) {
+      take(kBadAny, base->labels, Deliberate::kNo, base->node);  // not read when it was made
+    }
+  }
+  StorageInfo* info = values_.storage(value.storage);
+  if (info == nullptr || value.dead) return found;
+  int looked = 0;
+  for (std::int32_t slot = value.older; open != 0 && slot >= 0 && looked < kMaxDepth;
+       slot = values_.at(slot).older, ++looked) {
+    const Value& other = values_.at(slot);
+    if (other.bad == 0 || !other.resolved || other.version > value.version) continue;
+    take(other.bad, other.labels, other.deliberate, other.node);
+  }
+  if (open != 0 && info->residual_labels != 0) {
+    take(info->residual_bad, info->residual_labels, info->residual_deliberate, info->residual_node);
+  }
+  return found;
+}
+
+void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at) {
+  if (inherit(value, 0)) {
+    note_first(value.labels, value.bad, at);
+    return;
+  }
+  if (const RecentOp* call = unread_call_of(value)) {
+    Birth& made = late_birth(*call, value);
+    made.node = add_node(value, made.at, made.lifecycle, made.id, {});
+    carry(value, labels_.of(made.id), made.deliberate, made.node);
+    note_first(value.labels, value.bad, made.at);
+    return;
+  }
+  Birth& birth = new_birth(kind, at);
+  birth.role = role;
+  birth.lifecycle = Lifecycle::kUnknown;
+  birth.watched = kind != BirthKind::kUnwatched;
+  birth.source = snapshot(&value, OpArg{value.id, 0, ArgRole::kRead});
+  const bool inf_alone = (value.bad & kBadNaN) == 0;
+  const bool may_be_mask = role != MarkKind::kParameter && role != MarkKind::kState;
+  if (inf_alone && may_be_mask) birth.deliberate = Deliberate::kLikely;
+  if (value.older >= 0) {
+    const Value& before = values_.at(value.older);
+    birth.was_clean = before.has_stats && before.bad == 0 && before.stats.numel >= value.stats.numel;
+  }
+  birth.node = add_node(value, at, Lifecycle::kUnknown, birth.id, {});
+  carry(value, labels_.of(birth.id), birth.deliberate, birth.node);
+  note_first(value.labels, value.bad, at);
+}
+
+bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) const {
+  if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
+  const bool gradient = value.has_role(MarkKind::kDoorGradient) || value.made_in == Phase::kBackward ||
+                        value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
+  if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
+  // In a replay all of the step is watched: what is bad in backward and was never made is older than the step.
+  const bool older = value.producer == kNoSeq && value.roles == 0 && in_replay_;
+  return older && last_skip_ && *last_skip_ + 1 == at.step && names_.op(at.op).name == "add";
+}
+
+Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {
+  auto made = std::make_unique<Birth>();
+  made->id = next_birth_++;
+  made->kind = kind;
+  made->at = at;
+  made->after_loss = lost_records_;
+  if (samples_ != nullptr && samples_of_.step == at.step && samples_of_.micro_batch == at.micro_batch)
+    made->samples = samples_;
+  born_in_step_.push_back(made->id);
+  return *births_.emplace_hint(births_.end(), made->id, std::move(made))->second;
+}
+
+Birth* ValueGraph::find_birth(BirthId id) {
+  const auto it = births_.find(id);
+  return it == births_.end() ? nullptr : it->second.get();
+}
+
+bool ValueGraph::all_settled(LabelSetId labels) {
+  LabelSets::Set& set = labels_.get(labels);
+  if (set.settled) return true;
+  for (BirthId id : set.births) {
+    const Birth* birth = find_birth(id);
+    if (birth != nullptr && !birth->settled) return false;
+  }
+  return set.settled = true;
+}
+
+NodeId ValueGraph::add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,
+                            std::span<const NodeId> parents) {
+  if (birth == 0 && value.labels != 0 && all_settled(value.labels)) return kNoNode;
+  BadNode node;
+  node.at = at;
+  node.lifecycle = lifecycle;
+  node.birth = birth;
+  node.nan = value.stats.nan;
+  node.pos_inf = value.stats.pos_inf;
+  node.neg_inf = value.stats.neg_inf;
+  node.numel = value.stats.numel;
+  return graph_.add(node, parents);
+}
+
+void ValueGraph::note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at) {
+  LabelSets::Set& set = labels_.get(labels);
+  const bool inf = (kinds & kBadInf) != 0 && !set.saw_inf;
+  const bool nan = (kinds & kBadNaN) != 0 && !set.saw_nan;
+  if (!inf && !nan) return;
+  for (BirthId id : set.births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    if (inf && !birth->first_inf) birth->first_inf = at;
+    if (nan && !birth->first_nan) birth->first_nan = at;
+  }
+  set.saw_inf = set.saw_inf || inf;
+  set.saw_nan = set.saw_nan || nan;
+}
+
+}  // namespace nanhunt::analyze

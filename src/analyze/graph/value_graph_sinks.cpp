@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second half of ValueGraph: marks, sinks, steps, and what is thrown away to stay small.
+#include <algorithm>
+#include <utility>
+
+#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/swallow.h"
+#include "src/analyze/graph/value_graph.h"
+
+namespace nanhunt::analyze {
+
+void ValueGraph::note_sizes(MarkKind kind, LayoutId id) {
+  constexpr std::size_t kMaxLayouts = 1u << 16;
+  const bool batch = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
+  if (!batch && kind != MarkKind::kParameter && kind != MarkKind::kBuffer) return;
+  if (sized_.size() >= kMaxLayouts || !sized_.emplace(id, batch).second) return;
+  const LayoutRecord* layout = names_.layout(id);
+  if (layout == nullptr) return;
+  for (std::size_t i = batch ? 1 : 0; i < layout->sizes.size(); ++i) other_sizes_.insert(layout->sizes[i]);
+}
+
+void ValueGraph::on_mark(const MarkRecord& mark) {
+  collect_garbage_if_needed();
+  enter_step(mark.step);
+  Value* value = values_.find(mark.value);
+  if (value == nullptr) return;
+  if (mark.path != 0) value->name = mark.path;
+  value->add_role(mark.kind);
+  note_sizes(mark.kind, value->layout);
+  if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState))
+    suspect_unseen(*value);
+  if (value->suspect != 0) {
+    Birth* birth = find_birth(value->suspect);
+    if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp)
+      place_change(*birth, *value);
+  }
+  if (value->bad == 0) return;
+
+  const bool from_outside = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
+  const bool lasting =
+      mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState || mark.kind == MarkKind::kBuffer;
+  OpRef at;
+  at.step = mark.step;
+  at.micro_batch = mark.micro_batch;
+  at.phase = Phase::kData;
+  BirthKind kind = BirthKind::kUnwatched;
+  at.op = kUnwatchedOp;
+  if (from_outside) {
+    kind = BirthKind::kBatch;
+    at.op = kBatchOp;
+  } else if (lasting) {
+    kind = BirthKind::kState;
+    at.op = kStateOp;
+    at.module = mark.path;
+  }
+  if (!value->resolved) {
+    resolve(*value, kind, mark.kind, at);
+    // The sentinel had read all such values when the step before ended.
+    const bool was_clean = lasting && mark.step > 0 && clean_step_ + 1 == mark.step &&
+                           (clean_kinds_ >> static_cast<unsigned>(mark.kind) & 1u) != 0;
+    for (BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (was_clean && birth != nullptr && birth->kind == kind && birth->source.value == value->id)
+        birth->was_clean = true;
+    }
+  } else if (kind != BirthKind::kUnwatched && labels_.get(value->labels).births.size() == 1) {
+    // It was used before it was said to be the batch, or a parameter: now its birth has a name.
+    Birth* birth = find_birth(labels_.get(value->labels).births.front());
+    if (birth != nullptr && birth->kind == BirthKind::kUnwatched && birth->source.value == value->id) {
+      birth->kind = kind;
+      birth->role = mark.kind;
+      birth->watched = true;
+      birth->at = at;
+    }
+  }
+  for (BirthId id : labels_.get(value->labels).births) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
+  }
+  if (mark.kind == MarkKind::kDoorGradient && value->made_in == Phase::kData) value->made_step = mark.step;
+  if (mark.kind == MarkKind::kDoorGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
+  if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
+}
+
+namespace {
+
+// Its badness was of gradients only, held back by a scaler each time, and has been gone since.
+bool is_calibrated(const Birth& birth) {
+  const ScaleTrial& trial = birth.trial;
+  return birth.kind == BirthKind::kOp && trial.ended > 0 && !trial.open && trial.scaled && trial.only_gradients &&
+         trial.all_held_back;
+}
+
+// Another birth at the same place, whose trial is over as well, counts for this one.
+void take_trial(Birth& into, const Birth& from) {
+  into.events.add(from.events);
+  into.unwatched.add(from.unwatched);
+  into.born.add(from.born);
+  ScaleTrial& trial = into.trial;
+  trial.largest = std::max(trial.largest, from.trial.largest);
+  trial.least = std::min(trial.least, from.trial.least);
+  trial.last = from.trial.last;
+  trial.gone_at = from.trial.gone_at;
+  trial.lowered = trial.lowered && from.trial.lowered;
+  trial.ended += from.trial.ended;
+}
+
+}  // namespace
+
+// The first time a birth does harm. False: another one stands for it, or there are too many.
+bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
+  if (birth.settled) return false;
+  std::vector<BirthId>& there = harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase,
+                                             birth.call_site, may_be_singular(birth)}];
+  bool repeats = there.size() >= kMaxPerPlace;
+  BirthId lead = repeats ? there.front() : 0;
+  if (repeats && is_calibrated(*find_birth(lead))) {
+    // What is long over may not stand for what begins now: the last one kept makes room.
+    Birth& newest = *find_birth(there.back());
+    if (is_calibrated(newest) && !newest.hit_in_step) {
+      take_trial(*find_birth(lead), newest);
+      newest.harmful = false;
+      newest.lead = lead;
+      newest.context.reset();
+      if (!std::exchange(newest.chain, {}).nodes.empty()) --chains_;
+      --harmful_;
+      there.pop_back();
+      repeats = false;
+    } else {
+      lead = there.back();
+    }
+  }
+  if (repeats || harmful_ >= kMaxOrigins) {
+    birth.settled = true;
+    birth.context.reset();
+    if (repeats) {
+      birth.lead = lead;
+      Birth* leader = find_birth(lead);
+      if (leader->events.first() == step) ++leader->repeats_in_step;
+    } else {
+      ++counts_.births_forgotten;
+    }
+    return false;
+  }
+  there.push_back(birth.id);
+  birth.harmful = true;
+  ++harmful_;
+  pending_.push_back(birth.id);
+  return true;
+}
+
+// Its inputs hold a singular number, or it made NaN.
+bool ValueGraph::may_be_singular(const Birth& birth) const {
+  const Case c = make_case(birth, names_, {});
+  return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
+}
+
+void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step) {
+  const LabelSets::Set& set = labels_.get(value.labels);
+  auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
+  const bool others = std::any_of(set.births.begin(), set.births.end(), [&](BirthId id) {
+    const Birth* birth = find_birth(id);
+    return birth != nullptr && !blameless(*birth);
+  });
+  for (BirthId id : set.births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || (others && blameless(*birth))) continue;
+    // A buffer of infinities is a mask that was registered, not harm.
+    if (kind == MarkKind::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
+    Birth& itself = *birth;
+    if (birth->lead != 0) birth = find_birth(birth->lead);
+    if (!birth->harmful && !becomes_origin(*birth, step)) {
+      if (birth->lead == 0) continue;  // forgotten
+      birth = find_birth(birth->lead);
+    }
+    birth->events.add(step);
+    if (!std::exchange(itself.counted, true)) birth->born.add(itself.at.step);
+    birth->trial.only_gradients = birth->trial.only_gradients && kind == MarkKind::kDoorGradient;
+    if (!birth->hit_in_step) {
+      birth->hit_in_step = true;
+      hit_in_step_.push_back(birth->id);
+    }
+    if (kind == MarkKind::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if (birth->settled) continue;
+    const bool known = std::any_of(birth->sinks.begin(), birth->sinks.end(),
+                                   [&](const SinkHit& sink) { return sink.kind == kind && sink.path == path; });
+    if (known) continue;
+    if (birth->sinks.size() < kMaxSinks) {
+      birth->sinks.push_back({kind, path, value.id, value.node, value.bad, value.stats});
+    } else {
+      ++birth->more_sinks;
+    }
+  }
+}
+
+void ValueGraph::on_samples(const SampleIdsRecord& record) {
+  samples_of_.step = record.step;
+  samples_of_.micro_batch = record.micro_batch;
+  samples_ = std::make_shared<const std::vector<std::int64_t>>(record.sample_ids);
+}
+
+// The step is over: which births' badness did the scaler hold back, and which is gone?
+void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
+  step_was_bad_ = !hit_in_step_.empty() || bad_unseen;
+  const bool clean = !step_was_bad_ && !outcome.held_back;
+  if (!hit_in_step_.empty()) streak_ = hit_in_step_;
+  if (!hit_in_step_.empty() && outcome.held_back) scaled_ = hit_in_step_;
+  if (clean) streak_.clear();
+  for (BirthId id : hit_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    birth->hit_in_step = false;
+    ScaleTrial& trial = birth->trial;
+    trial.scaled = trial.scaled && outcome.scaled;
+    trial.all_held_back = trial.all_held_back && outcome.held_back && !changed_while_bad_;
+    trial.largest = trial.ended == 0 ? outcome.scale : std::max(trial.largest, outcome.scale);
+    trial.least = trial.ended == 0 ? outcome.scale : std::min(trial.least, outcome.scale);
+    trial.last = outcome.scale;
+    ++trial.ended;
+    if (!trial.open) open_trials_.push_back(id);
+    trial.open = true;
+  }
+  hit_in_step_.clear();
+  bad_gradients_.clear();
+  changed_while_bad_ = false;
+  if (!clean) return;
+  for (BirthId id : open_trials_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    birth->trial.open = false;
+    birth->trial.gone_at = outcome.scale;
+    birth->trial.lowered = birth->trial.lowered && outcome.scale < birth->trial.last;
+  }
+  open_trials_.clear();
+}
+
+std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
+  mark_unscaled();
+  judge_hits(outcome, bad_unseen);
+  step_over_ = true;
+  if (outcome.held_back) last_skip_ = step.step;
+  for (BirthId id : born_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->at.step == step.step) birth->scale = outcome.scale;
+  }
+  born_in_step_.clear();
+  return step.step == step_ ? step_bad_ops_ : 0;
+}
+
+void ValueGraph::enter_step(std::uint32_t step) {
+  if (step <= step_) return;
+  settle();
+  // What was only now seen to be harmed belongs to the step before.
+  if (step_over_) {
+    for (BirthId id : hit_in_step_) {
+      if (Birth* birth = find_birth(id)) birth->hit_in_step = false;
+    }
+    hit_in_step_.clear();
+  }
+  step_over_ = false;
+  step_ = step;
+  step_bad_ops_ = 0;
+}
+
+// Gradients that an unscale found bad are sinks even where no mark says so.
+void ValueGraph::mark_unscaled() {
+  for (ValueId id : unscaled_bad_) {
+    const Value* value = values_.find(id);
+    if (value == nullptr || value->bad == 0 || value->has_role(MarkKind::kDoorGradient)) continue;
+    hit_sink(*value, MarkKind::kDoorGradient, value->name, step_);
+  }
+  unscaled_bad_.clear();
+}
+
+void ValueGraph::settle() {
+  mark_unscaled();
+  // What an op left bad in a parameter is a sink even where no mark says so (the run may have been killed first).
+  for (const auto& [storage, id] : bad_homes_) {
+    const Value* value = values_.find(id);
+    if (value == nullptr) continue;
+    const MarkKind kind = value->has_role(MarkKind::kParameter) ? MarkKind::kParameter
+                          : value->has_role(MarkKind::kState)   ? MarkKind::kState
+                                                                : MarkKind::kBuffer;
+    hit_sink(*value, kind, value->name, step_);
+  }
+  bad_homes_.clear();
+  for (BirthId id : pending_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    if (chains_ < kMaxChains) {
+      birth->chain = graph_.extract(*birth, names_);
+      ++chains_;
+    }
+    birth->settled = true;
+    if (birth->sent != nullptr) birth->sent->node = kNoNode;
+  }
+  pending_.clear();
+  settle_sent();
+}
+
+void ValueGraph::finish() {
+  settle();
+  // The last step has no end: whether its optimizer ran is not known.
+  for (BirthId id : hit_in_step_) {
+    if (Birth* birth = find_birth(id)) birth->trial.open = true;
+  }
+  // The passes of all ranks wait for each other.
+  values_ = {};
+  graph_ = {};
+  ring_.free();
+}
+
+std::vector<const Birth*> ValueGraph::origins() const {
+  std::vector<const Birth*> out;
+  for (const auto& [id, birth] : births_) {
+    if (birth->harmful) out.push_back(birth.get());
+  }
+  return out;
+}
+
+void ValueGraph::collect_garbage_if_needed() {
+  constexpr std::uint64_t kOpsBetween = 50000;
+  const bool graph_full = graph_.size() >= BadGraph::kMaxNodes && counts_.ops > gc_ops_ + kOpsBetween;
+  if (births_.size() - harmful_ > max_births_ || labels_.size() > max_sets_ || graph_full) collect_garbage();
+}
+
+void ValueGraph::collect_garbage() {
+  gc_ops_ = counts_.ops;
+  // Roots: every value that can still be read, and what storages remember.
+  std::vector<bool> used(labels_.size(), false);
+  std::vector<NodeId> roots;
+  auto root = [&](LabelSetId labels, NodeId node) {
+    used[labels] = true;
+    if (node != kNoNode) roots.push_back(node);
+  };
+  std::vector<BirthId> suspects;
+  values_.for_each([&](Value& value) {
+    root(value.labels, value.node);
+    if (value.suspect != 0) suspects.push_back(value.suspect);
+  });
+  values_.for_each_storage([&](StorageInfo& info) { root(info.residual_labels, info.residual_node); });
+  for (BirthId id : pending_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    roots.push_back(birth->node);
+    for (const SinkHit& sink : birth->sinks) roots.push_back(sink.node);
+  }
+  for (BirthId id : sent_in_step_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    roots.push_back(birth->node);
+    roots.push_back(birth->sent->node);
+  }
+
+  std::vector<BirthId> alive = pending_;
+  alive.insert(alive.end(), suspects.begin(), suspects.end());
+  for (LabelSetId id = 1; id < used.size(); ++id) {
+    if (used[id]) alive.insert(alive.end(), labels_.get(id).births.begin(), labels_.get(id).births.end());
+  }
+  std::sort(alive.begin(), alive.end());
+  std::erase_if(births_, [&](const auto& entry) {
+    const Birth& birth = *entry.second;
+    const bool kept = birth.harmful || birth.swallow != nullptr || birth.sent != nullptr ||
+                      birth.kind == BirthKind::kUnseenWrite;
+    return !kept && !std::binary_search(alive.begin(), alive.end(), entry.first);
+  });
+
+  const std::vector<LabelSetId> new_sets = labels_.keep(used);
+  const std::vector<NodeId> new_nodes = graph_.keep(roots);
+  auto node = [&](NodeId old) { return old == kNoNode ? kNoNode : new_nodes[old]; };
+  values_.for_each([&](Value& value) {
+    value.labels = new_sets[value.labels];
+    value.node = node(value.node);
+  });
+  values_.for_each_storage([&](StorageInfo& info) {
+    info.residual_labels = new_sets[info.residual_labels];
+    info.residual_node = node(info.residual_node);
+  });
+  for (auto& [id, birth] : births_) {
+    birth->node = node(birth->node);
+    if (birth->sent != nullptr) birth->sent->node = node(birth->sent->node);
+    for (SinkHit& sink : birth->sinks) sink.node = node(sink.node);
+  }
+  std::erase_if(born_in_step_, [&](BirthId id) { return !births_.contains(id); });
+  max_births_ = std::max<std::size_t>(4096, 2 * (births_.size() - harmful_));
+  max_sets_ = std::max<std::size_t>(1u << 16, 2 * labels_.size());
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of ValueGraph that follows infinities which disappeared.
+#include <algorithm>
+
+#include "src/analyze/graph/lifecycle.h"
+#include "src/analyze/graph/slice.h"
+#include "src/analyze/graph/swallow.h"
+#include "src/analyze/graph/value_graph.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+bool is_constant(const ValueStats& s) {
+  if (!s.counted() || s.numel == 0 || s.nonfinite() > 0) return false;
+  return s.zero == s.numel || (s.numel > 1 && s.min == s.max);
+}
+
+}  // namespace
+
+void Swallow::see_output(const ValueStats& stats, std::uint32_t step) {
+  if (!is_constant(stats)) {
+    dead_now = gradient_alive = false;
+    dead_steps = 0;
+    return;
+  }
+  if (!dead_now || step != last_step) ++dead_steps;
+  dead_now = true;
+  last_step = step;
+}
+
+void Swallow::see_gradient(const ValueStats& stats) {
+  gradient_seen = true;
+  if (dead_now && stats.counted() && stats.zero != stats.numel) gradient_alive = true;
+}
+
+// Bad came in and nothing bad went out. Where the op combined numbers, an infinity was lost in it.
+void ValueGraph::note_swallowed(const OpInView& op, const OpRef& at) {
+  const bool computes = at.phase == Phase::kForward || at.phase == Phase::kLoss || at.phase == Phase::kClip;
+  if (!computes || !op.info->has(kAbsorbs)) return;
+  const auto first_out = std::find_if(op.out.begin(), op.out.end(),
+                                      [](const Value* value) { return value != nullptr && value->has_stats; });
+  if (first_out == op.out.end()) return;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    if (value == nullptr || (value->bad & kBadInf) == 0 || value->deliberate != Deliberate::kNo) continue;
+    if (!mixes(*op.info, op.inputs[i].role)) continue;
+    for (BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (birth == nullptr || birth->kind != BirthKind::kOp || birth->deliberate != Deliberate::kNo) continue;
+      // A clip meets the infinities of gradients, which were sinks already; its own norm may overflow too.
+      if (at.phase == Phase::kClip && birth->at.phase != Phase::kClip) continue;
+      const Place place{birth->kind, birth->at.op, birth->at.module, birth->at.phase, birth->call_site, false};
+      const auto known = swallowed_at_.find(place);
+      if (known == swallowed_at_.end()) {
+        if (swallowed_at_.size() >= kMaxSwallowed || birth->context == nullptr) continue;
+        birth->swallow = std::make_unique<Swallow>();
+        birth->swallow->at = at;
+        const auto index = static_cast<std::size_t>(first_out - op.out.begin());
+        birth->swallow->output = snapshot(*first_out, op.outputs[index]);
+        swallowed_at_.emplace(place, id);
+        swallowers_.insert(at.module);
+      }
+      Birth* lead = known == swallowed_at_.end() ? birth : find_birth(known->second);
+      if (lead != nullptr) lead->swallow->steps.add(at.step);
+    }
+  }
+}
+
+// Bad came in, and the op selected none of it. Backward may meet it again.
+void ValueGraph::note_dropped(const OpInView& op, const OpRef& at) {
+  if (!op.info->has(kSelects) || (at.phase != Phase::kForward && at.phase != Phase::kLoss)) return;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    if (value == nullptr || value->bad == 0 || !mixes(*op.info, op.inputs[i].role)) continue;
+    for (BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (birth != nullptr && birth->at.step == at.step && !birth->dropped_at) birth->dropped_at = at;
+    }
+  }
+}
+
+// What do ops that once swallowed an infinity give out now, and does a gradient still come back through them?
+void ValueGraph::watch_swallowers(const OpInView& op) {
+  if (swallowers_.empty() || !swallowers_.contains(op.record->module)) return;
+  const bool backward = op.record->phase == Phase::kBackward;
+  const std::string forward = backward ? forward_op(names_.text(op.record->op)) : "";
+  for (const auto& [place, id] : swallowed_at_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    Swallow& swallow = *birth->swallow;
+    if (swallow.at.module != op.record->module) continue;
+    const bool gradient = backward && forward == names_.op(swallow.at.op).name;
+    if (!gradient && (op.record->op != swallow.at.op || op.record->phase != swallow.at.phase)) continue;
+    for (const Value* out : op.out) {
+      if (out == nullptr || !out->has_stats) continue;
+      if (gradient) {
+        swallow.see_gradient(out->stats);
+      } else {
+        swallow.see_output(out->stats, op.record->step);
+      }
+    }
+  }
+}
+
+std::vector<const Birth*> ValueGraph::swallowed() const {
+  std::vector<const Birth*> out;
+  for (const auto& [id, birth] : births_) {
+    if (birth->swallow != nullptr && !birth->harmful) out.push_back(birth.get());
+  }
+  return out;
+}
+
+}  // namespace nanhunt::analyze

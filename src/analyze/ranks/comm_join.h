@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks put together: calls matched by their numbers in each group, badness followed from rank to rank back to where no
+// other rank had given it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/analyze/ranks/rank_pass.h"
+
+namespace nanhunt::analyze {
+
+// `ranks`: ended, ascending by rank. `world`: how many there are by what run.json says. One verdict for each.
+std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks, std::uint32_t world);
+
+// Level sentinel: which rank's own share was bad, by the replays without reduction. Called by join_ranks.
+void join_steps(const std::vector<RankPass*>& ranks, std::uint32_t world, std::vector<RankVerdict>& verdicts);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/ranks/merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/ranks/passages.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::string watched_text(const Coverage& coverage) {
+  if (coverage.ops == 0)
+    return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
+  return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
+                     count_of(static_cast<std::int64_t>(coverage.ops), "op"));
+}
+
+// Where a finding stands among those of equal weight. A collapse has its own moment, whatever lies underneath.
+std::uint32_t order_step(const Finding& f) {
+  return f.cls == FindingClass::kScalerCollapse ? f.first_step : began(f);
+}
+
+bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibration; }
+
+// Losses that leave every number finite have no step of their own: a run may bear them from its start and still break
+// because of something else.
+bool is_silent_loss(const Finding& f) {
+  return f.cls == FindingClass::kUpdateLoss || (f.cls == FindingClass::kUnderflow && f.sinks.empty());
+}
+
+// Ranks share one scale: its collapse is told by the rank that knows what was underneath.
+void drop_hollow_collapses(std::vector<Finding>& findings) {
+  const auto collapse = [](const Finding& f) { return f.cls == FindingClass::kScalerCollapse; };
+  const bool known =
+      std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return collapse(f) && f.place.op; });
+  if (known) std::erase_if(findings, [&](const Finding& f) { return collapse(f) && !f.place.op; });
+}
+
+// The same happened on several ranks, each by itself: one finding that names them all, with the numbers of the lowest.
+void fold_equal(std::vector<Finding>& findings) {
+  const auto key = [](const Finding& f) {
+    return std::tuple(f.cls, f.severity, f.benign, f.place.phase, f.place.step, order_step(f), f.place.op.value_or(""),
+                      f.place.module.value_or(""), f.call_site);
+  };
+  std::map<decltype(key(findings.front())), std::size_t> first;
+  std::map<std::size_t, std::size_t> titles;  // other words than the first rank's, by index in `kept`
+  std::vector<Finding> kept;
+  for (Finding& f : findings) {
+    const auto [it, added] = first.try_emplace(key(f), kept.size());
+    const bool same_rank = !added && std::find(kept[it->second].ranks.begin(), kept[it->second].ranks.end(), f.rank) !=
+                                         kept[it->second].ranks.end();
+    if (added || same_rank) {
+      kept.push_back(std::move(f));
+      continue;
+    }
+    Finding& lead = kept[it->second];
+    for (const std::uint32_t rank : f.ranks) {
+      if (std::find(lead.ranks.begin(), lead.ranks.end(), rank) == lead.ranks.end()) lead.ranks.push_back(rank);
+    }
+    std::sort(lead.ranks.begin(), lead.ranks.end());
+    lead.occurrence_count = std::max(lead.occurrence_count, f.occurrence_count);
+    lead.last_step = std::max(lead.last_step, f.last_step);
+    if (f.bad_steps.count > lead.bad_steps.count) lead.bad_steps = f.bad_steps;  // of the rank that bore it longest
+    lead.confidence = std::max(lead.confidence, f.confidence);
+    constexpr std::size_t kMaxTitles = 8;
+    if (f.title != lead.title && ++titles[it->second] <= kMaxTitles)
+      lead.evidence.push_back(fmt::format("On rank {}: {}.", f.rank, f.title));
+    for (const Passage& passage : f.passages) {
+      if (std::find(lead.passages.begin(), lead.passages.end(), passage) == lead.passages.end())
+        lead.passages.push_back(passage);
+    }
+    for (std::string& sink : f.sinks) {
+      if (std::find(lead.sinks.begin(), lead.sinks.end(), sink) == lead.sinks.end() && lead.sinks.size() < 256)
+        lead.sinks.push_back(std::move(sink));
+    }
+    for (const std::int64_t sample : f.samples) {
+      if (std::find(lead.samples.begin(), lead.samples.end(), sample) == lead.samples.end() &&
+          lead.samples.size() < 65536)
+        lead.samples.push_back(sample);
+    }
+  }
+  for (Finding& f : kept) {
+    if (f.ranks.size() > 1 && f.cls != FindingClass::kComm)
+      f.evidence.push_back(fmt::format("The same on {}, each by itself; the numbers here are those of rank {}.",
+                                       ranks_text(f.ranks), f.rank));
+  }
+  findings = std::move(kept);
+}
+
+// Findings that one line of the program called: their cause may be one.
+void tell_shared_lines(std::vector<Finding>& findings) {
+  std::map<std::string, std::string> lines;  // id of the first finding
+  for (Finding& f : findings) {
+    if (f.call_site.empty() || f.severity == Severity::kInfo) continue;
+    const auto [first, added] = lines.try_emplace(f.call_site, f.id);
+    if (!added) f.same_line_as = first->second;
+  }
+}
+
+}  // namespace
+
+void conclude(Analysis& analysis, const AnalyzeOptions& options) {
+  std::vector<Finding>& findings = analysis.findings;
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), order_step(a), a.rank) <
+           std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), order_step(b), b.rank);
+  });
+  const std::size_t limit = std::max<std::size_t>(1, options.max_findings);
+  if (findings.size() > limit) {
+    analysis.coverage.unwatched.push_back(
+        fmt::format("{} more findings were left out of this report.", findings.size() - limit));
+    findings.resize(limit);
+  }
+  for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
+  tell_shared_lines(findings);
+  for (const auto& [text, count] : analysis.coverage.notes)
+    analysis.coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
+
+  Verdict& verdict = analysis.verdict;
+  verdict = Verdict{};
+  const Coverage& coverage = analysis.coverage;
+  const bool parts_missing = coverage.chunks_lost > 0 || coverage.records_dropped > 0;
+  const Severity worst = findings.empty() ? Severity::kInfo : findings.front().severity;
+  if (worst != Severity::kInfo) {
+    verdict.status = worst == Severity::kFault ? VerdictStatus::kFault : VerdictStatus::kWarning;
+    verdict.headline = findings.front().title;
+    verdict.origin = findings.front().id;
+  } else if (coverage.steps == 0 && coverage.ops == 0) {
+    verdict.status = VerdictStatus::kInconclusive;
+    verdict.headline = parts_missing ? "The trace lost records, and nothing that is left of it can be judged"
+                                     : "Nothing was recorded, so nothing can be said";
+  } else if (const auto scaled = std::find_if(findings.begin(), findings.end(), is_scaled); scaled != findings.end()) {
+    // A streak that has not ended weighs more than one that has.
+    const auto open = std::find_if(findings.begin(), findings.end(),
+                                   [](const Finding& f) { return is_scaled(f) && !f.benign; });
+    verdict.status = open != findings.end() ? VerdictStatus::kInconclusive : VerdictStatus::kCalibrating;
+    const Finding& told = open != findings.end() ? *open : *scaled;
+    verdict.headline = told.title;
+    verdict.origin = told.id;
+  } else {
+    verdict.status = VerdictStatus::kClean;
+    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}", watched_text(coverage),
+                                   parts_missing ? "; parts of the trace are missing" : "");
+  }
+}
+
+void doubt(std::vector<Analysis>& ranks) {
+  for (Analysis& one : ranks) {
+    for (Finding& f : one.findings) f.confidence = Confidence::kInferred;
+  }
+}
+
+Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options) {
+  if (ranks.size() == 1) {
+    Analysis one = std::move(ranks.front());
+    conclude(one, options);
+    return one;
+  }
+  Analysis all;
+  auto append = [](auto& to, auto& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  auto append_new = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
+    for (const std::string& text : from) {
+      if (std::find(to.begin(), to.end(), text) == to.end()) to.push_back(text);
+    }
+  };
+  for (Analysis& one : ranks) {
+    all.coverage.steps = std::max(all.coverage.steps, one.coverage.steps);  // ranks take the same steps
+    all.coverage.ops += one.coverage.ops;
+    all.coverage.values += one.coverage.values;
+    all.coverage.records_dropped += one.coverage.records_dropped;
+    all.coverage.chunks_lost += one.coverage.chunks_lost;
+    all.coverage.clean_end = all.coverage.clean_end && one.coverage.clean_end;
+    append_new(all.coverage.unwatched, one.coverage.unwatched);
+    for (const auto& [text, count] : one.coverage.notes) all.coverage.notes[text] += count;
+    append_new(all.coverage.not_modelled, one.coverage.not_modelled);
+    append(all.ranks, one.ranks);
+    append(all.findings, one.findings);
+    append(all.eps_audit, one.eps_audit);
+    append(all.update_loss, one.update_loss);
+    append(all.experiments, one.experiments);
+    if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
+    if (all.layers.empty()) {
+      all.layers = std::move(one.layers);
+      all.layers_omitted = one.layers_omitted;
+      all.layer_map = std::move(one.layer_map);
+    }
+    if (!all.device_time) all.device_time = std::move(one.device_time);
+    if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
+      all.timeline = std::move(one.timeline);
+      all.timeline_omitted = one.timeline_omitted;
+    }
+  }
+  drop_hollow_collapses(all.findings);
+  fold_equal(all.findings);
+  conclude(all, options);
+  return all;
+}
+
+}  // namespace nanhunt::analyze

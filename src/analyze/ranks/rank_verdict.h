@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the other ranks of a run say about one of them, found when all of them were read (comm_join.h): taken into
+// account when its findings are made.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/stream/value_table.h"
+
+namespace nanhunt::analyze {
+
+// A birth of this rank did harm on another one.
+struct Arrival {
+  std::uint32_t rank = 0;
+  std::string through, group;      // as in Passage
+  std::uint32_t step = 0;
+  std::uint64_t seq = kNoSeq;      // of the call, on this rank
+  std::vector<std::string> sinks;  // there
+  Chain chain;                     // there, from the call on
+  bool sure = true;                // false: that rank may have been bad by itself too
+};
+
+// A call between ranks that gave bad numbers although no rank is known to have given any.
+struct CallStory {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kNone;
+  std::string group;
+  std::vector<std::uint32_t> givers;    // ascending, as all below
+  std::vector<std::uint32_t> unknown;   // of them, those whose share is not known
+  std::vector<std::uint32_t> untraced;  // of these, those without a trace
+  std::vector<std::uint32_t> bad_from;  // gave bad numbers, but where those were born is not recorded
+  std::vector<std::uint32_t> bad_on, fine_on;  // got the result
+  double reach = 0;  // what the shares can come to together, at most; infinite: not known
+  DType dtype = DType::kF32;
+  bool lined_up = true;   // the ranks agree on what this call was
+  bool can_pass = false;  // the shares together can pass the format
+};
+
+// A bad step of which only summaries and replays are there (level sentinel).
+struct StepStory {
+  bool carried = false;  // it is another rank's
+  bool between = false;  // no rank's own share was bad: it went bad between them
+  std::vector<std::uint32_t> replayed, unknown, untraced;  // between: shares that were finite; not known; no trace
+  std::vector<std::uint32_t> bad_on;                       // between
+  std::vector<Arrival> arrivals;
+};
+
+struct RankVerdict {
+  std::uint32_t rank = 0;
+  std::set<BirthId> carried;  // births that are another rank's, or are told there
+  std::map<BirthId, std::vector<Arrival>> arrivals;
+  std::map<BirthId, CallStory> calls;
+  std::map<std::size_t, StepStory> steps;  // by index of the riddle (sentinel_watch.h)
+  std::vector<Finding> findings;           // further ones
+  std::uint32_t carried_from = 0xFFFFFFFFu;  // first step in which this rank was harmed by another
+};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// bad_input: the batch held NaN or Inf before any op touched it.
+#include <fmt/format.h>
+
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.birth.kind != BirthKind::kBatch) return std::nullopt;
+  const ArgSnapshot& source = c.birth.source;
+  const ValueStats& s = source.stats;
+  const BadSamples samples = bad_samples(c);
+  const std::string what = fmt::format("{} {}", c.birth.role == MarkKind::kLabel ? "labels" : "batch tensor",
+                                       c.text(source.name).empty() ? "(unnamed)" : c.text(source.name));
+  const std::string count = bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel);
+  const bool row_known = !samples.rows_known && samples.coords.size() > 1;
+  const std::string row = row_known ? fmt::format("row {}", samples.coords[0]) : "";
+
+  Diagnosis d;
+  d.title =
+      fmt::format("The {} of step {} holds {}{}", what, c.birth.at.step, count,
+                  samples.rows_known && samples.ids.size() == 1 ? fmt::format(": sample {}", samples.ids[0])
+                  : row_known ? (s.nonfinite() == 1 ? ", in " : ", first in ") + row
+                              : "");
+  d.explanation = "The numbers were not finite when they came from the data, before any op had read them.";
+  if (row_known)
+    d.evidence.push_back(fmt::format("The first bad element is {}, in {}.", coords_text(samples.coords), row));
+  if (samples.rows_known) {
+    d.evidence.push_back(fmt::format("The first bad element is {} in row {} of the batch: sample {} of the data set.",
+                                     coords_text(samples.coords), samples.row, samples.ids[0]));
+    if (samples.may_be_more)
+      d.evidence.push_back(
+          "Further bad rows were not recorded one by one: other samples of this batch may be bad too.");
+  } else if (!samples.ids.empty()) {
+    d.evidence.push_back("Which samples are bad was not recorded: those listed are the whole batch.");
+  } else {
+    d.evidence.push_back("The run did not say which samples the batch holds, nor whether rows are samples.");
+  }
+  d.advice = {"drop-bad-samples"};
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kBadInputRule{FindingClass::kBadInput, diagnose};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// bad_state: a parameter, optimizer state or buffer was not finite, and no watched op had made it so.
+#include <fmt/format.h>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.birth.kind != BirthKind::kState) return std::nullopt;
+  const ArgSnapshot& source = c.birth.source;
+  const ValueStats& s = source.stats;
+  const std::string what = sink_text(c.birth.role, c.module());
+  Diagnosis d;
+  const std::string count = bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel);
+  if (c.birth.was_clean) {
+    d.title = fmt::format("The {} became bad between two looks: {}", what, count);
+    d.explanation =
+        "It was finite when it was last seen, and no watched op has written it since: something unseen did.";
+    d.sure = false;
+  } else {
+    d.title = fmt::format("The {} was bad from the start: {}", what, count);
+    d.explanation =
+        "It held non-finite numbers when it was first seen, before any op of the run had used it: a bad checkpoint or "
+        "initialisation.";
+  }
+  if (s.first_nonfinite >= 0) {
+    const LayoutRecord* layout = c.names.layout(source.layout);
+    const auto coords = layout == nullptr ? std::vector<std::int64_t>{} : coords_of(s.first_nonfinite, layout->sizes);
+    if (!coords.empty()) d.evidence.push_back(fmt::format("The first bad element is {}.", coords_text(coords)));
+  }
+  d.advice = {"reload-state"};
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kBadStateRule{FindingClass::kBadState, diagnose};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// divide_by_zero: poles. 1/0, 0/0, log 0, an infinite derivative such as that of sqrt at 0, a mean over nothing.
+#include <fmt/format.h>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+// A kernel that would add eps itself was given none, and what it divides by shows among its results: the second moment
+// of a fused optimizer, the reciprocal deviation of a norm.
+const ArgSnapshot* unguarded(const Case& c) {
+  const ScalarSnapshot* eps = c.scalar("eps");
+  if (eps == nullptr || eps->value != 0 || !c.inputs_finite()) return nullptr;
+  for (const ArgSnapshot& out : c.context->op.outputs) {
+    const std::string& slot = c.text(out.slot);
+    if (slot == "exp_avg_sq" && out.stats.zero > 0) return &out;
+    if ((slot == "rstd" || slot == "save_invstd") && out.stats.inf() > 0) return &out;
+  }
+  return nullptr;
+}
+
+std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) {
+  Diagnosis d;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  d.title = fmt::format("{} divides by 0: its eps is 0", place);
+  d.explanation = fmt::format("Without eps nothing keeps the denominator from 0, and {}.", made_text(c));
+  d.evidence.push_back(shown.stats.inf() > 0
+                           ? fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.inf(), "Inf"))
+                           : fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.zero, "zero")));
+  add_if(d.evidence, range_text(c));
+  d.advice = {"raise-eps"};
+  return d;
+}
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.is_op()) {
+    if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
+  }
+  if (!c.is_op() || c.singular != Singular::kPole) return std::nullopt;
+  Diagnosis d;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  d.advice = denominator_advice(c);
+  if (c.info->pole == Pole::kLabels) {
+    d.title = fmt::format("{} averages over no valid label: 0/0", place);
+    const ScalarSnapshot* ignore = c.scalar("ignore_index");
+    d.explanation = fmt::format("Every label of this batch is {}, so the mean divides by 0 labels.",
+                                ignore == nullptr ? "ignored" : "the ignored index " + number(ignore->value));
+    d.evidence.push_back(
+        fmt::format("{} holds {}, all ignored.", arg_text(c, *c.pole), count_of(c.pole->stats.numel, "label")));
+    add_if(d.evidence, range_text(c));
+    return d;
+  }
+  const std::string forward = forward_op(c.op());
+  if (!forward.empty() && c.info->name != "div_backward") {
+    d.title = fmt::format("{}: {}", place, pole_words(c));
+    d.explanation = fmt::format(
+        "The forward {} is finite, its derivative is not: {}. The next op of backward turns Inf into NaN where it "
+        "multiplies by 0.",
+        forward, made_text(c));
+  } else {
+    d.title = fmt::format("{}: {}", place, pole_words(c));
+    d.explanation = fmt::format("{} of finite inputs.", made_text(c));
+  }
+  add_if(d.evidence, pole_count_text(c));
+  add_if(d.evidence, c.element_text());
+  add_if(d.evidence, range_text(c));
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kDivideByZeroRule{FindingClass::kDivideByZero, diagnose};
+
+}  // namespace nanhunt::analyze

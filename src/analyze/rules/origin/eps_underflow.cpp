@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// eps_underflow: a constant that guards a denominator, a root or a logarithm rounds to 0 in the format in which it is
+// added, so it guards nothing.
+#include <fmt/format.h>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::string limit_text(double guard, DType stored) {
+  const FormatLimits& limits = format_limits(stored);
+  return fmt::format("eps {} is 0 in {}: the smallest number {} keeps is {}, and {} or less rounds to 0.",
+                     number(guard), dtype_name(stored), dtype_name(stored), number(limits.min_subnormal),
+                     number(limits.rounds_to_zero));
+}
+
+std::string capitalised(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+std::optional<Diagnosis> lost_guard(const Case& c, double guard, DType stored, const std::string& how) {
+  Diagnosis d;
+  const std::string owner = c.in_optimizer() ? capitalised(c.optimizer_name()) + " eps" : "The guard constant";
+  d.title = fmt::format("{} {} rounds to 0 in {}: {} {}", owner, number(guard), dtype_name(stored), pole_words(c),
+                        c.where().empty() ? "in " + c.op() : c.where());
+  d.explanation = fmt::format("{} What is 0 stays 0, and {}.", how, made_text(c));
+  d.evidence.push_back(limit_text(guard, stored));
+  add_if(d.evidence, pole_count_text(c));
+  add_if(d.evidence, c.element_text());
+  add_if(d.evidence, range_text(c));
+  if (c.in_optimizer()) {
+    d.advice = {"fp32-masters", "fused-optimizer", "eps-1e-4"};
+  } else {
+    d.advice = {"raise-eps", "fp32-compute"};
+  }
+  return d;
+}
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (!c.is_op()) return std::nullopt;
+  if (c.singular == Singular::kPole && c.zero.cause == ZeroCause::kGuardLost) {
+    const OpSnapshot& op = *c.zero.op;
+    return lost_guard(c, c.zero.guard, c.zero.stored,
+                      fmt::format("{} adds {} and stores the result in {}, where it is 0.", c.text(op.op),
+                                  number(c.zero.guard), dtype_name(c.zero.stored)));
+  }
+  // A kernel that adds eps itself (norm layers, fused optimizers), in its compute format.
+  const ScalarSnapshot* eps = c.scalar("eps");
+  const DType compute = eps_dtype(*c.info, c.context->op.compute_dtype);
+  if (eps != nullptr && eps->value > 0 && is_floating(compute) && round_to(compute, eps->value) == 0 &&
+      c.inputs_finite()) {
+    return lost_guard(c, eps->value, compute, fmt::format("{} forms x + eps in {}.", c.op(), dtype_name(compute)));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+extern const Rule kEpsUnderflowRule{FindingClass::kEpsUnderflow, diagnose};
+
+}  // namespace nanhunt::analyze

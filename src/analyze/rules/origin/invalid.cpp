@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// invalid: an argument outside the domain (sqrt or log of a negative), or an indeterminate form of infinities that were
+// written on purpose (softmax over a row of only -Inf).
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+// The inputs that carried the infinities, with how many.
+std::string masks_text(const Case& c) {
+  std::vector<std::string> parts;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.bad == 0) continue;
+    parts.push_back(fmt::format("{} holds {}", arg_text(c, arg),
+                                bad_count_text(arg.stats.nan, arg.stats.pos_inf, arg.stats.neg_inf, arg.stats.numel)));
+  }
+  return parts.empty() ? "" : join(parts, 4) + ", written on purpose: a mask.";
+}
+
+// Which row of a softmax was fully masked: the one that holds the first NaN.
+std::string masked_row_text(const Case& c) {
+  const LayoutRecord* layout = c.names.layout(c.output->layout);
+  if (layout == nullptr || layout->sizes.size() < 2) return "";
+  std::vector<std::int64_t> row = coords_of(c.output->stats.first_nonfinite, layout->sizes);
+  if (row.empty()) return "";
+  const auto rank = static_cast<double>(row.size());
+  const ScalarSnapshot* given = c.scalar("dim");
+  double dim = given == nullptr ? rank - 1 : given->value;
+  if (dim < 0) dim += rank;
+  if (!(dim >= 0 && dim < rank)) return "";
+  const auto along = static_cast<std::size_t>(dim);
+  const std::int64_t length = layout->sizes[along];
+  row.erase(row.begin() + static_cast<std::ptrdiff_t>(along));
+  std::string text = fmt::format("Every entry of row {} is masked: the first row that is NaN", coords_text(row));
+  if (length > 0 && c.output->stats.nan % length == 0) {
+    text += fmt::format(" of {}", count_of(c.output->stats.nan / length, "such row"));
+  }
+  return text + ".";
+}
+
+Diagnosis indeterminate(const Case& c, const std::string& place) {
+  Diagnosis d;
+  if (c.info->has(kSoftmax)) {
+    d.title = fmt::format("{} meets a row of only -Inf", place);
+    d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
+                                made_text(c));
+    d.advice = {"keep-one-key"};
+  } else {
+    d.title = fmt::format("{} turns infinities of a mask into NaN", place);
+    d.explanation = fmt::format("The infinities were written on purpose, but 0 * Inf and Inf - Inf have no value. {}.",
+                                made_text(c));
+    d.advice = {"finite-mask"};
+  }
+  if (c.info->has(kSoftmax)) add_if(d.evidence, masked_row_text(c));
+  add_if(d.evidence, masks_text(c));
+  add_if(d.evidence, c.element_text());
+  return d;
+}
+
+// x + NaN, 0 * Inf: a number that the program gave is not finite itself.
+std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
+  if ((c.output->bad & kBadNaN) == 0 || !c.info->has(kArithmetic) || !c.inputs_finite()) return std::nullopt;
+  for (const ScalarSnapshot& scalar : c.context->op.scalars) {
+    if (std::isfinite(scalar.value)) continue;
+    const std::string given = fmt::format("{} = {}", c.text(scalar.name), number(scalar.value));
+    Diagnosis d;
+    if (std::isnan(scalar.value)) {
+      d.title = fmt::format("{} is given NaN: {}", place, given);
+      d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+      d.advice = {"guard-value"};
+    } else {
+      d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);
+      d.explanation = fmt::format("0 * Inf and Inf - Inf have no value. {}.", made_text(c));
+      d.advice = {"finite-mask"};
+    }
+    add_if(d.evidence, c.element_text());
+    add_if(d.evidence, range_text(c));
+    return d;
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (!c.is_op()) return std::nullopt;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  if (c.birth.lifecycle == Lifecycle::kTransform) return indeterminate(c, place);
+  if (c.birth.deliberate == Deliberate::kYes) {
+    Diagnosis d;
+    d.title =
+        fmt::format("An infinity written on purpose by {} reached {}", place,
+                    c.birth.sinks.empty() ? "a sink" : sink_text(c.birth.sinks[0].kind, c.text(c.birth.sinks[0].path)));
+    d.explanation = "It was meant as a mask, but nothing absorbed it: a masked entry was selected.";
+    d.advice = {"finite-mask"};
+    d.sure = false;
+    return d;
+  }
+  if (c.info->has(kWritesConstant) && (c.output->bad & kBadNaN) != 0 && c.inputs_finite()) {
+    Diagnosis d;
+    d.title = fmt::format("{} writes NaN", place);
+    d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+    d.advice = {"guard-value"};
+    return d;
+  }
+  if (auto constant = bad_constant(c, place)) return constant;
+  if (c.singular != Singular::kOutside) return std::nullopt;
+  Diagnosis d;
+  const bool backward = !forward_op(c.op()).empty();
+  const Pole pole = c.info->pole;
+  const std::string_view what =
+      pole == Pole::kUnit || pole == Pole::kUnitBackward || pole == Pole::kUnitPole ? "a number beyond 1"
+      : pole == Pole::kBelowOne || pole == Pole::kBelowOneBackward                  ? "a number below 1"
+      : pole == Pole::kZeroOne                                                      ? "a number not between 0 and 1"
+                                                                                    : "a negative number";
+  d.title = fmt::format("{}: {} of {}", place,
+                        backward ? forward_op(c.op()) + "'s derivative" : std::string(c.info->name), what);
+  d.explanation = fmt::format("The argument is outside the domain, whatever the format. {}.", made_text(c));
+  d.evidence.push_back(fmt::format("{} runs from {} to {}.", arg_text(c, *c.pole), number(c.pole->stats.min),
+                                   number(c.pole->stats.max)));
+  add_if(d.evidence, c.element_text());
+  d.advice = {"clamp-input"};
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kInvalidRule{FindingClass::kInvalid, diagnose};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// overflow: finite numbers whose result is larger than the format holds.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/rules/result_size.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+// A kernel's own rounding may carry a result slightly past the bound that exact arithmetic gives.
+constexpr double kSlack = 1.01;
+
+// Was it the format of the result that was too narrow, or the one it was computed in as well?
+std::string where_it_ended(const Case& c, DType compute, const ResultSize& size) {
+  switch (size.fit(compute)) {
+    case Fit::kYes:
+      return fmt::format("The kernel computed it in {}; storing it as {} made it infinite.", dtype_name(compute),
+                         dtype_name(c.stored));
+    case Fit::kNo:
+      return fmt::format("The kernel computes in {}, which cannot hold the largest of them either.",
+                         dtype_name(compute));
+    case Fit::kUnknown:
+      break;
+  }
+  return fmt::format("The kernel computes in {}, where the result may still have been finite, and stores {}.",
+                     dtype_name(compute), dtype_name(c.stored));
+}
+
+// Where an exponential passes `limit`.
+double argument_at(const OpInfo& info, double limit) {
+  return info.name == "exp2" ? std::log2(limit) : std::log(limit);
+}
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (!c.is_op() || !is_floating(c.stored)) return std::nullopt;
+  if (c.birth.lifecycle == Lifecycle::kTransform || c.birth.deliberate != Deliberate::kNo) return std::nullopt;
+  const ValueStats& out = c.output->stats;
+  const FormatLimits& limits = format_limits(c.stored);
+  const DType compute = is_floating(c.context->op.compute_dtype) ? c.context->op.compute_dtype : c.stored;
+  const double bound = magnitude_bound(c);
+  const bool stores_inf = out.inf() > 0;
+  // NaN of finite inputs: the format has no Inf (fp8), or a sum inside met Inf - Inf in the format it computes in.
+  const bool nan_for_inf = out.nan > 0 && !limits.has_inf;
+  const bool inf_minus_inf = out.nan > 0 && c.info->has(kAccumulates) && c.info->bound != Bound::kUnknown &&
+                             bound * kSlack >= std::min(format_limits(compute).overflows_from, limits.overflows_from);
+  if (!stores_inf && !nan_for_inf && !inf_minus_inf) return std::nullopt;
+  if (bound * kSlack < std::min(limits.overflows_from, format_limits(compute).overflows_from))
+    return std::nullopt;  // too small to overflow
+  const bool narrow = dtype_size(c.stored) <= 2;
+  if (!c.info->has(kArithmetic) && !narrow) return std::nullopt;  // an op we know nothing of: could be anything
+
+  Diagnosis d;
+  d.sure = c.info->has(kArithmetic);
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  const std::int64_t bad = out.nonfinite();
+  d.title = fmt::format("{} overflows {}: {} of {} results exceed {}", place, dtype_name(c.stored), bad, out.numel,
+                        number(limits.max_finite));
+  d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
+                              number(limits.max_finite), dtype_name(c.stored), made_text(c));
+  const ResultSize size = compute_result_size(c);
+  if (c.stored != compute && narrow) d.explanation.append(" ").append(where_it_ended(c, compute, size));
+  if (out.counted() && out.amax > 0) {
+    d.evidence.push_back(fmt::format("The largest result that still fitted is {}.", number(out.amax)));
+  }
+  add_if(d.evidence, c.element_text());
+  add_if(d.evidence, range_text(c));
+  const bool exponential = c.info->bound == Bound::kExp;
+  if (exponential) {
+    d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
+                                     number(argument_at(*c.info, limits.overflows_from))));
+    d.advice.emplace_back("clamp-input");
+  }
+  if (!narrow) {
+    d.advice.emplace_back("lower-magnitude");
+    return d;
+  }
+  // bf16 has the range of fp32, but for the last of it.
+  const Fit wide = size.fit(DType::kF32);
+  if (wide == Fit::kNo) {
+    const ArgSnapshot* self = c.input("self");
+    const std::string why =
+        exponential && self != nullptr && self->known && self->stats.counted()
+            ? fmt::format("At {} {} passes fp32 and bf16 too (from {} on): no wider format helps.",
+                          number(self->stats.max), c.info->name,
+                          number(argument_at(*c.info, format_limits(DType::kF32).overflows_from)))
+            : fmt::format("The exact result reaches {}: it passes fp32 and bf16 too.", number(size.at_least));
+    d.evidence.push_back(why);
+    if (!exponential) d.advice.emplace_back("lower-magnitude");
+    d.why.emplace_back(d.advice.front(), why);
+    return d;
+  }
+  d.advice.emplace_back("fp32-compute");
+  d.why.emplace_back("fp32-compute",
+                     wide == Fit::kYes
+                         ? fmt::format("The results fit fp32; only {} cannot hold them.", dtype_name(c.stored))
+                         : "The results may fit fp32: how large they are was not recorded.");
+  if (c.stored != DType::kF16) return d;
+  d.advice.emplace_back("bf16");
+  if (wide == Fit::kUnknown)
+    d.why.emplace_back("bf16", "bf16 has the range of fp32; whether that is enough was not recorded.");
+  return d;
+}
+
+}  // namespace
+
+extern const Rule kOverflowRule{FindingClass::kOverflow, diagnose};
+
+}  // namespace nanhunt::analyze

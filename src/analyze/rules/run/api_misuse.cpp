@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// api_misuse: calls of the loss scaler in a wrong order, calls that it refused, and gradients of a skipped step that
+// were kept and added to.
+#include <fmt/format.h>
+
+#include "src/analyze/findings/advice.h"
+#include "src/analyze/rules/registry.h"
+#include "src/analyze/rules/run/scaler.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::optional<Diagnosis> diagnose(const Case& c) {
+  if (c.birth.kind != BirthKind::kKept) return std::nullopt;
+  Diagnosis d;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  d.title = fmt::format("Gradients of a skipped step were kept: {} adds new ones to NaN or Inf", place);
+  d.explanation = fmt::format(
+      "The loss scaler skipped an earlier step because its gradients were not finite. They were not cleared, so every "
+      "later gradient is added to them, and no scale can make the sum finite. {}.",
+      made_text(c));
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (arg.bad == 0) continue;
+    d.evidence.push_back(fmt::format("{} still holds {}.", arg_text(c, arg),
+                                     bad_count_text(arg.stats.nan, arg.stats.pos_inf, arg.stats.neg_inf,
+                                                    arg.stats.numel)));
+  }
+  d.advice = {"zero-grad-after-skip"};
+  return d;
+}
+
+// "unscale_" of "unscale_() has already been called ...". Texts are torch's.
+std::string refused_call(const std::string& text) {
+  const auto has = [&](std::string_view words) { return text.find(words) != std::string::npos; };
+  const std::size_t end = text.find("()");
+  if (end != std::string::npos && end > 0 && text.find(' ') > end) return text.substr(0, end);
+  for (const char* call : {"unscale_", "step", "update"}) {
+    if (text.starts_with(std::string("Attempted ") + call + " ")) return call;
+  }
+  if (has("prior to update")) return "update";
+  if (has("FP16 gradients")) return "unscale_";
+  if (has("growth factor") || has("backoff factor")) return "GradScaler";
+  if (has("state dict")) return "load_state_dict";
+  return "step";
+}
+
+Phase phase_of_call(const std::string& call) {
+  if (call == "unscale_") return Phase::kUnscale;
+  if (call == "update" || call == "GradScaler" || call == "load_state_dict") return Phase::kUpdate;
+  return call == "scale" ? Phase::kScale : Phase::kOptimizer;
+}
+
+}  // namespace
+
+extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose};
+
+std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
+  using Kind = ScalerWatch::Misuse;
+  std::vector<Finding> out;
+  for (const ScalerWatch::MisuseState& m : scaler.misuses()) {
+    Finding f;
+    f.cls = FindingClass::kApiMisuse;
+    f.place.step = f.first_step = m.first_step;
+    f.place.micro_batch = m.micro_batch;
+    f.place.seq = m.seq;
+    f.last_step = m.last_step;
+    f.occurrence_count = m.count;
+    f.scale = m.scale;
+    f.severity = m.did_harm ? Severity::kFault : Severity::kWarning;
+    switch (m.kind) {
+      case Kind::kRefused:
+        f.place.op = refused_call(m.text);
+        f.place.phase = phase_of_call(*f.place.op);
+        // Nobody caught it if nothing came after.
+        f.severity = m.went_on ? Severity::kWarning : Severity::kFault;
+        f.title = fmt::format("The loss scaler refused {}(): {}", *f.place.op, m.text);
+        f.explanation = m.went_on ? "The call had no effect and the run went on."
+                                  : "The run ended there: no later step was recorded.";
+        f.advice = {make_advice("scaler-call-order")};
+        break;
+      case Kind::kClipBeforeUnscale:
+        f.place.op = "clip_grad_norm_";
+        f.place.phase = Phase::kClip;
+        f.title = fmt::format("Gradients are clipped before they are unscaled: their norm is {} times too large",
+                              scale_text(m.scale));
+        f.explanation = fmt::format(
+            "At step {} the clip saw a norm of {} at scale {}; the gradients' own norm was {}, the limit {}. {}",
+            m.first_step, number(m.total_norm), scale_text(m.scale), number(m.total_norm / m.scale), number(m.max_norm),
+            m.did_harm
+                ? "What was clipped to the limit is divided by the scale afterwards, so updates are far too small."
+                : "It was below the limit so far, so nothing was changed yet.");
+        f.advice = {make_advice("unscale-before-clip")};
+        break;
+      case Kind::kUnscaleTwice:
+        f.place.op = "unscale_";
+        f.place.phase = Phase::kUnscale;
+        f.title = fmt::format("Gradients were unscaled twice: they are {} times too small", scale_text(m.scale));
+        f.explanation =
+            fmt::format("Step {} divided the same gradients by the scale {} a second time before an update.",
+                        m.first_step, scale_text(m.scale));
+        f.advice = {make_advice("scaler-call-order")};
+        break;
+      case Kind::kStepTwice:
+        f.place.op = "step";
+        f.place.phase = Phase::kOptimizer;
+        f.severity = Severity::kWarning;
+        f.title = "The loss scaler's update() is not called between steps: the scale cannot adapt";
+        f.explanation = fmt::format(
+            "At step {} the same optimizer stepped again with no update since. An overflow is then remembered for ever "
+            "and the scale never changes.",
+            m.first_step);
+        f.advice = {make_advice("scaler-call-order")};
+        break;
+    }
+    if (m.count > 1)
+      f.evidence.push_back(fmt::format("Seen {} times, in steps {} to {}.", m.count, m.first_step, m.last_step));
+    out.push_back(std::move(f));
+  }
+  return out;
+}
+
+}  // namespace nanhunt::analyze

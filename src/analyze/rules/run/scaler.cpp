@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// scaler_calibration and scaler_collapse.
+#include "src/analyze/rules/run/scaler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/analyze/findings/advice.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+std::string scale_range(const std::vector<const ScaleTrial*>& trials) {
+  double least = trials.front()->least, largest = trials.front()->largest;
+  for (const ScaleTrial* trial : trials) {
+    least = std::min(least, trial->least);
+    largest = std::max(largest, trial->largest);
+  }
+  return least == largest ? "scale " + scale_text(largest)
+                          : fmt::format("scales {} to {}", scale_text(largest), scale_text(least));
+}
+
+std::string place_words(const Finding& f) {
+  const std::string op = f.place.op.value_or("an op that was not watched");
+  return f.place.module ? op + " in " + *f.place.module : op;
+}
+
+// Magnitude makes Inf. It makes NaN in formats without Inf, or inside a sum of products that is kept in 16 bits, as
+// fused kernels and reductions may keep it; any other NaN of finite numbers is there at every scale.
+bool may_be_magnitude(const Case& c) {
+  const ValueStats& out = c.output->stats;
+  if (!out.counted() || out.inf() > 0 || !format_limits(c.stored).has_inf) return true;
+  if (dtype_size(c.context->op.compute_dtype) <= 2) return true;
+  const std::string forward = forward_op(c.op());
+  const OpInfo& info = forward.empty() ? *c.info : op_info(forward);
+  return !info.known() || info.bound == Bound::kMatmul || info.has(kSoftmax) || info.name == "convolution" ||
+         info.name == "linear" || info.name == "baddbmm" || info.name == "addbmm";
+}
+
+}  // namespace
+
+Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
+  const Birth& birth = c.birth;
+  const Phase phase = birth.at.phase;
+  const bool may_be_scaled = cls == FindingClass::kOverflow || cls == FindingClass::kComm;
+  if (!may_be_scaled || birth.kind != BirthKind::kOp) return Excuse::kNone;
+  if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return Excuse::kNone;
+  if (!may_be_magnitude(c)) return Excuse::kNone;
+  if (c.call != nullptr && c.call->unknown.empty() && !c.call->can_pass) return Excuse::kNone;  // no scale did that
+  const ScaleTrial& trial = birth.trial;
+  const bool scaled = trial.scaled && (trial.ended > 0 || scaler.seen());
+  if (!scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
+  if (!trial.open) return Excuse::kCalibrated;
+  // A static scale never gets lower: what it keeps skipping, it will skip for ever.
+  return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
+}
+
+void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler) {
+  const bool lowered =
+      std::all_of(trials.begin(), trials.end(), [](const ScaleTrial* trial) { return trial->lowered; });
+  double fits = trials.front()->gone_at;
+  for (const ScaleTrial* trial : trials) fits = std::min(fits, trial->gone_at);
+  f.cls = FindingClass::kScalerCalibration;
+  f.severity = Severity::kInfo;
+  f.benign = true;
+  if (!lowered) f.confidence = Confidence::kInferred;
+  const std::string range = scale_range(trials);
+  f.title = fmt::format("The loss scaler calibrated itself: gradients overflowed at {}, {} held back, {} fits", range,
+                        f.bad_steps.count == 1 ? "1 step was" : fmt::format("{} steps were", f.bad_steps.count),
+                        scale_text(fits));
+  f.explanation = fmt::format(
+      "Forward was finite. Multiplied by the scale, gradients passed what the format holds, first in {}. The scaler "
+      "skipped {}, no parameter, state or buffer was touched, and {}. This is how a dynamic scale finds its size.",
+      place_words(f), f.bad_steps.count == 1 ? "that step" : "those steps",
+      lowered ? "at a lower scale the same op stayed finite"
+              : "the next steps stayed finite, though not always at a lower scale");
+  f.advice.clear();
+  if (const auto held = scaler.recommended_scale()) {
+    Advice advice = make_advice("init-scale");
+    advice.text = fmt::format("Start the scaler with init_scale = {}.", scale_text(held->scale));
+    advice.why = fmt::format("No step of this run was skipped at {} or at a lower scale, and {} went through at it.",
+                             scale_text(held->scale), count_of(static_cast<std::int64_t>(held->steps), "step"));
+    f.advice.push_back(std::move(advice));
+  }
+}
+
+void tell_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials) {
+  f.cls = FindingClass::kScalerCalibration;
+  f.severity = Severity::kInfo;
+  f.confidence = Confidence::kInferred;
+  f.title = fmt::format("The trace ends while the loss scaler skips steps: gradients overflowed at {}",
+                        scale_range(trials));
+  f.explanation = fmt::format(
+      "Forward was finite and nothing was harmed. Whether a lower scale cures {} cannot be told: no clean step was "
+      "recorded after the last skip.",
+      place_words(f));
+  f.advice = {make_advice("record-longer")};
+}
+
+void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
+  using Kind = ScalerWatch::Collapse;
+  f.cls = FindingClass::kScalerCollapse;
+  f.severity = s.fault ? Severity::kFault : Severity::kWarning;
+  f.benign = false;
+  if (!f.place.op) f.scale = s.scale;  // else that of the step it is placed in
+  const std::string under = f.place.op ? fmt::format(" Underneath: {} ({}, step {}).", place_words(f),
+                                                     phase_name(f.place.phase), f.place.step)
+                                       : " What made the gradients bad was not watched.";
+  const std::string way = s.skips == 0 ? "The scale is " + scale_text(s.scale)
+                                       : fmt::format("{} in a row took the scale from {} to {}",
+                                                     count_of(s.skips, "skipped step"), scale_text(s.from_scale),
+                                                     scale_text(s.scale));
+  f.advice = {make_advice("cure-origin")};
+  switch (s.kind) {
+    case Kind::kZero:
+      f.title = fmt::format("The loss scale fell to {}: it cannot recover", scale_text(s.scale));
+      f.explanation = fmt::format(
+          "{}. Below 1.18e-38 the factor 1 / scale is infinite in fp32: zero gradients become NaN, the check before it "
+          "sees nothing, and the optimizer takes the step.{}",
+          way, under);
+      break;
+    case Kind::kInfinite:
+      f.title = fmt::format("The loss scale became {}: it cannot recover", scale_text(s.scale));
+      f.explanation = "Every scaled loss is infinite from here on, and half of infinity is infinity." + under;
+      f.advice = {make_advice("cap-scale")};
+      break;
+    case Kind::kFloor:
+      f.title = fmt::format("The loss scale stands at {} and steps are skipped all the same", scale_text(s.scale));
+      f.explanation = fmt::format(
+          "{} at a scale that does not get lower: it is at its floor, and the gradients overflow there too.{}",
+          count_of(s.skips, "step") + " in a row were skipped", under);
+      break;
+    case Kind::kEndless:
+      if (!s.fault) {
+        f.title = fmt::format("The loss scale took {} skipped in a row to settle, from {} to {}",
+                              count_of(s.skips, "step"), scale_text(s.from_scale), scale_text(s.scale));
+        f.explanation = "Nothing was learnt in all these steps: the scale started far too large." + under;
+        f.advice = {make_advice("init-scale")};
+        break;
+      }
+      f.title = s.skips < kSkipsBelowOne
+                    ? fmt::format("The loss scale falls without end, down to {}: steps are skipped again and again",
+                                  scale_text(s.scale))
+                    : fmt::format("The loss scale falls without end: {} skipped in a row, down to {}",
+                                  count_of(s.skips, "step"), scale_text(s.scale));
+      f.explanation = fmt::format("{}, and lowering it changes nothing: the bad numbers do not come from the scale.{}",
+                                  way, under);
+      break;
+    case Kind::kBelowOne:
+      f.title = fmt::format("The loss scale fell below 1, to {}", scale_text(s.scale));
+      f.explanation = fmt::format(
+          "{}. Gradients overflow even without any scaling, which often means that a model made for bf16 runs in "
+          "fp16.{}",
+          way, under);
+      f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
+      break;
+    case Kind::kNeverGrows:
+      f.title = fmt::format("The loss scale {} can never grow again", scale_text(s.scale));
+      f.explanation = fmt::format(
+          "The scale grows when the count of clean steps equals the growth interval {}. The count is {} already, so it "
+          "never will unless an overflow resets it.",
+          s.interval, s.tracker);
+      f.advice = {make_advice("interval-above-count")};
+      break;
+  }
+  if (!s.fault && s.kind == Kind::kFloor)
+    f.evidence.push_back("Later steps went through: it did recover.");
+}
+
+}  // namespace nanhunt::analyze

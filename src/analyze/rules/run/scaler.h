@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classes of the loss scaler in a finding: what it calibrates away, when it cannot recover, wrong calls.
+#pragma once
+
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/findings/case.h"
+#include "src/analyze/watch/scaler_watch.h"
+
+namespace nanhunt::analyze {
+
+// Is this badness a matter of the scale, held back each time?
+enum class Excuse : std::uint8_t {
+  kNone,
+  kCalibrated,  // gone once the scale was lower, or with the next batch
+  kOpen,        // the trace ends before that could be seen
+};
+Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler);
+
+// Turn a finding about an overflow in backward into one about the scaler. `trials` are those of all its births.
+void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler);
+void tell_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
+void tell_collapse(Finding& f, const ScalerWatch::CollapseState& state);
+
+std::vector<Finding> misuse_findings(const ScalerWatch& scaler);
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/watch/norm_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+double sum_of_squares(const Value& value) {
+  if (!value.has_stats) return std::numeric_limits<double>::quiet_NaN();
+  if (value.bad != 0) return kInf;
+  const bool summed = value.stats.level >= StatsLevel::kSums && value.stats.sum_sq >= 0;
+  return summed ? value.stats.sum_sq : std::numeric_limits<double>::quiet_NaN();
+}
+
+bool positive(double x) { return std::isfinite(x) && x > 0; }
+
+// "fc1" of "fc1.weight"; a name without a dot is a layer of its own.
+std::string layer_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos || dot == 0 ? path : path.substr(0, dot);
+}
+
+}  // namespace
+
+NormWatch::Parameter* NormWatch::parameter(StringId path) {
+  if (path == 0) return nullptr;
+  std::uint32_t* slot = index_.insert(path);
+  if (slot == nullptr) return nullptr;
+  if (*slot == 0) {
+    if (parameters_.size() >= kMaxParameters) {
+      too_many_ = true;
+      return nullptr;
+    }
+    parameters_.emplace_back();
+    parameters_.back().path = path;
+    parameters_.back().history.assign(kGrowthWindow, kUnseen);
+    *slot = static_cast<std::uint32_t>(parameters_.size());
+  }
+  return &parameters_[*slot - 1];
+}
+
+void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divisor) {
+  if (mark.kind != MarkKind::kParameter && mark.kind != MarkKind::kDoorGradient) return;
+  Parameter* p = parameter(mark.path);
+  if (p == nullptr) return;
+  if (mark.kind == MarkKind::kParameter) {
+    p->weight_sq = sum_of_squares(value);
+    p->weight_now = true;
+  } else {
+    p->gradient_sq = sum_of_squares(value) / (divisor * divisor);
+    p->gradient_now = true;
+  }
+}
+
+double NormWatch::weight_sq(const Parameter& p, std::size_t back) const {
+  return p.history[(steps_ - 1 - back) % kGrowthWindow];
+}
+
+void NormWatch::on_norm(const NormRecord& record) {
+  if (record.kind != MarkKind::kParameter) return;  // the sum over gradients is in every HealthRecord
+  Parameter* p = parameter(record.path);
+  if (p == nullptr) return;
+  const double squared = std::isfinite(record.norm) ? record.norm * record.norm : kInf;
+  for (std::size_t back = 0; back < entries_.size(); ++back) {
+    if (entries_[entries_.size() - 1 - back].step != record.step) continue;
+    p->history[(steps_ - 1 - back) % kGrowthWindow] = squared;
+    return;
+  }
+  if (entries_.empty() || record.step > entries_.back().step) {  // of the step at hand
+    p->weight_sq = squared;
+    p->weight_now = true;
+  }
+}
+
+NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm) {
+  double gradient = 0, weight = 0;
+  bool any_gradient = false, any_weight = false;
+  for (Parameter& p : parameters_) {
+    // The sentinel reads weights in every step and writes few: an older norm is not that of this step.
+    if (gradient_norm != nullptr && !p.weight_now) p.weight_sq = kUnseen;
+    p.weight_now = false;
+    p.history[steps_ % kGrowthWindow] = p.weight_sq;
+    if (!std::isnan(p.weight_sq)) {
+      weight += p.weight_sq;
+      any_weight = true;
+    }
+    if (p.gradient_now) {
+      gradient += p.gradient_sq;
+      any_gradient = true;
+    }
+    p.gradient_now = false;
+  }
+  ++steps_;
+  Norms norms;
+  if (any_gradient && !too_many_) norms.gradient = std::sqrt(gradient);
+  if (any_weight && !too_many_) norms.weight = std::sqrt(weight);
+  if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
+  entries_.push_back({step, loss, norms.gradient});
+  if (entries_.size() > kGrowthWindow) entries_.pop_front();
+  if (bad && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
+    if (auto growth = judge(step)) growths_.push_back(std::move(*growth));
+  }
+  return norms;
+}
+
+std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
+  // The newest steps whose loss is finite, and of them those from the smallest loss on.
+  std::size_t newest = entries_.size();  // one past
+  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
+  if (newest + 1 < entries_.size() || (newest > 0 && step > entries_[newest - 1].step + 1))
+    return std::nullopt;  // bad for longer than this step
+  std::size_t oldest = newest;
+  // Where steps are missing, what happened in one of them cannot be told from what happened in many.
+  const auto adjoins = [&](std::size_t i) { return i == newest || entries_[i - 1].step + 1 == entries_[i].step; };
+  while (oldest > 0 && adjoins(oldest) && std::isfinite(entries_[oldest - 1].loss)) --oldest;
+  if (newest - oldest < kGrowthSteps) return std::nullopt;
+  std::size_t from = oldest;
+  for (std::size_t i = oldest; i + kGrowthSteps <= newest; ++i) {
+    if (std::fabs(entries_[i].loss) < std::fabs(entries_[from].loss)) from = i;
+  }
+  Growth g;
+  g.step = step;
+  g.from_step = entries_[from].step;
+  g.to_step = entries_[newest - 1].step;
+  g.loss_from = std::fabs(entries_[from].loss);
+  g.loss_to = std::fabs(entries_[newest - 1].loss);
+  g.gradient_from = entries_[from].gradient;
+  std::size_t to = newest;  // one past the newest finite gradient
+  while (to > from && !std::isfinite(entries_[to - 1].gradient)) --to;
+  if (to <= from + 1) return std::nullopt;
+  g.gradient_to = entries_[to - 1].gradient;
+  if (!positive(g.loss_from) || g.loss_to < kLossGrowth * g.loss_from) return std::nullopt;
+  // One jump from calm is one accident: of a layer, or of a batch.
+  if (std::fabs(entries_[newest - 2].loss) < kEarlyGrowth * g.loss_from) return std::nullopt;
+  if (!positive(g.gradient_from) || g.gradient_to < kGradientGrowth * g.gradient_from) return std::nullopt;
+
+  struct Layer {
+    std::vector<double> sq;  // from `from` on
+  };
+  std::map<std::string, Layer> layers;
+  const std::size_t steps = entries_.size() - from;
+  for (const Parameter& p : parameters_) {
+    Layer& layer = layers[layer_of(names_.text(p.path))];
+    layer.sq.resize(steps, 0);
+    for (std::size_t i = 0; i < steps; ++i) layer.sq[i] += weight_sq(p, entries_.size() - 1 - (from + i));
+  }
+  std::size_t driven = 0;
+  double fastest = 0;
+  for (const auto& [name, layer] : layers) {
+    std::size_t last = steps;
+    while (last > 0 && !std::isfinite(layer.sq[last - 1])) --last;
+    if (last < 2 || !positive(layer.sq[0])) continue;
+    ++g.layers;
+    double update = 0;
+    for (std::size_t i = 0; i + 1 < last; ++i) {
+      const double before = std::sqrt(layer.sq[i]);
+      update = std::max(update, std::fabs(std::sqrt(layer.sq[i + 1]) - before) / before);
+    }
+    const double ratio = std::sqrt(layer.sq[last - 1] / layer.sq[0]);
+    if (ratio >= kWeightGrowth) ++g.grown;
+    if (update >= kUpdateRatio) ++driven;
+    if (ratio > fastest) {
+      fastest = ratio;
+      g.fastest = name;
+      g.fastest_from = std::sqrt(layer.sq[0]);
+      g.fastest_to = std::sqrt(layer.sq[last - 1]);
+      g.update_ratio = update;
+    }
+  }
+  if (g.layers == 0 || g.grown * 2 <= g.layers || driven * 2 <= g.layers) return std::nullopt;
+  return g;
+}
+
+}  // namespace nanhunt::analyze

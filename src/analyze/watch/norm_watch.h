@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Norms of gradients and weights, step by step, from what was marked: for the timeline, and to see whether training as
+// a whole grew before it overflowed. Thresholds: src/analyze/rules/README.md.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/analyze/stream/flat_map.h"
+#include "src/analyze/stream/names.h"
+#include "src/analyze/stream/value_table.h"
+
+namespace nanhunt::analyze {
+
+inline constexpr std::size_t kGrowthWindow = 32;  // steps looked back over
+inline constexpr std::size_t kGrowthSteps = 3;    // of them with a finite loss, from the smallest on
+inline constexpr double kLossGrowth = 100;        // factor over those steps
+inline constexpr double kEarlyGrowth = 4;         // of the loss, one step before the last finite one
+inline constexpr double kGradientGrowth = 100;
+inline constexpr double kWeightGrowth = 2;        // of most layers
+inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers
+
+// Loss, gradients and the weights of most layers grew together, by the optimizer's own steps.
+struct Growth {
+  std::uint32_t step = 0;  // first one with a bad sink
+  std::uint32_t from_step = 0, to_step = 0;
+  double loss_from = 0, loss_to = 0, gradient_from = 0, gradient_to = 0;
+  std::size_t layers = 0, grown = 0;
+  std::string fastest;  // layer
+  double fastest_from = 0, fastest_to = 0, update_ratio = 0;
+};
+
+class NormWatch {
+ public:
+  explicit NormWatch(const Names& names) : names_(names) {}
+
+  // `divisor`: what the gradients of this step are still multiplied by.
+  void on_mark(const MarkRecord& mark, const Value& value, double divisor);
+  struct Norms {
+    double gradient = std::numeric_limits<double>::quiet_NaN();  // NaN: not seen, infinity: not finite
+    double weight = std::numeric_limits<double>::quiet_NaN();
+  };
+  // A norm of a step before a trip, as the sentinel kept it.
+  void on_norm(const NormRecord& record);
+  // `bad`: a sink of this step is not finite. `gradient_norm`: the sentinel's, where it watched the step.
+  Norms on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm = nullptr);
+
+  // Of steps with a bad sink after finite ones.
+  const std::vector<Growth>& growths() const { return growths_; }
+
+ private:
+  static constexpr std::size_t kMaxParameters = 1u << 14;
+  static constexpr std::size_t kMaxGrowths = 16, kMaxJudged = 4096;
+  static constexpr double kUnseen = std::numeric_limits<double>::quiet_NaN();
+
+  struct Parameter {
+    StringId path = 0;
+    double weight_sq = kUnseen, gradient_sq = kUnseen;  // infinity: not finite
+    bool gradient_now = false, weight_now = false;  // seen in this step
+    std::vector<double> history;  // weight norms squared, as a ring
+  };
+  struct Entry {
+    std::uint32_t step = 0;
+    double loss = 0, gradient = kUnseen;
+  };
+  Parameter* parameter(StringId path);
+  std::optional<Growth> judge(std::uint32_t step) const;
+  double weight_sq(const Parameter& p, std::size_t back) const;  // `back` steps before the newest
+
+  const Names& names_;
+  FlatMap<std::uint32_t> index_;  // by path, plus one
+  std::vector<Parameter> parameters_;
+  bool too_many_ = false;
+  std::deque<Entry> entries_;
+  std::uint64_t steps_ = 0;
+  std::size_t judged_ = 0;
+  std::vector<Growth> growths_;
+};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/watch/scaler_watch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nanhunt::analyze {
+
+void ScalerWatch::note(const ScalerRecord& record, const char* what) {
+  ++events_;
+  ScalerSection::Event event{record.step, record.seq, what, record.scale, ""};
+  if (record.action == ScalerAction::kRefused) event.text = names_.text(record.text);
+  if (first_events_.size() < kKeptEvents) {
+    first_events_.push_back(std::move(event));
+    return;
+  }
+  last_events_.push_back(std::move(event));
+  if (last_events_.size() > kKeptEvents) last_events_.pop_front();
+}
+
+void ScalerWatch::misuse(Misuse kind, const ScalerRecord& record, bool did_harm) {
+  const std::string text = kind == Misuse::kRefused ? names_.text(record.text) : "";
+  auto it = std::find_if(misuses_.begin(), misuses_.end(),
+                         [&](const MisuseState& known) { return known.kind == kind && known.text == text; });
+  if (it == misuses_.end()) {
+    if (misuses_.size() >= kMaxMisuses) return;
+    MisuseState state;
+    state.kind = kind;
+    state.seq = record.seq;
+    state.micro_batch = record.micro_batch;
+    state.first_step = record.step;
+    state.scale = scale_;
+    state.total_norm = record.total_norm;
+    state.max_norm = record.max_norm;
+    state.text = text;
+    it = misuses_.insert(misuses_.end(), std::move(state));
+  } else if (did_harm && !it->did_harm) {
+    it->total_norm = record.total_norm;  // show the numbers of a call that changed something
+    it->max_norm = record.max_norm;
+  }
+  ++it->count;
+  it->last_step = record.step;
+  it->did_harm = it->did_harm || did_harm;
+  it->went_on = false;
+}
+
+void ScalerWatch::collapse(Collapse kind, bool fault, std::uint32_t step) {
+  if (collapse_ && (collapse_->fault || !fault)) return;
+  CollapseState state;
+  state.kind = kind;
+  state.fault = fault;
+  state.step = step;
+  state.streak_from = streak_ > 0 ? streak_from_ : step;
+  state.skips = streak_;
+  state.scale = scale_;
+  state.from_scale = streak_ > 0 ? streak_scale_ : scale_;
+  collapse_ = state;
+}
+
+// The scale after an update, and what it says about the coming ones.
+void ScalerWatch::follow_scale(const ScalerRecord& record) {
+  const double before = scale_;
+  scale_ = record.scale;
+  if (!section_.dynamic) return;
+  if (scale_ < before) {
+    ++section_.backoffs;
+    note(record, "backoff");
+  } else if (scale_ > before) {
+    ++section_.growths;
+    note(record, "growth");
+  }
+  const std::int64_t interval = record.growth_interval != 0 ? record.growth_interval : section_.growth_interval;
+  const bool grows = section_.growth_factor > 1;
+  if (grows && interval > 0 && record.growth_tracker > interval) {
+    const bool known = collapse_.has_value();
+    collapse(Collapse::kNeverGrows, /*fault=*/false, record.step);
+    if (!known) {
+      collapse_->tracker = record.growth_tracker;
+      collapse_->interval = interval;
+    }
+  }
+  if (scale_ == 0 || (scale_ > 0 && scale_ < kSmallestScale)) collapse(Collapse::kZero, true, record.step);
+  if (std::isinf(scale_) || std::isnan(scale_)) collapse(Collapse::kInfinite, true, record.step);
+}
+
+void ScalerWatch::on_scaler(const ScalerRecord& record) {
+  if (record.step != step_ || !in_step_) {
+    if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
+    step_ = record.step;
+    in_step_ = true;
+    scaled_ = skip_ = found_ = unscaled_ = false;
+    step_scale_ = scale_;
+  }
+  if (record.action == ScalerAction::kClip) {
+    // With gradients still multiplied by the scale, the norm is too large by that factor. A norm that is not finite
+    // belongs to a step that is skipped.
+    if (scaled_ && !unscaled_ && step_scale_ != 1 && !std::isinf(record.max_norm)) {  // no limit: it only measures
+      misuse(Misuse::kClipBeforeUnscale, record,
+             std::isfinite(record.total_norm) && record.total_norm > record.max_norm);
+    }
+    return;
+  }
+  if (!seen_) {
+    seen_ = true;
+    section_.init_scale = scale_ = step_scale_ = record.scale;
+  }
+  Optimizer none;
+  Optimizer& optimizer = optimizers_.size() < kMaxOptimizers || optimizers_.contains(record.optimizer)
+                             ? optimizers_[record.optimizer]
+                             : none;
+  switch (record.action) {
+    case ScalerAction::kCreate:
+      if (created_) {  // a second scaler: the first one is shown, and both number their optimizers from 0
+        several_ = true;
+        break;
+      }
+      created_ = true;
+      section_.family = names_.text(record.text);
+      section_.dynamic = record.dynamic;
+      section_.init_scale = scale_ = step_scale_ = record.scale;
+      section_.growth_factor = record.growth_factor;
+      section_.backoff_factor = record.backoff_factor;
+      section_.growth_interval = record.growth_interval;
+      break;
+    case ScalerAction::kScale:
+      scaled_ = true;
+      step_scale_ = scale_ = record.scale;
+      break;
+    case ScalerAction::kUnscale:
+      if (optimizer.unscaled && step_scale_ != 1 && !several_) misuse(Misuse::kUnscaleTwice, record, true);
+      optimizer.unscaled = unscaled_ = true;
+      found_ = found_ || record.found_inf;
+      break;
+    case ScalerAction::kStep:
+    case ScalerAction::kSkip:
+      if (optimizer.stepped && !several_) misuse(Misuse::kStepTwice, record, record.action == ScalerAction::kStep);
+      optimizer.stepped = true;
+      found_ = false;
+      if (record.action == ScalerAction::kSkip) {
+        skip_ = true;
+        note(record, "skip");
+      }
+      break;
+    case ScalerAction::kUpdate:
+      optimizers_.clear();
+      follow_scale(record);
+      break;
+    case ScalerAction::kSet:
+      optimizers_.clear();
+      scale_ = record.scale;
+      note(record, "set");
+      break;
+    case ScalerAction::kRefused:
+      note(record, "refused");
+      misuse(Misuse::kRefused, record, false);
+      break;
+    case ScalerAction::kClip:
+      break;
+  }
+}
+
+void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
+  if (!outcome.held_back) {
+    streak_ = same_scale_skips_ = low_skips_ = 0;
+    const bool steady = outcome.scale >= kHopelessScale || held_steps_ + 1 >= kStableSteps;
+    const bool can = collapse_ && (collapse_->kind == Collapse::kFloor || collapse_->kind == Collapse::kEndless);
+    if (can && steady) collapse_->fault = false;
+    return;
+  }
+  if (streak_++ == 0) {
+    streak_from_ = step;
+    streak_scale_ = outcome.scale;
+  }
+  same_scale_skips_ = streak_ > 1 && outcome.scale == last_skip_scale_ ? same_scale_skips_ + 1 : 1;
+  last_skip_scale_ = outcome.scale;
+  low_skips_ = outcome.scale < kLowScale ? low_skips_ + 1 : 0;
+  section_.longest_streak = std::max(section_.longest_streak, streak_);
+  if (!section_.dynamic) return;
+  if (low_skips_ >= kSkipsBelowOne || outcome.scale < kHopelessScale) {
+    collapse(Collapse::kEndless, true, step);
+  } else if (same_scale_skips_ >= kSkipsAtFloor) {
+    collapse(Collapse::kFloor, true, step);
+  } else if (streak_ >= kSkipsWithoutEnd) {
+    collapse(Collapse::kEndless, true, step);
+  } else if (low_skips_ > 0) {
+    collapse(Collapse::kBelowOne, false, step);
+  }
+  if (collapse_ && collapse_->streak_from == streak_from_ && collapse_->skips < streak_) {
+    collapse_->skips = streak_;
+    collapse_->scale = scale_;
+  }
+}
+
+StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
+  const bool ours = in_step_ && step_ == step.step;
+  StepOutcome outcome;
+  // Only a scaler skips steps, also one that tells nothing of itself.
+  outcome.scaled = step.skipped || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
+  outcome.held_back = step.skipped || (ours && (skip_ || found_));
+  outcome.scale = ours && scaled_ ? step_scale_ : std::isfinite(step.scale) ? step.scale : scale_;
+  in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
+  for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
+  if (!seen_) return outcome;
+
+  ++section_.steps;
+  section_.skipped += outcome.held_back ? 1 : 0;
+  points_.add({step.step, outcome.scale, outcome.held_back});
+  // Steps that the trace no longer holds may have gone through.
+  if (step.step > next_step_) streak_ = same_scale_skips_ = low_skips_ = 0;
+  next_step_ = step.step + 1;
+  judge_streak(outcome, step.step);
+  held_steps_ = outcome.held_back ? 0 : outcome.scale == held_scale_ ? held_steps_ + 1 : 1;
+  held_scale_ = outcome.scale;
+  if (!std::isfinite(outcome.scale)) return outcome;
+  if (outcome.held_back) {
+    least_skipped_ = std::min(least_skipped_.value_or(outcome.scale), outcome.scale);
+    clean_steps_.erase(clean_steps_.lower_bound(*least_skipped_), clean_steps_.end());
+  } else if (clean_steps_.size() < kMaxScales || clean_steps_.contains(outcome.scale)) {
+    ++clean_steps_[outcome.scale];
+  }
+  return outcome;
+}
+
+std::optional<ScalerWatch::HeldScale> ScalerWatch::recommended_scale() const {
+  if (!section_.dynamic || !least_skipped_) return std::nullopt;
+  std::optional<HeldScale> best;
+  for (const auto& [scale, steps] : clean_steps_) {
+    if (scale < *least_skipped_ && steps >= kStableSteps) best = HeldScale{scale, steps};
+  }
+  return best;
+}
+
+std::optional<ScalerSection> ScalerWatch::section() const {
+  if (!seen_) return std::nullopt;
+  ScalerSection out = section_;
+  out.final_scale = scale_;
+  out.ends_in_streak = streak_ > 0;
+  out.points = points_.points();
+  out.events = first_events_;
+  out.events.insert(out.events.end(), last_events_.begin(), last_events_.end());
+  out.events_omitted = events_ - out.events.size();
+  return out;
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss scaler did over a run, from its own records and the steps: its section of the report, whether it can
+// still recover, and calls that were made wrongly. Thresholds: src/analyze/rules/README.md.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/analyze/stream/names.h"
+#include "src/analyze/watch/scaler_points.h"
+
+namespace nanhunt::analyze {
+
+inline constexpr double kLowScale = 1;                 // below: gradients overflow the format without any scale
+inline constexpr double kHopelessScale = 0x1p-8;       // a skip below: lowering does not help, in a row or not
+inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is infinite in fp32
+inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
+inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
+inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8
+inline constexpr std::uint64_t kStableSteps = 20;      // clean steps at a scale after which it is worth recommending
+
+// How a step ended, as far as births of badness need to know.
+struct StepOutcome {
+  bool scaled = false;     // a scaler was at work
+  bool held_back = false;  // the optimizer did not run
+  double scale = 1;        // that the gradients of this step were multiplied by
+};
+
+class ScalerWatch {
+ public:
+  explicit ScalerWatch(const Names& names) : names_(names) {}
+
+  void on_scaler(const ScalerRecord& record);
+  StepOutcome on_step_end(const StepRecord& step);
+
+  // What the gradients of the step at hand are multiplied by now.
+  double gradient_factor() const { return in_step_ && scaled_ && !unscaled_ ? step_scale_ : 1; }
+  std::optional<ScalerSection> section() const;  // nullopt: no scaler was seen
+  bool seen() const { return seen_; }  // a scaler did anything at all
+  bool dynamic() const { return section_.dynamic; }
+  std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
+
+  // Why a dynamic scale cannot recover.
+  enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows };
+  struct CollapseState {
+    Collapse kind = Collapse::kEndless;
+    bool fault = true;             // else a warning
+    std::uint32_t step = 0;        // in which the threshold was passed
+    std::uint32_t streak_from = 0;  // first step of the streak of skips that led there
+    std::uint32_t skips = 0;       // of that streak
+    double scale = 1, from_scale = 1;
+    std::int64_t tracker = 0, interval = 0;
+  };
+  const std::optional<CollapseState>& collapse() const { return collapse_; }
+
+  // A call that the scaler refused, or that was made in the wrong order.
+  enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice };
+  struct MisuseState {
+    Misuse kind = Misuse::kRefused;
+    std::uint64_t seq = 0, count = 0;
+    std::uint32_t micro_batch = 0, first_step = 0, last_step = 0;
+    double scale = 1, total_norm = 0, max_norm = 0;
+    bool did_harm = false;  // numbers were changed by it
+    bool went_on = false;   // a later step finished
+    std::string text;
+  };
+  const std::vector<MisuseState>& misuses() const { return misuses_; }
+
+  // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was
+  // needed.
+  struct HeldScale {
+    double scale = 1;
+    std::uint64_t steps = 0;
+  };
+  std::optional<HeldScale> recommended_scale() const;
+  std::optional<double> least_skipped() const { return least_skipped_; }  // smallest scale at which a step was skipped
+
+ private:
+  void note(const ScalerRecord& record, const char* what);
+  void misuse(Misuse kind, const ScalerRecord& record, bool did_harm);
+  void follow_scale(const ScalerRecord& record);
+  void judge_streak(const StepOutcome& outcome, std::uint32_t step);
+  void collapse(Collapse kind, bool fault, std::uint32_t step);
+
+  static constexpr std::size_t kKeptEvents = 512;   // first ones, and as many last ones
+  static constexpr std::size_t kMaxMisuses = 64;    // different ones
+  static constexpr std::size_t kMaxOptimizers = 4096;
+
+  const Names& names_;
+  ScalerSection section_;
+  bool seen_ = false, created_ = false;
+  bool several_ = false;  // a second scaler has told of itself; whose later records are is not said
+  ScalerPoints points_;
+  std::vector<ScalerSection::Event> first_events_;
+  std::deque<ScalerSection::Event> last_events_;
+  std::uint64_t events_ = 0;
+
+  // Of the step at hand.
+  std::uint32_t step_ = 0;
+  bool in_step_ = false, scaled_ = false, unscaled_ = false;
+  bool skip_ = false;   // an optimizer was held back
+  bool found_ = false;  // a check found something, and no optimizer was told to run or not to
+  double step_scale_ = 1;
+  // Of each optimizer since the last update.
+  struct Optimizer {
+    bool unscaled = false, stepped = false;
+  };
+  std::map<std::uint32_t, Optimizer> optimizers_;
+
+  double scale_ = 1;  // now
+  std::uint32_t next_step_ = 0;  // after the last one that ended
+  std::uint32_t streak_ = 0, streak_from_ = 0, same_scale_skips_ = 0, low_skips_ = 0;
+  double streak_scale_ = 1, last_skip_scale_ = 1;
+  std::optional<CollapseState> collapse_;
+  std::vector<MisuseState> misuses_;
+
+  // For the recommendation.
+  std::uint64_t held_steps_ = 0;  // clean ones in a row at one scale
+  double held_scale_ = 0;
+  static constexpr std::size_t kMaxScales = 1024;
+  std::map<double, std::uint64_t> clean_steps_;  // by scale
+  std::optional<double> least_skipped_;
+};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/watch/sentinel_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/analyze/findings/advice.h"
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/ranks/passages.h"
+#include "src/analyze/rules/run/exploding.h"
+#include "src/analyze/findings/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr std::uint32_t kGradientBit = bit(MarkKind::kDoorGradient);
+constexpr std::uint32_t kLastingBits = bit(MarkKind::kParameter) | bit(MarkKind::kState) | bit(MarkKind::kBuffer);
+constexpr std::uint32_t kWatchBits = kHealthAudit | kHealthChanged;
+constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | kGradientBit | kLastingBits;
+
+// "the loss and gradients (first: fc1.weight)".
+std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::uint32_t which, const char* words) {
+    if ((bad & which) != 0) parts.emplace_back(words);
+  };
+  add(bit(MarkKind::kBatch), "the batch");
+  add(bit(MarkKind::kLabel), "labels");
+  add(bit(MarkKind::kLoss), "the loss");
+  add(kGradientBit, "gradients");
+  add(bit(MarkKind::kParameter), "parameters");
+  add(bit(MarkKind::kState), "optimizer state");
+  add(bit(MarkKind::kBuffer), "buffers");
+  std::string text = join(parts, 8, " and ");
+  if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
+  return text;
+}
+
+std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
+
+Phase phase_of(std::uint32_t bad) {
+  if ((bad & bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
+  if ((bad & kGradientBit) != 0) return Phase::kBackward;
+  return Phase::kOptimizer;
+}
+
+void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
+  const auto add = [&](MarkKind kind, const char* words) {
+    if ((bad & bit(kind)) != 0) f.sinks.emplace_back(words);
+  };
+  add(MarkKind::kLoss, "loss");
+  add(MarkKind::kDoorGradient, "gradients");
+  add(MarkKind::kParameter, "parameters");
+  add(MarkKind::kState, "optimizer state");
+  add(MarkKind::kBuffer, "buffers");
+  if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
+}
+
+}  // namespace
+
+bool SentinelWatch::Riddle::tried() const {
+  return replay && (replay->result == ReplayResult::kClean || replay->result == ReplayResult::kDiffers);
+}
+
+bool SentinelWatch::Riddle::local() const { return (bad & ~(kGradientBit | kLastingBits) & ~kWatchBits) != 0; }
+
+void SentinelWatch::on_health(const HealthRecord& record) { pending_ = record; }
+
+void SentinelWatch::on_replay(const ReplayRecord& record) {
+  if (record.result == ReplayResult::kBegin) ++replays_begun_;
+  if (record.result == ReplayResult::kRefused) ++refusals_;
+  if (replays_.size() >= kMaxReplays && !replays_.contains(record.step)) return;
+  Replay& replay = replays_[record.step];
+  // A step can be replayed at the door and once more after its optimizer; a refusal says nothing against what was
+  // replayed.
+  const bool replayed = replay.result != ReplayResult::kBegin && replay.result != ReplayResult::kRefused;
+  if (replayed && (record.result == ReplayResult::kBegin || record.result == ReplayResult::kRefused)) return;
+  replay = {record.trigger, record.result, names_.text(record.text)};
+}
+
+bool SentinelWatch::was_refused(std::uint32_t step) const {
+  const auto it = replays_.find(step);
+  return it != replays_.end() && it->second.result == ReplayResult::kRefused;
+}
+
+bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph) {
+  now_.reset();
+  if (!pending_ || pending_->step != step.step) return false;
+  now_ = std::exchange(pending_, std::nullopt);
+  const HealthRecord& health = *now_;
+  ++steps_;
+  graph.on_clean_parts(step.step, kLastingBits & ~health.bad);
+  const bool bad = (health.bad & kSinkBits) != 0;
+  if ((health.bad & kLastingBits) != 0 && harms_.size() < kMaxHarms)
+    harms_.try_emplace(step.step, Harm{health.bad, health.bad_tensors, names_.text(health.first_bad)});
+  if (!bad) {
+    if (open_ && !outcome.held_back) {
+      for (Riddle& riddle : riddles_) {
+        if (!riddle.ended) riddle.good_scale = outcome.scale;
+        riddle.ended = true;
+      }
+      open_ = false;
+    }
+    return false;
+  }
+  if (graph.step_is_bad()) return false;  // its records show it
+  const auto replay = replays_.find(step.step);
+  const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
+                                                         replay->second.result == ReplayResult::kDiffers);
+  if (open_ && is_another(riddles_.back(), clean_replay ? &replay->second : nullptr)) open_ = false;
+  if (!open_ && !clean_replay && graph.on_unreplayed(step.step, health.bad, outcome.held_back)) return false;
+  if (!open_) {
+    if (riddles_.size() >= kMaxRiddles) {
+      ++riddles_left_out_;
+      return true;
+    }
+    open_ = true;
+    Riddle riddle;
+    riddle.first = step.step;
+    riddle.bad = health.bad;
+    riddle.bad_tensors = health.bad_tensors;
+    riddle.first_path = names_.text(health.first_bad);
+    riddle.scale = outcome.scale;
+    if (replay != replays_.end()) riddle.replay = replay->second;
+    riddles_.push_back(std::move(riddle));
+  }
+  Riddle& riddle = riddles_.back();
+  riddle.last = step.step;
+  ++riddle.count;
+  if (clean_replay) ++riddle.replayed;
+  riddle.all_bad |= health.bad;
+  riddle.held_back = riddle.held_back && outcome.held_back;
+  riddle.scaled = riddle.scaled && outcome.scaled;
+  return true;
+}
+
+// Does the bad step at hand have a story of its own, beside that of the open riddle? `clean`: its replay, where that
+// showed nothing bad. What an optimizer took in can spread to anything; what was held back spreads to nothing.
+bool SentinelWatch::is_another(const Riddle& open, const Replay* clean) const {
+  if (clean != nullptr) return !open.replay || open.replay->result != clean->result;
+  return open.held_back && (now_->bad & kSinkBits & ~open.all_bad) != 0;
+}
+
+// Only gradients were bad, a scaler held the optimizer back each time, and no replay says otherwise.
+bool SentinelWatch::is_calibration(const Riddle& riddle) const {
+  const bool untried = !riddle.replay || riddle.replay->result == ReplayResult::kRefused;
+  return riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit && untried;
+}
+
+void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
+  const std::string steps = count_of(static_cast<std::int64_t>(riddle.count), "step");
+  const bool lowered = riddle.good_scale < riddle.scale;
+  f.cls = FindingClass::kScalerCalibration;
+  f.severity = Severity::kInfo;
+  f.benign = riddle.ended && lowered;
+  f.explanation = riddle.tried()
+                      ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
+                        "ranks passed what the format holds. "
+                  : riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
+                                  : "No such step was replayed, so the op is not known. ";
+  f.explanation += "No parameter, state or buffer was touched.";
+  if (!riddle.ended) {
+    f.title = "The trace ends while the loss scaler skips steps";
+    return;
+  }
+  f.title = fmt::format("The loss scaler held back {} whose gradients were not finite", steps);
+  if (!lowered) f.explanation += " Training went on at the same scale or a larger one, so the scale did not cure it.";
+}
+
+void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) const {
+  const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
+  f.cls = FindingClass::kNotReproducible;
+  f.severity = harmed ? Severity::kFault : Severity::kWarning;
+  f.confidence = riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
+  const std::string bad = bad_parts(riddle.bad, riddle.first_path);
+  if (riddle.replay->result == ReplayResult::kClean) {
+    f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first, bad);
+    f.explanation =
+        "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not "
+        "in the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay "
+        "does not repeat.";
+  } else {
+    f.title = fmt::format("Step {} went bad, and its replay came out otherwise: {}", riddle.first, bad);
+    f.explanation =
+        "Replayed from the same parameters, batch and random numbers, the step gave other numbers, and no op was seen "
+        "to make a bad one. Something that the replay does not repeat is at work, so the replay neither clears the "
+        "program's arithmetic nor names the op.";
+  }
+  f.evidence.push_back(riddle.replay->text);
+  f.advice = {make_advice("check-memory"), make_advice("record-ops")};
+}
+
+void SentinelWatch::tell_unexplained(Finding& f, const Riddle& riddle) const {
+  f.cls = FindingClass::kUnexplained;
+  f.confidence = Confidence::kInferred;
+  f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
+                        bad_parts(riddle.bad, riddle.first_path));
+  f.explanation = riddle.replay && riddle.replay->result == ReplayResult::kRefused
+                      ? "The sentinel saw it, and the step was not replayed: " + riddle.replay->text
+                      : "The sentinel saw it, and the step was not replayed.";
+  f.advice = {make_advice("record-ops")};
+}
+
+// Each rank's own gradients were finite, and what their reduction gave was not.
+void SentinelWatch::tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const {
+  const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
+  const bool all_known = story.unknown.empty() && story.untraced.empty();
+  f.cls = FindingClass::kComm;
+  f.severity = harmed ? Severity::kFault : Severity::kWarning;
+  f.confidence =
+      all_known && riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
+  f.place.phase = Phase::kComm;
+  f.ranks = story.bad_on;
+  f.title =
+      fmt::format("Step {} went bad between the ranks: {}", riddle.first, bad_parts(riddle.bad, riddle.first_path));
+  f.explanation = fmt::format(
+      "Replayed without the reduction, the gradients of {} were finite. The sum over the ranks passed what the format "
+      "holds, or the transfer itself failed.",
+      ranks_text(story.replayed));
+  if (!all_known) {
+    std::vector<std::uint32_t> ranks = story.unknown;
+    ranks.insert(ranks.end(), story.untraced.begin(), story.untraced.end());
+    std::sort(ranks.begin(), ranks.end());
+    f.explanation += fmt::format(" Or it came from {}, whose own gradients are not known{}.", ranks_text(ranks),
+                                 story.unknown.empty() ? ": there is no trace" : "");
+  }
+  f.evidence.push_back(riddle.replay->text);
+  f.advice = {make_advice("reduce-wider")};
+  if (!all_known) f.advice.insert(f.advice.begin(), make_advice("look-at-other-ranks"));
+}
+
+Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const {
+  Finding f;
+  f.severity = Severity::kFault;
+  f.place.step = f.first_step = f.last_step = riddle.first;
+  // Which of the steps after the first went bad anew is not known.
+  const std::uint64_t others = riddle.count - 1;
+  f.bad_steps = {riddle.count, 1, std::min(others, riddle.count - riddle.replayed), riddle.first, riddle.last};
+  f.scale = riddle.scale;
+  f.place.phase = phase_of(riddle.bad);
+  f.bad_elements = 0;
+  if (story != nullptr && story->between) {
+    tell_between(f, riddle, *story);
+    // A sum of scaled gradients that fits at a lower scale is what the scaler looks for.
+    const bool scaled = riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit;
+    if (scaled && (!riddle.ended || riddle.good_scale < riddle.scale)) tell_calibration(f, riddle);
+  } else if (riddle.tried()) {
+    tell_not_reproducible(f, riddle);
+  } else {
+    tell_unexplained(f, riddle);
+  }
+  if (is_calibration(riddle)) tell_calibration(f, riddle);
+  add_sinks(f, riddle.bad, riddle.first_path);
+  if (riddle.last > riddle.first)
+    f.evidence.push_back(fmt::format("So it stayed until step {}.", riddle.last));
+  return f;
+}
+
+// What of a finding's harm the sentinel alone has seen.
+void SentinelWatch::add_harm(Finding& f) const {
+  if (f.severity != Severity::kFault || f.bad_steps.count == 0) return;
+  const auto harm = harms_.lower_bound(f.bad_steps.first);
+  if (harm == harms_.end() || harm->first > f.bad_steps.last) return;
+  bool added = false;
+  const auto add = [&](MarkKind kind, const std::string& words, std::string_view one) {
+    if ((harm->second.bad & bit(kind)) == 0) return;
+    const bool known = std::any_of(f.sinks.begin(), f.sinks.end(),
+                                   [&](const std::string& sink) { return sink.starts_with(one); });
+    if (known) return;
+    f.sinks.push_back(words);
+    added = true;
+  };
+  add(MarkKind::kParameter, "parameters", "parameter");
+  add(MarkKind::kState, "optimizer state", "optimizer state");
+  add(MarkKind::kBuffer, "buffers", "buffer");
+  if (!added) return;
+  f.evidence.push_back(fmt::format("In step {} the sentinel found what is not finite in {}: {}.", harm->first,
+                                   count_of(harm->second.tensors, "tensor"),
+                                   bad_parts(harm->second.bad, harm->second.first_path)));
+}
+
+void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths,
+                             const RankVerdict& others) const {
+  for (Finding& f : findings) {
+    add_harm(f);
+    if (!f.place.op && f.cls != FindingClass::kExploding) continue;
+    const auto replay = replays_.find(f.place.step);
+    if (replay == replays_.end()) continue;
+    const std::uint32_t step = f.place.step;
+    switch (replay->second.result) {
+      case ReplayResult::kReproduced:
+        f.evidence.push_back(fmt::format("Seen in a replay of step {}. {}", step,
+                                         or_else(replay->second.text, "It came out as the step itself, bit for bit.")));
+        break;
+      case ReplayResult::kDiffers:
+        f.confidence = Confidence::kInferred;
+        f.evidence.push_back(fmt::format("Seen in a replay of step {} that was bad in another way. {}", step,
+                                         or_else(replay->second.text, "What differs was not recorded.")));
+        break;
+      case ReplayResult::kBegin:
+        f.confidence = Confidence::kInferred;
+        f.evidence.push_back(fmt::format("Seen in a replay of step {} whose end the trace does not hold.", step));
+        break;
+      case ReplayResult::kRefused:
+        f.evidence.push_back(fmt::format("Step {} was not replayed: {}", step, replay->second.text));
+        break;
+      case ReplayResult::kClean:
+        break;
+    }
+  }
+  for (std::size_t i = 0; i < riddles_.size(); ++i) {
+    const Riddle& riddle = riddles_[i];
+    // What was bad at the start of later steps is what this left behind.
+    std::uint64_t more = 0, unwatched = 0;
+    std::uint32_t last = riddle.last;
+    std::erase_if(findings, [&](const Finding& f) {
+      const bool follows = f.cls == FindingClass::kBadState && began(f) > riddle.first &&
+                           (!riddle.ended || began(f) <= riddle.last + 1);
+      if (follows) {
+        more += f.bad_steps.count;
+        unwatched += f.bad_steps.unwatched;
+        last = std::max(last, ended(f));
+      }
+      return follows;
+    });
+    const auto story = others.steps.find(i);
+    if (story != others.steps.end() && story->second.carried) continue;
+    Finding f = tell(riddle, story == others.steps.end() ? nullptr : &story->second);
+    if (story != others.steps.end()) tell_passages(f, story->second.arrivals, others.rank);
+    f.bad_steps.count += more;
+    f.bad_steps.unwatched += unwatched;
+    f.bad_steps.last = last;
+    const auto growth = std::find_if(growths.begin(), growths.end(),
+                                     [&](const Growth& g) { return g.step == riddle.first; });
+    if (growth != growths.end() && f.cls == FindingClass::kUnexplained) tell_exploding(f, *growth);
+    findings.push_back(std::move(f));
+  }
+}
+
+void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
+  if (!seen()) return;
+  coverage.unwatched.push_back(fmt::format(
+      "The operations of steps that were not replayed{}: a flip that came and went, an infinity that an operation "
+      "swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay finite. Level "
+      "ops sees them.",
+      level.empty() ? "" : fmt::format(" (level {})", level)));
+  if (refusals_ > 0) {
+    std::string why;
+    for (const auto& [step, replay] : replays_) {
+      if (why.empty() && replay.result == ReplayResult::kRefused) why = fmt::format(" Step {}: {}", step, replay.text);
+    }
+    coverage.unwatched.push_back(
+        fmt::format("{} that could not be replayed.{}", count_of(static_cast<std::int64_t>(refusals_), "bad step"),
+                    why));
+  }
+  if (riddles_left_out_ > 0)
+    coverage.unwatched.push_back(fmt::format("{} further bad steps without a replay.", riddles_left_out_));
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sentinel saw of each step (HealthRecord) and what came of replays (ReplayRecord): how far a replay may be
+// believed, and findings for bad steps whose ops the trace does not hold.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/stream/names.h"
+#include "src/analyze/watch/norm_watch.h"
+#include "src/analyze/ranks/rank_verdict.h"
+#include "src/analyze/graph/value_graph.h"
+
+namespace nanhunt::analyze {
+
+class SentinelWatch {
+ public:
+  explicit SentinelWatch(const Names& names) : names_(names) {}
+
+  void on_health(const HealthRecord& record);
+  void on_replay(const ReplayRecord& record);
+  // Once the records of a step are all in and before the graph judges it. True: the step was bad, and no record of it
+  // says so.
+  bool on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph);
+
+  bool seen() const { return steps_ > 0; }
+  // Of the step that ended last; nullptr: the sentinel left no word of it.
+  const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }
+  // A mark of this step is part of a refusal: what was bad by then, not where it came from.
+  bool was_refused(std::uint32_t step) const;
+
+  struct Replay {
+    ReplayTrigger trigger = ReplayTrigger::kLoss;
+    ReplayResult result = ReplayResult::kBegin;
+    std::string text;
+  };
+  // Bad steps in a row that no record explains.
+  struct Riddle {
+    std::uint32_t first = 0, last = 0, first_bad_loss = 0;
+    std::uint64_t count = 0;
+    std::uint64_t replayed = 0;  // of them: steps whose ops are known by a replay
+    std::uint32_t bad = 0, bad_tensors = 0;  // of the first; of all
+    std::uint32_t all_bad = 0;
+    std::string first_path;
+    double scale = 1;
+    bool held_back = true;  // all of them
+    bool scaled = true;
+    bool ended = false;     // a good step came after it
+    double good_scale = 0;  // scale of that step
+    std::optional<Replay> replay;
+
+    bool tried() const;  // replayed, and nothing bad was seen
+    bool local() const;  // more than gradients was bad, and what an optimizer makes of them: no reduction does that
+  };
+  const std::vector<Riddle>& riddles() const { return riddles_; }
+
+  // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
+  void conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths, const RankVerdict& others) const;
+  void fill_coverage(Coverage& coverage, const std::string& level) const;
+
+ private:
+  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
+
+  bool is_another(const Riddle& open, const Replay* clean) const;
+  bool is_calibration(const Riddle& riddle) const;
+  void tell_calibration(Finding& f, const Riddle& riddle) const;
+  Finding tell(const Riddle& riddle, const StepStory* story) const;
+  void add_harm(Finding& f) const;
+  void tell_not_reproducible(Finding& f, const Riddle& riddle) const;
+  void tell_unexplained(Finding& f, const Riddle& riddle) const;
+  void tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
+
+  const Names& names_;
+  std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
+  std::optional<HealthRecord> pending_, now_;
+  std::map<std::uint32_t, Replay> replays_;  // by step
+  // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says
+  // so.
+  struct Harm {
+    std::uint32_t bad = 0, tensors = 0;
+    std::string first_path;
+  };
+  std::map<std::uint32_t, Harm> harms_;
+  std::vector<Riddle> riddles_;
+  std::uint64_t riddles_left_out_ = 0;
+  bool open_ = false;  // the last riddle may go on
+};
+
+}  // namespace nanhunt::analyze

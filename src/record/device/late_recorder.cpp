@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/record/device/late_recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "kernels/cpu/checksum.h"
+#include "src/record/measure/fp_environment.h"
+
+namespace nanhunt::record {
+namespace {
+
+// Contents that the host can read are gone when the event is told: up to so many bytes are copied, of more it is kept
+// what is known of them.
+constexpr std::size_t kMostCopied = std::size_t{1} << 20;
+
+bool is_late(const ValueView& view) { return view.late != 0 && view.tensor.data == nullptr; }
+
+class KeptView {
+ public:
+  explicit KeptView(const ValueView& from) : view(from) {
+    dims_.assign(from.tensor.sizes.begin(), from.tensor.sizes.end());
+    dims_.insert(dims_.end(), from.tensor.strides.begin(), from.tensor.strides.end());
+    view.tensor.sizes = std::span(dims_).first(from.tensor.sizes.size());
+    view.tensor.strides = std::span(dims_).subspan(from.tensor.sizes.size());
+    if (from.known != nullptr) know(*from.known);
+    if (is_readable(from.tensor)) copy(from.tensor);
+  }
+  KeptView(const KeptView&) = delete;
+  KeptView& operator=(const KeptView&) = delete;
+
+  void know(const KnownContents& contents) {
+    known_ = std::make_unique<KnownContents>(contents);
+    view.known = known_.get();
+  }
+  std::size_t bytes() const {
+    return sizeof(KeptView) + dims_.size() * sizeof(dims_[0]) + data_.size() + sizeof(KnownContents);
+  }
+
+  ValueView view;
+
+ private:
+  void copy(const TensorView& from) {
+    const std::size_t bytes = static_cast<std::size_t>(from.numel()) * dtype_size(from.dtype);
+    view.tensor.data = nullptr;
+    if (from.is_contiguous() && bytes <= kMostCopied) {
+      data_.resize(std::max<std::size_t>(bytes, 1));
+      if (bytes > 0) std::memcpy(data_.data(), from.data, bytes);
+      view.tensor.data = data_.data();
+      return;
+    }
+    const ScopedDefaultFpEnvironment environment;
+    KnownContents known;
+    known.stats = compute_stats(from, StatsLevel::kSums);
+    known.has_stats = true;
+    known.checksum = checksum_of(from);
+    know(known);
+  }
+  static std::uint64_t checksum_of(const TensorView& from) {
+    if (!shows_one_block(from)) return kernels::checksum_elements(from);
+    return kernels::checksum_bytes(from.data, static_cast<std::size_t>(from.numel()) * dtype_size(from.dtype));
+  }
+
+  std::vector<std::int64_t> dims_;
+  std::vector<std::byte> data_;
+  std::unique_ptr<KnownContents> known_;
+};
+
+class KeptFindings {
+ public:
+  explicit KeptFindings(const LateFindings& from) : findings(from) {
+    elements_.assign(from.elements.begin(), from.elements.end());
+    for (LateElement& element : elements_) {
+      element.operands = operands_.emplace_back(element.operands.begin(), element.operands.end());
+    }
+    histograms_.assign(from.histograms.begin(), from.histograms.end());
+    for (LateHistogram& histogram : histograms_) {
+      histogram.bins = bins_.emplace_back(histogram.bins.begin(), histogram.bins.end());
+    }
+    findings.elements = elements_;
+    findings.histograms = histograms_;
+  }
+  KeptFindings(const KeptFindings&) = delete;
+  KeptFindings& operator=(const KeptFindings&) = delete;
+
+  std::size_t bytes() const {
+    std::size_t all = sizeof(KeptFindings) + elements_.size() * sizeof(LateElement) +
+                      histograms_.size() * sizeof(LateHistogram);
+    for (const auto& operands : operands_) all += sizeof(operands) + operands.size() * sizeof(LateOperand);
+    for (const auto& bins : bins_) all += sizeof(bins) + bins.size() * sizeof(bins[0]);
+    return all;
+  }
+
+  LateFindings findings;
+
+ private:
+  std::vector<LateElement> elements_;
+  std::deque<std::vector<LateOperand>> operands_;  // stay where they are
+  std::vector<LateHistogram> histograms_;
+  std::deque<std::vector<std::int64_t>> bins_;
+};
+
+}  // namespace
+
+class LateRecorder::Held {
+ public:
+  virtual ~Held() = default;
+  virtual void tell(NumberingRecorder& next) = 0;
+  virtual void know_findings(const LateFindings& /*findings*/) {}
+
+  void add(const ValueView& view) {
+    bytes += views.emplace_back(view).bytes();
+    if (is_late(view)) wait_for(view.late);
+  }
+  void wait_for(std::uint64_t number) {
+    if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
+  }
+  bool is_ready() const { return numbers.empty(); }
+
+  std::deque<KeptView> views;
+  std::vector<std::uint64_t> numbers;  // that have not come
+  std::size_t bytes = sizeof(Held);
+  std::uint64_t since = 0;  // ends of steps
+  bool is_op = false;
+};
+
+class LateRecorder::HeldOp final : public Held {
+ public:
+  HeldOp(const OpEvent& from, const OpNumbers* ids) : event_(from) {
+    is_op = true;
+    std::size_t length = from.module.size() + from.op.size() + from.call_site.size();
+    for (const OpInput& in : from.inputs) length += in.slot.size();
+    for (const OpOutput& out : from.outputs) length += out.slot.size();
+    for (const OpScalar& scalar : from.scalars) length += scalar.name.size();
+    text_.reserve(length);
+    event_.module = kept(from.module);
+    event_.op = kept(from.op);
+    event_.call_site = kept(from.call_site);
+    inputs_.assign(from.inputs.begin(), from.inputs.end());
+    for (OpInput& in : inputs_) {
+      in.slot = kept(in.slot);
+      add(in.value);
+    }
+    outputs_.assign(from.outputs.begin(), from.outputs.end());
+    for (OpOutput& out : outputs_) {
+      out.slot = kept(out.slot);
+      add(out.value);
+    }
+    scalars_.assign(from.scalars.begin(), from.scalars.end());
+    for (OpScalar& scalar : scalars_) scalar.name = kept(scalar.name);
+    event_.inputs = inputs_;
+    event_.outputs = outputs_;
+    event_.scalars = scalars_;
+    if (ids != nullptr) keep_numbers(*ids);
+    if (from.findings != nullptr) know_findings(*from.findings);
+    if (from.late != 0 && from.findings == nullptr) wait_for(from.late);
+    bytes += sizeof(HeldOp) + length + inputs_.size() * sizeof(OpInput) + outputs_.size() * sizeof(OpOutput) +
+             scalars_.size() * sizeof(OpScalar);
+  }
+
+  void know_findings(const LateFindings& findings) override {
+    findings_ = std::make_unique<KeptFindings>(findings);
+    event_.findings = &findings_->findings;
+    bytes += findings_->bytes();
+  }
+  void tell(NumberingRecorder& next) override {
+    auto view = views.begin();
+    for (OpInput& in : inputs_) in.value = (view++)->view;
+    for (OpOutput& out : outputs_) out.value = (view++)->view;
+    if (numbers_) {
+      next.on_op(event_, *numbers_);
+    } else {
+      next.on_op(event_);
+    }
+  }
+
+ private:
+  std::string_view kept(std::string_view from) {
+    const std::size_t at = text_.size();
+    text_ += from;  // never moves: there is room for all
+    return std::string_view(text_).substr(at);
+  }
+
+  void keep_numbers(const OpNumbers& from) {
+    numbers_ = from;
+    const auto keep = [this]<class Id>(std::vector<Id>& kept, std::span<const Id>& ids) {
+      kept.assign(ids.begin(), ids.end());
+      ids = kept;
+      bytes += kept.size() * sizeof(Id);
+    };
+    keep(slots_[0], numbers_->input_slots);
+    keep(slots_[1], numbers_->output_slots);
+    keep(slots_[2], numbers_->scalar_names);
+    keep(layouts_[0], numbers_->input_layouts);
+    keep(layouts_[1], numbers_->output_layouts);
+  }
+
+  OpEvent event_;
+  std::optional<OpNumbers> numbers_;
+  std::vector<StringId> slots_[3];
+  std::vector<LayoutId> layouts_[2];
+  std::string text_;
+  std::vector<OpInput> inputs_;
+  std::vector<OpOutput> outputs_;
+  std::vector<OpScalar> scalars_;
+  std::unique_ptr<KeptFindings> findings_;
+};
+
+template <class Tell>
+class LateRecorder::HeldEvent final : public Held {
+ public:
+  explicit HeldEvent(Tell tell) : tell_(std::move(tell)) {}
+  void tell(NumberingRecorder& next) override { tell_(next, views); }
+
+ private:
+  Tell tell_;
+};
+
+LateRecorder::LateRecorder(std::unique_ptr<NumberingRecorder> next, const LateOptions& options)
+    : next_(std::move(next)), options_(options) {}
+
+LateRecorder::~LateRecorder() {
+  if (!in_forked_child()) give_up_all();
+}
+
+std::uint64_t LateRecorder::next_seq() const noexcept {
+  if (in_forked_child()) return next_->next_seq();
+  const std::lock_guard lock(mutex_);
+  return next_->next_seq() + ops_;
+}
+
+RecorderCounters LateRecorder::counters() const {
+  RecorderCounters counters = next_->counters();
+  if (in_forked_child()) return counters;
+  const std::lock_guard lock(mutex_);
+  counters.dropped_ops += lost_.dropped_ops;
+  counters.dropped_other += lost_.dropped_other;
+  return counters;
+}
+
+Status LateRecorder::close() {
+  if (!in_forked_child()) {
+    const std::lock_guard lock(mutex_);
+    give_up_all();
+  }
+  return next_->close();
+}
+
+template <class Pass, class Hold>
+void LateRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t RecorderCounters::*lost) noexcept {
+  if (in_forked_child()) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (held_.empty() && !late) return pass();
+    try {
+      hold();
+    } catch (...) {  // no memory to hold it
+      ++(lost_.*lost);
+    }
+  } catch (...) {  // the mutex itself failed
+  }
+}
+
+template <class Tell>
+void LateRecorder::hold(std::size_t bytes, Tell tell, std::span<const ValueView> views) {
+  auto event = std::make_unique<HeldEvent<Tell>>(std::move(tell));
+  event->bytes += bytes + sizeof(Tell);
+  for (const ValueView& view : views) event->add(view);
+  keep(std::move(event));
+}
+
+void LateRecorder::keep(std::unique_ptr<Held> event) {
+  Held& kept = *event;
+  kept.since = steps_;
+  held_.push_back(std::move(event));
+  try {
+    for (const std::uint64_t number : kept.numbers) waiting_.emplace(number, &kept);
+  } catch (...) {
+    forget(kept);
+    held_.pop_back();
+    throw;
+  }
+  bytes_ += kept.bytes;
+  if (kept.is_op) ++ops_;
+  keep_bound();
+}
+
+void LateRecorder::keep_bound() noexcept {
+  while (bytes_ > options_.bytes && !held_.empty()) {
+    give_up(*held_.front());
+    tell_ready();
+  }
+}
+
+void LateRecorder::tell_ready() noexcept {
+  while (!held_.empty() && held_.front()->is_ready()) {
+    Held& event = *held_.front();
+    bytes_ -= event.bytes;
+    if (event.is_op) --ops_;
+    try {
+      event.tell(*next_);
+    } catch (...) {  // no memory
+      ++(event.is_op ? lost_.dropped_ops : lost_.dropped_other);
+    }
+    held_.pop_front();
+  }
+}
+
+void LateRecorder::forget(const Held& event) noexcept {
+  for (const std::uint64_t number : event.numbers) {
+    auto [at, end] = waiting_.equal_range(number);
+    while (at != end) at = at->second == &event ? waiting_.erase(at) : std::next(at);
+  }
+}
+
+void LateRecorder::give_up(Held& event) noexcept {
+  forget(event);
+  event.numbers.clear();
+}
+
+void LateRecorder::give_up_all() noexcept {
+  for (const auto& event : held_) give_up(*event);
+  tell_ready();
+}
+
+template <class Come>
+void LateRecorder::come(std::uint64_t number, Come come) noexcept {
+  if (in_forked_child()) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = waiting_.equal_range(number);
+    if (first == last) return;
+    for (auto at = first; at != last; at = waiting_.erase(at)) {
+      Held& event = *at->second;
+      std::erase(event.numbers, number);
+      const std::size_t before = event.bytes;
+      try {
+        come(event);
+      } catch (...) {  // no memory: not known
+      }
+      bytes_ += event.bytes - before;
+    }
+    tell_ready();
+    keep_bound();
+  } catch (...) {  // the mutex itself failed
+  }
+}
+
+void LateRecorder::on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept {
+  come(number, [&](Held& event) {
+    for (KeptView& view : event.views) {
+      if (is_late(view.view) && view.view.late == number) view.know(contents);
+    }
+  });
+}
+
+void LateRecorder::on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept {
+  come(number, [&](Held& event) { event.know_findings(findings); });
+}
+
+void LateRecorder::on_late_lost(std::uint64_t number) noexcept {
+  come(number, [](Held&) {});
+}
+
+void LateRecorder::on_op(const OpEvent& event) noexcept { add_op(event, nullptr); }
+void LateRecorder::on_op(const OpEvent& event, const OpNumbers& numbers) noexcept { add_op(event, &numbers); }
+
+void LateRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexcept {
+  const auto waits = [](const auto& argument) { return is_late(argument.value) && argument.value.known == nullptr; };
+  const bool late = (event.late != 0 && event.findings == nullptr) || std::ranges::any_of(event.inputs, waits) ||
+                    std::ranges::any_of(event.outputs, waits);
+  const auto pass = [&] { numbers == nullptr ? next_->on_op(event) : next_->on_op(event, *numbers); };
+  in_order(late, pass, [&] { keep(std::make_unique<HeldOp>(event, numbers)); }, &RecorderCounters::dropped_ops);
+}
+
+void LateRecorder::on_mark(const MarkEvent& event) noexcept {
+  in_order(
+      is_late(event.value), [&] { next_->on_mark(event); },
+      [&] {
+        hold(event.path.size(),
+             [event = event, path = std::string(event.path)](NumberingRecorder& next,
+                                                             const std::deque<KeptView>& views) mutable {
+               event.path = path;
+               event.value = views[0].view;
+               next.on_mark(event);
+             },
+             {&event.value, 1});
+      });
+}
+
+void LateRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept {
+  in_order(is_late(event.value), [&] { next_->on_mark(event, path, layout); }, [&] {
+    hold(0,
+         [event = event, path, layout](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
+           event.path = {};
+           event.value = views[0].view;
+           next.on_mark(event, path, layout);
+         },
+         {&event.value, 1});
+  });
+}
+
+void LateRecorder::check_contents(std::uint32_t step, const ValueView& value) noexcept {
+  in_order(
+      is_late(value), [&] { next_->check_contents(step, value); },
+      [&] {
+        hold(0,
+             [step](NumberingRecorder& next, const std::deque<KeptView>& views) {
+               next.check_contents(step, views[0].view);
+             },
+             {&value, 1});
+      });
+}
+
+void LateRecorder::check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept {
+  in_order(is_late(value), [&] { next_->check_contents(step, value, layout); }, [&] {
+    hold(0,
+         [step, layout](NumberingRecorder& next, const std::deque<KeptView>& views) {
+           next.check_contents(step, views[0].view, layout);
+         },
+         {&value, 1});
+  });
+}
+
+void LateRecorder::on_changed(const ChangedEvent& event) noexcept {
+  in_order(is_late(event.value), [&] { next_->on_changed(event); }, [&] {
+    hold(0,
+         [event = event](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
+           event.value = views[0].view;
+           next.on_changed(event);
+         },
+         {&event.value, 1});
+  });
+}
+
+void LateRecorder::on_collective(const CollectiveEvent& event) noexcept {
+  in_order(std::ranges::any_of(event.shares, is_late), [&] { next_->on_collective(event); }, [&] {
+    hold(event.group.size() + event.ranks.size_bytes(),
+         [event = event, group = std::string(event.group),
+          ranks = std::vector<std::uint32_t>(event.ranks.begin(), event.ranks.end())](
+             NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
+           std::vector<ValueView> shares;
+           for (const KeptView& view : views) shares.push_back(view.view);
+           event.group = group;
+           event.ranks = ranks;
+           event.shares = shares;
+           next.on_collective(event);
+         },
+         event.shares);
+  });
+}
+
+void LateRecorder::on_batch(const BatchEvent& event) noexcept {
+  in_order(false, [&] { next_->on_batch(event); }, [&] {
+    hold(event.sample_ids.size_bytes(),
+         [event = event, ids = std::vector<std::int64_t>(event.sample_ids.begin(), event.sample_ids.end())](
+             NumberingRecorder& next, const auto&) mutable {
+           event.sample_ids = ids;
+           next.on_batch(event);
+         });
+  });
+}
+
+// Events of numbers and one text.
+#define NANHUNT_HELD_TEXT(handler, Event, text)                                                                \
+  void LateRecorder::handler(const Event& event) noexcept {                                                    \
+    in_order(                                                                                                  \
+        false, [&] { next_->handler(event); },                                                                 \
+        [&] {                                                                                                  \
+          hold(event.text.size(),                                                                              \
+               [event = event, text = std::string(event.text)](NumberingRecorder& next, const auto&) mutable { \
+                 event.text = text;                                                                            \
+                 next.handler(event);                                                                          \
+               });                                                                                             \
+        });                                                                                                    \
+  }
+NANHUNT_HELD_TEXT(on_scaler, ScalerEvent, text)
+NANHUNT_HELD_TEXT(on_health, HealthEvent, first_bad)
+NANHUNT_HELD_TEXT(on_norm, NormEvent, path)
+NANHUNT_HELD_TEXT(on_replay, ReplayEvent, text)
+NANHUNT_HELD_TEXT(on_probe, ProbeEvent, text)
+NANHUNT_HELD_TEXT(on_capture, CaptureEvent, file)
+NANHUNT_HELD_TEXT(on_note, NoteEvent, text)
+NANHUNT_HELD_TEXT(on_kernel, KernelEvent, name)
+#undef NANHUNT_HELD_TEXT
+
+void LateRecorder::on_step_end(const StepEvent& event) noexcept {
+  const auto pass = [&] {
+    ++steps_;
+    next_->on_step_end(event);
+  };
+  in_order(false, pass, [&] {
+    ++steps_;
+    while (!held_.empty() && held_.front()->since + options_.steps < steps_) {
+      give_up(*held_.front());
+      tell_ready();
+    }
+    if (held_.empty()) return next_->on_step_end(event);
+    StepEvent placed = event;
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    if (placed.at_ns == 0) placed.at_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    hold(0, [placed](NumberingRecorder& next, const auto&) { next.on_step_end(placed); });
+  });
+}
+
+void LateRecorder::on_storage_released(std::uint64_t storage) noexcept {
+  in_order(false, [&] { next_->on_storage_released(storage); },
+           [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
+}
+
+void LateRecorder::on_launch(std::uint64_t first, std::uint64_t count) noexcept {
+  in_order(false, [&] { next_->on_launch(first, count); }, [&] {
+    hold(0, [first, count](NumberingRecorder& next, const auto&) { next.on_launch(first, count); });
+  });
+}
+
+void LateRecorder::on_experiment(const ExperimentRecord& experiment) noexcept {
+  in_order(false, [&] { next_->on_experiment(experiment); }, [&] {
+    hold(sizeof experiment + experiment.fix.size() + experiment.description.size(),
+         [experiment](NumberingRecorder& next, const auto&) { next.on_experiment(experiment); });
+  });
+}
+
+}  // namespace nanhunt::record

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// nanhunt run: runs a command, lets the Python package attach to what trains in it, and says what was found.
+#include <unistd.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "nanhunt/trace.h"
+#include "reports/json/json_values.h"
+#include "src/core/redact.h"
+#include "tools/nanhunt/analysis.h"
+#include "tools/nanhunt/boot_log.h"
+#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/verb.h"
+
+namespace nanhunt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kDefaultRun = "nanhunt-run";
+constexpr int kMostDefaultRuns = 10'000;
+constexpr std::size_t kMostOtherFindings = 4;
+constexpr int kCouldNotStart = 127;
+
+// Where the package's start-up file is, from where this program is: in a wheel, in a build tree, where
+// `cmake --install` puts it. Empty: nowhere.
+std::string find_boot_dir() {
+  if (const char* given = std::getenv("NANHUNT_BOOT_DIR"); given != nullptr && *given != '\0') return given;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return "";
+  const fs::path above = program.parent_path().parent_path();
+  for (const char* place : {"boot", "python/nanhunt/boot", "lib/nanhunt/python/nanhunt/boot"}) {
+    const fs::path folder = above / place;
+    if (fs::is_regular_file(folder / "sitecustomize.py", error)) return folder.string();
+  }
+  return "";
+}
+
+// The attempts that there are, by folder.
+std::set<std::string> attempts_in(const std::string& run) {
+  std::set<std::string> folders;
+  if (const auto attempts = find_attempts(run)) {
+    for (const AttemptTrace& attempt : *attempts) folders.insert(attempt.dir);
+  }
+  return folders;
+}
+
+// The option by which a Python was told to ignore PYTHONPATH or start-up files: "-I", "-E", "-S", or empty.
+std::string isolating_option(const std::vector<std::string>& command) {
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const std::string name = fs::path(command[i]).filename().string();
+    if (!name.starts_with("python") && !name.starts_with("pypy")) continue;
+    for (std::size_t k = i + 1; k < command.size() && command[k].size() > 1 && command[k][0] == '-'; ++k) {
+      for (const char c : command[k].substr(1)) {
+        if (c == 'I' || c == 'E' || c == 'S') return std::string("-") + c;
+        if (c == '-' || c == 'c' || c == 'm' || c == 'W' || c == 'X') break;
+      }
+      if (command[k] == "-W" || command[k] == "-X") ++k;
+      if (command[k].starts_with("-c") || command[k].starts_with("-m")) break;
+    }
+  }
+  return "";
+}
+
+// A signal's name for people: "SIGSEGV".
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+class RunVerb final : public Verb {
+ public:
+  void declare(CLI::App& app) override {
+    app_ = &app;
+    app.allow_extras();  // refused in run(), with a better word
+    app.add_option("--level", level_,
+                   "How closely to watch: sentinel (each step's loss and gradients; a bad step is run again op by op), "
+                   "sampled (and one step in N op by op), ops (every op)")
+        ->check(CLI::IsMember({"sentinel", "sampled", "ops"}))
+        ->capture_default_str();
+    app.add_option("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
+                                  "nanhunt-run-2, ... here)")
+        ->type_name("RUN");
+    app.add_option("--every", every_, "With --level sampled: compute every Nth step again op by op (default: 100)")
+        ->type_name("N")
+        ->check(CLI::Range(1u, 1'000'000'000u));
+    app.add_option("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
+        ->type_name("K")
+        ->check(CLI::Range(1u, 1'000'000u));
+    app.add_option("--door", door_,
+                   "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a "
+                   "step), auto (by the loss scaler's own read; else late where a copy of the parameters fits, else "
+                   "sync; default)")
+        ->check(CLI::IsMember({"auto", "sync", "late"}));
+    app.add_flag("--kernels", kernels_,
+                 "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, "
+                 "else while a step is computed again");
+    app.add_option("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
+        ->type_name("N")
+        ->check(CLI::Range(1, 255));
+    app.add_option("--max-trace-mb", max_trace_mb_,
+                   "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
+        ->check(CLI::Range(5u, 1'000'000'000u));
+    app.add_flag("--no-captures", no_captures_,
+                 "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
+  }
+
+  void take_command(std::vector<std::string> command) override { command_ = std::move(command); }
+
+  int run() override {
+    if (Status usable = check_usage(); !usable) return fail(usable);
+    if (std::error_code ignored; fs::is_regular_file(out_, ignored)) {
+      return fail({StatusCode::kWriteFailed, "run: '" + out_ + "' is a file. Name a folder for the trace."});
+    }
+    const BootLogFile boot_log;
+    const std::string boot_dir = find_boot_dir();
+    const bool watched = can_be_watched(boot_dir);
+    const std::set<std::string> before = watched ? attempts_in(out_) : std::set<std::string>();
+    const ChildEnd end = run_child(command_, watched ? environment(boot_dir, boot_log.path()) : Environment());
+    if (end.start_error != 0) {
+      if (made_out_) remove_empty();
+      say("run: '" + command_[0] + "' could not be started: " + std::strerror(end.start_error) +
+          ". Check its spelling, PATH and permissions.");
+      return kCouldNotStart;
+    }
+    if (end.signal != 0) say("'" + command_[0] + "' was ended by " + signal_name(end.signal) + ".");
+    if (!watched) return end.status;
+    const std::set<std::string> after = attempts_in(out_);
+    if (std::includes(before.begin(), before.end(), after.begin(), after.end())) {
+      explain_nothing(boot_log.read());
+      if (made_out_) remove_empty();
+      return end.status;
+    }
+    const bool fault = tell_findings();
+    return fault && error_exitcode_ != 0 ? error_exitcode_ : end.status;
+  }
+
+ private:
+  Status check_usage() const {
+    const std::string how = "`nanhunt run [OPTIONS] -- COMMAND ...`. See `nanhunt run --help`.";
+    if (const auto extras = app_->remaining(); !extras.empty()) {
+      std::string words;
+      for (const std::string& word : extras) words += (words.empty() ? "" : " ") + word;
+      const bool option = extras.front().starts_with('-');
+      const std::string wrong = option ? "run: there is no option '" + words + "'. The command stands after `--`: "
+                                       : "run: put `--` before the command '" + words + "': ";
+      return {StatusCode::kUsage, wrong + how};
+    }
+    if (command_.empty() || command_[0].empty()) {
+      return {StatusCode::kUsage, "run: say what to run, after `--`: " + how};
+    }
+    return {};
+  }
+
+  // Whatever is in the way of watching keeps nobody from training.
+  bool can_be_watched(const std::string& boot_dir) {
+    if (boot_dir.empty()) {
+      say("the Python package does not stand beside this program, so the run goes unwatched. Install both with `pip "
+          "install .`, or name the package's folder 'boot' in NANHUNT_BOOT_DIR.");
+      return false;
+    }
+    if (boot_dir.find(':') != std::string::npos) {
+      say("'" + boot_dir +
+          "' has a ':' in it, which PYTHONPATH cannot hold, so the run goes unwatched. Install nanhunt elsewhere.");
+      return false;
+    }
+    std::error_code error;
+    if (out_.empty()) {
+      for (int i = 1; i <= kMostDefaultRuns && !made_out_ && !error; ++i) {
+        out_ = std::string(kDefaultRun) + (i == 1 ? "" : "-" + std::to_string(i));
+        made_out_ = fs::create_directory(out_, error);
+        if (error == std::errc::file_exists) error.clear();  // a file of that name
+      }
+    } else {
+      made_out_ = fs::create_directories(out_, error);
+    }
+    if (!error && ::access(out_.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
+    if (error) {
+      say("cannot write into the run folder '" + out_ + "': " + error.message() +
+          ". The run goes unwatched; name another folder with --out.");
+      return false;
+    }
+    return true;
+  }
+
+  Environment environment(const std::string& boot_dir, const std::string& boot_log) const {
+    const std::string boot = fs::absolute(boot_dir).string();
+    const char* path = std::getenv("PYTHONPATH");
+    // An empty entry would be the working directory.
+    const std::string rest = path != nullptr && *path != '\0' ? std::string(":") + path : "";
+    const auto number = [](std::uint32_t n) { return n == 0 ? std::string() : std::to_string(n); };
+    Environment settings = {
+        {"PYTHONPATH", boot + rest},
+        {"NANHUNT_RUN_DIR", fs::absolute(out_).string()},
+        {"NANHUNT_LEVEL", level_},
+        {"NANHUNT_EVERY", number(every_)},
+        {"NANHUNT_KEEP", number(keep_)},
+        {"NANHUNT_DOOR", door_},
+        {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
+        {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
+        {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
+        {"NANHUNT_BOOT_LOG", boot_log}};
+    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");  // without it the user's own stays
+    return settings;
+  }
+
+  json redacted_command() const {
+    json words = json::array();
+    std::vector<std::string> command = command_;
+    redact_command(command);
+    for (const std::string& word : command) words.push_back(reports::json_text(word));
+    return words;
+  }
+
+  void remove_empty() const {
+    std::error_code ignored;
+    fs::remove(out_, ignored);  // only an empty folder
+  }
+
+  // Why there is no trace, and what to do about it.
+  void explain_nothing(const BootLog& log) const {
+    const std::string by_hand =
+        " Or attach by hand: `import nanhunt; nanhunt.watch(model, optimizer, out=\"" + out_ + "\")`.";
+    if (!log.failures.empty()) {
+      for (const std::string& failure : log.failures) say("could not attach: " + failure);
+      say("nothing was recorded; the run itself was not disturbed.");
+    } else if (log.attached > 0) {
+      say("nothing was recorded: torch was imported, but no training step was seen (no module called with gradients "
+          "on, no optimizer stepped).");
+    } else if (log.started > 0) {
+      say("nothing was recorded: " + (log.started == 1 ? "the Python that ran did not import torch."
+                                                       : "none of the " + std::to_string(log.started) +
+                                                             " Pythons that ran imported torch."));
+    } else if (const std::string option = isolating_option(command_); !option.empty()) {
+      say("nothing was recorded: Python's " + option +
+          " keeps it from reading PYTHONPATH or start-up files, by which nanhunt attaches. Run it without " + option +
+          "." + by_hand);
+    } else {
+      say("nothing was recorded: no Python started here read nanhunt's start-up file. nanhunt watches training with "
+          "PyTorch in Python. If this was some: a Python started with -I, -E or -S, under sudo, with a PYTHONPATH of "
+          "its own, in a container or from a frozen program does not read it." +
+          by_hand);
+    }
+  }
+
+  // A short word on stderr, the report beside the trace. Whether there was a fault.
+  bool tell_findings() const {
+    const auto analysis = load_analysis(out_);
+    if (!analysis) {
+      say(analysis.status().message());
+      return false;
+    }
+    say(verdict_line(*analysis));
+    const auto& findings = analysis->findings;
+    std::size_t others = 0;
+    for (const Finding& finding : findings) {
+      if (finding.severity == Severity::kInfo || finding.id == analysis->verdict.origin) continue;
+      if (++others > kMostOtherFindings) continue;
+      say("also, " + std::string(severity_name(finding.severity)) + ": " + finding.title + call_site_text(finding));
+    }
+    if (others > kMostOtherFindings) say("and " + std::to_string(others - kMostOtherFindings) + " more");
+    if (const Finding* origin = origin_of(*analysis)) {
+      const auto advice = std::find_if(origin->advice.begin(), origin->advice.end(),
+                                       [](const Advice& a) { return a.verified.value_or(true); });
+      if (advice != origin->advice.end()) {
+        say("try: " + advice->text + (advice->verified ? " (seen to work on this run)" : ""));
+      }
+    }
+    const ReportFiles files = report_files(out_);
+    if (const Status written = write_reports(*analysis, files); !written) {
+      say(written.message());
+    } else {
+      say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + out_ + "` prints it");
+    }
+    const auto is_fault = [](const Finding& finding) { return finding.severity == Severity::kFault; };
+    return analysis->verdict.status == VerdictStatus::kFault || std::any_of(findings.begin(), findings.end(), is_fault);
+  }
+
+  static const Finding* origin_of(const Analysis& analysis) {
+    const auto found = std::find_if(analysis.findings.begin(), analysis.findings.end(),
+                                    [&](const Finding& f) { return f.id == analysis.verdict.origin; });
+    return found == analysis.findings.end() ? nullptr : &*found;
+  }
+
+  const CLI::App* app_ = nullptr;
+  std::vector<std::string> command_;
+  std::string level_ = "sentinel", out_, door_;
+  std::uint32_t every_ = 0, keep_ = 0, max_trace_mb_ = 0;  // 0: not given
+  int error_exitcode_ = 0;
+  bool no_captures_ = false, kernels_ = false;
+  bool made_out_ = false;  // by us, in this run
+};
+
+const RegisterVerb<RunVerb> kRun{
+    {.order = 5,
+     .name = "run",
+     .summary = "Run a command and hunt in what it trains: nanhunt run [OPTIONS] -- python train.py ...",
+     .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
+                      "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
+                      "  6  --out is a file\n  127  the command could not be started",
+     .takes_command = true}};
+
+}  // namespace
+}  // namespace nanhunt::cli

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+// nanhunt train: trains a bundled scenario, watched or not; when it went wrong, tries its fixes on the same run.
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "hooks/engine/engine_hooks.h"
+#include "nanhunt/analyzer.h"
+#include "reports/json/json_values.h"
+#include "reports/views/numbers.h"
+#include "src/core/text.h"
+#include "src/core/version.h"
+#include "src/hunt/hunt.h"
+#include "src/trace/run/process_run_info.h"
+#include "tools/nanhunt/kernel_watching.h"
+#include "tools/nanhunt/neutrality.h"
+#include "tools/nanhunt/progress.h"
+#include "tools/nanhunt/recipe.h"
+#include "tools/nanhunt/scenarios/scenario.h"
+#include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/verb.h"
+
+namespace nanhunt::cli {
+namespace {
+
+using nlohmann::json;
+using scenarios::Scenario;
+
+constexpr int kNotNeutral = 1;
+
+// What came of a run, for the closing lines and --json.
+struct Outcome {
+  std::uint32_t steps = 0;
+  double first_loss = 0, last_loss = 0;
+  std::optional<std::uint32_t> first_bad_loss;
+  std::string attempt_dir;  // empty: not watched
+  RecorderCounters counters;
+  std::optional<hunt::HuntOutcome> hunted;
+  std::optional<engine::GraphUse> graphs;  // where they were asked for
+  Status trace_status;
+};
+
+std::string scenario_list(bool as_json) {
+  json list = json::array();
+  std::string text;
+  for (const Scenario& s : scenarios::all_scenarios()) {
+    const bool clean = s.expected.status == VerdictStatus::kClean;
+    const std::string expected(clean ? "clean" : finding_class_name(s.expected.cls));
+    list.push_back(
+        {{"name", s.name}, {"summary", s.summary}, {"steps", s.steps}, {"level", s.level}, {"expected", expected}});
+    text += fmt::format("{:<25} {:<18} {}\n", s.name, expected, s.summary);
+  }
+  return as_json ? reports::dump_json(list) + "\n" : text;
+}
+
+json outcome_json(const Scenario& scenario, const Outcome& outcome) {
+  json experiments = json::array();
+  std::string headline;
+  if (outcome.hunted) {
+    headline = printable(outcome.hunted->analysis.verdict.headline);
+    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
+      experiments.push_back({{"fix", e.fix},
+                             {"description", e.description},
+                             {"finite", e.finite},
+                             {"further_steps", e.further_steps},
+                             {"verified", e.verified}});
+    }
+  }
+  json graphs;
+  if (const auto& use = outcome.graphs) {
+    json op_by_op = json::object();
+    for (const auto& [why, steps] : use->op_by_op) op_by_op[printable(why)] = steps;
+    graphs = {{"steps", use->steps},
+              {"updates", use->updates},
+              {"op_by_op", std::move(op_by_op)},
+              {"bytes", use->bytes},
+              {"why_not", use->why_not.empty() ? json() : json(printable(use->why_not))},
+              {"why_no_update", use->why_no_update.empty() ? json() : json(printable(use->why_no_update))}};
+  }
+  return {{"scenario", scenario.name},
+          {"steps", outcome.steps},
+          {"graphs", std::move(graphs)},
+          {"first_loss", reports::json_number(outcome.first_loss)},
+          {"last_loss", reports::json_number(outcome.last_loss)},
+          {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
+          {"trace", outcome.attempt_dir.empty() ? json() : json(printable(outcome.attempt_dir))},
+          {"ops", outcome.counters.ops},
+          {"values", outcome.counters.values},
+          {"dropped_ops", outcome.counters.dropped_ops},
+          {"headline", headline.empty() ? json() : json(headline)},
+          {"experiments", std::move(experiments)}};
+}
+
+std::string graphs_text(const engine::GraphUse& use, std::uint32_t steps) {
+  std::string text = fmt::format("{} of {} steps ran as a graph", use.steps, steps);
+  if (use.steps != 0 && !use.why_no_update.empty()) {
+    text += fmt::format(", their updates did not: {}", printable(use.why_no_update));
+  } else if (use.steps != 0) {
+    text += fmt::format(", {} with their update", use.updates);
+  }
+  text += ".\n";
+  for (const auto& [why, count] : use.op_by_op) {
+    text += fmt::format("  {} ran op by op: {}\n", count, printable(why));
+  }
+  return text;
+}
+
+std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
+  std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
+                                 reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
+  if (outcome.graphs) text += graphs_text(*outcome.graphs, outcome.steps);
+  if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
+  text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
+                      printable(outcome.attempt_dir));
+  if (outcome.counters.dropped_ops + outcome.counters.dropped_values + outcome.counters.dropped_other != 0) {
+    text += fmt::format("Dropped {} ops and {} values: the report says what that means.\n",
+                        outcome.counters.dropped_ops, outcome.counters.dropped_values);
+  }
+  if (outcome.hunted) {
+    text += printable(outcome.hunted->analysis.verdict.headline) + "\n";
+    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
+      text += fmt::format("  tried on this run: {}: {}\n", e.description,
+                          e.verified ? "cured it"
+                          : e.finite ? "stays finite, but is no cure"
+                                     : "did not help");
+    }
+  }
+  text += fmt::format("Next: nanhunt report {}", printable(run));
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::path(run) / "report.html", ignored)) {
+    text += " (report.html and report.json there still tell of an earlier attempt)";
+  }
+  return text + "\n";
+}
+
+class TrainVerb final : public Verb {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("SCENARIO", scenario_, "What to train; --list names them");
+    app.add_option("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
+        ->type_name("RUN");
+    app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
+    app.add_option("--seed", seed_, "Seed of weights and batch order")->capture_default_str();
+    app.add_option(
+           "--level", level_,
+           "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
+           "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
+           "level that sees the scenario's fault)")
+        ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
+    app.add_option("--device-stats", device_stats_,
+                   "At level ops on a device: late reads every tensor there without a wait, sync copies it to the host")
+        ->check(CLI::IsMember({"late", "sync"}))
+        ->capture_default_str();
+    app.add_option("--max-trace-mb", max_trace_mb_,
+                   "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
+                   "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
+        ->check(CLI::Range(5u, 1000000000u));
+    app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
+    app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
+    app.add_flag("--graph", graph_,
+                 "On a GPU, below --level ops: forward, loss and backward of a step are one launch, and a fused update "
+                 "is another (CUDA graphs); the same bits. What cannot be captured runs op by op, and why is said");
+    app.add_option("--door", door_,
+                   "On a GPU, at --level sentinel and sampled, how bad numbers are learnt of: late (no wait; a copy of "
+                   "parameters and optimizer state lets a step run again), sync (one wait a step), auto (by the loss "
+                   "scaler's own read; without one late where the copy fits, else sync)")
+        ->check(CLI::IsMember({"auto", "sync", "late"}))
+        ->capture_default_str();
+    app.add_option("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
+        ->check(CLI::Range(0u, 1000000u))
+        ->capture_default_str();
+    app.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
+    app.add_flag("--allow-reduced-sums", allow_reduced_sums_,
+                 "On a GPU: 16-bit products may be added up in 16 bits where cuBLAS splits a product");
+    app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
+    app.add_flag("--no-captures", no_captures_,
+                 "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
+    app.add_option("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")
+        ->type_name("FILE");
+    const auto* prove = app.add_flag("--prove-neutral", prove_neutral_,
+                                     "Train unwatched and at every level, and compare losses, parameters, buffers and "
+                                     "optimizer state bit for bit; leaves no trace");
+    const auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
+    const auto* as_json = app.add_flag("--json", json_, "Print the outcome as JSON");
+    // What a list or a proof has no use for is refused, not ignored. CLI11's excludes() would say so at every option's
+    // help.
+    app.parse_complete_callback([&app, list, prove, as_json] {
+      for (const CLI::Option* option : app.get_options()) {
+        if (option == as_json || option == app.get_help_ptr() || option->empty()) continue;
+        const std::string name = option->get_name();
+        if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
+        const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
+                               name == "--no-verify" || name == "--no-captures" || name == "--door" ||
+                               name == "--shadow-mb" || name == "--device-stats";
+        if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
+      }
+    });
+  }
+
+  int run() override {
+    if (list_) return print_and_return(scenario_list(json_));
+    if (scenario_.empty()) {
+      return fail({StatusCode::kUsage, "train: say which scenario. `nanhunt train --list` names them."});
+    }
+    const Scenario* scenario = scenarios::find_scenario(scenario_);
+    if (scenario == nullptr) {
+      return fail(
+          {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
+    }
+    if (Status usable = choose_device(); !usable) return fail(usable);
+    if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
+    if (graph_ && device_.is_cpu()) say("--graph has no effect on the CPU: it has no graphs.");
+    if (prove_neutral_) return prove(*scenario);
+    if (level_.empty()) level_ = scenario->level;
+    if (graph_ && level_ == "ops") say("--graph has no effect at --level ops: every op is watched.");
+    if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
+      say("--level off records nothing: --out and --max-trace-mb have no effect.");
+    }
+    if (device_stats_ != "late" && (device_.is_cpu() || level_ != "ops")) {
+      say("--device-stats has no effect on the CPU, nor below --level ops.");
+    }
+    if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
+      say("--door has no effect on the CPU, nor at --level ops and off.");
+    }
+    if ((allow_tf32_ || allow_reduced_sums_) && device_.is_cpu()) {
+      say("--allow-tf32 and --allow-reduced-sums have no effect on the CPU.");
+    }
+    if (out_.empty()) out_ = "nanhunt-" + scenario->name;
+    if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
+      return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
+    }
+    Outcome outcome;
+    if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
+    if (!outcome.trace_status)
+      say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
+    return print_and_return(json_ ? reports::dump_json(outcome_json(*scenario, outcome)) + "\n"
+                                  : outcome_text(*scenario, outcome, out_));
+  }
+
+ private:
+  scenarios::ScenarioConfig config(const std::string& fix) const {
+    scenarios::ScenarioConfig config;
+    config.seed = seed_;
+    config.rename_seed = rename_seed_;
+    config.fix = fix.empty() ? changed_by_ : fix;
+    config.device = device_;
+    return config;
+  }
+
+  bool uses_graphs() const { return graph_ && !device_.is_cpu(); }
+
+  Status choose_device() {
+    const std::optional<engine::Device> device = engine::parse_device(device_name_);
+    if (!device) {
+      return {StatusCode::kUsage, "train: there is no device '" + device_name_ + "'. Say cpu, cuda or cuda:N."};
+    }
+    if (const std::string why = engine::why_unusable(*device); !why.empty()) {
+      return {StatusCode::kUsage, "train: " + describe(*device) + " cannot be used: " + why + "."};
+    }
+    device_ = *device;
+    engine::set_product_math(device_, {.tf32 = allow_tf32_, .reduced_sums = allow_reduced_sums_});
+    return {};
+  }
+
+  // A scenario knows one change at a time.
+  Status apply_recipe(const Scenario& scenario) {
+    if (recipe_.empty()) return {};
+    const auto recipe = read_recipe(recipe_);
+    if (!recipe) return recipe.status();
+    for (const std::string& id : recipe->changes) {
+      std::string known;
+      for (const hunt::Fix& fix : scenario.fixes) {
+        known += (known.empty() ? "" : ", ") + fix.id;
+        if (fix.id == id && !changed_by_.empty() && changed_by_ != id) {
+          return {StatusCode::kUsage, "train: " + scenario.name +
+                                          " can be changed in one way at a time, and the recipe says " + changed_by_ +
+                                          " and " + id + ". Leave one of them in it."};
+        }
+        if (fix.id == id) changed_by_ = id;
+      }
+      if (changed_by_ != id) {
+        return {StatusCode::kUsage, "train: the recipe says '" + id + "', which " + scenario.name + " does not know" +
+                                        (known.empty() ? "." : ". It knows " + known + ".")};
+      }
+    }
+    if (recipe->changes.empty()) say("the recipe changes nothing: " + scenario.name + " is trained as it is.");
+    return {};
+  }
+
+  // What is left to try on the changed run.
+  std::vector<hunt::Fix> fixes_of(const Scenario& scenario) const {
+    std::vector<hunt::Fix> fixes = scenario.fixes;
+    std::erase_if(fixes, [&](const hunt::Fix& fix) { return fix.id == changed_by_; });
+    return fixes;
+  }
+
+  int prove(const Scenario& scenario) const {
+    // With graphs they are compared as well: all runs are with the first one, which has none.
+    const auto make = [this, &scenario, first = true]() mutable {
+      auto trainer = std::move(scenario.make(config("")).trainer);
+      trainer->use_graphs(!std::exchange(first, false) && uses_graphs());
+      return trainer;
+    };
+    const auto proof = prove_neutral(make, steps_ != 0 ? steps_ : scenario.steps);
+    if (!proof) return fail(proof.status());
+    const int printed =
+        print_and_return(json_ ? neutrality_json(scenario.name, *proof) : neutrality_text(scenario.name, *proof));
+    return printed != kDone || proof->neutral() ? printed : kNotNeutral;
+  }
+
+  Status train(const Scenario& scenario, Outcome& outcome) const {
+    std::unique_ptr<Recorder> recorder;
+    if (level_ != "off") {
+      RecorderOptions options;
+      options.run_dir = out_;
+      options.writer.retention.max_bytes = std::uint64_t{max_trace_mb_} * 1'000'000;
+      if (level_ != "ops") options.on_full = OnFull::kDrop;
+      auto opened = Recorder::open(options, run_info(scenario));
+      if (!opened) return opened.status();
+      recorder = std::move(*opened);
+      outcome.attempt_dir = recorder->attempt_dir();
+    }
+    train_steps(scenario, recorder.get(), outcome);
+    if (!recorder) return {};
+    hunt_fault(scenario, *recorder, outcome);
+    outcome.trace_status = recorder->close();
+    outcome.counters = recorder->counters();
+    if (outcome.trace_status && outcome.counters.write_errors != 0) {
+      outcome.trace_status = {StatusCode::kWriteFailed, outcome.counters.first_write_error};
+    }
+    return {};
+  }
+
+  void train_steps(const Scenario& scenario, Recorder* recorder, Outcome& outcome) const {
+    const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
+    std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
+    if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
+    const scenarios::ScenarioRun run = scenario.make(config(""));
+    run.trainer->use_graphs(uses_graphs());
+    std::optional<hooks::TrainerWatch> watch;
+    if (recorder != nullptr) {
+      watch.emplace(*run.trainer, *recorder,
+                    hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
+                                        .door = *hooks::parse_door(door_),
+                                        .shadow_bytes = std::uint64_t{shadow_mb_} * 1'000'000,
+                                        .device_stats = *hooks::parse_device_stats(device_stats_),
+                                        .kernels = kernels.get()});
+    }
+    Progress progress("training " + scenario.name, steps);
+    for (std::uint32_t i = 0; i < steps; ++i) {
+      const engine::StepResult result = run.trainer->step();
+      if (i == 0) outcome.first_loss = result.loss;
+      outcome.last_loss = result.loss;
+      if (!std::isfinite(result.loss) && !outcome.first_bad_loss) outcome.first_bad_loss = result.step;
+      outcome.steps = i + 1;
+      progress.update(i + 1, "loss " + reports::format_short(result.loss));
+    }
+    if (uses_graphs() && level_ != "ops") outcome.graphs = run.trainer->graph_use();
+    watch.reset();
+    if (kernels) kernels->finish(*recorder);
+  }
+
+  // Computes the failing op again and tries fixes, where something failed.
+  void hunt_fault(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
+    auto replay = hooks::make_engine_replay(
+        [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, fixes_of(scenario));
+    hunt::HuntOptions options;
+    options.try_fixes = !no_verify_;
+    options.captures.write = !no_captures_;
+    auto hunted = hunt::hunt_run(*replay, recorder, options);
+    // A trace that cannot be read back is the report's business to explain; training is done.
+    if (!hunted) {
+      // That the trace could not be written is said when it is closed.
+      if (recorder.counters().write_errors == 0) say(hunted.status().message() + " No fix was tried.");
+      return;
+    }
+    for (const std::string& why : hunted->trials.broken_off) {
+      say("a fix could not be tried to its end, so nothing is known of it: " + printable(why));
+    }
+    if (!hunted->trials.not_tried.empty()) say(hunted->trials.not_tried + ".");
+    if (!hunted->not_captured.empty())
+      say("the failing op's numbers were not kept: " + printable(hunted->not_captured));
+    outcome.hunted = std::move(*hunted);
+  }
+
+  RunInfo run_info(const Scenario& scenario) const {
+    RunInfo info = make_run_info();
+    info.command = {"nanhunt", "train", scenario.name};
+    info.framework = "nanhunt-engine " + std::string(version());
+    info.device = engine::device_details(device_);
+    info.level = level_;
+    info.scenario = scenario.name;
+    info.dtypes = scenario.dtypes;
+    info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
+    if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
+    if (!device_.is_cpu() && level_ != "ops") {
+      info.options.emplace_back("door", door_);
+      info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
+    }
+    if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
+    if (uses_graphs() && level_ != "ops") info.options.emplace_back("graph", "true");
+    if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
+    if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
+    return info;
+  }
+
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto", device_stats_ = "late";
+  engine::Device device_;
+  std::string changed_by_;  // id of the fix that the recipe applies
+  std::uint32_t steps_ = 0;
+  std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
+  std::uint64_t seed_ = 1;
+  std::optional<std::uint64_t> rename_seed_;
+  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
+  bool graph_ = false;
+  bool allow_tf32_ = false, allow_reduced_sums_ = false;
+};
+
+const RegisterVerb<TrainVerb> kTrain{{.order = 10,
+                                      .name = "train",
+                                      .summary = "Train a bundled scenario and record it",
+                                      .exit_statuses =
+                                          "  0  trained, whatever became of the numbers\n"
+                                          "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
+                                          "  6  the run folder could not be written"}};
+
+}  // namespace
+}  // namespace nanhunt::cli
