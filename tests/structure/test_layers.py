@@ -79,7 +79,7 @@ def test_a_planted_wrong_include_is_found(path, line, expected):
         ("src/trace/reader.cpp", '/* old:\n#include "hooks/engine/engine_hooks.h"\n*/'),
         ("src/trace/reader.cpp", 'auto s = R"(\n#include "hooks/engine/engine_hooks.h"\n)";'),
         ("kernels/cuda/stats.cu", '#include <cuda_runtime.h>\n#include "kernels/stats.h"'),
-        ("tools/nanhunt/main.cpp", '#include "hooks/engine/engine_hooks.h"\n#include "nanhunt/dtype.h"'),
+        ("tools/nanhunt/command_line.cpp", '#include "hooks/engine/engine_hooks.h"\n#include "nanhunt/dtype.h"'),
         ("tests/record/queue_test.cpp", '#include "src/record/queue.h"\n#include "tests/support/temp_dir.h"'),
         ("include/nanhunt/recorder.h", '#include <string>\n#include "nanhunt/trace.h"'),
     ],

@@ -10,16 +10,14 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "tools/nanhunt/options.h"
 
 namespace nanhunt::cli {
 
 class Verb {
  public:
   virtual ~Verb() = default;
-  virtual void declare(CLI::App& app) = 0;  // options; `app` is the verb's own subcommand
+  virtual void declare(Options options) = 0;
   virtual int run() = 0;                    // exit status
   // With VerbInfo::takes_command: the words after `--`, as they are. Before run().
   virtual void take_command(std::vector<std::string> command) { static_cast<void>(command); }

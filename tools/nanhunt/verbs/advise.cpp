@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt advise: the smallest set of changes that the evidence of a run supports.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -50,12 +47,12 @@ const char* standing(const Advice& advice) {
 
 class AdviseVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--recipe", recipe_,
+  void declare(Options options) override {
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add("--recipe", recipe_,
                    "Write the changes as a recipe for `nanhunt train SCENARIO --recipe FILE`; - for stdout")
-        ->type_name("FILE");
-    app.add_flag("--json", json_, "Print the advice as JSON");
+        .value_name("FILE");
+    options.add_flag("--json", json_, "Print the advice as JSON");
   }
 
   int run() override {

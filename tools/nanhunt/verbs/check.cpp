@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt check: one line and an exit status, for scripts and CI.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -77,12 +74,12 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
 
 class CheckVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--fail-on", fail_on_, "Lowest severity that gives exit status 1")
-        ->check(CLI::IsMember({"warning", "fault"}))
-        ->capture_default_str();
-    app.add_flag("--json", json_, "The verdict as JSON");
+  void declare(Options options) override {
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add("--fail-on", fail_on_, "Lowest severity that gives exit status 1")
+        .one_of({"warning", "fault"})
+        .show_default();
+    options.add_flag("--json", json_, "The verdict as JSON");
   }
 
   int run() override {

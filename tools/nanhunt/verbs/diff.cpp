@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt diff: the first place where the health of two runs parts.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -214,18 +211,18 @@ std::string as_json(const std::string& run_a, const std::string& run_b, const Di
 
 class DiffVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN_A", run_a_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
-        ->required();
-    app.add_option("--rank", rank_, "Which rank")->capture_default_str();
-    app.add_option("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)");
-    app.add_option("--attempt-b", attempt_b_, "Attempt of RUN_B (default: the newest)");
-    app.add_option("--tolerance", tolerance_, kToleranceHelp)
-        ->type_name("FACTOR")
-        ->check(CLI::Range(0.0, 1e6))
-        ->capture_default_str();
-    app.add_flag("--json", json_, "The answer as JSON");
+  void declare(Options options) override {
+    options.add("RUN_A", run_a_, "Run folder, attempt folder or .nht file").required();
+    options.add("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
+        .required();
+    options.add("--rank", rank_, "Which rank").show_default();
+    options.add("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)");
+    options.add("--attempt-b", attempt_b_, "Attempt of RUN_B (default: the newest)");
+    options.add("--tolerance", tolerance_, kToleranceHelp)
+        .value_name("FACTOR")
+        .in_range(0.0, 1e6)
+        .show_default();
+    options.add_flag("--json", json_, "The answer as JSON");
   }
 
   int run() override {

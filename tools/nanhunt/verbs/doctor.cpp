@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt doctor: what exactly was lost of a trace, and a clean copy of what was not; with --env, what this machine
 // offers.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -94,16 +91,16 @@ void write_text(TextLayout& out, const Examination& e) {
 
 class DoctorVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    CLI::Option* run = app.add_option("RUN", run_, "Run folder, attempt folder or .nht file");
-    CLI::Option* env = app.add_flag("--env", env_,
+  void declare(Options options) override {
+    Option run = options.add("RUN", run_, "Run folder, attempt folder or .nht file");
+    Option env = options.add_flag("--env", env_,
                                     "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU; what does "
                                     "not fit together, and what to do");
-    CLI::Option* out =
-        app.add_option("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
-            ->type_name("OUT");
-    env->excludes(run)->excludes(out);
-    app.add_flag("--json", json_, "The same as JSON");
+    Option out =
+        options.add("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")
+            .value_name("OUT");
+    env.excludes(run).excludes(out);
+    options.add_flag("--json", json_, "The same as JSON");
   }
 
   int run() override {

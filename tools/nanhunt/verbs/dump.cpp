@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt dump: the records themselves, with names resolved.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -50,17 +47,17 @@ struct RowsSeen {
 
 class DumpVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
+  void declare(Options options) override {
     std::string names;
     for (const DumpKind& kind : dump_kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--kind", kind_, "Kind of record: " + names)->capture_default_str();
-    app.add_option("--step", step_, "Only rows of this step");
-    app.add_option("--module", module_, "Only rows of this module, parameter or path, and of what is below it");
-    app.add_option("--rank", rank_, "Only this rank");
-    app.add_option("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
-    app.add_option("--limit", limit_, "Stop after this many rows");
-    app.add_flag("--json", json_, "One JSON object per line");
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add("--kind", kind_, "Kind of record: " + names).show_default();
+    options.add("--step", step_, "Only rows of this step");
+    options.add("--module", module_, "Only rows of this module, parameter or path, and of what is below it");
+    options.add("--rank", rank_, "Only this rank");
+    options.add("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
+    options.add("--limit", limit_, "Stop after this many rows");
+    options.add_flag("--json", json_, "One JSON object per line");
   }
 
   int run() override {

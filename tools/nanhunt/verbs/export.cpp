@@ -8,9 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -169,16 +166,15 @@ class FileSink final : public Sink {
 
 class ExportVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
+  void declare(Options options) override {
     std::string names;
     for (const DumpKind& kind : dump_kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_option("--kind", kind_, "Kind of record: " + names)->capture_default_str();
-    app.add_option("--out", out_, "The CSV file; - for stdout")->capture_default_str();
-    app.add_option("--rank", rank_, "Only this rank");
-    app.add_option("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
-    app.description(
-        app.get_description() +
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add("--kind", kind_, "Kind of record: " + names).show_default();
+    options.add("--out", out_, "The CSV file; - for stdout").show_default();
+    options.add("--rank", rank_, "Only this rank");
+    options.add("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
+    options.describe_further(
         ".\nInfinity is written as Infinity, minus infinity as -1e999, which reads as the same number. Text\n"
         "that could start a formula in a spreadsheet gets an apostrophe before it; lists are JSON.");
   }

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt info: what ran and what was recorded of it, without judging it.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -214,9 +211,9 @@ void write_text(TextLayout& out, const Summary& s) {
 
 class InfoVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    app.add_flag("--json", json_, "The same as JSON");
+  void declare(Options options) override {
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_flag("--json", json_, "The same as JSON");
   }
 
   int run() override {

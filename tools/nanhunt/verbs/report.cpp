@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt report: the verdict on a recorded run as text, JSON and HTML.
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -21,15 +18,15 @@ enum class Format { kAll, kText, kJson, kHtml };
 
 class ReportVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder, attempt folder or .nht file")->required();
-    auto* text = app.add_flag("--text", text_, "Only the text report, to stdout; writes no file");
-    auto* json = app.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
-    auto* html = app.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
-    text->excludes(json)->excludes(html);
-    json->excludes(html);
-    app.add_option("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
-        ->type_name("FILE");
+  void declare(Options options) override {
+    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    Option text = options.add_flag("--text", text_, "Only the text report, to stdout; writes no file");
+    Option json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
+    Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
+    text.excludes(json).excludes(html);
+    json.excludes(html);
+    options.add("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
+        .value_name("FILE");
   }
 
   int run() override {

@@ -2,9 +2,6 @@
 // nanhunt repro: a stand-alone program that shows the bad result of a finding's op from the numbers that it read.
 #include <fmt/format.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -75,13 +72,13 @@ std::string list_of(const std::vector<Finding>& findings) {
 
 class ReproVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("RUN", run_, "Run folder")->required();
-    app.add_option("--finding", finding_, "Which finding (default: the first of the report that has an operation)")
-        ->type_name("ID");
-    app.add_option("--out", out_, "New folder for repro.py and inputs.safetensors (default: nanhunt-repro-ID)")
-        ->type_name("DIR");
-    app.add_flag("--json", json_, "Print what was written as JSON");
+  void declare(Options options) override {
+    options.add("RUN", run_, "Run folder").required();
+    options.add("--finding", finding_, "Which finding (default: the first of the report that has an operation)")
+        .value_name("ID");
+    options.add("--out", out_, "New folder for repro.py and inputs.safetensors (default: nanhunt-repro-ID)")
+        .value_name("DIR");
+    options.add_flag("--json", json_, "Print what was written as JSON");
   }
 
   int run() override {

@@ -2,9 +2,6 @@
 // nanhunt run: runs a command, lets the Python package attach to what trains in it, and says what was found.
 #include <unistd.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -12,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -86,38 +84,38 @@ std::string signal_name(int signal) {
 
 class RunVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app_ = &app;
-    app.allow_extras();  // refused in run(), with a better word
-    app.add_option("--level", level_,
+  void declare(Options options) override {
+    options_ = options;
+    options.allow_unknown();  // refused in run(), with a better word
+    options.add("--level", level_,
                    "How closely to watch: sentinel (each step's loss and gradients; a bad step is run again op by op), "
                    "sampled (and one step in N op by op), ops (every op)")
-        ->check(CLI::IsMember({"sentinel", "sampled", "ops"}))
-        ->capture_default_str();
-    app.add_option("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
+        .one_of({"sentinel", "sampled", "ops"})
+        .show_default();
+    options.add("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
                                   "nanhunt-run-2, ... here)")
-        ->type_name("RUN");
-    app.add_option("--every", every_, "With --level sampled: compute every Nth step again op by op (default: 100)")
-        ->type_name("N")
-        ->check(CLI::Range(1u, 1'000'000'000u));
-    app.add_option("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
-        ->type_name("K")
-        ->check(CLI::Range(1u, 1'000'000u));
-    app.add_option("--door", door_,
+        .value_name("RUN");
+    options.add("--every", every_, "With --level sampled: compute every Nth step again op by op (default: 100)")
+        .value_name("N")
+        .in_range(1u, 1'000'000'000u);
+    options.add("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
+        .value_name("K")
+        .in_range(1u, 1'000'000u);
+    options.add("--door", door_,
                    "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a "
                    "step), auto (by the loss scaler's own read; else late where a copy of the parameters fits, else "
                    "sync; default)")
-        ->check(CLI::IsMember({"auto", "sync", "late"}));
-    app.add_flag("--kernels", kernels_,
+        .one_of({"auto", "sync", "late"});
+    options.add_flag("--kernels", kernels_,
                  "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, "
                  "else while a step is computed again");
-    app.add_option("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
-        ->type_name("N")
-        ->check(CLI::Range(1, 255));
-    app.add_option("--max-trace-mb", max_trace_mb_,
+    options.add("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
+        .value_name("N")
+        .in_range(1, 255);
+    options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
-        ->check(CLI::Range(5u, 1'000'000'000u));
-    app.add_flag("--no-captures", no_captures_,
+        .in_range(5u, 1'000'000'000u);
+    options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
   }
 
@@ -154,7 +152,7 @@ class RunVerb final : public Verb {
  private:
   Status check_usage() const {
     const std::string how = "`nanhunt run [OPTIONS] -- COMMAND ...`. See `nanhunt run --help`.";
-    if (const auto extras = app_->remaining(); !extras.empty()) {
+    if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
       for (const std::string& word : extras) words += (words.empty() ? "" : " ") + word;
       const bool option = extras.front().starts_with('-');
@@ -298,7 +296,7 @@ class RunVerb final : public Verb {
     return found == analysis.findings.end() ? nullptr : &*found;
   }
 
-  const CLI::App* app_ = nullptr;
+  std::optional<Options> options_;
   std::vector<std::string> command_;
   std::string level_ = "sentinel", out_, door_;
   std::uint32_t every_ = 0, keep_ = 0, max_trace_mb_ = 0;  // 0: not given

@@ -2,9 +2,6 @@
 // nanhunt train: trains a bundled scenario, watched or not; when it went wrong, tries its fixes on the same run.
 #include <fmt/format.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -146,64 +143,62 @@ std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const
 
 class TrainVerb final : public Verb {
  public:
-  void declare(CLI::App& app) override {
-    app.add_option("SCENARIO", scenario_, "What to train; --list names them");
-    app.add_option("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
-        ->type_name("RUN");
-    app.add_option("--steps", steps_, "Steps to train (default: the scenario's own)")->check(CLI::Range(1u, 1000000u));
-    app.add_option("--seed", seed_, "Seed of weights and batch order")->capture_default_str();
-    app.add_option(
-           "--level", level_,
+  void declare(Options options) override {
+    options.add("SCENARIO", scenario_, "What to train; --list names them");
+    options.add("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
+        .value_name("RUN");
+    options.add("--steps", steps_, "Steps to train (default: the scenario's own)").in_range(1u, 1000000u);
+    options.add("--seed", seed_, "Seed of weights and batch order").show_default();
+    options.add("--level", level_,
            "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
            "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
            "level that sees the scenario's fault)")
-        ->check(CLI::IsMember({"sentinel", "sampled", "ops", "off"}));
-    app.add_option("--device-stats", device_stats_,
+        .one_of({"sentinel", "sampled", "ops", "off"});
+    options.add("--device-stats", device_stats_,
                    "At level ops on a device: late reads every tensor there without a wait, sync copies it to the host")
-        ->check(CLI::IsMember({"late", "sync"}))
-        ->capture_default_str();
-    app.add_option("--max-trace-mb", max_trace_mb_,
+        .one_of({"late", "sync"})
+        .show_default();
+    options.add("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
-        ->check(CLI::Range(5u, 1000000000u));
-    app.add_option("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
-    app.add_option("--device", device_name_, "Where to train: cpu, cuda or cuda:N")->capture_default_str();
-    app.add_flag("--graph", graph_,
+        .in_range(5u, 1000000000u);
+    options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
+    options.add("--device", device_name_, "Where to train: cpu, cuda or cuda:N").show_default();
+    options.add_flag("--graph", graph_,
                  "On a GPU, below --level ops: forward, loss and backward of a step are one launch, and a fused update "
                  "is another (CUDA graphs); the same bits. What cannot be captured runs op by op, and why is said");
-    app.add_option("--door", door_,
+    options.add("--door", door_,
                    "On a GPU, at --level sentinel and sampled, how bad numbers are learnt of: late (no wait; a copy of "
                    "parameters and optimizer state lets a step run again), sync (one wait a step), auto (by the loss "
                    "scaler's own read; without one late where the copy fits, else sync)")
-        ->check(CLI::IsMember({"auto", "sync", "late"}))
-        ->capture_default_str();
-    app.add_option("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
-        ->check(CLI::Range(0u, 1000000u))
-        ->capture_default_str();
-    app.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
-    app.add_flag("--allow-reduced-sums", allow_reduced_sums_,
+        .one_of({"auto", "sync", "late"})
+        .show_default();
+    options.add("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
+        .in_range(0u, 1000000u)
+        .show_default();
+    options.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
+    options.add_flag("--allow-reduced-sums", allow_reduced_sums_,
                  "On a GPU: 16-bit products may be added up in 16 bits where cuBLAS splits a product");
-    app.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
-    app.add_flag("--no-captures", no_captures_,
+    options.add_flag("--no-verify", no_verify_, "Do not try fixes on a run that went wrong");
+    options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that the failing op read (they may be training data) in the run folder");
-    app.add_option("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")
-        ->type_name("FILE");
-    const auto* prove = app.add_flag("--prove-neutral", prove_neutral_,
-                                     "Train unwatched and at every level, and compare losses, parameters, buffers and "
-                                     "optimizer state bit for bit; leaves no trace");
-    const auto* list = app.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
-    const auto* as_json = app.add_flag("--json", json_, "Print the outcome as JSON");
-    // What a list or a proof has no use for is refused, not ignored. CLI11's excludes() would say so at every option's
-    // help.
-    app.parse_complete_callback([&app, list, prove, as_json] {
-      for (const CLI::Option* option : app.get_options()) {
-        if (option == as_json || option == app.get_help_ptr() || option->empty()) continue;
-        const std::string name = option->get_name();
-        if (!list->empty() && option != list) throw CLI::ExcludesError(name, list->get_name());
+    options.add("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")
+        .value_name("FILE");
+    const Option prove = options.add_flag("--prove-neutral", prove_neutral_,
+                                          "Train unwatched and at every level, and compare losses, parameters, "
+                                          "buffers and optimizer state bit for bit; leaves no trace");
+    const Option list = options.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
+    options.add_flag("--json", json_, "Print the outcome as JSON");
+    // What a list or a proof has no use for is refused, not ignored. excludes() would say so at every option's help.
+    options.after_parsing([options, prove, list] {
+      for (const Option& option : options.given()) {
+        const std::string name = option.name();
+        if (name == "--json") continue;
+        if (list.given() && name != list.name()) Options::refuse_together(option, list);
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--door" ||
                                name == "--shadow-mb" || name == "--device-stats";
-        if (!prove->empty() && of_traces) throw CLI::ExcludesError(name, prove->get_name());
+        if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
     });
   }

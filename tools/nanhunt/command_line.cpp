@@ -1,21 +1,118 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line: finds the verb, lets it parse its options, runs it.
+// The command line: finds the verb, parses its options, runs it. Implements options.h; the only file that knows CLI11.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "src/core/version.h"
+#include "tools/nanhunt/options.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
+
+namespace nanhunt::cli {
+
+Option& Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::value_name(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+Option& Option::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::one_of(const std::vector<std::string>& values) {
+  option_->check(CLI::IsMember(values));
+  return *this;
+}
+
+Option& Option::in_range(std::uint32_t lowest, std::uint32_t highest) {
+  option_->check(CLI::Range(lowest, highest));
+  return *this;
+}
+
+Option& Option::in_range(int lowest, int highest) {
+  option_->check(CLI::Range(lowest, highest));
+  return *this;
+}
+
+Option& Option::in_range(double lowest, double highest) {
+  option_->check(CLI::Range(lowest, highest));
+  return *this;
+}
+
+Option& Option::excludes(const Option& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+std::string Option::name() const { return option_->get_name(); }
+bool Option::given() const { return !option_->empty(); }
+
+Option Options::add(const std::string& name, std::string& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, std::uint32_t& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, std::uint64_t& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, int& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, double& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, std::optional<std::string>& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, std::optional<std::uint32_t>& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add(const std::string& name, std::optional<std::uint64_t>& value, const std::string& help) {
+  return Option(app_->add_option(name, value, help));
+}
+Option Options::add_flag(const std::string& name, bool& value, const std::string& help) {
+  return Option(app_->add_flag(name, value, help));
+}
+
+void Options::describe_further(const std::string& text) { app_->description(app_->get_description() + text); }
+void Options::allow_unknown() { app_->allow_extras(); }
+std::vector<std::string> Options::unknown() const { return app_->remaining(); }
+
+std::vector<Option> Options::given() const {
+  std::vector<Option> given;
+  for (CLI::Option* option : app_->get_options()) {
+    if (option != app_->get_help_ptr() && !option->empty()) given.push_back(Option(option));
+  }
+  return given;
+}
+
+void Options::after_parsing(std::function<void()> check) { app_->parse_complete_callback(std::move(check)); }
+
+void Options::refuse_together(const Option& option, const Option& other) {
+  throw CLI::ExcludesError(option.name(), other.name());
+}
+
+}  // namespace nanhunt::cli
 
 namespace {
 
@@ -85,7 +182,7 @@ int run(int argc, char** argv) {
     parsed.app = app.add_subcommand(std::string(entry.info.name), std::string(entry.info.summary));
     parsed.app->footer("Exit status:\n" + std::string(entry.info.exit_statuses));
     parsed.verb = entry.make();
-    parsed.verb->declare(*parsed.app);
+    parsed.verb->declare(Options(*parsed.app));
     verbs.push_back(std::move(parsed));
   }
   try {
