@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up JUnit files (ctest's and pytest's) and single checks into one table.
+"""Adds up JUnit files (ctest's, GoogleTest's and pytest's) and single checks into one table.
 
 The last line is always `N passed, N failed, N skipped`. Exits 1 when anything failed, when a file of
 results is missing or broken, or when nothing ran at all.
@@ -75,6 +75,33 @@ def ctest_case(element: ElementTree.Element) -> Case:
     return case
 
 
+def gtest_case(suite: str, element: ElementTree.Element) -> Case:
+    name = f"{suite}/{element.get('classname', '?')}.{element.get('name', '?')}"
+    case = Case(suite, name, PASSED, seconds=float(element.get("time") or 0))
+    failure, skipped = element.find("failure"), element.find("skipped")
+    if failure is not None:
+        case.outcome, case.reason = FAILED, one_line(failure.get("message", ""))
+    elif skipped is not None:
+        lines = skipped.get("message", "").split("\n", 1)  # the first says where
+        case.outcome, case.reason = SKIPPED, one_line(lines[-1]) or "no reason given"
+    elif element.get("status") == "notrun":
+        case.outcome, case.reason = SKIPPED, "disabled"
+    return case
+
+
+def cases_inside(suite_case: Case, folder: str) -> list[Case]:
+    """A ctest that is a suite of GoogleTest wrote its cases into a file; what it says of itself counts if it failed
+    otherwise than by a case, or died before it wrote."""
+    prefix, _, rest = suite_case.name.partition("/")
+    path = Path(folder, f"{prefix}.{rest.replace('/', '.')}.xml")
+    if not folder or not path.is_file():
+        return [suite_case]
+    cases = [gtest_case(prefix, e) for e in ElementTree.fromstring(path.read_bytes()).iter("testcase")]
+    if not cases or (suite_case.outcome == FAILED and not any(case.outcome == FAILED for case in cases)):
+        cases.append(Case(prefix, suite_case.name, FAILED, suite_case.reason or "no tests were found"))
+    return cases
+
+
 def pytest_case(element: ElementTree.Element) -> Case:
     folder = element.get("classname", "").split(".")
     suite = "python " + (folder[1] if len(folder) > 1 and folder[0] == "tests" else folder[0] or "?")
@@ -94,12 +121,14 @@ def pytest_case(element: ElementTree.Element) -> Case:
 READERS = {"ctest": ctest_case, "pytest": pytest_case}
 
 
-def read_results(kind: str, path: str, status: int) -> list[Case]:
+def read_results(kind: str, path: str, status: int, gtest: str = "") -> list[Case]:
     """All cases of one JUnit file; whatever is wrong with the run itself becomes a failed case."""
     cases = []
     try:
         root = ElementTree.fromstring(Path(path).read_bytes())
         cases = [READERS[kind](element) for element in root.iter("testcase")]
+        if kind == "ctest":
+            cases = [inside for case in cases for inside in cases_inside(case, gtest)]
     except (OSError, ElementTree.ParseError, ValueError) as error:
         cases.append(Case(kind, f"{kind} results", FAILED, f"{path}: {error}"))
     if status != 0 and not any(case.outcome == FAILED for case in cases):
@@ -136,6 +165,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ctest", nargs=2, action="append", default=[], metavar=("JUNIT", "STATUS"))
     parser.add_argument("--pytest", nargs=2, action="append", default=[], metavar=("JUNIT", "STATUS"))
+    parser.add_argument("--gtest", default="", metavar="FOLDER", help="where the suites that ctest ran wrote their cases")
     parser.add_argument(
         "--check",
         nargs=4,
@@ -148,7 +178,7 @@ def main(arguments: list[str]) -> int:
     cases = []
     for kind in ("ctest", "pytest"):
         for path, status in getattr(options, kind):
-            cases += read_results(kind, path, int(status))
+            cases += read_results(kind, path, int(status), options.gtest)
     for suite, name, outcome, reason in options.check:
         if outcome not in (PASSED, FAILED, SKIPPED):
             parser.error(f"OUTCOME must be passed, failed or skipped, not '{outcome}'")

@@ -109,3 +109,46 @@ def test_a_reason_cannot_forge_the_closing_line(tmp_path, capsys):
     _, output = run(tmp_path, capsys, extra=forged, ctest_status=8)
     lines = [line for line in output.splitlines() if line.endswith("skipped") and line[0].isdigit()]
     assert lines == ["2 passed, 1 failed, 3 skipped"]
+
+
+SUITE = """<testsuites><testsuite name="ChunkTest">
+  <testcase name="reads" status="run" result="completed" time="0.1" classname="ChunkTest"/>
+  <testcase name="needs_a_gpu" status="run" result="skipped" time="0" classname="ChunkTest">
+    <skipped message="chunk_test.cpp:3&#x0A;no GPU here"/></testcase>
+  <testcase name="off" status="notrun" result="suppressed" time="0" classname="ChunkTest"/>EXTRA
+</testsuite></testsuites>"""
+CASE_FAILS = """<testcase name="writes" status="run" result="completed" time="0" classname="ChunkTest">
+  <failure message="chunk_test.cpp:9&#x0A;Expected equality"/></testcase>"""
+
+
+def suite(tmp_path, capsys, text, status="run", ctest_status=0):
+    """Summarizes one ctest that is the suite `text` of GoogleTest; None: it left no file."""
+    if text is not None:
+        (tmp_path / "trace.ChunkTest.xml").write_text(text)
+    ctest = f'<testsuite><testcase name="trace/ChunkTest" time="1" status="{status}"/></testsuite>'
+    options = ["--gtest", str(tmp_path)]
+    return run(tmp_path, capsys, ctest=ctest, ctest_status=ctest_status, python="<a><testcase/></a>", more=options)
+
+
+def test_the_cases_of_a_suite_are_counted_one_by_one(tmp_path, capsys):
+    status, output = suite(tmp_path, capsys, SUITE.replace("EXTRA", ""))
+    assert status == 0 and last_line(output) == "2 passed, 0 failed, 2 skipped"
+    assert "  trace/ChunkTest.needs_a_gpu: no GPU here" in output and "  trace/ChunkTest.off: disabled" in output
+
+
+def test_a_failed_case_of_a_suite_is_named(tmp_path, capsys):
+    status, output = suite(tmp_path, capsys, SUITE.replace("EXTRA", CASE_FAILS), "fail", 8)
+    assert status == 1 and last_line(output) == "2 passed, 1 failed, 2 skipped"
+    assert "  trace/ChunkTest.writes: chunk_test.cpp:9" in output
+
+
+@pytest.mark.parametrize("left", [None, SUITE.replace("EXTRA", ""), "<testsuites/>"])
+def test_a_suite_that_fails_otherwise_than_by_a_case_is_a_failure(tmp_path, capsys, left):
+    status, output = suite(tmp_path, capsys, left, "fail", 8)
+    assert status == 1 and "1 failed" in last_line(output) and "  trace/ChunkTest" in output
+
+
+@pytest.mark.parametrize("left", ["<testsuites/>", "<testsuites><testcase"])
+def test_a_suite_that_passes_with_nothing_or_half_of_it_is_a_failure(tmp_path, capsys, left):
+    status, output = suite(tmp_path, capsys, left)
+    assert status == 1 and "1 failed" in last_line(output)

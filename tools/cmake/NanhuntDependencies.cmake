@@ -23,7 +23,6 @@ target_include_directories(nanhunt_dep_blas SYSTEM INTERFACE "${NANHUNT_CBLAS_IN
 
 if(NANHUNT_TESTS)
   find_package(GTest CONFIG REQUIRED)
-  include(GoogleTest)
 endif()
 if(NANHUNT_BENCHMARKS)
   find_package(benchmark CONFIG REQUIRED)

@@ -31,9 +31,10 @@ function(nanhunt_layer name)
   set_target_properties(nanhunt_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
 endfunction()
 
-# nanhunt_test(NAME SOURCES ... DEPS ...): executable NAME_tests; each of its cases is one ctest.
+# nanhunt_test(NAME SOURCES ... DEPS ... [EACH]): executable NAME_tests; each of its suites is one ctest, with EACH
+# (cases that take seconds, or must have a process of their own) each of its cases.
 function(nanhunt_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "EACH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name}_tests ${ARG_SOURCES})
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPS} nanhunt_flags GTest::gmock GTest::gtest_main)
   # Test code gains nothing from a long optimisation; what it tests keeps the preset's.
@@ -41,13 +42,20 @@ function(nanhunt_test name)
   target_precompile_headers(${name}_tests PRIVATE <gtest/gtest.h> <string> <vector>)
   target_compile_definitions(${name}_tests PRIVATE
     NANHUNT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NANHUNT_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  # ThreadSanitizer makes training some twenty times slower.
+  # Ends what hangs, however slow the machine; ThreadSanitizer makes training some twenty times slower.
   if(NANHUNT_SANITIZE)
-    set(limit 1200)
+    set(limit 7200)
   else()
-    set(limit 300)
+    set(limit 1800)
   endif()
-  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${limit})
+  set(listed "${CMAKE_CURRENT_BINARY_DIR}/${name}_tests.cmake")
+  set(lister "${PROJECT_SOURCE_DIR}/tools/cmake/NanhuntDiscoverTests.cmake")
+  add_custom_command(TARGET ${name}_tests POST_BUILD VERBATIM COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:${name}_tests>"
+    -DPREFIX=${name} -DEACH=${ARG_EACH} -DLIMIT=${limit} "-DOUTPUT=${PROJECT_BINARY_DIR}/results/gtest" "-DCTEST_FILE=${listed}" -P "${lister}")
+  set_property(TARGET ${name}_tests APPEND PROPERTY LINK_DEPENDS "${lister}")
+  set(include "${CMAKE_CURRENT_BINARY_DIR}/${name}_tests_include.cmake")
+  file(WRITE "${include}" "if(EXISTS \"${listed}\")\n  include(\"${listed}\")\nelse()\n  add_test(${name}_tests_NOT_BUILT ${name}_tests_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include}")
 endfunction()
 
 # nanhunt_bench(NAME SOURCES ... DEPS ...): executable NAME_bench (Google Benchmark).
