@@ -70,7 +70,7 @@ TEST(UpdateLoss, from_the_start_comes_after_the_fault_that_broke_the_run) {
   EXPECT_LT(broken.findings[1].first_step, broken.findings[0].first_step);
 }
 
-TEST(UpdateLoss, OfMostParametersOverSeveralStepsIsAFault) {
+TEST(UpdateLoss, of_most_parameters_over_several_steps_is_a_fault) {
   const Analysis analysis = train({});
   EXPECT_EQ(table(analysis), "update_loss | addcdiv_ | fc0.weight | optimizer | step 0 | unknown | observed\n");
   const Finding& finding = analysis.findings.front();
@@ -83,26 +83,26 @@ TEST(UpdateLoss, OfMostParametersOverSeveralStepsIsAFault) {
   EXPECT_DOUBLE_EQ(analysis.update_loss[1].worst_share, 0.95);
 }
 
-TEST(UpdateLoss, IsNamedAtItsFirstStep) {
+TEST(UpdateLoss, is_named_at_its_first_step) {
   const Analysis analysis = train({.from = 3, .steps = 12});
   ASSERT_EQ(analysis.findings.size(), 1u);
   EXPECT_EQ(analysis.findings.front().place.step, 3u);
   EXPECT_EQ(analysis.findings.front().severity, Severity::kFault);
 }
 
-TEST(UpdateLoss, OfOneParameterIsAWarning) {
+TEST(UpdateLoss, of_one_parameter_is_a_warning) {
   const Analysis analysis = train({.lost_layers = 1});
   ASSERT_EQ(analysis.findings.size(), 1u);
   EXPECT_EQ(analysis.findings.front().severity, Severity::kWarning);
 }
 
-TEST(UpdateLoss, WhenTheLossIsAlreadyLowIsAWarning) {
+TEST(UpdateLoss, when_the_loss_is_already_low_is_a_warning) {
   const Analysis analysis = train({.from = 4, .steps = 12, .loss = 2, .later = 0.01});
   ASSERT_EQ(analysis.findings.size(), 1u);
   EXPECT_EQ(analysis.findings.front().severity, Severity::kWarning);
 }
 
-TEST(UpdateLoss, WhenTheLossHasFallenBelowZeroIsAWarning) {
+TEST(UpdateLoss, when_the_loss_has_fallen_below_zero_is_a_warning) {
   // given a likelihood: from 2 down to -3, which is further from 0 than the start, or negative all along
   for (const double first : {2.0, -1.0}) {
     const Analysis analysis = train({.from = 4, .steps = 12, .loss = first, .later = -3});
@@ -111,7 +111,7 @@ TEST(UpdateLoss, WhenTheLossHasFallenBelowZeroIsAWarning) {
   }
 }
 
-TEST(UpdateLoss, OfAveragesAloneIsWorthAWord) {
+TEST(UpdateLoss, of_averages_alone_is_worth_a_word) {
   const Analysis analysis = train({.only_averages = true});
   ASSERT_EQ(analysis.findings.size(), 1u);
   EXPECT_EQ(analysis.findings.front().severity, Severity::kInfo);
@@ -119,7 +119,7 @@ TEST(UpdateLoss, OfAveragesAloneIsWorthAWord) {
   EXPECT_EQ(analysis.verdict.status, VerdictStatus::kClean);
 }
 
-TEST(UpdateLoss, IsSilentOnHealthyTraining) {
+TEST(UpdateLoss, is_silent_on_healthy_training) {
   EXPECT_EQ(table(train({.counted = false})), "clean\n");                // fp32 masters
   EXPECT_EQ(table(train({.lost = 30, .share = 0.3})), "clean\n");        // some are lost
   EXPECT_EQ(table(train({.lost = 70, .share = 0.05})), "clean\n");       // many, but small ones
@@ -128,7 +128,7 @@ TEST(UpdateLoss, IsSilentOnHealthyTraining) {
   EXPECT_EQ(table(train({.steps = 4})), "clean\n");                      // too few steps
 }
 
-TEST(UpdateLoss, CountsThatCannotBeAreNotBelieved) {
+TEST(UpdateLoss, counts_that_cannot_be_are_not_believed) {
   EXPECT_EQ(table(train({.lost = 1000, .updates = 2000})), "clean\n");  // of 100 elements
   EXPECT_EQ(table(train({.lost = 90, .updates = 50})), "clean\n");
   EXPECT_EQ(table(train({.lost = -5, .updates = -10})), "clean\n");

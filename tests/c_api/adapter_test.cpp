@@ -6,7 +6,7 @@ namespace nanhunt::c_api_tests {
 namespace {
 
 // Where there is a GPU the device with this number is still missing.
-TEST_F(CAdapter, WhereNoDeviceCanBeReadTheReasonIsSaidInOneLine) {
+TEST_F(CAdapter, where_no_device_can_be_read_the_reason_is_said_in_one_line) {
   EXPECT_EQ(nanhunt_device_stream(recorder_, 1 << 20, 0), -1);
   EXPECT_STRNE(nanhunt_last_error(), "");
   EXPECT_THAT(nanhunt_last_error(), Not(HasSubstr("\n")));

@@ -143,7 +143,7 @@ class CDeviceAgrees : public CDeviceRows {
   std::mt19937 random_;
 };
 
-TEST_F(CDeviceAgrees, WithTheHostWhateverIsRecorded) {
+TEST_F(CDeviceAgrees, with_the_host_whatever_is_recorded) {
   std::size_t births = 0, changes = 0;
   for (const bool trust : {true, false}) {
     for (unsigned seed = 1; seed <= 60; ++seed) {

@@ -44,7 +44,7 @@ class CDeviceKernels : public CDeviceRows {
   FakeCupti* cupti_ = nullptr;
 };
 
-TEST_F(CDeviceKernels, OfALaunchForManyRowsTheFirstBadOneHasThemAlsoWhereThatIsLearntLater) {
+TEST_F(CDeviceKernels, of_a_launch_for_many_rows_the_first_bad_one_has_them_also_where_that_is_learnt_later) {
   // Given lists of tensors on a device, whose results come with a step's end after the next.
   nanhunt_emulated_set("copies_later", 2);
   const std::uint64_t one = launch_for({log_row_on(good_.data(), good_.data(), 1),
@@ -63,7 +63,7 @@ TEST_F(CDeviceKernels, OfALaunchForManyRowsTheFirstBadOneHasThemAlsoWhereThatIsL
   EXPECT_THAT(ops_with_kernels(all), testing::ElementsAre(one + 1, other));
 }
 
-TEST_F(CDeviceKernels, AnEarlierRowThatTurnsOutToBeBadMeanwhileTakesNoneOfThem) {
+TEST_F(CDeviceKernels, an_earlier_row_that_turns_out_to_be_bad_meanwhile_takes_none_of_them) {
   // Given a row that waits for what never comes, and behind it a bad one of the host.
   nanhunt_emulated_set("never", 1);
   ASSERT_EQ(record(log_row_on(x_.data(), good_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();

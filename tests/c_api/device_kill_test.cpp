@@ -98,7 +98,7 @@ class CDeviceKill : public CDeviceRows {
   pid_t child_ = -1;
 };
 
-TEST_F(CDeviceKill, AKilledRunHasAllThatHadComeAndSaysThatItHasNoEnd) {
+TEST_F(CDeviceKill, a_killed_run_has_all_that_had_come_and_says_that_it_has_no_end) {
   begin(25);
   Come come{};
   for (int step = 0; step < 25; ++step) come = next();
@@ -114,7 +114,7 @@ TEST_F(CDeviceKill, AKilledRunHasAllThatHadComeAndSaysThatItHasNoEnd) {
   EXPECT_THAT(report(), HasSubstr("The trace has no clean end: the run is still going, or it was killed."));
 }
 
-TEST_F(CDeviceKill, AtWhateverMomentItIsKilledItHasWhatHadComeByThen) {
+TEST_F(CDeviceKill, at_whatever_moment_it_is_killed_it_has_what_had_come_by_then) {
   for (const int ms : {0, 7, 40, 90, 170, 390, 1100, 1700}) {
     SCOPED_TRACE(ms);
     std::filesystem::remove_all(dir_.path("killed"));

@@ -14,7 +14,7 @@
 namespace nanhunt::c_api_tests {
 namespace {
 
-TEST_F(CDeviceRows, ContentsOfADeviceAreToldAsThoseOfTheHostAre) {
+TEST_F(CDeviceRows, contents_of_a_device_are_told_as_those_of_the_host_are) {
   // Given the same op once in memory of the host and once in that of a device.
   ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 11)), NANHUNT_OK) << nanhunt_last_error();
@@ -57,7 +57,7 @@ class CDeviceElements : public CDeviceRows {
   }
 };
 
-TEST_F(CDeviceElements, ABadElementIsToldWithWhatMetInIt) {
+TEST_F(CDeviceElements, a_bad_element_is_told_with_what_met_in_it) {
   // y = a / b, b broadcast over the rows of a.
   const std::array<float, 6> a = {1, 2, 3, 4, 0, 6}, y = {1, kInf, 1, 4, std::nanf(""), 2};
   const std::array<float, 3> b = {1, 0, 3};
@@ -82,7 +82,7 @@ TEST_F(CDeviceElements, ABadElementIsToldWithWhatMetInIt) {
   }
 }
 
-TEST_F(CDeviceElements, HistogramsOfABirthAreThoseOfTheHost) {
+TEST_F(CDeviceElements, histograms_of_a_birth_are_those_of_the_host) {
   const std::array<float, 6> a = {1, 2, 3, 4, 0, 6}, y = {1, kInf, 1, 4, std::nanf(""), 2};
   const std::array<float, 3> b = {1, 0, 3};
   const std::int64_t div = call("div", {"self", "other"}, {"out"});
@@ -116,7 +116,7 @@ TEST_F(CDeviceElements, HistogramsOfABirthAreThoseOfTheHost) {
   EXPECT_THAT(note_with(all, "histograms"), IsEmpty());
 }
 
-TEST_F(CDeviceElements, ValuesLostToZeroAreCounted) {
+TEST_F(CDeviceElements, values_lost_to_zero_are_counted) {
   const std::array<float, 4> a = {1e-30f, 0, 1e-30f, 2}, b = {1e-30f, 1, 1e-20f, 3}, y = {0, 0, 0, 6};
   record_twice(call("mul", {"self", "other"}, {"out"}), NANHUNT_PHASE_FORWARD,
                {{a.data(), NANHUNT_F32, {4}, 1}, {b.data(), NANHUNT_F32, {4}, 2}, {y.data(), NANHUNT_F32, {4}, 3}});
@@ -137,7 +137,7 @@ TEST_F(CDeviceElements, ValuesLostToZeroAreCounted) {
   EXPECT_EQ(all.values[7].flushed, 2);
 }
 
-TEST_F(CDeviceElements, UpdatesThatChangeNothingAreCounted) {
+TEST_F(CDeviceElements, updates_that_change_nothing_are_counted) {
   // p += -1 * g in bf16, where three of four changes are too small.
   const std::array<std::uint16_t, 4> p = {0x3f80, 0x3f80, 0x3f80, 0x3f00}, g = {0x3a80, 0x3a80, 0x3a80, 0x3f00};
   const std::array<std::int32_t, 2> roles = {NANHUNT_OVERWRITTEN, NANHUNT_READ};
@@ -171,7 +171,7 @@ TEST_F(CDeviceElements, UpdatesThatChangeNothingAreCounted) {
   EXPECT_EQ(all.scalars[all.ops[0].first_scalar + 2].value, 3);
 }
 
-TEST_F(CDeviceRows, ContentsThatChangedUnseenAreToldAsThoseOfTheHostAre) {
+TEST_F(CDeviceRows, contents_that_changed_unseen_are_told_as_those_of_the_host_are) {
   for (const bool trust : {false, true}) {
     SCOPED_TRACE(trust);
     nanhunt_recorder_options how = options();
@@ -218,7 +218,7 @@ TEST_F(CDeviceRows, ContentsThatChangedUnseenAreToldAsThoseOfTheHostAre) {
   }
 }
 
-TEST_F(CDeviceRows, OfTrustedContentsACheckTellsWhatWentBadAndCountsWhatStayedFinite) {
+TEST_F(CDeviceRows, of_trusted_contents_a_check_tells_what_went_bad_and_counts_what_stayed_finite) {
   nanhunt_recorder_options how = options();
   how.trust_inputs = 1;
   open(how);
@@ -250,7 +250,7 @@ TEST_F(CDeviceRows, OfTrustedContentsACheckTellsWhatWentBadAndCountsWhatStayedFi
   EXPECT_EQ(note_with(all, "left finite"), "1 writes that nothing watched made, which left finite what they wrote");
 }
 
-TEST_F(CDeviceRows, WhatAMarkSawIsNoChangeForACheckOfTrustedContents) {
+TEST_F(CDeviceRows, what_a_mark_saw_is_no_change_for_a_check_of_trusted_contents) {
   nanhunt_recorder_options how = options();
   how.trust_inputs = 1;
   open(how);
@@ -269,7 +269,7 @@ TEST_F(CDeviceRows, WhatAMarkSawIsNoChangeForACheckOfTrustedContents) {
   EXPECT_THAT(close_and_read().changed, IsEmpty());
 }
 
-TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
+TEST_F(CDeviceRows, nothing_waits_before_the_end) {
   nanhunt_emulated_set("copies_later", 1);
   for (std::uint32_t step = 0; step < 6; ++step) {
     ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 10 + 2 * step, step)), NANHUNT_OK) << nanhunt_last_error();
@@ -288,7 +288,7 @@ TEST_F(CDeviceRows, NothingWaitsBeforeTheEnd) {
   EXPECT_THAT(note_with(all, "waiting"), HasSubstr("1 what waiting costs: readings of a device"));
 }
 
-TEST_F(CDeviceRows, AnOpIsReadInThreeLaunchesAndWhatWasReadIsCompared) {
+TEST_F(CDeviceRows, an_op_is_read_in_three_launches_and_what_was_read_is_compared) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   EXPECT_EQ(counts().launches, 3u) << "one compares and reads both tensors, one is for elements, one for births";
   EXPECT_EQ(counts().asked, 5u);
@@ -303,7 +303,7 @@ TEST_F(CDeviceRows, AnOpIsReadInThreeLaunchesAndWhatWasReadIsCompared) {
   EXPECT_THAT(all.changed, IsEmpty());
 }
 
-TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
+TEST_F(CDeviceRows, rows_of_one_call_are_read_together_even_where_the_last_one_is_wrong) {
   Words rows = log_row_on(x_.data(), y_.data(), 1);
   append(rows, log_row_on(x_.data(), y_.data(), 3));
   append(rows, {99});
@@ -317,7 +317,7 @@ TEST_F(CDeviceRows, RowsOfOneCallAreReadTogetherEvenWhereTheLastOneIsWrong) {
   EXPECT_TRUE(std::ranges::all_of(all.values, [](const ValueRecord& value) { return value.has_stats; }));
 }
 
-TEST_F(CDeviceRows, AViewWithGapsIsReadWhereItIs) {
+TEST_F(CDeviceRows, a_view_with_gaps_is_read_where_it_is) {
   // Given the transposed view of a matrix of the device.
   const std::array<float, 6> m = {1, 2, 3, 4, kInf, 6};
   const std::array<std::int64_t, 2> sizes = {3, 2}, strides = {1, 3};
@@ -334,7 +334,7 @@ TEST_F(CDeviceRows, AViewWithGapsIsReadWhereItIs) {
   EXPECT_EQ(all.values[0].stats.sum, 16);
 }
 
-TEST_F(CDeviceRows, WhatIsLostIsUnknownAndBlamesNobody) {
+TEST_F(CDeviceRows, what_is_lost_is_unknown_and_blames_nobody) {
   nanhunt_emulated_set("never", 1);
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   end_step(0);
@@ -349,7 +349,7 @@ TEST_F(CDeviceRows, WhatIsLostIsUnknownAndBlamesNobody) {
   EXPECT_THAT(note_with(all, "lost"), Not(IsEmpty()));
 }
 
-TEST_F(CDeviceRows, ADeviceThatFailsEndsNothing) {
+TEST_F(CDeviceRows, a_device_that_fails_ends_nothing) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   nanhunt_emulated_set("fails", 1);
   end_step(0);
@@ -363,7 +363,7 @@ TEST_F(CDeviceRows, ADeviceThatFailsEndsNothing) {
   EXPECT_THAT(note_with(all, "readings of a device that were lost"), HasSubstr("10 "));
 }
 
-TEST_F(CDeviceRows, NothingIsReadWhileAGraphIsCaptured) {
+TEST_F(CDeviceRows, nothing_is_read_while_a_graph_is_captured) {
   nanhunt_emulated_set("capturing", 1);
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   end_step(0);
@@ -382,7 +382,7 @@ TEST_F(CDeviceRows, NothingIsReadWhileAGraphIsCaptured) {
   EXPECT_THAT(note_with(all, "captured"), HasSubstr("2 tensors of a device"));
 }
 
-TEST_F(CDeviceRows, StreamsHaveNumbersAndWhatCannotBeReadSaysWhy) {
+TEST_F(CDeviceRows, streams_have_numbers_and_what_cannot_be_read_says_why) {
   EXPECT_EQ(nanhunt_device_stream(recorder_, 0, kStream), 1);
   EXPECT_EQ(nanhunt_device_stream(recorder_, 0, 78), 2);
   EXPECT_EQ(nanhunt_device_stream(recorder_, 1, kStream), -1);
@@ -398,7 +398,7 @@ TEST_F(CDeviceRows, StreamsHaveNumbersAndWhatCannotBeReadSaysWhy) {
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("the emulated device fails"));
 }
 
-TEST_F(CDeviceRows, AStreamThatIsNotThereIsRefusedBeforeAnythingIsRecorded) {
+TEST_F(CDeviceRows, a_stream_that_is_not_there_is_refused_before_anything_is_recorded) {
   Words row = log_row_on(x_.data(), y_.data(), 1);
   row.back() = NANHUNT_ON_STREAM(layout_, 2);
 
@@ -411,7 +411,7 @@ TEST_F(CDeviceRows, AStreamThatIsNotThereIsRefusedBeforeAnythingIsRecorded) {
   EXPECT_EQ(counts().asked, 5u);
 }
 
-TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
+TEST_F(CDeviceRows, two_streams_of_one_op_are_read_each_on_its_own) {
   const std::int64_t other = nanhunt_device_stream(recorder_, 0, 78);
   Words row = log_row_on(x_.data(), y_.data(), 1);
   row.back() = NANHUNT_ON_STREAM(layout_, other);
@@ -424,7 +424,7 @@ TEST_F(CDeviceRows, TwoStreamsOfOneOpAreReadEachOnItsOwn) {
   EXPECT_EQ(all.values[1].stats.neg_inf, 1);
 }
 
-TEST_F(CDeviceRows, WhatDoesNotReadOnStreamsRefusesThem) {
+TEST_F(CDeviceRows, what_does_not_read_on_streams_refuses_them) {
   const Words pair = {away(x_.data()), NANHUNT_ON_STREAM(layout_, stream_)};
   nanhunt_reading reading{};
   std::size_t bad = 0;
@@ -438,7 +438,7 @@ TEST_F(CDeviceRows, WhatDoesNotReadOnStreamsRefusesThem) {
   EXPECT_THAT(all.changed, IsEmpty());
 }
 
-TEST_F(CDeviceRows, SharesOfACollectiveAndChangedContentsAreReadThere) {
+TEST_F(CDeviceRows, shares_of_a_collective_and_changed_contents_are_read_there) {
   const std::array<std::uint32_t, 2> ranks = {0, 1};
   const Words share = value_on(y_.data(), 1);
   nanhunt_collective given{};
@@ -460,7 +460,7 @@ TEST_F(CDeviceRows, SharesOfACollectiveAndChangedContentsAreReadThere) {
   EXPECT_EQ(all.values[1].stats.inf(), 2);
 }
 
-TEST_F(CDeviceRows, NothingComesBeforeTheRecorderExpectsIt) {
+TEST_F(CDeviceRows, nothing_comes_before_the_recorder_expects_it) {
   // Given one event with more tensors than a launch and a copy take, on a device that is done at once.
   nanhunt_emulated_set("copies_later", 0);
   constexpr std::size_t kShares = 3000;
@@ -491,7 +491,7 @@ void stay_at_the_device(void* to, const void* from, std::size_t bytes) {
   at_the_device.wait(1);
 }
 
-TEST_F(CDeviceRows, AForkedChildWaitsForNoThreadAndNoDevice) {
+TEST_F(CDeviceRows, a_forked_child_waits_for_no_thread_and_no_device) {
   // Given results under way, and a thread that holds the device's lock while the process forks.
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   at_the_device = 0;
@@ -524,7 +524,7 @@ TEST_F(CDeviceRows, AForkedChildWaitsForNoThreadAndNoDevice) {
   EXPECT_EQ(close_and_read().ops.size(), 2u);
 }
 
-TEST_F(CDeviceRows, PartsThatTheRecorderForgotAreReadAgain) {
+TEST_F(CDeviceRows, parts_that_the_recorder_forgot_are_read_again) {
   // Given an op on each of more parts of one storage than the recorder keeps, and then on the first again.
   constexpr std::int64_t kParts = 600;
   const std::vector<float> x(2 * kParts, 1), y(2 * kParts, 0);

@@ -36,7 +36,7 @@ class CDeviceTrust : public CDeviceRows {
   }
 };
 
-TEST_F(CDeviceTrust, WhatAnOpMadeIsNotReadAgainByTheOpsThatTakeIt) {
+TEST_F(CDeviceTrust, what_an_op_made_is_not_read_again_by_the_ops_that_take_it) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   EXPECT_EQ(counts().asked, 5u) << "two tensors, their check, the elements and the births of one";
 
@@ -61,7 +61,7 @@ TEST_F(CDeviceTrust, WhatAnOpMadeIsNotReadAgainByTheOpsThatTakeIt) {
   EXPECT_TRUE(value_of(all, 5).has_stats && value_of(all, 6).has_stats);
 }
 
-TEST_F(CDeviceTrust, HistogramsAndElementsOfABirthShowWhatWasNotReadAgain) {
+TEST_F(CDeviceTrust, histograms_and_elements_of_a_birth_show_what_was_not_read_again) {
   // Given two ops, the second of which makes an infinity of what the first made; of the host and of the device.
   const std::array<float, 2> two = {1, 4}, roots = {0, 2}, logs = {-kInf, 0.7F};
   ASSERT_EQ(record(log_row(two.data(), roots.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
@@ -81,7 +81,7 @@ TEST_F(CDeviceTrust, HistogramsAndElementsOfABirthShowWhatWasNotReadAgain) {
   EXPECT_EQ(all.evidence[1].operands[0].number, all.evidence[0].operands[0].number);
 }
 
-TEST_F(CDeviceTrust, AViewOfWhatIsKnownTakesNoLaunch) {
+TEST_F(CDeviceTrust, a_view_of_what_is_known_takes_no_launch) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   const std::array<std::int64_t, 2> sizes = {2, 1};
   const std::int64_t column = nanhunt_intern_layout(recorder_, NANHUNT_F32, 2, sizes.data(), nullptr);
@@ -97,7 +97,7 @@ TEST_F(CDeviceTrust, AViewOfWhatIsKnownTakesNoLaunch) {
   EXPECT_EQ(value_of(all, 2, 1).stats, value_of(all, 2).stats);
 }
 
-TEST_F(CDeviceTrust, AViewOfWhatWasFoundChangedIsReadAgain) {
+TEST_F(CDeviceTrust, a_view_of_what_was_found_changed_is_read_again) {
   // Given a matrix and its transposed view, both read, one number of which goes bad unseen.
   std::array<float, 4> w = {1, 2, 3, 4}, out = {1, 2, 3, 4};
   const std::array<std::int64_t, 2> sizes = {2, 2}, turned = {1, 2};
@@ -130,7 +130,7 @@ TEST_F(CDeviceTrust, AViewOfWhatWasFoundChangedIsReadAgain) {
   EXPECT_THAT(all.histograms, IsEmpty());
 }
 
-TEST_F(CDeviceTrust, APartOfWhatGoesInIsReadWhereItComesOut) {
+TEST_F(CDeviceTrust, a_part_of_what_goes_in_is_read_where_it_comes_out) {
   // Given an op of nobody's schema that writes over its input and gives back the first half, twice.
   std::array<float, 2> w = {1, 2};
   const std::array<std::int64_t, 1> one = {1};
@@ -149,7 +149,7 @@ TEST_F(CDeviceTrust, APartOfWhatGoesInIsReadWhereItComesOut) {
   EXPECT_THAT(all.evidence, SizeIs(1));
 }
 
-TEST_F(CDeviceTrust, WhatAnOpWritesOverOrMakesAnewIsRead) {
+TEST_F(CDeviceTrust, what_an_op_writes_over_or_makes_anew_is_read) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
   y_ = {1, kInf};
@@ -162,7 +162,7 @@ TEST_F(CDeviceTrust, WhatAnOpWritesOverOrMakesAnewIsRead) {
   EXPECT_EQ(value_of(all, 2, 1).stats.pos_inf, 1);
 }
 
-TEST_F(CDeviceTrust, WhatWasLostIsReadAgain) {
+TEST_F(CDeviceTrust, what_was_lost_is_read_again) {
   // Given contents whose reading never comes.
   nanhunt_emulated_set("never", 1);
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
@@ -179,7 +179,7 @@ TEST_F(CDeviceTrust, WhatWasLostIsReadAgain) {
   EXPECT_THAT(all.evidence, IsEmpty());
 }
 
-TEST_F(CDeviceTrust, WhatWasMadeInACaptureIsReadWithItsNextUse) {
+TEST_F(CDeviceTrust, what_was_made_in_a_capture_is_read_with_its_next_use) {
   nanhunt_emulated_set("capturing", 1);
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   nanhunt_emulated_set("capturing", 0);

@@ -36,14 +36,14 @@ std::unique_ptr<engine::Trainer> make_trainer(const std::string& fix) {
 const std::vector<hunt::Fix> kFixes = {{"fp32-masters", "fp32 master weights and optimizer state"},
                                        {"eps-raised", "eps 1e-4"}};
 
-TEST(EngineReplay, TheUnfixedRunIsSeenToFail) {
+TEST(EngineReplay, the_unfixed_run_is_seen_to_fail) {
   auto replay = make_engine_replay(make_trainer, kFixes);
   const ExperimentRecord outcome = replay->try_fix({"", "nothing changed"}, 0, hunt::kFurtherSteps);
   EXPECT_FALSE(outcome.finite);
   EXPECT_EQ(outcome.further_steps, 0u);
 }
 
-TEST(EngineReplay, Fp32MastersCureTheRun) {
+TEST(EngineReplay, fp32_masters_cure_the_run) {
   auto replay = make_engine_replay(make_trainer, kFixes);
   const ExperimentRecord outcome = replay->try_fix(kFixes[0], 0, hunt::kFurtherSteps);
   EXPECT_TRUE(outcome.finite);
@@ -54,19 +54,19 @@ TEST(EngineReplay, Fp32MastersCureTheRun) {
   EXPECT_FALSE(outcome.verified);  // verify_fixes says so
 }
 
-TEST(EngineReplay, ARaisedEpsStopsTheNanButStepsTooFar) {
+TEST(EngineReplay, a_raised_eps_stops_the_nan_but_steps_too_far) {
   auto replay = make_engine_replay(make_trainer, kFixes);
   const ExperimentRecord outcome = replay->try_fix(kFixes[1], 0, hunt::kFurtherSteps);
   EXPECT_TRUE(outcome.finite);
   EXPECT_GT(outcome.update_factor, hunt::kUpdateFactorBound);
 }
 
-TEST(EngineReplay, EqualTrialsGiveEqualOutcomes) {
+TEST(EngineReplay, equal_trials_give_equal_outcomes) {
   auto replay = make_engine_replay(make_trainer, kFixes);
   EXPECT_EQ(replay->try_fix(kFixes[0], 3, 5), replay->try_fix(kFixes[0], 3, 5));
 }
 
-TEST(EngineReplay, NobodySeesTheReplay) {
+TEST(EngineReplay, nobody_sees_the_replay) {
   struct Counter final : engine::Observer {
     void on_op(const engine::OpCall&) noexcept override { ++ops; }
     void on_storage_released(std::uint64_t) noexcept override { ++releases; }
@@ -101,7 +101,7 @@ class EngineTrials : public ::testing::Test {
   }
 };
 
-TEST_F(EngineTrials, AFixIsNotVerifiedByARunInWhichNoUpdateCouldBeCompared) {
+TEST_F(EngineTrials, a_fix_is_not_verified_by_a_run_in_which_no_update_could_be_compared) {
   const hunt::Trials trials = verify(make_trainer_that_moves_nothing, 0);
   ASSERT_EQ(trials.experiments.size(), 1u);
   EXPECT_TRUE(trials.experiments[0].finite);
@@ -110,13 +110,13 @@ TEST_F(EngineTrials, AFixIsNotVerifiedByARunInWhichNoUpdateCouldBeCompared) {
   EXPECT_FALSE(trials.experiments[0].verified);
 }
 
-TEST_F(EngineTrials, AFixWhoseUpdatesAreRightIsVerified) {
+TEST_F(EngineTrials, a_fix_whose_updates_are_right_is_verified) {
   const hunt::Trials trials = verify(make_trainer, 0);
   ASSERT_EQ(trials.experiments.size(), 1u);
   EXPECT_TRUE(trials.experiments[0].verified);
 }
 
-TEST_F(EngineTrials, AnEngineThatThrowsInTheMiddleOfTrainingBreaksTheTrialOff) {
+TEST_F(EngineTrials, an_engine_that_throws_in_the_middle_of_training_breaks_the_trial_off) {
   // given a batch at step 5 of which the rows no longer fit the model
   const auto make = [](const std::string& fix) {
     auto whole = engine::digits_train_batches(32, 1, DType::kF32);
@@ -154,7 +154,7 @@ TrainerFactory scaled_trainers(engine::LossFunction loss) {
   };
 }
 
-TEST(EngineReplay, StepsThatTheLossScalerSkipsAreNeitherFailuresNorTraining) {
+TEST(EngineReplay, steps_that_the_loss_scaler_skips_are_neither_failures_nor_training) {
   // given
   const TrainerFactory make = scaled_trainers(
       [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
@@ -169,7 +169,7 @@ TEST(EngineReplay, StepsThatTheLossScalerSkipsAreNeitherFailuresNorTraining) {
   EXPECT_LE(outcome.update_factor, 1.01);
 }
 
-TEST(EngineReplay, GradientsThatNoScaleMakesFiniteAreAFailureThoughEveryStepIsSkipped) {
+TEST(EngineReplay, gradients_that_no_scale_makes_finite_are_a_failure_though_every_step_is_skipped) {
   // given: the derivative of sqrt at 0
   const TrainerFactory make = scaled_trainers([](const Tensor& output, const engine::Batch& batch) {
     const Tensor lost = engine::sum(engine::sqrt(engine::mul(output, 0.0)));
@@ -180,7 +180,7 @@ TEST(EngineReplay, GradientsThatNoScaleMakesFiniteAreAFailureThoughEveryStepIsSk
   EXPECT_EQ(outcome.further_steps, 0u);
 }
 
-TEST(EngineReplay, WhatTheFactoryThrowsReachesTheCaller) {
+TEST(EngineReplay, what_the_factory_throws_reaches_the_caller) {
   auto replay = make_engine_replay(
       [](const std::string&) -> std::unique_ptr<engine::Trainer> { throw std::invalid_argument("no such fix"); },
       kFixes);

@@ -69,7 +69,7 @@ Tensor vector_of(std::vector<double> numbers, DType dtype = DType::kF32) {
   return Tensor::from_values(numbers, {size}, dtype);
 }
 
-TEST_F(EngineWatchTest, ForwardBackwardAndOptimizerAreOneConnectedGraph) {
+TEST_F(EngineWatchTest, forward_backward_and_optimizer_are_one_connected_graph) {
   // given
   Tensor w = vector_of({1, 2});
   w.set_requires_grad(true);
@@ -112,7 +112,7 @@ TEST_F(EngineWatchTest, ForwardBackwardAndOptimizerAreOneConnectedGraph) {
   EXPECT_EQ(values[1].producer, kNoSeq);
 }
 
-TEST_F(EngineWatchTest, AnInputWrittenOverInTheMeantimeHasNoContents) {
+TEST_F(EngineWatchTest, an_input_written_over_in_the_meantime_has_no_contents) {
   Tensor a = vector_of({1, 2});
   const Tensor b = vector_of({1, 1});
   {
@@ -125,7 +125,7 @@ TEST_F(EngineWatchTest, AnInputWrittenOverInTheMeantimeHasNoContents) {
   EXPECT_TRUE(values[3].has_stats);
 }
 
-TEST_F(EngineWatchTest, ViewsStayConnectedToTheirBase) {
+TEST_F(EngineWatchTest, views_stay_connected_to_their_base) {
   {
     EngineWatch watch(*recorder);
     const Tensor a = Tensor::from_values(std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3}, DType::kF16);
@@ -140,7 +140,7 @@ TEST_F(EngineWatchTest, ViewsStayConnectedToTheirBase) {
   EXPECT_EQ(values[4].base, 0u);
 }
 
-TEST_F(EngineWatchTest, FreedStoragesEndInTheTrace) {
+TEST_F(EngineWatchTest, freed_storages_end_in_the_trace) {
   std::uint64_t freed = 0;
   const Tensor kept = vector_of({1});
   {
@@ -183,7 +183,7 @@ std::vector<std::byte> bytes_of(engine::Trainer& trainer) {
   return bytes;
 }
 
-TEST_F(EngineWatchTest, AWatchedTrainingStepIsRecordedWhole) {
+TEST_F(EngineWatchTest, a_watched_training_step_is_recorded_whole) {
   // given
   auto trainer = digits_trainer(DType::kF16);
   // when
@@ -225,7 +225,7 @@ TEST_F(EngineWatchTest, AWatchedTrainingStepIsRecordedWhole) {
   EXPECT_EQ(recorder->anomalies(), 0u);
 }
 
-TEST_F(EngineWatchTest, WatchingDoesNotChangeABit) {
+TEST_F(EngineWatchTest, watching_does_not_change_a_bit) {
   for (DType dtype : {DType::kF32, DType::kF16}) {
     // given
     auto plain = digits_trainer(dtype), watched = digits_trainer(dtype);

@@ -129,7 +129,7 @@ class TrainerWatchTest : public ::testing::Test {
   std::uint32_t trips = 0;
 };
 
-TEST_F(TrainerWatchTest, AHealthyRunLeavesOneHealthRowAStepAndNoOp) {
+TEST_F(TrainerWatchTest, a_healthy_run_leaves_one_health_row_a_step_and_no_op) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   train(*trainer, 5);
   finish();
@@ -146,14 +146,14 @@ TEST_F(TrainerWatchTest, AHealthyRunLeavesOneHealthRowAStepAndNoOp) {
   }
 }
 
-TEST_F(TrainerWatchTest, NoOpIsPutTogetherForTheSentinel) {
+TEST_F(TrainerWatchTest, no_op_is_put_together_for_the_sentinel) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   const TrainerWatch watch(*trainer, *recorder);
   EXPECT_TRUE(engine::has_observers());
   EXPECT_FALSE(engine::ops_observed());
 }
 
-TEST_F(TrainerWatchTest, APersistentFaultIsReplayedAndReproduced) {
+TEST_F(TrainerWatchTest, a_persistent_fault_is_replayed_and_reproduced) {
   auto trainer = make_trainer_with_bad_step(5, 5);
   train(*trainer, 8);
   finish();
@@ -173,7 +173,7 @@ TEST_F(TrainerWatchTest, APersistentFaultIsReplayedAndReproduced) {
   EXPECT_EQ(rows.steps.size(), 8u);
 }
 
-TEST_F(TrainerWatchTest, ATransientFaultIsCleanInTheReplay) {
+TEST_F(TrainerWatchTest, a_transient_fault_is_clean_in_the_replay) {
   auto trainer = make_trainer([](std::uint32_t call) { return call == 5 ? kNaN : 1.0; });
   train(*trainer, 7);
   finish();
@@ -183,7 +183,7 @@ TEST_F(TrainerWatchTest, ATransientFaultIsCleanInTheReplay) {
   EXPECT_THAT(strings.at(rows.replays[1].text), HasSubstr("the loss was not finite and is finite in the replay"));
 }
 
-TEST_F(TrainerWatchTest, NormsOfTheStepsBeforeAreWrittenOnATripAndOnce) {
+TEST_F(TrainerWatchTest, norms_of_the_steps_before_are_written_on_a_trip_and_once) {
   auto trainer = make_trainer_with_bad_step(5, 5);
   train(*trainer, 8, {.ring_steps = 3});
   finish();
@@ -194,7 +194,7 @@ TEST_F(TrainerWatchTest, NormsOfTheStepsBeforeAreWrittenOnATripAndOnce) {
   EXPECT_LE(rows.norms.back().seq, rows.replays.front().seq);
 }
 
-TEST_F(TrainerWatchTest, TheBudgetIsObeyedAndSaidWhenItIsSpent) {
+TEST_F(TrainerWatchTest, the_budget_is_obeyed_and_said_when_it_is_spent) {
   auto trainer = make_trainer([](std::uint32_t call) { return call % 4 == 3 ? kNaN : 1.0; }, /*scaled=*/true);
   train(*trainer, 40, {.max_trips = 2});
   finish();
@@ -209,7 +209,7 @@ TEST_F(TrainerWatchTest, TheBudgetIsObeyedAndSaidWhenItIsSpent) {
   EXPECT_THAT(last_text(), HasSubstr("No replay is left"));
 }
 
-TEST_F(TrainerWatchTest, AStepWhoseBatchWasWrittenToIsRefusedWithTheReason) {
+TEST_F(TrainerWatchTest, a_step_whose_batch_was_written_to_is_refused_with_the_reason) {
   auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 64}});
   auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "sgd", .lr = 0.1});
   engine::Trainer trainer(std::move(mlp), std::move(optimizer), engine::upscaling_train_batches(4, 1, DType::kF32),
@@ -225,7 +225,7 @@ TEST_F(TrainerWatchTest, AStepWhoseBatchWasWrittenToIsRefusedWithTheReason) {
   EXPECT_FALSE(rows.marks.empty());  // the bad gradients at least
 }
 
-TEST_F(TrainerWatchTest, AParameterThatChangedUnseenIsFoundBeforeTheOptimizer) {
+TEST_F(TrainerWatchTest, a_parameter_that_changed_unseen_is_found_before_the_optimizer) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   Moments moments;
   moments.begin = [&](std::uint32_t step) {
@@ -250,7 +250,7 @@ TEST_F(TrainerWatchTest, AParameterThatChangedUnseenIsFoundBeforeTheOptimizer) {
   EXPECT_TRUE(read);
 }
 
-TEST_F(TrainerWatchTest, AParameterThatTheProgramLoadedBetweenStepsIsBadButNoSecret) {
+TEST_F(TrainerWatchTest, a_parameter_that_the_program_loaded_between_steps_is_bad_but_no_secret) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   {
     const TrainerWatch watch(*trainer, *recorder);
@@ -272,7 +272,7 @@ TEST_F(TrainerWatchTest, AParameterThatTheProgramLoadedBetweenStepsIsBadButNoSec
   EXPECT_EQ(rows.health[2].bad, 0u);
 }
 
-TEST_F(TrainerWatchTest, WhatOnlyTheOptimizerLeftBadIsReplayedFromACopy) {
+TEST_F(TrainerWatchTest, what_only_the_optimizer_left_bad_is_replayed_from_a_copy) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   Moments moments;
   moments.after_optimizer = [&](std::uint32_t step) {
@@ -287,7 +287,7 @@ TEST_F(TrainerWatchTest, WhatOnlyTheOptimizerLeftBadIsReplayedFromACopy) {
   EXPECT_THAT(last_text(), HasSubstr("parameter fc1.weight was not finite and is finite in the replay"));
 }
 
-TEST_F(TrainerWatchTest, WithoutACopyItIsRefusedAndTheBadParameterIsMarked) {
+TEST_F(TrainerWatchTest, without_a_copy_it_is_refused_and_the_bad_parameter_is_marked) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   Moments moments;
   moments.after_optimizer = [&](std::uint32_t step) {
@@ -305,7 +305,7 @@ TEST_F(TrainerWatchTest, WithoutACopyItIsRefusedAndTheBadParameterIsMarked) {
   EXPECT_EQ(strings.at(rows.marks[0].path), "fc1.weight");
 }
 
-TEST_F(TrainerWatchTest, StateBeyondWhatTheAuditProvedIsToldAsChanged) {
+TEST_F(TrainerWatchTest, state_beyond_what_the_audit_proved_is_told_as_changed) {
   // given state that is not read every step, and a flip in it
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   Moments moments;
@@ -355,7 +355,7 @@ std::unique_ptr<engine::Trainer> make_trainer_with_buffer(const std::vector<doub
       });
 }
 
-TEST_F(TrainerWatchTest, AMaskOfInfinitiesIsNoBadBufferAndHidesNoFault) {
+TEST_F(TrainerWatchTest, a_mask_of_infinities_is_no_bad_buffer_and_hides_no_fault) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   auto trainer = make_trainer_with_buffer({0, -kInf, 0, 0}, /*label=*/-kInf);
   train(*trainer, 6);
@@ -367,7 +367,7 @@ TEST_F(TrainerWatchTest, AMaskOfInfinitiesIsNoBadBufferAndHidesNoFault) {
   EXPECT_THAT(replays(), ElementsAre("begin 5 loss", "reproduced 5 loss"));
 }
 
-TEST_F(TrainerWatchTest, ANaNInABufferIsBadAlsoWhereTheBufferIsAMask) {
+TEST_F(TrainerWatchTest, a_nan_in_a_buffer_is_bad_also_where_the_buffer_is_a_mask) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   auto trainer = make_trainer_with_buffer({0, -kInf, 0, 0});
   {
@@ -384,7 +384,7 @@ TEST_F(TrainerWatchTest, ANaNInABufferIsBadAlsoWhereTheBufferIsAMask) {
   EXPECT_THAT(replays(), ElementsAre("begin 2 buffer", "reproduced 2 buffer"));
 }
 
-TEST_F(TrainerWatchTest, ANaNInALabelThatNothingReadsIsSaidAndNotReplayed) {
+TEST_F(TrainerWatchTest, a_nan_in_a_label_that_nothing_reads_is_said_and_not_replayed) {
   auto trainer = make_trainer_with_buffer({0, 0, 0, 0}, /*label=*/kNaN);
   train(*trainer, 6);
   finish();
@@ -399,7 +399,7 @@ struct Order final : testing_support::SilentRecorder {
   void on_replay(const ReplayEvent& event) noexcept override { told.emplace_back(replay_result_name(event.result)); }
 };
 
-TEST(Refusal, ComesBeforeTheMarksThatItSaysHowToRead) {
+TEST(Refusal, comes_before_the_marks_that_it_says_how_to_read) {
   Order order;
   auto trainer = make_trainer_with_bad_step(1, 1);
   {
@@ -409,7 +409,7 @@ TEST(Refusal, ComesBeforeTheMarksThatItSaysHowToRead) {
   EXPECT_THAT(order.told, ElementsAre("refused", "mark", "mark", "mark", "mark"));
 }
 
-TEST_F(TrainerWatchTest, AnUpdateThatWouldDivideByZeroIsForeseenAndReplayed) {
+TEST_F(TrainerWatchTest, an_update_that_would_divide_by_zero_is_foreseen_and_replayed) {
   auto mlp = std::make_unique<engine::Mlp>(engine::MlpOptions{.sizes = {64, 16, 10}, .dtype = DType::kF16});
   auto optimizer = engine::make_optimizer(mlp->named_parameters(), {.algorithm = "adam", .lr = 1e-3, .eps = 1e-8});
   engine::Trainer trainer(
@@ -422,7 +422,7 @@ TEST_F(TrainerWatchTest, AnUpdateThatWouldDivideByZeroIsForeseenAndReplayed) {
   EXPECT_NE(rows.health[0].bad & (1u << static_cast<unsigned>(MarkKind::kParameter)), 0u);
 }
 
-TEST_F(TrainerWatchTest, SampledRecordsOneStepInSoManyWithMarksOfItsStart) {
+TEST_F(TrainerWatchTest, sampled_records_one_step_in_so_many_with_marks_of_its_start) {
   auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
   train(*trainer, 9, {.level = WatchLevel::kSampled, .sample_every = 4});
   finish();
@@ -438,7 +438,7 @@ TEST_F(TrainerWatchTest, SampledRecordsOneStepInSoManyWithMarksOfItsStart) {
   EXPECT_FALSE(rows.ends_of_life.empty());
 }
 
-TEST_F(TrainerWatchTest, AnotherTrainerOnTheThreadIsNotWatched) {
+TEST_F(TrainerWatchTest, another_trainer_on_the_thread_is_not_watched) {
   auto watched = make_trainer([](std::uint32_t) { return 1.0; });
   auto other = make_trainer([](std::uint32_t) { return kNaN; });
   {
@@ -452,7 +452,7 @@ TEST_F(TrainerWatchTest, AnotherTrainerOnTheThreadIsNotWatched) {
   EXPECT_THAT(rows.replays, IsEmpty());
 }
 
-TEST_F(TrainerWatchTest, WatchingDoesNotChangeABitThoughStepsAreReplayedSkippedAndBad) {
+TEST_F(TrainerWatchTest, watching_does_not_change_a_bit_though_steps_are_replayed_skipped_and_bad) {
   for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
     // given a scale that calibrates and grows too far, clipping, micro-batches
     const auto factor = [](std::uint32_t) { return 1.0; };
@@ -468,7 +468,7 @@ TEST_F(TrainerWatchTest, WatchingDoesNotChangeABitThoughStepsAreReplayedSkippedA
   }
 }
 
-TEST(WatchLevels, HaveNames) {
+TEST(WatchLevels, have_names) {
   for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
     EXPECT_EQ(parse_watch_level(watch_level_name(level)), level);
   }

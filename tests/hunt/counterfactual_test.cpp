@@ -76,7 +76,7 @@ struct Guarded {
   std::vector<ProbeRecord> probe() { return probe_origin(plan, seen, runner, recorder); }
 };
 
-TEST(Counterfactual, FindsTheShortestSliceThatIsFiniteInAWiderFormat) {
+TEST(Counterfactual, finds_the_shortest_slice_that_is_finite_in_a_wider_format) {
   Guarded c;
   const auto probes = c.probe();
   ASSERT_EQ(probes.size(), 5u);
@@ -93,7 +93,7 @@ TEST(Counterfactual, FindsTheShortestSliceThatIsFiniteInAWiderFormat) {
   for (const ProbeRecord& probe : probes) EXPECT_EQ(probe.seq, 7u);
 }
 
-TEST(Counterfactual, ConcludesNothingFromOtherBits) {
+TEST(Counterfactual, concludes_nothing_from_other_bits) {
   Guarded c;
   c.runner.lies = true;
   const auto probes = c.probe();
@@ -102,7 +102,7 @@ TEST(Counterfactual, ConcludesNothingFromOtherBits) {
   EXPECT_NE(c.recorder.texts[0].find("other bits"), std::string::npos);
 }
 
-TEST(Counterfactual, ConcludesNothingWhereTheReplayMetOtherNumbersOrNone) {
+TEST(Counterfactual, concludes_nothing_where_the_replay_met_other_numbers_or_none) {
   Guarded other, none, gone, refused;
   other.seen.ops[0].inputs[0] = f16({0, 0.25f});
   none.seen.ops[0].seen = false;
@@ -116,7 +116,7 @@ TEST(Counterfactual, ConcludesNothingWhereTheReplayMetOtherNumbersOrNone) {
   }
 }
 
-TEST(Counterfactual, ConcludesNothingWhereAnInputWasNotReadInTheRun) {
+TEST(Counterfactual, concludes_nothing_where_an_input_was_not_read_in_the_run) {
   Guarded c;
   c.plan.ops[0].inputs[0].has_stats = false;
   const auto probes = c.probe();
@@ -125,7 +125,7 @@ TEST(Counterfactual, ConcludesNothingWhereAnInputWasNotReadInTheRun) {
   EXPECT_NE(c.recorder.texts[0].find("The contents of self were not read in the run"), std::string::npos);
 }
 
-TEST(Counterfactual, SaysWhenTheSameInputsGaveAFiniteResult) {
+TEST(Counterfactual, says_when_the_same_inputs_gave_a_finite_result) {
   Guarded c;
   c.seen.ops[0].outputs[0] = f16({4, 2});
   const auto probes = c.probe();
@@ -135,7 +135,7 @@ TEST(Counterfactual, SaysWhenTheSameInputsGaveAFiniteResult) {
   EXPECT_EQ(probes[0].number, 4);
 }
 
-TEST(Counterfactual, PlansLeaveOutWhatDoesNotFit) {
+TEST(Counterfactual, plans_leave_out_what_does_not_fit) {
   Guarded c;
   limit_plan(c.plan, 4);  // the origin's input alone
   ASSERT_EQ(c.plan.ops.size(), 1u);
@@ -147,7 +147,7 @@ TEST(Counterfactual, PlansLeaveOutWhatDoesNotFit) {
   EXPECT_TRUE(c.probe().empty());
 }
 
-TEST(Counterfactual, NumbersAreConvertedWithOneRoundingAndLabelsStay) {
+TEST(Counterfactual, numbers_are_converted_with_one_rounding_and_labels_stay) {
   const Array narrow = f16({1.0f / 3, 65520, -0.0f});
   EXPECT_EQ(narrow.at(0), round_to(DType::kF16, 1.0f / 3));
   EXPECT_EQ(narrow.at(1), kInf);

@@ -119,7 +119,7 @@ std::string describe(const OptimizerOptions& o, DType dtype, double scale) {
 
 // given optimizers of every kind, formats and sizes of gradients from harmless to hopeless,
 // when each step is foreseen, then exactly the elements that go bad are counted.
-TEST(PreAudit, ForeseesExactlyWhatTheNextStepStores) {
+TEST(PreAudit, foresees_exactly_what_the_next_step_stores) {
   RandomStream random(7, 1);
   int bad_steps = 0, good_steps = 0, unread = 0;
   for (int trial = 0; trial < 2500; ++trial) {
@@ -156,7 +156,7 @@ TEST(PreAudit, ForeseesExactlyWhatTheNextStepStores) {
   EXPECT_GT(unread, 1200);
 }
 
-TEST(PreAudit, CountsTheDenominatorsThatRoundToZeroApart) {
+TEST(PreAudit, counts_the_denominators_that_round_to_zero_apart) {
   // eps 1e-8 is 0 in fp16, and so is the square of a gradient of 1e-3.
   OptimizerOptions o;
   Training training(o, DType::kF16, std::vector<double>(kSize, 1.0));
@@ -175,7 +175,7 @@ TEST(PreAudit, CountsTheDenominatorsThatRoundToZeroApart) {
   EXPECT_TRUE(foreseen.trips());
 }
 
-TEST(PreAudit, ReadsNothingOfHealthyFp32State) {
+TEST(PreAudit, reads_nothing_of_healthy_fp32_state) {
   for (const char* algorithm : {"sgd", "adam", "adamw"}) {
     for (const bool masters : {false, true}) {
       OptimizerOptions o;
@@ -192,7 +192,7 @@ TEST(PreAudit, ReadsNothingOfHealthyFp32State) {
   }
 }
 
-TEST(PreAudit, ReadsElementsOnceTheStateIsNotKnownAndThenKnowsIt) {
+TEST(PreAudit, reads_elements_once_the_state_is_not_known_and_then_knows_it) {
   OptimizerOptions o;
   Training training(o, DType::kF32, std::vector<double>(kSize, 1.0));
   training.memory = {};
@@ -200,7 +200,7 @@ TEST(PreAudit, ReadsElementsOnceTheStateIsNotKnownAndThenKnowsIt) {
   EXPECT_FALSE(training.step(std::vector<double>(kSize, 1.0), "known").read_elements);
 }
 
-TEST(PreAudit, SeesAMasterGrowPastTheParameterThatItIsCopiedTo) {
+TEST(PreAudit, sees_a_master_grow_past_the_parameter_that_it_is_copied_to) {
   for (const char* algorithm : {"sgd", "adam", "adamw"}) {
     OptimizerOptions o;
     o.algorithm = algorithm;
@@ -220,7 +220,7 @@ TEST(PreAudit, SeesAMasterGrowPastTheParameterThatItIsCopiedTo) {
   }
 }
 
-TEST(PreAudit, LeavesAloneWhatDoesNotFitTogether) {
+TEST(PreAudit, leaves_alone_what_does_not_fit_together) {
   const Tensor grad = Tensor::zeros({4}, DType::kF16), other = Tensor::zeros({5}, DType::kF16);
   PreAuditInput in;
   in.grad = grad.view();
@@ -234,7 +234,7 @@ TEST(PreAudit, LeavesAloneWhatDoesNotFitTogether) {
   EXPECT_EQ(pre_audit({}, in).zero_over_zero, 4);
 }
 
-TEST(PreAudit, FollowsStridesOfAGradient) {
+TEST(PreAudit, follows_strides_of_a_gradient) {
   const Tensor wide = Tensor::from_values(std::vector<double>{0, 9, 1, 9, 0, 9, 2, 9}, {4, 2}, DType::kF16);
   const std::int64_t sizes[] = {4}, strides[] = {2}, dense[] = {1};
   const Tensor zeros = Tensor::zeros({4}, DType::kF16);

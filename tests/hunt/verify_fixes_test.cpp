@@ -41,7 +41,7 @@ ExperimentRecord outcome(bool finite, std::uint32_t further, double factor) {
   return record;
 }
 
-TEST(VerifyFixes, EveryFixIsTriedAndRecordedInOrder) {
+TEST(VerifyFixes, every_fix_is_tried_and_recorded_in_order) {
   // given
   PlannedReplay replay;
   replay.outcomes = {{"a", outcome(true, 50, 1.01)}, {"b", outcome(true, 50, 54)}};
@@ -59,7 +59,7 @@ TEST(VerifyFixes, EveryFixIsTriedAndRecordedInOrder) {
   EXPECT_FALSE(tried[1].verified);
 }
 
-TEST(VerifyFixes, OnlyAFiniteLongEnoughAndRightSizedRunVerifies) {
+TEST(VerifyFixes, only_a_finite_long_enough_and_right_sized_run_verifies) {
   const auto verified = [](const ExperimentRecord& result) {
     PlannedReplay replay;
     replay.outcomes = {{"a", result}, {"b", result}};
@@ -76,7 +76,7 @@ TEST(VerifyFixes, OnlyAFiniteLongEnoughAndRightSizedRunVerifies) {
   EXPECT_FALSE(verified(outcome(true, 50, std::numeric_limits<double>::infinity())));
 }
 
-TEST(VerifyFixes, ATrialThatThrowsIsSaidAndTheOtherFixesAreStillTried) {
+TEST(VerifyFixes, a_trial_that_throws_is_said_and_the_other_fixes_are_still_tried) {
   // given
   PlannedReplay replay;
   replay.outcomes = {{"a", outcome(true, 50, 1.01)}, {"b", outcome(true, 50, 1.01)}};
@@ -92,7 +92,7 @@ TEST(VerifyFixes, ATrialThatThrowsIsSaidAndTheOtherFixesAreStillTried) {
   EXPECT_EQ(trials.broken_off, std::vector<std::string>{"a: [mm] expected 4 columns, got 3"});
 }
 
-TEST(VerifyFixes, TrialsThatEndLeaveNothingToSay) {
+TEST(VerifyFixes, trials_that_end_leave_nothing_to_say) {
   PlannedReplay replay;
   replay.outcomes = {{"a", outcome(false, 0, 0)}, {"b", outcome(true, 50, 1)}};
   ExperimentCollector recorder;

@@ -19,7 +19,7 @@ std::vector<unsigned char> noise(std::size_t bytes) {
   return out;
 }
 
-TEST(Checksum, EveryPathGivesTheSameBits) {
+TEST(Checksum, every_path_gives_the_same_bits) {
   const std::vector<unsigned char> data = noise(64 * 33 + 1);
   for (const Simd simd : kAllSimd) {
     if (!simd_supported(simd)) continue;
@@ -32,7 +32,7 @@ TEST(Checksum, EveryPathGivesTheSameBits) {
   }
 }
 
-TEST(Checksum, AnyFlippedBitGivesAnother) {
+TEST(Checksum, any_flipped_bit_gives_another) {
   for (std::size_t bytes : {1u, 2u, 7u, 8u, 9u, 64u, 100u, 1024u}) {
     std::vector<unsigned char> data = noise(bytes);
     const std::uint64_t before = checksum_bytes(data.data(), bytes);
@@ -45,7 +45,7 @@ TEST(Checksum, AnyFlippedBitGivesAnother) {
   }
 }
 
-TEST(Checksum, TellsConstantsLengthsAndOrders) {
+TEST(Checksum, tells_constants_lengths_and_orders) {
   std::set<std::uint64_t> seen;
   std::size_t made = 0;
   for (std::size_t bytes : {0u, 1u, 64u, 128u, 4096u, 32768u, 32769u, 100000u}) {
@@ -65,7 +65,7 @@ TEST(Checksum, TellsConstantsLengthsAndOrders) {
   EXPECT_NE(checksum_bytes(data.data(), data.size()), before);
 }
 
-TEST(Checksum, OfAViewIsThatOfItsElementsInOrder) {
+TEST(Checksum, of_a_view_is_that_of_its_elements_in_order) {
   // given: 5 x 7 numbers, seen plain and through gaps
   std::vector<float> plain(35), gaps(35 * 3, -1.0f);
   std::iota(plain.begin(), plain.end(), 1.0f);
@@ -82,7 +82,7 @@ TEST(Checksum, OfAViewIsThatOfItsElementsInOrder) {
   EXPECT_NE(checksum_elements({gaps.data(), DType::kF32, sizes, apart}), expected);
 }
 
-TEST(Checksum, OfNoElementsIsThatOfNothing) {
+TEST(Checksum, of_no_elements_is_that_of_nothing) {
   const std::int64_t sizes[] = {0, 7}, strides[] = {7, 1};
   EXPECT_EQ(checksum_elements({nullptr, DType::kF32, sizes, strides}), checksum_bytes(nullptr, 0));
 }

@@ -29,7 +29,7 @@ class ChangedTest : public ::testing::Test {
   TestTensor z{DType::kF32, {2, 2}, {6, 8, 10, 12}, 12};
 };
 
-TEST_F(ChangedTest, ContentsThatDifferAtTheirNextUseBecomeAnotherValue) {
+TEST_F(ChangedTest, contents_that_differ_at_their_next_use_become_another_value) {
   // given: y is made by op 0 and read by op 1
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   add_op(builder, "neg", {{"self", y}}, {{"out", z}});
@@ -55,7 +55,7 @@ TEST_F(ChangedTest, ContentsThatDifferAtTheirNextUseBecomeAnotherValue) {
   EXPECT_EQ(batch().inputs.back().value, changed.after);
 }
 
-TEST_F(ChangedTest, WhatAWatchedOpWroteIsNoChange) {
+TEST_F(ChangedTest, what_a_watched_op_wrote_is_no_change) {
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   const TestTensor before = y;
   y.write({1, 1, 1, 1});
@@ -65,14 +65,14 @@ TEST_F(ChangedTest, WhatAWatchedOpWroteIsNoChange) {
   EXPECT_TRUE(batch().changed.empty());
 }
 
-TEST_F(ChangedTest, ContentsThatAreGoneAreNotCompared) {
+TEST_F(ChangedTest, contents_that_are_gone_are_not_compared) {
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   y.corrupt(0, -1);
   add_op(builder, "exp", {{"self", y.without_data()}}, {{"out", z}});
   EXPECT_TRUE(batch().changed.empty());
 }
 
-TEST_F(ChangedTest, AMarkFindsAChangeToo) {
+TEST_F(ChangedTest, a_mark_finds_a_change_too) {
   builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   x.corrupt(3, 0);
@@ -83,7 +83,7 @@ TEST_F(ChangedTest, AMarkFindsAChangeToo) {
   EXPECT_EQ(batch().marks.back().value, batch().changed[0].after);
 }
 
-TEST_F(ChangedTest, ALookBeforeAnOverwriteFindsAChangeAndLeavesNothingElse) {
+TEST_F(ChangedTest, a_look_before_an_overwrite_finds_a_change_and_leaves_nothing_else) {
   builder.check(0, x.value());  // of which nothing is known
   EXPECT_TRUE(batch().values.empty());
   builder.add_mark({0, 0, MarkKind::kState, "w.exp_avg", x.value()});
@@ -96,7 +96,7 @@ TEST_F(ChangedTest, ALookBeforeAnOverwriteFindsAChangeAndLeavesNothingElse) {
   EXPECT_EQ(batch().marks.size(), 1u);
 }
 
-TEST_F(ChangedTest, MasksAndIndicesAreCheckedAndZerosHaveSigns) {
+TEST_F(ChangedTest, masks_and_indices_are_checked_and_zeros_have_signs) {
   TestTensor mask(DType::kBool, {2, 2}, {1, 0, 0, 1}, 20), index(DType::kI64, {2}, {0, 1}, 21);
   TestTensor zero(DType::kF16, {2}, {0, 1}, 22);
   auto use = [&] {
@@ -114,7 +114,7 @@ TEST_F(ChangedTest, MasksAndIndicesAreCheckedAndZerosHaveSigns) {
   EXPECT_EQ(batch().changed.size(), 3u);
 }
 
-TEST_F(ChangedTest, AViewSeenForTheFirstTimeIsHeldAgainstItsBase) {
+TEST_F(ChangedTest, a_view_seen_for_the_first_time_is_held_against_its_base) {
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   add_op(builder, "mm", {{"self", y.t()}}, {{"out", z}});  // a transposed view: the same elements
   EXPECT_TRUE(batch().changed.empty());
@@ -125,7 +125,7 @@ TEST_F(ChangedTest, AViewSeenForTheFirstTimeIsHeldAgainstItsBase) {
   EXPECT_FLOAT_EQ(static_cast<float>(value(batch().changed[0].after).stats.amax), 1e20f);
 }
 
-TEST_F(ChangedTest, AViewThatIsSeenAfterTheChangeOfItsBaseTellsItNoSecondTime) {
+TEST_F(ChangedTest, a_view_that_is_seen_after_the_change_of_its_base_tells_it_no_second_time) {
   builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
   x.corrupt(3, 1e30);
   builder.add_mark({1, 0, MarkKind::kParameter, "w", x.value()});
@@ -134,7 +134,7 @@ TEST_F(ChangedTest, AViewThatIsSeenAfterTheChangeOfItsBaseTellsItNoSecondTime) {
   EXPECT_FLOAT_EQ(static_cast<float>(value(batch().inputs.back().value).stats.amax), 1e30f);
 }
 
-TEST_F(ChangedTest, AChangeThatAHookTellsLeavesNoViewItsOldStatistics) {
+TEST_F(ChangedTest, a_change_that_a_hook_tells_leaves_no_view_its_old_statistics) {
   // given: a hook that looks for changes itself; w and its transposed view are known
   RowBuilder told{{.check_inputs = false}};
   told.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
@@ -154,7 +154,7 @@ TEST_F(ChangedTest, AChangeThatAHookTellsLeavesNoViewItsOldStatistics) {
   }
 }
 
-TEST_F(ChangedTest, AChangeThatAHookTellsHidesNothingBesideIt) {
+TEST_F(ChangedTest, a_change_that_a_hook_tells_hides_nothing_beside_it) {
   // given: two halves of one storage
   RowBuilder told{{.check_inputs = false}};
   const TestTensor left = x.view({2}, {1}), right = x.view({2}, {1}, 2);
@@ -169,7 +169,7 @@ TEST_F(ChangedTest, AChangeThatAHookTellsHidesNothingBesideIt) {
   EXPECT_EQ(told.rows().batch.changed[1].before, 2u);
 }
 
-TEST_F(ChangedTest, StridedViewsAreCheckedElementByElement) {
+TEST_F(ChangedTest, strided_views_are_checked_element_by_element) {
   const TestTensor column = y.view({2}, {2});  // elements 0 and 2
   builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
   y.corrupt(1, 99);  // lies between
@@ -180,7 +180,7 @@ TEST_F(ChangedTest, StridedViewsAreCheckedElementByElement) {
   EXPECT_EQ(batch().changed.size(), 1u);
 }
 
-TEST_F(ChangedTest, NothingIsCheckedWhereItIsSwitchedOff) {
+TEST_F(ChangedTest, nothing_is_checked_where_it_is_switched_off) {
   RowBuilder silent{{.check_inputs = false}};
   add_op(silent, "neg", {{"self", x}}, {{"out", y}});
   y.corrupt(0, 1e30);
@@ -188,7 +188,7 @@ TEST_F(ChangedTest, NothingIsCheckedWhereItIsSwitchedOff) {
   EXPECT_TRUE(silent.rows().batch.changed.empty());
 }
 
-TEST_F(ChangedTest, ARunThatWritesUnseenAsAHabitIsCheckedNoLonger) {
+TEST_F(ChangedTest, a_run_that_writes_unseen_as_a_habit_is_checked_no_longer) {
   for (std::uint32_t i = 0; i < 2 * kMaxChangesFound; ++i) {
     y.corrupt(0, i);
     builder.add_mark({i, 0, MarkKind::kParameter, "w", y.value()});

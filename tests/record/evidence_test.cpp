@@ -16,7 +16,7 @@ using testing::TestTensor;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::nan("");
 
-TEST(Evidence, TheFirstOfEachKindIsFoundInEveryFormat) {
+TEST(Evidence, the_first_of_each_kind_is_found_in_every_format) {
   for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kE5M2}) {
     const TestTensor t(dtype, {5}, {1, -kInf, kNan, kInf, kNan}, 1);
     EXPECT_EQ(find_first(t.tensor(), BadKind::kInf), 1) << dtype_name(dtype);
@@ -27,7 +27,7 @@ TEST(Evidence, TheFirstOfEachKindIsFoundInEveryFormat) {
   EXPECT_EQ(find_first(e4m3.tensor(), BadKind::kNan), 2);
 }
 
-TEST(Evidence, CleanEmptyIntegerAndAbsentTensorsHaveNone) {
+TEST(Evidence, clean_empty_integer_and_absent_tensors_have_none) {
   for (BadKind kind : {BadKind::kInf, BadKind::kNan}) {
     EXPECT_EQ(find_first(TestTensor(DType::kF32, {2}, {1, 2}, 1).tensor(), kind), -1);
     EXPECT_EQ(find_first(TestTensor(DType::kF32, {0}, {}, 1).tensor(), kind), -1);
@@ -36,7 +36,7 @@ TEST(Evidence, CleanEmptyIntegerAndAbsentTensorsHaveNone) {
   }
 }
 
-TEST(Evidence, OrderIsRowMajorWhateverTheStrides) {
+TEST(Evidence, order_is_row_major_whatever_the_strides) {
   const TestTensor t(DType::kF32, {2, 3}, {1, 1, kNan, kNan, 1, 1}, 1);
   EXPECT_EQ(find_first(t.tensor(), BadKind::kNan), 2);
   EXPECT_EQ(find_first(t.t().tensor(), BadKind::kNan), 1);
@@ -44,7 +44,7 @@ TEST(Evidence, OrderIsRowMajorWhateverTheStrides) {
   EXPECT_TRUE(std::isnan(element_at(t.t().tensor(), 1)));
 }
 
-TEST(Evidence, ASixtyFourBitScalarIsAnElement) {
+TEST(Evidence, a_sixty_four_bit_scalar_is_an_element) {
   EXPECT_EQ(find_first(TestTensor(DType::kF64, {}, {kNan}, 1).tensor(), BadKind::kNan), 0);
 }
 
@@ -62,7 +62,7 @@ class OperandsTest : public ::testing::Test {
   const std::vector<std::int64_t> sizes{2, 3};
 };
 
-TEST_F(OperandsTest, ElementwiseOpsListEveryInputThatBroadcasts) {
+TEST_F(OperandsTest, elementwise_ops_list_every_input_that_broadcasts) {
   const auto operands = operands_at(ElementMap::kElementwise, inputs, sizes, 4);
   ASSERT_EQ(operands.size(), 3u);
   EXPECT_EQ(operands[0].flat_index, 4);
@@ -73,14 +73,14 @@ TEST_F(OperandsTest, ElementwiseOpsListEveryInputThatBroadcasts) {
   EXPECT_EQ(operands[2].number, 7);
 }
 
-TEST_F(OperandsTest, OpsThatMixADimensionListOnlyWhatIsUnambiguous) {
+TEST_F(OperandsTest, ops_that_mix_a_dimension_list_only_what_is_unambiguous) {
   const auto operands = operands_at(ElementMap::kSameShape, inputs, sizes, 4);
   ASSERT_EQ(operands.size(), 2u);
   EXPECT_EQ(operands[0].input, 0u);
   EXPECT_EQ(operands[1].input, 2u);
 }
 
-TEST_F(OperandsTest, MatrixProductsListNothing) {
+TEST_F(OperandsTest, matrix_products_list_nothing) {
   EXPECT_TRUE(operands_at(op_traits("addmm").elements, inputs, sizes, 4).empty());
   EXPECT_EQ(op_traits("sqrt_backward").elements, ElementMap::kElementwise);
   EXPECT_EQ(op_traits("aten::sqrt_backward").elements, ElementMap::kElementwise);

@@ -39,7 +39,7 @@ std::int64_t flushed(std::string_view op, std::vector<Given> inputs, const TestT
                        compute_stats(output.tensor(), StatsLevel::kCounts));
 }
 
-TEST(FlushCount, AProductOfNonZerosThatIsStoredAsZeroIsLost) {
+TEST(FlushCount, a_product_of_non_zeros_that_is_stored_as_zero_is_lost) {
   for (bool known : {false, true}) {
     const TestTensor a(DType::kF16, {4}, {1e-5, 0, 1e-5, -1e-5}, 1), b(DType::kF16, {4}, {1e-5, 1e-5, 0, 1}, 2);
     const TestTensor out(DType::kF16, {4}, {0, 0, 0, -1e-5}, 3);
@@ -47,22 +47,22 @@ TEST(FlushCount, AProductOfNonZerosThatIsStoredAsZeroIsLost) {
   }
 }
 
-TEST(FlushCount, NoZerosInTheOutputMeansNothingLostWithoutReadingAnything) {
+TEST(FlushCount, no_zeros_in_the_output_means_nothing_lost_without_reading_anything) {
   const TestTensor a(DType::kF16, {2}, {1, 2}, 1), out(DType::kF16, {2}, {1, 4}, 3);
   EXPECT_EQ(flushed("mul", {{a.without_data()}, {a.without_data()}}, out), 0);
 }
 
-TEST(FlushCount, WithoutDataOrStatisticsItIsNotMeasured) {
+TEST(FlushCount, without_data_or_statistics_it_is_not_measured) {
   const TestTensor a(DType::kF16, {2}, {1, 2}, 1), out(DType::kF16, {2}, {0, 4}, 3);
   EXPECT_EQ(flushed("mul", {{a.without_data()}, {a}}, out), -1);
 }
 
-TEST(FlushCount, StatisticsAloneSettleItWhenNoFactorHasZeros) {
+TEST(FlushCount, statistics_alone_settle_it_when_no_factor_has_zeros) {
   const TestTensor a(DType::kF16, {2}, {1e-5, 2}, 1), out(DType::kF16, {2}, {0, 4}, 3);
   EXPECT_EQ(flushed("mul", {{a, ArgRole::kRead, true}, {a, ArgRole::kRead, true}}, out), 1);
 }
 
-TEST(FlushCount, AScalarProductLosesWhatWasNotZeroBefore) {
+TEST(FlushCount, a_scalar_product_loses_what_was_not_zero_before) {
   const TestTensor a(DType::kF16, {3}, {0, 6e-8, 1}, 1), out(DType::kF16, {3}, {0, 0, 0.25}, 3);
   for (bool known : {false, true}) {
     EXPECT_EQ(flushed("mul", {{a, ArgRole::kRead, known}}, out, {{"other", 0.25}}), 1);
@@ -70,13 +70,13 @@ TEST(FlushCount, AScalarProductLosesWhatWasNotZeroBefore) {
   EXPECT_EQ(flushed("mul", {{a}}, TestTensor(DType::kF16, {3}, {0, 0, 0}, 3), {{"other", 0}}), 0);
 }
 
-TEST(FlushCount, AnInPlaceScalarProductNeedsTheOldStatistics) {
+TEST(FlushCount, an_in_place_scalar_product_needs_the_old_statistics) {
   const TestTensor old(DType::kF16, {3}, {0, 6e-8, 1}, 1), out(DType::kF16, {3}, {0, 0, 0.25}, 1, 1);
   EXPECT_EQ(flushed("mul_", {{old, ArgRole::kOverwritten, true}}, out, {{"other", 0.25}}), 1);
   EXPECT_EQ(flushed("mul_", {{old.without_data(), ArgRole::kOverwritten, false}}, out, {{"other", 0.25}}), -1);
 }
 
-TEST(FlushCount, AQuotientByInfinityIsExactlyZero) {
+TEST(FlushCount, a_quotient_by_infinity_is_exactly_zero) {
   const TestTensor n(DType::kF16, {3}, {1, 1e-5, 0}, 1), d(DType::kF16, {3}, {kInf, 60000, 5}, 2);
   const TestTensor out(DType::kF16, {3}, {0, 0, 0}, 3);
   for (bool known : {false, true}) {
@@ -86,14 +86,14 @@ TEST(FlushCount, AQuotientByInfinityIsExactlyZero) {
   EXPECT_EQ(flushed("div", {{n}}, out, {{"other", 1e9}}), 2);
 }
 
-TEST(FlushCount, PowersLoseSmallBasesOrLargeOnes) {
+TEST(FlushCount, powers_lose_small_bases_or_large_ones) {
   const TestTensor small(DType::kF16, {3}, {1e-5, 0, 1}, 1), out(DType::kF16, {3}, {0, 0, 1}, 2);
   EXPECT_EQ(flushed("pow", {{small}}, out, {{"exponent", 2}}), 1);
   const TestTensor large(DType::kF16, {3}, {60000, kInf, 1}, 3);
   EXPECT_EQ(flushed("pow", {{large}}, out, {{"exponent", -2}}), 1);
 }
 
-TEST(FlushCount, ACastLosesWhatTheNarrowFormatCannotHold) {
+TEST(FlushCount, a_cast_loses_what_the_narrow_format_cannot_hold) {
   const TestTensor wide(DType::kF32, {4}, {1e-9, 0, 1, -1e-9}, 1), narrow(DType::kF16, {4}, {0, 0, 1, -0.0}, 2);
   for (bool known : {false, true}) {
     EXPECT_EQ(flushed("_to_copy", {{wide, ArgRole::kRead, known}}, narrow), 2);
@@ -101,7 +101,7 @@ TEST(FlushCount, ACastLosesWhatTheNarrowFormatCannotHold) {
   }
 }
 
-TEST(FlushCount, ASecondMomentLosesSquaresWhereItStaysZero) {
+TEST(FlushCount, a_second_moment_loses_squares_where_it_stays_zero) {
   const TestTensor g(DType::kF16, {3}, {5.4e-3, 0, 1}, 1), v(DType::kF16, {3}, {0, 0, 1e-3}, 2, 1);
   const TestTensor old(DType::kF16, {3}, {0, 0, 0}, 2), negative(DType::kF16, {3}, {-1, 0, 0}, 2);
   const auto count = [&](const TestTensor& before, const TestTensor& other, double value) {
@@ -113,7 +113,7 @@ TEST(FlushCount, ASecondMomentLosesSquaresWhereItStaysZero) {
   EXPECT_EQ(count(old, g, -1e-3), -1);
 }
 
-TEST(FlushCount, BroadcastAndStridedOperandsAreReadWhereTheyMeet) {
+TEST(FlushCount, broadcast_and_strided_operands_are_read_where_they_meet) {
   // given rows (1e-5, 0) and columns (1e-5, 1, 0): out[i][j] = row[i] * column[j]
   const TestTensor row(DType::kF16, {2, 1}, {1e-5, 0}, 1), column(DType::kF16, {3}, {1e-5, 1, 0}, 2);
   const TestTensor out(DType::kF16, {2, 3}, {0, 1e-5, 0, 0, 0, 0}, 3);
@@ -126,7 +126,7 @@ TEST(FlushCount, BroadcastAndStridedOperandsAreReadWhereTheyMeet) {
   EXPECT_EQ(flushed("mul", {{scalar}, {column}}, TestTensor(DType::kF16, {3}, {0, 0, 0}, 6)), 2);
 }
 
-TEST(FlushCount, LongRowsAreCountedInFull) {
+TEST(FlushCount, long_rows_are_counted_in_full) {
   const std::int64_t n = 5000;
   const TestTensor a(DType::kF32, {n}, std::vector<double>(n, 1e-30), 1);
   std::vector<double> factors(n, 1e-30);
@@ -135,7 +135,7 @@ TEST(FlushCount, LongRowsAreCountedInFull) {
   EXPECT_EQ(flushed("mul", {{a}, {b}}, out), n - 1);
 }
 
-TEST(FlushCount, OtherOpsIntegersAndShapesThatDoNotMeetAreNotMeasured) {
+TEST(FlushCount, other_ops_integers_and_shapes_that_do_not_meet_are_not_measured) {
   const TestTensor a(DType::kF16, {2}, {1, 2}, 1), zeros(DType::kF16, {2}, {0, 0}, 2);
   EXPECT_EQ(flushed("add", {{a}, {a}}, zeros), -1);
   EXPECT_EQ(flushed("exp", {{a}}, zeros), -1);
@@ -145,7 +145,7 @@ TEST(FlushCount, OtherOpsIntegersAndShapesThatDoNotMeetAreNotMeasured) {
   EXPECT_EQ(flushed("mul", {{a}}, zeros), -1);
 }
 
-TEST(FlushCount, EveryFloatingFormatIsReadByItsBits) {
+TEST(FlushCount, every_floating_format_is_read_by_its_bits) {
   for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kE4M3FN, DType::kE5M2}) {
     const double tiny = format_limits(dtype).min_subnormal;
     const TestTensor a(dtype, {4}, {tiny, -tiny, -0.0, 1}, 1), b(dtype, {4}, {tiny, tiny, tiny, 1}, 2);

@@ -90,7 +90,7 @@ class SharedLog {
   for (;;) pause();
 }
 
-TEST(Kill, AHundredKillsAtRandomMomentsLoseNoMoreThanIsPromised) {
+TEST(Kill, a_hundred_kills_at_random_moments_lose_no_more_than_is_promised) {
   const testing_support::TempDir dir;
   const std::string root = dir.path("run");
   std::mt19937 random(20260727);

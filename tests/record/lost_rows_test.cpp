@@ -77,7 +77,7 @@ class LostRows : public ::testing::Test {
   Loop loop;
 };
 
-TEST_F(LostRows, AValueWhoseRowWasLostIsWrittenAgainForTheNextThatNamesIt) {
+TEST_F(LostRows, a_value_whose_row_was_lost_is_written_again_for_the_next_that_names_it) {
   open({});
   // given that the batch with the first rows of both weights is lost
   script->set_failing(true);
@@ -93,7 +93,7 @@ TEST_F(LostRows, AValueWhoseRowWasLostIsWrittenAgainForTheNextThatNamesIt) {
   EXPECT_EQ(recorder->counters().dropped_ops, 3u);
 }
 
-TEST_F(LostRows, BatchesThatWaitedBehindALostOneGoWithItAndAreCounted) {
+TEST_F(LostRows, batches_that_waited_behind_a_lost_one_go_with_it_and_are_counted) {
   // given three batches in the queue, of which the first cannot be written
   open({});
   script->set_blocked(true);
@@ -122,7 +122,7 @@ TEST_F(LostRows, BatchesThatWaitedBehindALostOneGoWithItAndAreCounted) {
   EXPECT_EQ(told, recorder->counters().dropped_ops);
 }
 
-TEST_F(LostRows, ADiskThatIsFullAgainAndAgainLeavesNothingDangling) {
+TEST_F(LostRows, a_disk_that_is_full_again_and_again_leaves_nothing_dangling) {
   open({});
   std::mt19937 random(7);
   for (int round = 0; round < 60; ++round) {
@@ -144,7 +144,7 @@ TEST_F(LostRows, ADiskThatIsFullAgainAndAgainLeavesNothingDangling) {
 }
 
 // The same with a real file under a limit that comes and goes.
-TEST_F(LostRows, ATraceWrittenWhileTheDiskWasFullForAWhileHoldsNoOpWithoutItsValues) {
+TEST_F(LostRows, a_trace_written_while_the_disk_was_full_for_a_while_holds_no_op_without_its_values) {
   const testing_support::TempDir temporary;
   const std::string dir = temporary.path("run");
   for (rlim_t limit = 10'000; limit < 40'000; limit += 1'777) {

@@ -82,7 +82,7 @@ TestTensor written(DType dtype, const std::vector<double>& values, std::uint64_t
 
 // given weights and updates of all sizes, when an update is stored, then what is counted as lost was lost, and nearly
 // all that was lost is counted.
-TEST(LostUpdates, CountsOnlyElementsThatDidNotChangeAndNearlyAllOfThem) {
+TEST(LostUpdates, counts_only_elements_that_did_not_change_and_nearly_all_of_them) {
   std::mt19937 random(3);
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const char* op : {"add_", "sub_", "addcdiv_", "mul_"}) {
@@ -129,7 +129,7 @@ TEST(LostUpdates, CountsOnlyElementsThatDidNotChangeAndNearlyAllOfThem) {
 
 // given a parameter that a device takes in several blocks, the last of them short, when its updates are counted, then
 // the counts are the host's, whichever block ends last.
-TEST(LostUpdates, AreTheSameOfAParameterOfSeveralBlocksOnADevice) {
+TEST(LostUpdates, are_the_same_of_a_parameter_of_several_blocks_on_a_device) {
   constexpr std::int64_t kCount = 3 * 8 * kernels::cuda::LostUpdatesKernel::kThreads + 5;
   std::mt19937 random(4);
   std::vector<double> after, updates;
@@ -147,7 +147,7 @@ TEST(LostUpdates, AreTheSameOfAParameterOfSeveralBlocksOnADevice) {
   EXPECT_EQ(found->lost, lost);
 }
 
-TEST(LostUpdates, TellsByShareThatWhatWasLostWasLittle) {
+TEST(LostUpdates, tells_by_share_that_what_was_lost_was_little) {
   // Nine updates of 1e-5 are lost and one of 0.5 is not.
   std::vector<double> after(10, 1.0), updates(10, 1e-5);
   after[0] = 1.5;
@@ -160,7 +160,7 @@ TEST(LostUpdates, TellsByShareThatWhatWasLostWasLittle) {
   EXPECT_LT(found->share, 1e-3);
 }
 
-TEST(LostUpdates, ReadsAFusedAdamFromItsState) {
+TEST(LostUpdates, reads_a_fused_adam_from_its_state) {
   // Adam moves every weight by about lr: 1e-5 is lost at 0.5 in bf16, 0.01 is not.
   const std::int64_t n = 64;
   const std::vector<double> ones(n, 1.0), weights(n, 0.5);
@@ -178,7 +178,7 @@ TEST(LostUpdates, ReadsAFusedAdamFromItsState) {
   }
 }
 
-TEST(LostUpdates, MeasuresNothingElse) {
+TEST(LostUpdates, measures_nothing_else) {
   const TestTensor other(DType::kF32, {2}, {1e-9, 1e-9}, 2);
   const TestTensor wide = written(DType::kF32, {1, 1}, 1), half = written(DType::kF16, {1, 1}, 3);
   EXPECT_FALSE(count("add_", wide, {{"other", other.value()}}, {}));                              // fp32 weights
@@ -190,7 +190,7 @@ TEST(LostUpdates, MeasuresNothingElse) {
   EXPECT_TRUE(count("aten::add_.Tensor", half, {{"other", other.value()}}, {}));
 }
 
-TEST(LostUpdates, ZeroGradientsAreNoUpdates) {
+TEST(LostUpdates, zero_gradients_are_no_updates) {
   const TestTensor self = written(DType::kF16, {1, 1}, 1), other(DType::kF16, {2}, {0, 0}, 2);
   const auto found = count("add_", self, {{"other", other.value()}}, {});
   ASSERT_TRUE(found);

@@ -86,7 +86,7 @@ void record_all(Recorder& recorder, const Events& events) {
   recorder.on_storage_released(2);
 }
 
-TEST(OutOfMemory, EveryFailedAllocationCostsAnEventAtMost) {
+TEST(OutOfMemory, every_failed_allocation_costs_an_event_at_most) {
   const Events events;
   bool failed_somewhere = false;
   for (long failing = 0; failing < 200; ++failing) {
@@ -158,7 +158,7 @@ void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& nu
   recorder.on_step_end({});
 }
 
-TEST(OutOfMemory, EveryFailedAllocationOfLateStatisticsCostsAnEventAtMost) {
+TEST(OutOfMemory, every_failed_allocation_of_late_statistics_costs_an_event_at_most) {
   const Events events;
   bool failed_somewhere = false;
   for (long failing = 0; failing < 300; ++failing) {
@@ -211,7 +211,7 @@ class StarvingWriter final : public TraceWriter {
   long failures_;
 };
 
-TEST(OutOfMemory, NamesOfALostBatchSurviveAWriterThatRunsOutOfMemory) {
+TEST(OutOfMemory, names_of_a_lost_batch_survive_a_writer_that_runs_out_of_memory) {
   const Events events;
   for (long failures = 1; failures < 12; ++failures) {
     // given a write that fails, after which there is no memory for a while

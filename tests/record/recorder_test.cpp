@@ -100,7 +100,7 @@ void expect_order(const std::vector<RecordBatch>& batches, bool complete) {
   }
 }
 
-TEST_F(RecorderTest, EverythingRecordedArrivesInOrder) {
+TEST_F(RecorderTest, everything_recorded_arrives_in_order) {
   // given
   open({});
   // when
@@ -125,7 +125,7 @@ TEST_F(RecorderTest, EverythingRecordedArrivesInOrder) {
   EXPECT_EQ(script->closes, 1);
 }
 
-TEST_F(RecorderTest, FlushReturnsOnceEverythingIsWritten) {
+TEST_F(RecorderTest, flush_returns_once_everything_is_written) {
   RecorderOptions options;
   options.flush_ms = 1 << 20;
   open(options);
@@ -136,7 +136,7 @@ TEST_F(RecorderTest, FlushReturnsOnceEverythingIsWritten) {
   EXPECT_TRUE(recorder->flush());
 }
 
-TEST_F(RecorderTest, TheFirstAnomalyIsWrittenAtOnce) {
+TEST_F(RecorderTest, the_first_anomaly_is_written_at_once) {
   RecorderOptions options;
   options.flush_ms = 1 << 20;
   open(options);
@@ -146,7 +146,7 @@ TEST_F(RecorderTest, TheFirstAnomalyIsWrittenAtOnce) {
   EXPECT_EQ(script->all().ops.size(), 2u);
 }
 
-TEST_F(RecorderTest, RowsAreWrittenInTimeWithoutFurtherEvents) {
+TEST_F(RecorderTest, rows_are_written_in_time_without_further_events) {
   RecorderOptions options;
   options.flush_ms = 20;
   open(options);
@@ -154,7 +154,7 @@ TEST_F(RecorderTest, RowsAreWrittenInTimeWithoutFurtherEvents) {
   EXPECT_TRUE(script->wait([&] { return !script->batches.empty(); }));
 }
 
-TEST_F(RecorderTest, CloseIsIdempotentAndLaterEventsAreCountedAsDropped) {
+TEST_F(RecorderTest, close_is_idempotent_and_later_events_are_counted_as_dropped) {
   open({});
   record_op(1);
   EXPECT_TRUE(recorder->close());
@@ -167,7 +167,7 @@ TEST_F(RecorderTest, CloseIsIdempotentAndLaterEventsAreCountedAsDropped) {
   EXPECT_EQ(recorder->counters().dropped_ops, 1u);
 }
 
-TEST_F(RecorderTest, TheDestructorCloses) {
+TEST_F(RecorderTest, the_destructor_closes) {
   open({});
   record_op(1);
   recorder.reset();
@@ -175,7 +175,7 @@ TEST_F(RecorderTest, TheDestructorCloses) {
   EXPECT_EQ(script->all().ops.size(), 1u);
 }
 
-TEST_F(RecorderTest, WithWaitTheRunWaitsForASlowWriterAndLosesNothing) {
+TEST_F(RecorderTest, with_wait_the_run_waits_for_a_slow_writer_and_loses_nothing) {
   // given
   RecorderOptions options;
   options.queue_bytes = 64 << 10;
@@ -201,7 +201,7 @@ TEST_F(RecorderTest, WithWaitTheRunWaitsForASlowWriterAndLosesNothing) {
   expect_order(script->batches, true);
 }
 
-TEST_F(RecorderTest, WithDropRoutineRowsGoAndAnomaliesStay) {
+TEST_F(RecorderTest, with_drop_routine_rows_go_and_anomalies_stay) {
   // given
   open_dropping(64 << 10);
   block_writer();
@@ -229,7 +229,7 @@ TEST_F(RecorderTest, WithDropRoutineRowsGoAndAnomaliesStay) {
   expect_order(script->batches, false);
 }
 
-TEST_F(RecorderTest, WithDropNothingOfAReplayIsDropped) {
+TEST_F(RecorderTest, with_drop_nothing_of_a_replay_is_dropped) {
   // given a queue that takes little, and a writer that stands still until the replay has come to a stop
   open_dropping(64 << 10);
   const auto replay = [&](ReplayResult result) {
@@ -265,7 +265,7 @@ TEST_F(RecorderTest, WithDropNothingOfAReplayIsDropped) {
   expect_order(script->batches, false);
 }
 
-TEST_F(RecorderTest, WithDropALivingValueIsWrittenAgainForALaterAnomaly) {
+TEST_F(RecorderTest, with_drop_a_living_value_is_written_again_for_a_later_anomaly) {
   // given a parameter whose row is dropped
   open_dropping(16 << 10);
   block_writer();
@@ -284,7 +284,7 @@ TEST_F(RecorderTest, WithDropALivingValueIsWrittenAgainForALaterAnomaly) {
   expect_order(script->batches, false);
 }
 
-TEST_F(RecorderTest, AFailingWriterNeverStopsTheRun) {
+TEST_F(RecorderTest, a_failing_writer_never_stops_the_run) {
   // given a disk that is full for a while, and a small queue that waits
   RecorderOptions options;
   options.queue_bytes = 16 << 10;
@@ -312,7 +312,7 @@ TEST_F(RecorderTest, AFailingWriterNeverStopsTheRun) {
   expect_order(script->batches, true);  // names first used in lost batches are there
 }
 
-TEST_F(RecorderTest, AThrowingWriterIsAFailingWriter) {
+TEST_F(RecorderTest, a_throwing_writer_is_a_failing_writer) {
   open({});
   script->throwing = true;
   record_op(1);
@@ -320,7 +320,7 @@ TEST_F(RecorderTest, AThrowingWriterIsAFailingWriter) {
   EXPECT_EQ(recorder->counters().dropped_ops, 1u);
 }
 
-TEST_F(RecorderTest, TheFloatingPointEnvironmentOfTheRunIsUntouched) {
+TEST_F(RecorderTest, the_floating_point_environment_of_the_run_is_untouched) {
   open({});
   std::feclearexcept(FE_ALL_EXCEPT);
   std::feraiseexcept(FE_UNDERFLOW);
@@ -337,7 +337,7 @@ TEST_F(RecorderTest, TheFloatingPointEnvironmentOfTheRunIsUntouched) {
   std::feclearexcept(FE_ALL_EXCEPT);
 }
 
-TEST_F(RecorderTest, CountersMayBeReadFromAnotherThread) {
+TEST_F(RecorderTest, counters_may_be_read_from_another_thread) {
   open({});
   std::atomic<bool> done{false};
   std::thread reader([&] {

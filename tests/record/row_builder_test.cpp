@@ -38,7 +38,7 @@ class RowBuilderTest : public ::testing::Test {
   RowBuilder builder{{}};
 };
 
-TEST_F(RowBuilderTest, AnOpLeavesItsInputsOutputsAndNames) {
+TEST_F(RowBuilderTest, an_op_leaves_its_inputs_outputs_and_names) {
   // given
   const TestTensor a(DType::kF32, {2}, {1, 2}, 10), b(DType::kF32, {2}, {3, 4}, 11), c(DType::kF32, {2}, {4, 6}, 12);
   // when
@@ -63,7 +63,7 @@ TEST_F(RowBuilderTest, AnOpLeavesItsInputsOutputsAndNames) {
   EXPECT_EQ(batch().layouts.size(), 1u);
 }
 
-TEST_F(RowBuilderTest, AValueSeenAgainKeepsItsIdAndIsNotWrittenTwice) {
+TEST_F(RowBuilderTest, a_value_seen_again_keeps_its_id_and_is_not_written_twice) {
   const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11), c(DType::kF32, {1}, {1}, 12);
   add_op(builder, "neg", {{"self", a}}, {{"out", b}});
   add_op(builder, "neg", {{"self", b}}, {{"out", c}});
@@ -73,7 +73,7 @@ TEST_F(RowBuilderTest, AValueSeenAgainKeepsItsIdAndIsNotWrittenTwice) {
   EXPECT_EQ(batch().values.size(), 4u);
 }
 
-TEST_F(RowBuilderTest, AnInPlaceWriteMakesANewValueThatHasTheOldOneAmongItsInputs) {
+TEST_F(RowBuilderTest, an_in_place_write_makes_a_new_value_that_has_the_old_one_among_its_inputs) {
   // given
   TestTensor p(DType::kF32, {2}, {1, 2}, 10);
   const TestTensor g(DType::kF32, {2}, {1, 1}, 11);
@@ -92,7 +92,7 @@ TEST_F(RowBuilderTest, AnInPlaceWriteMakesANewValueThatHasTheOldOneAmongItsInput
   EXPECT_EQ(written.stats.max, 3);
 }
 
-TEST_F(RowBuilderTest, AnUnseenOldVersionHasNoStatistics) {
+TEST_F(RowBuilderTest, an_unseen_old_version_has_no_statistics) {
   TestTensor p(DType::kF32, {1}, {1}, 10);
   p.write({2});
   add_op(builder, "fill_", {{"self", p.old_version(), ArgRole::kOverwritten}}, {{"out", p}});
@@ -100,7 +100,7 @@ TEST_F(RowBuilderTest, AnUnseenOldVersionHasNoStatistics) {
   EXPECT_EQ(value(batch().inputs[0].value).producer, kNoSeq);
 }
 
-TEST_F(RowBuilderTest, AViewOpsOutputHasItsInputAsBase) {
+TEST_F(RowBuilderTest, a_view_ops_output_has_its_input_as_base) {
   const TestTensor w(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6}, 10);
   add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
   const ValueRecord& view = value(batch().outputs[0].value);
@@ -109,7 +109,7 @@ TEST_F(RowBuilderTest, AViewOpsOutputHasItsInputAsBase) {
   EXPECT_EQ(view.stats, compute_stats(w.t().tensor(), StatsLevel::kSums));
 }
 
-TEST_F(RowBuilderTest, APartialViewHasItsOwnStatistics) {
+TEST_F(RowBuilderTest, a_partial_view_has_its_own_statistics) {
   const TestTensor w(DType::kF32, {4}, {1, 2, 3, 40}, 10);
   add_op(builder, "narrow", {{"self", w}}, {{"out", w.view({2}, {1}, 2)}});
   const ValueRecord& view = value(batch().outputs[0].value);
@@ -118,14 +118,14 @@ TEST_F(RowBuilderTest, APartialViewHasItsOwnStatistics) {
   EXPECT_EQ(view.stats.min, 3);
 }
 
-TEST_F(RowBuilderTest, ATransposedBadTensorKnowsWhereItsOwnFirstBadElementIs) {
+TEST_F(RowBuilderTest, a_transposed_bad_tensor_knows_where_its_own_first_bad_element_is) {
   const TestTensor w(DType::kF32, {2, 2}, {1, 2, kNan, 4}, 10);
   add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
   EXPECT_EQ(value(batch().inputs[0].value).stats.first_nonfinite, 2);
   EXPECT_EQ(value(batch().outputs[0].value).stats.first_nonfinite, 1);
 }
 
-TEST_F(RowBuilderTest, AnUnseenViewOfAKnownValueHasItAsBase) {
+TEST_F(RowBuilderTest, an_unseen_view_of_a_known_value_has_it_as_base) {
   const TestTensor w(DType::kF32, {4}, {1, 2, 3, 4}, 10);
   builder.add_mark({0, 0, MarkKind::kParameter, "w", w.value()});
   builder.add_mark({0, 0, MarkKind::kParameter, "w.part", w.view({2}, {1}, 1).value()});
@@ -133,7 +133,7 @@ TEST_F(RowBuilderTest, AnUnseenViewOfAKnownValueHasItAsBase) {
   EXPECT_EQ(value(2).producer, kNoSeq);
 }
 
-TEST_F(RowBuilderTest, AViewOfAnotherDtypeIsAnotherValue) {
+TEST_F(RowBuilderTest, a_view_of_another_dtype_is_another_value) {
   const TestTensor a(DType::kF32, {2}, {1, 2}, 10);
   const TestTensor same_bytes(DType::kI32, {2}, {1, 2}, 10);
   builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
@@ -142,7 +142,7 @@ TEST_F(RowBuilderTest, AViewOfAnotherDtypeIsAnotherValue) {
   EXPECT_NE(value(1).layout, value(2).layout);
 }
 
-TEST_F(RowBuilderTest, ATensorWithoutIdentityIsANewValueEachTime) {
+TEST_F(RowBuilderTest, a_tensor_without_identity_is_a_new_value_each_time) {
   const TestTensor a(DType::kF32, {1}, {1}, 0);
   builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
   builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
@@ -150,7 +150,7 @@ TEST_F(RowBuilderTest, ATensorWithoutIdentityIsANewValueEachTime) {
   EXPECT_EQ(builder.table().values(), 0u);
 }
 
-TEST_F(RowBuilderTest, AReleasedStorageIsForgottenAndTold) {
+TEST_F(RowBuilderTest, a_released_storage_is_forgotten_and_told) {
   // given
   const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11);
   add_op(builder, "neg", {{"self", a}}, {{"out", b}});
@@ -163,7 +163,7 @@ TEST_F(RowBuilderTest, AReleasedStorageIsForgottenAndTold) {
   EXPECT_EQ(builder.table().storages(), 1u);
 }
 
-TEST_F(RowBuilderTest, LongLivedStoragesDoNotGrowWithEveryWriteOrView) {
+TEST_F(RowBuilderTest, long_lived_storages_do_not_grow_with_every_write_or_view) {
   TestTensor p(DType::kF32, {4}, {1, 2, 3, 4}, 10);
   for (int i = 0; i < 100; ++i) {
     p.write({1, 2, 3, 4});
@@ -176,7 +176,7 @@ TEST_F(RowBuilderTest, LongLivedStoragesDoNotGrowWithEveryWriteOrView) {
   EXPECT_LE(builder.table().values(), 257u);
 }
 
-TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedFirst) {
+TEST_F(RowBuilderTest, storages_whose_end_is_hidden_are_forgotten_the_least_recently_used_first) {
   // given
   RowBuilder small({StatsLevel::kSums, 0, 0, true, {.storages = 100, .values_per_storage = 8, .versions = 2}});
   const TestTensor parameter(DType::kF32, {1}, {1}, 1);
@@ -196,7 +196,7 @@ TEST_F(RowBuilderTest, StoragesWhoseEndIsHiddenAreForgottenTheLeastRecentlyUsedF
   EXPECT_THAT(b.ends_of_life, ElementsAre(EndOfLifeRecord{2, 998}, EndOfLifeRecord{1, 998}));
 }
 
-TEST_F(RowBuilderTest, NamesWithoutEndTakeABoundedTableAndTheRestIsCounted) {
+TEST_F(RowBuilderTest, names_without_end_take_a_bounded_table_and_the_rest_is_counted) {
   // given a run that puts the step into a name of 4000 letters
   StringInterner strings;
   RecordBatch rows;
@@ -215,7 +215,7 @@ TEST_F(RowBuilderTest, NamesWithoutEndTakeABoundedTableAndTheRestIsCounted) {
   EXPECT_EQ(strings.intern(name_of(0), rows), known);  // what is known stays known
 }
 
-TEST_F(RowBuilderTest, LayoutsWithoutEndTakeABoundedTable) {
+TEST_F(RowBuilderTest, layouts_without_end_take_a_bounded_table) {
   LayoutInterner layouts;
   RecordBatch rows;
   std::vector<std::int64_t> sizes(60, 1), strides(60, 1);
@@ -227,12 +227,12 @@ TEST_F(RowBuilderTest, LayoutsWithoutEndTakeABoundedTable) {
   EXPECT_GT(layouts.refused(), 5'000u);
 }
 
-TEST_F(RowBuilderTest, TheEndOfAStorageThatWasNeverSeenIsNotTold) {
+TEST_F(RowBuilderTest, the_end_of_a_storage_that_was_never_seen_is_not_told) {
   builder.add_release(77);
   EXPECT_TRUE(batch().ends_of_life.empty());
 }
 
-TEST_F(RowBuilderTest, MarksBatchesStepsAndExperimentsAreKept) {
+TEST_F(RowBuilderTest, marks_batches_steps_and_experiments_are_kept) {
   const TestTensor loss(DType::kF32, {}, {kInf}, 10);
   const std::vector<std::int64_t> ids = {7, 9};
   builder.add_batch({2, 1, ids});
@@ -250,7 +250,7 @@ TEST_F(RowBuilderTest, MarksBatchesStepsAndExperimentsAreKept) {
   EXPECT_EQ(batch().experiments.size(), 1u);
 }
 
-TEST_F(RowBuilderTest, EvidenceShowsTheFirstInfAndTheFirstNanAndWhatMetThere) {
+TEST_F(RowBuilderTest, evidence_shows_the_first_inf_and_the_first_nan_and_what_met_there) {
   // given 0/0 at element 1 and 2/0 at element 2
   const TestTensor a(DType::kF16, {3}, {1, 0, 2}, 10), b(DType::kF16, {3}, {1, 0, 0}, 11);
   const TestTensor out(DType::kF16, {3}, {1, kNan, kInf}, 12);
@@ -271,7 +271,7 @@ TEST_F(RowBuilderTest, EvidenceShowsTheFirstInfAndTheFirstNanAndWhatMetThere) {
   EXPECT_EQ(nan.value, batch().outputs[0].value);
 }
 
-TEST_F(RowBuilderTest, InfTurnedIntoNanIsEvidenceButACarriedNanIsNot) {
+TEST_F(RowBuilderTest, inf_turned_into_nan_is_evidence_but_a_carried_nan_is_not) {
   const TestTensor inf(DType::kF32, {1}, {kInf}, 10), zero(DType::kF32, {1}, {0}, 11);
   const TestTensor nan(DType::kF32, {1}, {kNan}, 12), carried(DType::kF32, {1}, {kNan}, 13);
   const TestTensor carried_inf(DType::kF32, {1}, {-kInf}, 14);
@@ -283,7 +283,7 @@ TEST_F(RowBuilderTest, InfTurnedIntoNanIsEvidenceButACarriedNanIsNot) {
   EXPECT_EQ(batch().evidence.size(), 1u);
 }
 
-TEST_F(RowBuilderTest, JunkThatAnOpWritesOverIsNotHeldAgainstIt) {
+TEST_F(RowBuilderTest, junk_that_an_op_writes_over_is_not_held_against_it) {
   for (const char* name : {"fill_", "copy_"}) {
     // given memory full of NaN, recorded as such
     RowBuilder fresh{{}};
@@ -299,7 +299,7 @@ TEST_F(RowBuilderTest, JunkThatAnOpWritesOverIsNotHeldAgainstIt) {
   }
 }
 
-TEST_F(RowBuilderTest, AnOpThatReadsWhatItWritesOverCarriesItsBadness) {
+TEST_F(RowBuilderTest, an_op_that_reads_what_it_writes_over_carries_its_badness) {
   TestTensor p(DType::kF32, {2}, {kNan, kInf}, 10);
   const TestTensor other(DType::kF32, {2}, {1, 2}, 11);
   builder.add_mark({0, 0, MarkKind::kBuffer, "running_mean", p.value()});
@@ -309,7 +309,7 @@ TEST_F(RowBuilderTest, AnOpThatReadsWhatItWritesOverCarriesItsBadness) {
   EXPECT_TRUE(batch().histograms.empty());
 }
 
-TEST_F(RowBuilderTest, ABirthLeavesHistogramsOfWhatWentInAndWhatCameOut) {
+TEST_F(RowBuilderTest, a_birth_leaves_histograms_of_what_went_in_and_what_came_out) {
   // given 4 * 2^15 = 2^17, beyond fp16
   const TestTensor a(DType::kF16, {3}, {4, 0.5, 0}, 10), b(DType::kF16, {3}, {32768, 1, 1}, 11);
   const TestTensor out(DType::kF16, {3}, {kInf, 0.5, 0}, 12);
@@ -328,7 +328,7 @@ TEST_F(RowBuilderTest, ABirthLeavesHistogramsOfWhatWentInAndWhatCameOut) {
   EXPECT_THAT(batch().histograms[2].bins, ElementsAre(1));
 }
 
-TEST_F(RowBuilderTest, AnInfThatTurnsIntoNanLeavesHistogramsACarriedOneDoesNot) {
+TEST_F(RowBuilderTest, an_inf_that_turns_into_nan_leaves_histograms_a_carried_one_does_not) {
   const TestTensor inf(DType::kF32, {1}, {kInf}, 10), zero(DType::kF32, {1}, {0}, 11);
   const TestTensor nan(DType::kF32, {1}, {kNan}, 12), carried(DType::kF32, {1}, {kNan}, 13);
   const TestTensor carried_inf(DType::kF32, {1}, {-kInf}, 14), clean(DType::kF32, {1}, {0}, 15);
@@ -341,7 +341,7 @@ TEST_F(RowBuilderTest, AnInfThatTurnsIntoNanLeavesHistogramsACarriedOneDoesNot) 
   EXPECT_EQ(batch().histograms.size(), 3u);
 }
 
-TEST_F(RowBuilderTest, HistogramsLeaveOutOldContentsMasksIndicesAndRepeats) {
+TEST_F(RowBuilderTest, histograms_leave_out_old_contents_masks_indices_and_repeats) {
   TestTensor p(DType::kF32, {2}, {1, 2}, 10);
   const TestTensor x(DType::kF32, {2}, {1, 2}, 11), mask(DType::kBool, {2}, {1, 0}, 12);
   const TestTensor index(DType::kI64, {2}, {1, 0}, 13), gone = TestTensor(DType::kF32, {2}, {1, 1}, 14).without_data();
@@ -361,7 +361,7 @@ TEST_F(RowBuilderTest, HistogramsLeaveOutOldContentsMasksIndicesAndRepeats) {
   EXPECT_EQ(batch().histograms[1].value, batch().outputs[0].value);
 }
 
-TEST_F(RowBuilderTest, HistogramsStayWithinTheirBudget) {
+TEST_F(RowBuilderTest, histograms_stay_within_their_budget) {
   RowBuilder small({StatsLevel::kSums, 256, 3, {}});
   const TestTensor a(DType::kF32, {1}, {0}, 10), bad(DType::kF32, {1}, {kInf}, 11), more(DType::kF32, {1}, {kInf}, 12);
   add_op(small, "log", {{"self", a}}, {{"out", bad}});
@@ -369,33 +369,33 @@ TEST_F(RowBuilderTest, HistogramsStayWithinTheirBudget) {
   EXPECT_EQ(small.rows().batch.histograms.size(), 3u);
 }
 
-TEST_F(RowBuilderTest, EvidenceStaysWithinItsBudget) {
+TEST_F(RowBuilderTest, evidence_stays_within_its_budget) {
   RowBuilder small({StatsLevel::kSums, 1, 3, {}});
   const TestTensor a(DType::kF32, {1}, {1}, 10), bad(DType::kF32, {2}, {kNan, kInf}, 11);
   add_op(small, "log", {{"self", a}}, {{"out", bad}});
   EXPECT_EQ(small.rows().batch.evidence.size(), 1u);
 }
 
-TEST_F(RowBuilderTest, FlushedElementsAreCountedForProducts) {
+TEST_F(RowBuilderTest, flushed_elements_are_counted_for_products) {
   const TestTensor g(DType::kF16, {3}, {1e-5, 0, 1}, 10), v(DType::kF16, {3}, {0, 0, 1}, 11);
   add_op(builder, "mul", {{"self", g}, {"other", g}}, {{"out", v}});
   EXPECT_EQ(value(batch().outputs[0].value).flushed, 1);
 }
 
-TEST_F(RowBuilderTest, BelowCountsItStillTellsNanFromInf) {
+TEST_F(RowBuilderTest, below_counts_it_still_tells_nan_from_inf) {
   RowBuilder low({StatsLevel::kFinite, 0, 0, {}});
   add_op(low, "neg", {}, {{"out", TestTensor(DType::kF32, {2}, {kNan, kInf}, 10)}});
   EXPECT_EQ(low.rows().batch.values[0].stats.nan, 1);
   EXPECT_EQ(low.rows().batch.values[0].stats.pos_inf, 1);
 }
 
-TEST_F(RowBuilderTest, AnIntegerOutputIsNoAnomalyAndAnEmptyOneIsRecorded) {
+TEST_F(RowBuilderTest, an_integer_output_is_no_anomaly_and_an_empty_one_is_recorded) {
   EXPECT_FALSE(add_op(builder, "argmax", {}, {{"out", TestTensor(DType::kI64, {2}, {1, 2}, 10)}}));
   EXPECT_FALSE(add_op(builder, "narrow", {}, {{"out", TestTensor(DType::kF16, {0, 3}, {}, 11)}}));
   EXPECT_EQ(value(2).stats.numel, 0);
 }
 
-TEST_F(RowBuilderTest, NamesPastTheLimitAreRefusedAndCounted) {
+TEST_F(RowBuilderTest, names_past_the_limit_are_refused_and_counted) {
   StringInterner few(2);
   RecordBatch rows;
   EXPECT_EQ(few.intern("a", rows), 1u);
@@ -407,7 +407,7 @@ TEST_F(RowBuilderTest, NamesPastTheLimitAreRefusedAndCounted) {
   EXPECT_EQ(rows.strings.size(), 2u);
 }
 
-TEST_F(RowBuilderTest, ThinningKeepsWhatIsBadAndAllItNeeds) {
+TEST_F(RowBuilderTest, thinning_keeps_what_is_bad_and_all_it_needs) {
   // given a clean op, a bad one that reads its output, and a clean one elsewhere
   const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {-1}, 11), bad(DType::kF32, {1}, {kNan}, 12);
   const TestTensor c(DType::kF32, {1}, {1}, 13), d(DType::kF32, {1}, {2}, 14);
@@ -436,7 +436,7 @@ TEST_F(RowBuilderTest, ThinningKeepsWhatIsBadAndAllItNeeds) {
   EXPECT_TRUE(batch().scalars.empty());
 }
 
-TEST_F(RowBuilderTest, AValueWhoseRowWasDroppedIsWrittenAgainWhenItIsNeeded) {
+TEST_F(RowBuilderTest, a_value_whose_row_was_dropped_is_written_again_when_it_is_needed) {
   // given
   const TestTensor w(DType::kF32, {2, 1}, {1, 2}, 10), out(DType::kF32, {1}, {3}, 11);
   add_op(builder, "t", {{"self", w}}, {{"out", w.t()}});
@@ -453,7 +453,7 @@ TEST_F(RowBuilderTest, AValueWhoseRowWasDroppedIsWrittenAgainWhenItIsNeeded) {
   EXPECT_EQ(batch().values[2].id, 3u);
 }
 
-TEST_F(RowBuilderTest, AStorageWithRowsInAnEarlierBatchEndsInTheFileEvenWhenThinned) {
+TEST_F(RowBuilderTest, a_storage_with_rows_in_an_earlier_batch_ends_in_the_file_even_when_thinned) {
   const TestTensor a(DType::kF32, {1}, {1}, 10);
   builder.add_mark({0, 0, MarkKind::kParameter, "a", a.value()});
   builder.begin_batch({});
@@ -462,7 +462,7 @@ TEST_F(RowBuilderTest, AStorageWithRowsInAnEarlierBatchEndsInTheFileEvenWhenThin
   EXPECT_EQ(batch().ends_of_life.size(), 1u);
 }
 
-TEST_F(RowBuilderTest, WhatARankGivesIsReadBeforeTheCallWritesOverIt) {
+TEST_F(RowBuilderTest, what_a_rank_gives_is_read_before_the_call_writes_over_it) {
   // given a share in which something is not finite, told with its call
   TestTensor g(DType::kF32, {2}, {1, kInf}, 10);
   const std::vector<std::uint32_t> ranks = {0, 1, 2};
@@ -489,7 +489,7 @@ TEST_F(RowBuilderTest, WhatARankGivesIsReadBeforeTheCallWritesOverIt) {
   EXPECT_EQ(value(batch().outputs[0].value).stats.nan, 2);
 }
 
-TEST_F(RowBuilderTest, KernelsAreRowsOfTheOpThatLaunchedThemHoweverLateTheyCome) {
+TEST_F(RowBuilderTest, kernels_are_rows_of_the_op_that_launched_them_however_late_they_come) {
   // given two ops
   const TestTensor a(DType::kF32, {1}, {1}, 10), b(DType::kF32, {1}, {1}, 11), c(DType::kF32, {1}, {1}, 12);
   add_op(builder, "relu", {{"self", a}}, {{"out", b}});

@@ -68,7 +68,7 @@ class SurvivalTest : public ::testing::Test {
   testing_support::TempDir dir_;
 };
 
-TEST_F(SurvivalTest, AFinishedRunReadsBackWhole) {
+TEST_F(SurvivalTest, a_finished_run_reads_back_whole) {
   auto recorder = Recorder::open(options(), {});
   ASSERT_TRUE(recorder) << recorder.status().message();
   record_ops(**recorder, 0, 5000);
@@ -81,7 +81,7 @@ TEST_F(SurvivalTest, AFinishedRunReadsBackWhole) {
   EXPECT_EQ(all.values.size(), 10000u);
 }
 
-TEST_F(SurvivalTest, AKilledRunKeepsEverythingOlderThanTheFlushInterval) {
+TEST_F(SurvivalTest, a_killed_run_keeps_everything_older_than_the_flush_interval) {
   // given a run that kills itself a while after its last op
   const int status = in_child([&] {
     RecorderOptions o = options();
@@ -102,7 +102,7 @@ TEST_F(SurvivalTest, AKilledRunKeepsEverythingOlderThanTheFlushInterval) {
   EXPECT_EQ(all.ops.size(), 3000u);
 }
 
-TEST_F(SurvivalTest, ARunKilledInTheMiddleOfRecordingReadsBackUpToSomePoint) {
+TEST_F(SurvivalTest, a_run_killed_in_the_middle_of_recording_reads_back_up_to_some_point) {
   const int status = in_child([&] {
     auto recorder = Recorder::open(options(), {});
     if (!recorder) _exit(2);
@@ -121,7 +121,7 @@ TEST_F(SurvivalTest, ARunKilledInTheMiddleOfRecordingReadsBackUpToSomePoint) {
   for (std::size_t i = 0; i < all.ops.size(); ++i) ASSERT_EQ(all.ops[i].seq, i);
 }
 
-TEST_F(SurvivalTest, AFullDiskIsReportedAndTheRunGoesOn) {
+TEST_F(SurvivalTest, a_full_disk_is_reported_and_the_run_goes_on) {
   // given a child that may write no more once 1000 ops are in the file
   const int status = in_child([&] {
     auto recorder = Recorder::open(options(), {});
@@ -150,7 +150,7 @@ TEST_F(SurvivalTest, AFullDiskIsReportedAndTheRunGoesOn) {
   for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(all.ops[i].seq, i);
 }
 
-TEST_F(SurvivalTest, WhatIsInTheFileAndWhatIsCountedAsDroppedAddUpAfterAFullDisk) {
+TEST_F(SurvivalTest, what_is_in_the_file_and_what_is_counted_as_dropped_add_up_after_a_full_disk) {
   // given room for some chunks of a batch, but not for all
   constexpr std::uint64_t kOps = 20000;
   void* const shared =
@@ -196,7 +196,7 @@ TEST_F(SurvivalTest, WhatIsInTheFileAndWhatIsCountedAsDroppedAddUpAfterAFullDisk
   munmap(shared, sizeof(RecorderCounters));
 }
 
-TEST_F(SurvivalTest, AForkedChildLeavesTheParentsTraceAlone) {
+TEST_F(SurvivalTest, a_forked_child_leaves_the_parents_trace_alone) {
   auto recorder = Recorder::open(options(), {});
   ASSERT_TRUE(recorder) << recorder.status().message();
   record_ops(**recorder, 0, 10);
@@ -213,7 +213,7 @@ TEST_F(SurvivalTest, AForkedChildLeavesTheParentsTraceAlone) {
   EXPECT_TRUE(health.clean_end);
 }
 
-TEST_F(SurvivalTest, AChildForkedWhileAnEventIsRecordedDoesNotWaitForIt) {
+TEST_F(SurvivalTest, a_child_forked_while_an_event_is_recorded_does_not_wait_for_it) {
   // given an event that holds the recorder's lock for long: it waits for a writer that is stuck
   auto script = std::make_shared<record::testing::WriterScript>();
   RecorderOptions o = options();
@@ -252,7 +252,7 @@ TEST_F(SurvivalTest, AChildForkedWhileAnEventIsRecordedDoesNotWaitForIt) {
   EXPECT_EQ(script->all().ops.size(), 1000u);
 }
 
-TEST_F(SurvivalTest, AFolderInWhichNothingMoreCanBeMadeKeepsTheSegmentGoing) {
+TEST_F(SurvivalTest, a_folder_in_which_nothing_more_can_be_made_keeps_the_segment_going) {
   RecorderOptions o = options();
   o.writer.segment_bytes = 20'000;
   auto recorder = Recorder::open(o, {});
@@ -271,7 +271,7 @@ TEST_F(SurvivalTest, AFolderInWhichNothingMoreCanBeMadeKeepsTheSegmentGoing) {
   EXPECT_TRUE(health.clean_end);
 }
 
-TEST_F(SurvivalTest, ARunWhoseFolderIsTakenAwayGoesOnAndEndsWell) {
+TEST_F(SurvivalTest, a_run_whose_folder_is_taken_away_goes_on_and_ends_well) {
   auto recorder = Recorder::open(options(), {});
   ASSERT_TRUE(recorder) << recorder.status().message();
   record_ops(**recorder, 0, 10);
@@ -281,7 +281,7 @@ TEST_F(SurvivalTest, ARunWhoseFolderIsTakenAwayGoesOnAndEndsWell) {
   EXPECT_TRUE(end) << end.message();
 }
 
-TEST_F(SurvivalTest, AFolderThatCannotBeMadeIsAnErrorNotACrash) {
+TEST_F(SurvivalTest, a_folder_that_cannot_be_made_is_an_error_not_a_crash) {
   const std::string file = dir_.path("file");
   close(open(file.c_str(), O_CREAT | O_WRONLY, 0600));
   RecorderOptions o = options();

@@ -69,7 +69,7 @@ std::string optimizer_op(OptimizerImpl impl) {
   return impl == OptimizerImpl::kFused ? "optimizer _fused_adamw_" : "optimizer add_";
 }
 
-TEST(EpsAuditOfRuns, LayerNormUnderFp16AutocastIsSilent) {
+TEST(EpsAuditOfRuns, layer_norm_under_fp16_autocast_is_silent) {
   for (const OptimizerImpl impl : kImpls) {
     const Analysis analysis = train([&] {
       engine::GptOptions options{.layers = 1, .block = {}};
@@ -82,7 +82,7 @@ TEST(EpsAuditOfRuns, LayerNormUnderFp16AutocastIsSilent) {
   }
 }
 
-TEST(EpsAuditOfRuns, BatchNormUnderFp16AutocastIsSilent) {
+TEST(EpsAuditOfRuns, batch_norm_under_fp16_autocast_is_silent) {
   for (const OptimizerImpl impl : kImpls) {
     const Analysis analysis = train([&] {
       return autocast_run(std::make_unique<engine::Cnn>(engine::CnnOptions{.channels = 4}), impl,
@@ -92,7 +92,7 @@ TEST(EpsAuditOfRuns, BatchNormUnderFp16AutocastIsSilent) {
   }
 }
 
-TEST(EpsAuditOfRuns, AdamWWithFp32MastersIsSilent) {
+TEST(EpsAuditOfRuns, adamw_with_fp32_masters_is_silent) {
   for (const OptimizerImpl impl : kImpls) {
     const Analysis analysis = train([&] {
       auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16});
@@ -107,7 +107,7 @@ TEST(EpsAuditOfRuns, AdamWWithFp32MastersIsSilent) {
   }
 }
 
-TEST(EpsAuditOfRuns, ForLoopAdamWInPureFp16IsNot) {
+TEST(EpsAuditOfRuns, for_loop_adamw_in_pure_fp16_is_not) {
   const Analysis analysis = train([&] {
     auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16});
     auto optimizer = engine::make_optimizer(model->named_parameters(), adamw(OptimizerImpl::kForLoop, false));
