@@ -8,6 +8,10 @@ target_compile_options(nanhunt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off>)
 # gcc 12 at -O3 takes members of moved-from aggregates for uninitialised.
 target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+# One translation unit of many files (CMAKE_UNITY_BUILD) is no header.
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 # Device code keeps to the same rule; its host half is compiled like the rest.
 target_compile_options(nanhunt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;-Xcompiler=-ffp-contract=off>)
@@ -39,6 +43,7 @@ function(nanhunt_test name)
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPS} nanhunt_flags GTest::gmock GTest::gtest_main)
   # Test code gains nothing from a long optimisation; what it tests keeps the preset's.
   target_compile_options(${name}_tests PRIVATE -O1)
+  set_target_properties(${name}_tests PROPERTIES UNITY_BUILD OFF)
   target_precompile_headers(${name}_tests PRIVATE <gtest/gtest.h> <string> <vector>)
   target_compile_definitions(${name}_tests PRIVATE
     NANHUNT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NANHUNT_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")

@@ -9,7 +9,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
   if (c.birth.kind != BirthKind::kBatch) return std::nullopt;
   const ArgSnapshot& source = c.birth.source;
   const ValueStats& s = source.stats;
@@ -46,6 +46,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kBadInputRule{FindingClass::kBadInput, diagnose};
+extern const Rule kBadInputRule{FindingClass::kBadInput, diagnose_bad_input};
 
 }  // namespace nanhunt::analyze

@@ -8,7 +8,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_bad_state(const Case& c) {
   if (c.birth.kind != BirthKind::kState) return std::nullopt;
   const ArgSnapshot& source = c.birth.source;
   const ValueStats& s = source.stats;
@@ -37,6 +37,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kBadStateRule{FindingClass::kBadState, diagnose};
+extern const Rule kBadStateRule{FindingClass::kBadState, diagnose_bad_state};
 
 }  // namespace nanhunt::analyze

@@ -65,7 +65,7 @@ void tell_between(const Case& c, const CallStory& call, Diagnosis& d) {
   }
 }
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_comm(const Case& c) {
   if (!c.is_op() || c.context == nullptr || c.birth.at.phase != Phase::kComm) return std::nullopt;
   if (c.call == nullptr && !c.inputs_finite()) return std::nullopt;
   Diagnosis d;
@@ -89,6 +89,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kCommRule{FindingClass::kComm, diagnose};
+extern const Rule kCommRule{FindingClass::kComm, diagnose_comm};
 
 }  // namespace nanhunt::analyze

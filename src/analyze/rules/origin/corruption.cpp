@@ -6,13 +6,13 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_corruption(const Case& c) {
   if (c.birth.kind != BirthKind::kUnseenWrite || c.birth.change->opaque) return std::nullopt;
   return diagnose_change(c);
 }
 
 }  // namespace
 
-extern const Rule kCorruptionRule{FindingClass::kCorruption, diagnose};
+extern const Rule kCorruptionRule{FindingClass::kCorruption, diagnose_corruption};
 
 }  // namespace nanhunt::analyze

@@ -34,7 +34,7 @@ std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) 
   return d;
 }
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   if (c.is_op()) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
   }
@@ -71,6 +71,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kDivideByZeroRule{FindingClass::kDivideByZero, diagnose};
+extern const Rule kDivideByZeroRule{FindingClass::kDivideByZero, diagnose_divide_by_zero};
 
 }  // namespace nanhunt::analyze

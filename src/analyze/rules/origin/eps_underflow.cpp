@@ -39,7 +39,7 @@ std::optional<Diagnosis> lost_guard(const Case& c, double guard, DType stored, c
   return d;
 }
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_eps_underflow(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   if (c.singular == Singular::kPole && c.zero.cause == ZeroCause::kGuardLost) {
     const OpSnapshot& op = *c.zero.op;
@@ -59,6 +59,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kEpsUnderflowRule{FindingClass::kEpsUnderflow, diagnose};
+extern const Rule kEpsUnderflowRule{FindingClass::kEpsUnderflow, diagnose_eps_underflow};
 
 }  // namespace nanhunt::analyze

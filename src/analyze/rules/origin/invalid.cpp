@@ -85,7 +85,7 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
   return std::nullopt;
 }
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   if (c.birth.lifecycle == Lifecycle::kTransform) return indeterminate(c, place);
@@ -128,6 +128,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kInvalidRule{FindingClass::kInvalid, diagnose};
+extern const Rule kInvalidRule{FindingClass::kInvalid, diagnose_invalid};
 
 }  // namespace nanhunt::analyze

@@ -37,7 +37,7 @@ double argument_at(const OpInfo& info, double limit) {
   return info.name == "exp2" ? std::log2(limit) : std::log(limit);
 }
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (!c.is_op() || !is_floating(c.stored)) return std::nullopt;
   if (c.birth.lifecycle == Lifecycle::kTransform || c.birth.deliberate != Deliberate::kNo) return std::nullopt;
   const ValueStats& out = c.output->stats;
@@ -109,6 +109,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kOverflowRule{FindingClass::kOverflow, diagnose};
+extern const Rule kOverflowRule{FindingClass::kOverflow, diagnose_overflow};
 
 }  // namespace nanhunt::analyze

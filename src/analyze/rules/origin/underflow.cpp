@@ -15,7 +15,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_underflow(const Case& c) {
   if (!c.is_op() || c.singular != Singular::kPole || c.zero.cause != ZeroCause::kFlushed) return std::nullopt;
   const OpSnapshot& op = *c.zero.op;
   Diagnosis d;
@@ -35,7 +35,7 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kUnderflowRule{FindingClass::kUnderflow, diagnose};
+extern const Rule kUnderflowRule{FindingClass::kUnderflow, diagnose_underflow};
 
 const Value* StateUnderflow::gradient_of(const OpInView& op) const {
   for (std::size_t i = 0; i < op.in.size(); ++i) {

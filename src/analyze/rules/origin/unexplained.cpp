@@ -8,7 +8,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_unexplained(const Case& c) {
   Diagnosis d;
   d.sure = false;
   if (!c.is_op()) {
@@ -34,6 +34,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kUnexplainedRule{FindingClass::kUnexplained, diagnose};
+extern const Rule kUnexplainedRule{FindingClass::kUnexplained, diagnose_unexplained};
 
 }  // namespace nanhunt::analyze

@@ -8,7 +8,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_uninitialised(const Case& c) {
   if (c.birth.kind != BirthKind::kGarbage) return std::nullopt;
   const ValueStats& s = c.birth.source.stats;
   const OpRef& reader = c.birth.change->reader;
@@ -29,6 +29,6 @@ std::optional<Diagnosis> diagnose(const Case& c) {
 
 }  // namespace
 
-extern const Rule kUninitialisedRule{FindingClass::kUninitialised, diagnose};
+extern const Rule kUninitialisedRule{FindingClass::kUninitialised, diagnose_uninitialised};
 
 }  // namespace nanhunt::analyze

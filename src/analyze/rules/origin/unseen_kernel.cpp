@@ -6,13 +6,13 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_unseen_kernel(const Case& c) {
   if (c.birth.kind != BirthKind::kUnseenWrite || !c.birth.change->opaque) return std::nullopt;
   return diagnose_change(c);
 }
 
 }  // namespace
 
-extern const Rule kUnseenKernelRule{FindingClass::kUnseenKernel, diagnose};
+extern const Rule kUnseenKernelRule{FindingClass::kUnseenKernel, diagnose_unseen_kernel};
 
 }  // namespace nanhunt::analyze

@@ -11,7 +11,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-std::optional<Diagnosis> diagnose(const Case& c) {
+std::optional<Diagnosis> diagnose_api_misuse(const Case& c) {
   if (c.birth.kind != BirthKind::kKept) return std::nullopt;
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
@@ -53,7 +53,7 @@ Phase phase_of_call(const std::string& call) {
 
 }  // namespace
 
-extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose};
+extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose_api_misuse};
 
 std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
   using Kind = ScalerWatch::Misuse;
