@@ -28,9 +28,15 @@ if(NANHUNT_BENCHMARKS)
   find_package(benchmark CONFIG REQUIRED)
 endif()
 
-# CUDA: AUTO takes it when both a compiler and the toolkit's libraries are there.
+# CUDA: AUTO takes it where there is something to run it: a compiler and a GPU (its driver's device file; WSL's, Jetson's).
 set(NANHUNT_WITH_CUDA OFF)
-if(NOT NANHUNT_CUDA STREQUAL "OFF")
+set(_wanted OFF)
+foreach(_gpu IN ITEMS /dev/nvidiactl /dev/dxg /dev/nvhost-gpu)
+  if(NANHUNT_CUDA STREQUAL "ON" OR (NANHUNT_CUDA STREQUAL "AUTO" AND EXISTS "${_gpu}"))
+    set(_wanted ON)
+  endif()
+endforeach()
+if(_wanted)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
