@@ -4,32 +4,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "tests/c_api/device_rows_fixture.h"
+#include "tests/support/killed_run.h"
 
 namespace nanhunt::c_api_tests {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr int kFlushMs = 50;
-constexpr int kLongMs = 1000;  // what came so long ago is in the file, on a busy machine too
-
-// After the end of a step: ops that were told by then, when that was.
-struct Come {
-  std::uint64_t ops;
-  std::int64_t at_ns;
-};
-
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 class CDeviceKill : public CDeviceRows {
  protected:
   // In a process of its own: one op a step on the device, every tenth bad, whose results come two steps later. It goes
-  // on, or stays where it is after `steps`, until it is killed.
+  // on, or stays where it is after `steps` (0: never), until it is killed.
   void begin(std::uint32_t steps) {
     nanhunt_recorder_close(recorder_);
     recorder_ = nullptr;
@@ -47,33 +35,25 @@ class CDeviceKill : public CDeviceRows {
     open(how);
     stream_ = nanhunt_device_stream(recorder_, 0, kStream);
     for (std::uint32_t step = 0;; ++step) {
-      if (step == steps) pause();
+      if (steps > 0 && step == steps) pause();
       const std::array<float, 2>& y = step % 10 == 9 ? y_ : good_;
       if (record(log_row_on(x_.data(), y.data(), 10 + 2 * step, step)) != NANHUNT_OK) _exit(1);
       end_step(step);
-      const Come come = {ops(), now_ns()};
-      if (write(told_[1], &come, sizeof come) != sizeof come) _exit(2);
+      const std::uint64_t come = ops();
+      if (step < steps && write(told_[1], &come, sizeof come) != sizeof come) _exit(2);
       usleep(1000);
     }
   }
-  Come next() const {
-    Come come{};
+  // Ops that had come by the end of the next step.
+  std::uint64_t next() const {
+    std::uint64_t come = 0;
     EXPECT_EQ(::read(told_[0], &come, sizeof come), static_cast<ssize_t>(sizeof come));
     return come;
   }
-  // What had come for long.
-  std::vector<Come> kill_it() {
-    const std::int64_t at = now_ns();
-    EXPECT_EQ(kill(child_, SIGKILL), 0);
-    int status = 0;
-    EXPECT_EQ(waitpid(child_, &status, 0), child_);
-    EXPECT_TRUE(WIFSIGNALED(status)) << status;
-    std::vector<Come> all;
-    for (Come come{}; ::read(told_[0], &come, sizeof come) == sizeof come;) {
-      if (come.at_ns + kLongMs * 1'000'000LL < at) all.push_back(come);
-    }
+  // Kills it once so many ops are in its file.
+  void kill_once_there_are(std::uint64_t ops) {
+    testing_support::kill_once_there_are(ops, dir_.path("killed"), child_);
     close(told_[0]);
-    return all;
   }
   // What is there is whole and right: op after op from the first, each with its contents.
   static void expect_right(const RecordBatch& all) {
@@ -100,34 +80,32 @@ class CDeviceKill : public CDeviceRows {
 
 TEST_F(CDeviceKill, a_killed_run_has_all_that_had_come_and_says_that_it_has_no_end) {
   begin(25);
-  Come come{};
+  std::uint64_t come = 0;
   for (int step = 0; step < 25; ++step) come = next();
-  ASSERT_EQ(come.ops, 23u) << "the last two wait";
-  std::this_thread::sleep_for(milliseconds(kLongMs));
-  kill_it();
+  ASSERT_EQ(come, 23u) << "the last two wait";
+  kill_once_there_are(come);
 
   const RecordBatch all = read(dir_.path("killed"));
 
-  EXPECT_THAT(all.ops, SizeIs(come.ops));
+  EXPECT_THAT(all.ops, SizeIs(come));
   expect_right(all);
   EXPECT_THAT(note_with(all, "lost"), IsEmpty());
   EXPECT_THAT(report(), HasSubstr("The trace has no clean end: the run is still going, or it was killed."));
 }
 
 TEST_F(CDeviceKill, at_whatever_moment_it_is_killed_it_has_what_had_come_by_then) {
-  for (const int ms : {0, 7, 40, 90, 170, 390, 1100, 1700}) {
-    SCOPED_TRACE(ms);
+  for (const std::uint64_t come : {0, 0, 1, 7, 40, 90, 390, 700}) {
+    SCOPED_TRACE(come);
     std::filesystem::remove_all(dir_.path("killed"));
-    begin(~0u);
-    std::this_thread::sleep_for(milliseconds(ms));
-    const std::vector<Come> come = kill_it();
+    begin(0);
+    kill_once_there_are(come);
     if (!std::filesystem::exists(dir_.path("killed"))) continue;  // before it had begun
     const auto attempts = find_attempts(dir_.path("killed"));
     if (!attempts || attempts->empty()) continue;
 
     const RecordBatch all = read(dir_.path("killed"));
 
-    EXPECT_GE(all.ops.size(), come.empty() ? 0 : come.back().ops);
+    EXPECT_GE(all.ops.size(), come);
     expect_right(all);
   }
 }

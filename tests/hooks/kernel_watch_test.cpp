@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "hooks/cupti/fake/fake_cupti.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/silent_recorder.h"
 
@@ -160,10 +161,10 @@ TEST_F(KernelWatchTest, rows_come_while_the_run_goes_on_without_asking_for_more_
   auto watch = attach();
   op(*watch, cupti, 10, {{"gemm", 100, 350}});
   // when steps end
-  for (int i = 0; i < 2000 && watch->stats().join.kernels == 0; ++i) {
+  EXPECT_TRUE(testing_support::eventually([&] {
     watch->drain(recorder_);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+    return watch->stats().join.kernels > 0;
+  }));
   watch->drain(recorder_);
   EXPECT_EQ(watch->stats().join.kernels, 1u);
   EXPECT_GT(watch->stats().flushes, 0u);

@@ -173,11 +173,11 @@ struct WriterScript {
     std::lock_guard lock(mutex);
     failing = value;
   }
-  // Waits until the predicate holds, checked whenever a write starts or ends; false after 20 s.
+  // Waits until the predicate holds, checked whenever a write starts or ends; false after minutes.
   template <typename Predicate>
   bool wait(Predicate&& predicate) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, std::chrono::seconds(20), predicate);
+    return changed.wait_for(lock, std::chrono::minutes(5), predicate);
   }
   RecordBatch all() {
     std::lock_guard lock(mutex);

@@ -18,6 +18,7 @@
 #include "nanhunt/recorder.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/killed_run.h"
 #include "tests/support/temp_dir.h"
 
 namespace nanhunt {
@@ -53,6 +54,17 @@ class SurvivalTest : public ::testing::Test {
     EXPECT_EQ(waitpid(child, &status, 0), child);
     return status;
   }
+  // Runs `body`, which never ends, in a child that is killed once so many ops are in the file.
+  template <typename Body>
+  void kill_once_there_are(std::size_t ops, Body&& body) const {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      body();
+      for (;;) pause();
+    }
+    testing_support::kill_once_there_are(ops, dir_.path(), child);
+  }
   RecordBatch read(TraceHealth& health, Status* status = nullptr) const {
     RecordBatch all;
     auto attempts = find_attempts(dir_.path());
@@ -81,18 +93,16 @@ TEST_F(SurvivalTest, a_finished_run_reads_back_whole) {
   EXPECT_EQ(all.values.size(), 10000u);
 }
 
-TEST_F(SurvivalTest, a_killed_run_keeps_everything_older_than_the_flush_interval) {
-  // given a run that kills itself a while after its last op
-  const int status = in_child([&] {
+TEST_F(SurvivalTest, what_a_run_recorded_comes_into_its_file_by_itself_and_stays_when_it_is_killed) {
+  // given a run that does nothing more after its last op
+  kill_once_there_are(3000, [&] {
     RecorderOptions o = options();
     o.flush_ms = 100;
     auto recorder = Recorder::open(o, {});
     if (!recorder) _exit(2);
     record_ops(**recorder, 0, 3000);
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    kill(getpid(), SIGKILL);
+    for (;;) pause();
   });
-  ASSERT_TRUE(WIFSIGNALED(status));
   // then
   TraceHealth health;
   Status read_status;
@@ -103,16 +113,11 @@ TEST_F(SurvivalTest, a_killed_run_keeps_everything_older_than_the_flush_interval
 }
 
 TEST_F(SurvivalTest, a_run_killed_in_the_middle_of_recording_reads_back_up_to_some_point) {
-  const int status = in_child([&] {
+  kill_once_there_are(1, [&] {
     auto recorder = Recorder::open(options(), {});
     if (!recorder) _exit(2);
-    std::thread killer([] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      kill(getpid(), SIGKILL);
-    });
     for (std::uint64_t i = 0;; ++i) record_ops(**recorder, i * 100, 100);
   });
-  ASSERT_TRUE(WIFSIGNALED(status));
   TraceHealth health;
   const RecordBatch all = read(health);
   EXPECT_FALSE(health.clean_end);
@@ -238,7 +243,7 @@ TEST_F(SurvivalTest, a_child_forked_while_an_event_is_recorded_does_not_wait_for
   EXPECT_FALSE(done);
   // when a child of that moment uses the recorder in every way
   const int status = in_child([&] {
-    alarm(20);
+    alarm(300);
     record_ops(**made, 5000, 10);
     if ((*made)->counters().ops != 0) _exit(1);
     if (!(*made)->flush() || !(*made)->close()) _exit(2);

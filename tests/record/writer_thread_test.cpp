@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/record/support.h"
+#include "tests/support/eventually.h"
 
 namespace nanhunt::record {
 namespace {
@@ -28,8 +29,7 @@ TEST(WriterThread, does_not_tick_before_its_owner_is_ready) {
   // when the owner is ready
   thread.start();
   // then it ticks
-  for (int waited = 0; ticks == 0 && waited < 20000; ++waited) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_GT(ticks, 0);
+  EXPECT_TRUE(testing_support::eventually([&] { return ticks > 0; }));
 }
 
 }  // namespace
