@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ctest", nargs=2, action="append", default=[], metavar=("JUNIT", "STATUS"))
     parser.add_argument("--pytest", nargs=2, action="append", default=[], metavar=("JUNIT", "STATUS"))
-    parser.add_argument("--gtest", default="", metavar="FOLDER", help="where the suites that ctest ran wrote their cases")
+    parser.add_argument("--gtest", default="", metavar="FOLDER", help="where ctest's suites wrote their cases")
     parser.add_argument(
         "--check",
         nargs=4,

@@ -6,16 +6,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ready_python
 
 CASES = Path(__file__).resolve().parent / "cases"
-TIMEOUT = 300.0
+TIMEOUT = 1800.0  # it ends what hangs, however slow the machine
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ def cli() -> str:
     return str(Path(folder) / "nanhunt")
 
 
-def hunt(out: Path, level: str, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> Hunt:
+def hunt(out: Path, level: str, script: Path, *arguments: str, options: tuple[str, ...] = (),
+         python: list[str] | None = None) -> Hunt:  # fmt: skip
     """Runs the script in a process of its own. The report is what `run` left beside the trace."""
     command = [cli(), "run", "--level", level, "--out", str(out), *options, "--"]
-    command += [sys.executable, str(script), *arguments]
+    command += [*(python or ready_python.command()), str(script), *arguments]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
@@ -74,9 +75,9 @@ class Ahead:
         self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
         self._runs: dict[Any, Future[Hunt]] = {}
 
-    def start(self, key: Any, out: Path, level: str, script: Path, *arguments: str) -> None:
+    def start(self, key: Any, out: Path, level: str, script: Path, *arguments: str, **how: Any) -> None:
         if key not in self._runs:
-            self._runs[key] = self._pool.submit(hunt, out, level, script, *arguments)
+            self._runs[key] = self._pool.submit(hunt, out, level, script, *arguments, **how)
 
     def result(self, key: Any) -> Hunt:
         return self._runs[key].result()

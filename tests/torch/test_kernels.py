@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nanhunt
 import pytest
+import ready_python
 import torch
 from nanhunt import _kernels, _session
 from nanhunt._kernels import NOT_WATCHED
@@ -376,8 +377,9 @@ def test_nanhunt_run_asks_for_kernels(tmp_path, library, how):
     environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
     environment.update({"NANHUNT_KERNELS": "1"} if how == "environment" else {})
     options = ["--kernels"] if how == "option" else []
-    done = subprocess.run([Path(programs, "nanhunt"), "run", *options, "--out", tmp_path / "run", "--", sys.executable,
-                           script], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run([Path(programs, "nanhunt"), "run", *options, "--out", tmp_path / "run", "--",
+                           *ready_python.command(), script], capture_output=True, text=True, timeout=600,
+                          env=environment)
     assert done.returncode == 0, done.stderr
     report = subprocess.run([Path(programs, "nanhunt"), "report", "--json", tmp_path / "run"], capture_output=True,
                             text=True, timeout=60)

@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import ready_python  # noqa: E402
 from hunting import cli, hunt  # noqa: E402
 
 SCRIPTS = HERE / "neutral"
@@ -31,8 +32,8 @@ STATED_EXCEPTIONS = {"prod", "cumprod"}
 @functools.cache
 def _alone(script: str, *arguments: str) -> dict:
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    command = [sys.executable, str(SCRIPTS / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    command = [*ready_python.command(), str(SCRIPTS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

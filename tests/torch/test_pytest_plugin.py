@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import ready_python
 
 torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
@@ -69,7 +69,7 @@ def run_pytest(folder: Path, library: object, *arguments: str) -> subprocess.Com
     (folder / "test_watched.py").write_text(WITH_FIXTURE)
     environment = {**os.environ, "PYTHONPATH": str(Path(nanhunt.__file__).parents[1]), "NANHUNT_LIBRARY": str(library)}
     plugin = ["-p", "nanhunt.integrations.pytest_plugin", "-p", "no:cacheprovider", "--rootdir", str(folder)]
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-rA", *plugin, *arguments, str(folder)],
+    return subprocess.run([*ready_python.command(), "-m", "pytest", "-q", "-rA", *plugin, *arguments, str(folder)],
                           env=environment, cwd=folder, text=True, capture_output=True, timeout=600)  # fmt: skip
 
 
