@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
+import ready_python
 from hunting import cli
 
 torch = pytest.importorskip("torch")
@@ -14,7 +14,7 @@ WORLD = 4
 BAD_STEP, BAD_RANK = 3, 2
 
 SCRIPT = """
-import os, sys, time
+import atexit, os, sys
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -38,10 +38,12 @@ for step in range(6):
     loss.backward()
     optimizer.step(); optimizer.zero_grad()
 dist.barrier()
-# gloo's threads keep what backward stashed for Python a little longer than the call. If they let go of it when the
-# interpreter is already at its end, PyTorch aborts the rank, watched or not.
-time.sleep(1)
 dist.destroy_process_group()
+# gloo's threads keep what backward stashed for Python a little longer than the call. If they let go of it when the
+# interpreter is already at its end, PyTorch aborts the rank, watched or not. So what a program runs at its end is run
+# here, and the interpreter does not end.
+atexit._run_exitfuncs()
+os._exit(0)
 """
 
 
@@ -58,8 +60,10 @@ def hunted(tmp_path_factory):
         if (level, bad) not in reports:
             folder = tmp_path_factory.mktemp(f"{level}-{bad}")
             (folder / "main.py").write_text(SCRIPT)
-            command = [cli(), "run", "--level", level, "--out", str(folder / "run"), "--", sys.executable, "-m",
-                       "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}", "main.py", bad]
+            python = ready_python.command()
+            command = [cli(), "run", "--level", level, "--out", str(folder / "run"), "--", *python, "-m",
+                       "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}", "--no-python",
+                       *python, "main.py", bad]
             environment = dict(os.environ, OMP_NUM_THREADS="1")
             environment.pop("PYTHONPATH", None)
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
