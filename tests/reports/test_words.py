@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README and the report use the same words, and say the same about them."""
+"""The guide to reports and the report use the same words, and say the same about them."""
 
 import html
 import pathlib
@@ -14,9 +14,9 @@ def words_of_the_page():
     return [tuple(map(html.unescape, pair)) for pair in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", words)]
 
 
-def test_the_readme_explains_the_words_of_the_page_as_the_page_does():
-    section = (ROOT / "README.md").read_text().split("## Reading a report", 1)[1].split("\n## ", 1)[0]
-    table = section.split("| word | meaning |", 1)[1].split("\n\n", 1)[0]
+def test_the_guide_explains_the_words_of_the_page_as_the_page_does():
+    guide = (ROOT / "reports" / "GUIDE.md").read_text()
+    table = guide.split("| word | meaning |", 1)[1].split("\n\n", 1)[0]
     rows = re.findall(r"^ *\| ([^|]+?) \| ([^|]+?) \|$", table, re.MULTILINE)[1:]
     assert len(rows) > 10
     assert rows == words_of_the_page()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's example of a training loop of one's own. test_maps.py holds the README to the text below.
+// The examples of README.md and include/GUIDE.md. test_maps.py holds both to the text below.
 #include "tests/structure/readme_example.h"
 
-// readme: begin
+// guide: begin
 #include "nanhunt/dtype.h"
 #include "nanhunt/recorder.h"
 
@@ -56,5 +56,19 @@ nanhunt::Status watch_growth(const std::string& run_dir, std::uint32_t steps) {
     recorder.on_step_end(end);
   }
   return recorder.close();  // then: nanhunt check RUN
+}
+// guide: end
+
+// readme: begin
+// After each operation of your loop: its name, what it read, what it made.
+void record_log(nanhunt::Recorder& recorder, std::uint32_t step, nanhunt::ValueView read, nanhunt::ValueView made) {
+  const nanhunt::OpInput input{"self", read};
+  const nanhunt::OpOutput output{"out", made};
+  nanhunt::OpEvent op;
+  op.step = step;
+  op.op = "log";
+  op.inputs = {&input, 1};
+  op.outputs = {&output, 1};
+  recorder.on_op(op);
 }
 // readme: end

@@ -47,15 +47,24 @@ def test_every_local_link_of_a_document_leads_somewhere(document):
     assert broken == []
 
 
-def test_the_readme_lists_every_scenario():
+def test_the_table_of_scenarios_lists_every_scenario():
     sources = [path for path in tree.cpp_files() if path.startswith("tools/nanhunt/scenarios/")]
     scenarios = {name for path in sources for name in re.findall(r'\.name = "([a-z0-9-]+)"', tree.read(path))}
-    table = tree.read("README.md").split("## Scenarios", 1)[1].split("\n## ", 1)[0]
+    table = tree.read("tools/nanhunt/scenarios/README.md")
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)) == scenarios
 
 
-def test_the_readme_example_is_the_compiled_one():
+@pytest.mark.parametrize("table", ["README.md", "tools/nanhunt/GUIDE.md"])
+def test_the_tables_of_verbs_list_every_verb(table):
+    verbs = {PurePosixPath(path).stem for path in tree.cpp_files() if path.startswith("tools/nanhunt/verbs/")}
+    rows = tree.read(table).split("| verb | what it does |", 1)[1].split("\n\n", 1)[0]
+    first_cells = re.findall(r"^\| ([^|]+) \|", rows, re.MULTILINE)[1:]
+    assert sorted(name for cell in first_cells for name in re.findall(r"`([a-z]+)`", cell)) == sorted(verbs)
+
+
+@pytest.mark.parametrize("document, name", [("README.md", "readme"), ("include/GUIDE.md", "guide")])
+def test_the_examples_in_cpp_are_the_compiled_ones(document, name):
     source = tree.read("tests/structure/readme_example.cpp")
-    example = re.search(r"// readme: begin\n(.*?)// readme: end\n", source, re.DOTALL).group(1)
-    blocks = re.findall(r"```cpp\n(.*?)```", tree.read("README.md"), re.DOTALL)
+    example = re.search(rf"// {name}: begin\n(.*?)// {name}: end\n", source, re.DOTALL).group(1)
+    blocks = re.findall(r"```cpp\n(.*?)```", tree.read(document), re.DOTALL)
     assert [block.strip() for block in blocks] == [example.strip()]
