@@ -51,7 +51,7 @@ class Run:
             "MARKS": str(self.folder / "marks"),
         }
         command = [sys.executable, *words]
-        return subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=1800)
 
     def attached(self) -> list[str]:
         marks = self.folder / "marks"
@@ -195,7 +195,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     worker = context.Process(target=work, args=(queue,))
     worker.start()
-    assert queue.get(timeout=30) == "whole"
+    assert queue.get(timeout=1800) == "whole"
     worker.join()
 """,
     )

@@ -35,14 +35,14 @@ def run(environment, tmp_path):
     def run_nanhunt(*words: str, options: tuple[str, ...] = (), **changes: str) -> subprocess.CompletedProcess:
         command = ["nanhunt", "run", *options, "--", *words]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment | changes, capture_output=True, text=True, timeout=120
+            command, cwd=tmp_path, env=environment | changes, capture_output=True, text=True, timeout=1800
         )
 
     return run_nanhunt
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 1800
     while not path.exists():
         assert time.monotonic() < end, f"{path} was never made"
         time.sleep(0.01)
@@ -59,7 +59,7 @@ def test_words_and_input_reach_the_command_as_they_are(environment, tmp_path):
     words = ["", "[1,2]", "--out", "report", "--", "a b", "\udcff", "'\"$x"]
     script = "import os, sys; print([os.fsencode(w) for w in sys.argv[1:]], sys.stdin.read())"
     command = ["nanhunt", "run", "--", sys.executable, "-c", script, *words]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, input=b"typed", capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, input=b"typed", capture_output=True, timeout=1800)
     assert done.stdout.decode() == f"{[os.fsencode(word) for word in words]} typed\n"
 
 
@@ -223,7 +223,7 @@ def told(number, frame):
     sys.exit(5)
 for name in ("INT", "TERM", "HUP", "USR1"): signal.signal(getattr(signal, "SIG" + name), told)
 open("ready", "w").close()
-time.sleep(60)
+time.sleep(86400)
 """
 
 
@@ -233,7 +233,7 @@ def test_a_signal_sent_to_us_is_passed_on(environment, tmp_path, name):
     started = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_for(tmp_path / "ready")
     started.send_signal(getattr(signal, name))
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=1800)
     assert (started.returncode, out.decode()) == (5, f"{name}\n")
     assert b"did not import torch" in err  # the report came all the same
 

@@ -226,7 +226,7 @@ def test_run_attaches_where_the_program_brings_a_device(tmp_path, library):
     out = tmp_path / "run"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([cli(), "run", "--out", str(out), "--", sys.executable, str(program)], capture_output=True,
-                          text=True, timeout=300, env=environment, check=False)
+                          text=True, timeout=1800, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(out, "report.json").read_text())
     found = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])

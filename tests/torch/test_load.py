@@ -66,7 +66,7 @@ def test_what_is_no_run_is_told_in_words(tmp_path):
 
 def run_python(script: str) -> None:
     package, library = Path(nanhunt.__file__).parents[1], nanhunt._library.library_path()
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120,
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=1800,
                    env={"PYTHONPATH": str(package), "NANHUNT_LIBRARY": str(library)})  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def run_pytest(folder: Path, library: object, *arguments: str) -> subprocess.Com
     environment = {**os.environ, "PYTHONPATH": str(Path(nanhunt.__file__).parents[1]), "NANHUNT_LIBRARY": str(library)}
     plugin = ["-p", "nanhunt.integrations.pytest_plugin", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     return subprocess.run([*ready_python.command(), "-m", "pytest", "-q", "-rA", *plugin, *arguments, str(folder)],
-                          env=environment, cwd=folder, text=True, capture_output=True, timeout=600)  # fmt: skip
+                          env=environment, cwd=folder, text=True, capture_output=True, timeout=1800)  # fmt: skip
 
 
 @pytest.mark.parametrize("level", ["ops", "sentinel"])

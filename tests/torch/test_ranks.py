@@ -66,7 +66,7 @@ def hunted(tmp_path_factory):
                        *python, "main.py", bad]
             environment = dict(os.environ, OMP_NUM_THREADS="1")
             environment.pop("PYTHONPATH", None)
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
             assert done.returncode == 0, done.stderr[-3000:]
             reports[level, bad] = json.loads((folder / "run" / "report.json").read_text())
         return reports[level, bad]

@@ -54,7 +54,7 @@ def run(program, tmp_path):
 
     def run_nanhunt(*words: str) -> subprocess.CompletedProcess:
         command = [str(program), "run", "--out", "run", "--", sys.executable, *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -68,7 +68,7 @@ def ranks(folder: Path) -> list[str]:
 def test_output_is_that_of_the_run_without_us(run, tmp_path):
     script = "import training; training.main(bad=False)"
     alone = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800
     )
     assert run("-c", script).stdout == alone.stdout
 

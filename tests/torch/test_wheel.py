@@ -26,7 +26,7 @@ VERSION = re.search(r"project\(nanhunt VERSION ([0-9.]+)", (ROOT / "CMakeLists.t
 def run(*command: object, **options) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NANHUNT", "PYTHONPATH"))}
     done = subprocess.run(
-        [str(word) for word in command], env=kept, text=True, capture_output=True, timeout=300, **options
+        [str(word) for word in command], env=kept, text=True, capture_output=True, timeout=1800, **options
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -99,7 +99,7 @@ def test_program_and_module_answer_and_know_the_version(installed):
     python = installed / "bin" / "python"
     assert run(installed / "bin" / "nanhunt", "--version") == f"nanhunt {VERSION}\n"
     assert run(python, "-m", "nanhunt", "--version") == f"nanhunt {VERSION}\n"
-    wrong = subprocess.run([python, "-m", "nanhunt", "check"], capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run([python, "-m", "nanhunt", "check"], capture_output=True, text=True, timeout=1800)
     assert wrong.returncode == 2 and "RUN" in wrong.stderr
     assert run(python, "-c", "import importlib.metadata as m; print(m.version('nanhunt'))").strip() == VERSION
 

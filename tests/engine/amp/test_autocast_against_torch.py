@@ -37,7 +37,7 @@ def ops_of_the_engine() -> set[str]:
 @pytest.fixture(scope="module")
 def torch_lists(torch_python):
     command = [torch_python, str(HERE / "torch_autocast_lists.py")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

@@ -83,7 +83,7 @@ def sequence(seed: int) -> list[str]:
 
 
 def answers(command: list[str], script: list[str]) -> list[str]:
-    run = subprocess.run(command, input="\n".join(script) + "\n", capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, input="\n".join(script) + "\n", capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 

@@ -15,7 +15,7 @@ const kArguments = [
   "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
   "--disable-sync",
 ];
-const kPatience = 20_000;
+const kPatience = 600_000;
 
 // A page that keeps what it asked for, what of it was let through, and what it complained about.
 async function open(visit, options = {}) {
