@@ -4,6 +4,8 @@
 import re
 
 MAX_LINES = 600
+MAX_LINES_OF_THE_FRONT_PAGE = 150
+MAX_LINES_OF_A_FOLDERS_README = 40
 
 _FAST_MATH = re.compile(
     r"-?-(?:ffast-math|Ofast|funsafe-math-optimizations|ffinite-math-only|fassociative-math|freciprocal-math|"
@@ -19,8 +21,9 @@ _GLOB_OR_DOWNLOAD = re.compile(
 _MACHINE_FOLDERS = ("home", "root", "work", "Users", "workspace")
 _MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:" + "|".join(_MACHINE_FOLDERS) + r")/[\w.]")
 _BUILD_OPTION = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b(?!.*\b__cplusplus\b).*$", re.MULTILINE)
-
-
+# Sections and rule numbers of documents that are not in the tree: a reader cannot look them up.
+_ABSENT_SECTION = re.compile(r"\bdesign(?:'s)? (?:section|rule)s? [\dA-Z]|\bdesign \u00a7", re.I)
+_ABSENT_RULE = re.compile(r"\((?:rules? )?[NOGP]\d{1,2}(?: ?(?:-|to|,) ?[NOGP]?\d{1,2})*\)|\brules? [NOGP]\d{1,2}\b")
 _LAUNCH_WITHOUT_STATUS = re.compile(r"<<<|\b(?:check|status_of)\s*\(\s*cuda(?:GetLast|PeekAtLast)Error\b")
 
 
@@ -57,3 +60,31 @@ def machine_paths(text: str) -> list[str]:
 
 def preprocessor_conditions(header: str) -> list[str]:
     return [match.group(0).strip() for match in _BUILD_OPTION.finditer(header)]
+
+
+def absent_citations(text: str) -> list[str]:
+    """Comment marks and line ends are spaces, so that a citation may be broken over two lines of a comment."""
+    flat = re.sub(r"\s*\n\s*(?://|#|\*)?\s*", " ", text)
+    return [match.group(0) for rule in (_ABSENT_SECTION, _ABSENT_RULE) for match in rule.finditer(flat)]
+
+
+def readme_too_long(path: str, text: str) -> bool:
+    limit = MAX_LINES_OF_A_FOLDERS_README if "/" in path else MAX_LINES_OF_THE_FRONT_PAGE
+    return text.count("\n") > limit
+
+
+def unmapped_folders(sources: list[str], readmes: dict[str, str]) -> list[str]:
+    """Folders with sources that have no README and no row of a table in the nearest README above them."""
+    unmapped = []
+    for folder in sorted({path.rpartition("/")[0] for path in sources} - {""}):
+        if f"{folder}/README.md" in readmes:
+            continue
+        above = folder
+        while above and f"{above}/README.md" not in readmes:
+            above = above.rpartition("/")[0]
+        text = readmes.get(f"{above}/README.md" if above else "README.md", "")
+        name = folder[len(above) + 1 :] if above else folder
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        if not any(re.search(rf"`{re.escape(name)}/", row) for row in rows):
+            unmapped.append(folder)
+    return unmapped

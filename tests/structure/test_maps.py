@@ -5,6 +5,7 @@ import re
 from pathlib import PurePosixPath
 
 import pytest
+import source_rules as rules
 import tree
 
 DOCUMENTS = [path for path in tree.project_files() if path.endswith(".md")]
@@ -68,3 +69,41 @@ def test_the_examples_in_cpp_are_the_compiled_ones(document, name):
     example = re.search(rf"// {name}: begin\n(.*?)// {name}: end\n", source, re.DOTALL).group(1)
     blocks = re.findall(r"```cpp\n(.*?)```", tree.read(document), re.DOTALL)
     assert [block.strip() for block in blocks] == [example.strip()]
+
+
+# Measurements with machine, date and command: they are as long as there are measurements.
+MEASUREMENTS = {"tests/bench/README.md", "tests/campaign/README.md"}
+# To be shortened: purpose, map, how to add; the rest goes into GUIDE.md beside it. No folder may join this list.
+STILL_LONG = {
+    "hooks/engine/README.md", "kernels/README.md", "reports/README.md", "src/analyze/README.md",
+    "src/analyze/rules/README.md", "src/hunt/README.md", "src/record/README.md", "src/trace/README.md",
+}
+STILL_UNMAPPED = {"hooks/engine", "kernels", "reports", "src/analyze", "src/record", "src/trace"}
+
+
+def test_a_planted_long_readme_is_found():
+    assert rules.readme_too_long("README.md", "x\n" * 151)
+    assert rules.readme_too_long("src/core/README.md", "x\n" * 41)
+    assert not rules.readme_too_long("README.md", "x\n" * 150)
+    assert not rules.readme_too_long("src/core/README.md", "x\n" * 40)
+
+
+def test_readmes_are_short():
+    readmes = {path for path in DOCUMENTS if PurePosixPath(path).name == "README.md"}
+    long = {path for path in readmes if rules.readme_too_long(path, tree.read(path))}
+    assert long - MEASUREMENTS - STILL_LONG == set(), "purpose, map, how to add; the rest belongs into GUIDE.md"
+
+
+def test_a_planted_unmapped_folder_is_found():
+    readmes = {"README.md": "| `src/` | layers |\n", "src/README.md": "| `core/` | numbers |\n`trace/` is no row\n"}
+    sources = ["src/a.cpp", "src/core/b.cpp", "src/core/deep/c.cpp", "src/trace/d.cpp", "hooks/e.py", "f.py"]
+    assert rules.unmapped_folders(sources, readmes) == ["hooks", "src/core/deep", "src/trace"]
+    readmes["src/README.md"] += "| `core/deep/`, `trace/` | the rest |\n"
+    assert rules.unmapped_folders(sources, readmes) == ["hooks"]
+
+
+def test_every_folder_with_sources_has_a_readme_or_a_row():
+    sources = [path for path in tree.project_files() if tree.is_source(path) and not path.startswith(".")]
+    readmes = {path: tree.read(path) for path in DOCUMENTS if PurePosixPath(path).name == "README.md"}
+    unmapped = rules.unmapped_folders(sources, readmes)
+    assert [path for path in unmapped if not path.startswith(tuple(f"{part}/" for part in STILL_UNMAPPED))] == []
