@@ -19,7 +19,7 @@
 
 namespace nanhunt {
 
-// Design section 6. Names in JSON: finding_class_name().
+// What kind of fault; reports/GUIDE.md explains each. Names in JSON: finding_class_name().
 enum class FindingClass : std::uint8_t {
   kOverflow,
   kInvalid,

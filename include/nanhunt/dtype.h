@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Number formats: what they are called, how big they are, and exact conversions (N1-N4).
+// Number formats: what they are called, how big they are, and exact conversions.
 // All conversions round to nearest, ties to even, keep subnormals, and depend on bits alone.
 #pragma once
 
@@ -43,11 +43,11 @@ struct FormatLimits {
 };
 const FormatLimits& format_limits(DType dtype);
 
-// fp8 overflow (N2): kNoSat gives NaN (E4M3FN) or Inf (E5M2); kSatFinite gives the largest finite value.
+// fp8 overflow: kNoSat gives NaN (E4M3FN) or Inf (E5M2); kSatFinite gives the largest finite value.
 enum class Fp8Overflow : std::uint8_t { kNoSat, kSatFinite };
 
 std::uint16_t f32_to_f16(float x);
-std::uint16_t f64_to_f16(double x);   // one rounding (N4), not through f32
+std::uint16_t f64_to_f16(double x);   // one rounding, not through f32
 float f16_to_f32(std::uint16_t code);
 std::uint16_t f32_to_bf16(float x);
 std::uint16_t f64_to_bf16(double x);

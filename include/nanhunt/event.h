@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a hook hands to the recorder. Events borrow everything they point at: it must live until the
-// recorder's call returns. Words are those of design section 2.
+// recorder's call returns. reports/GUIDE.md explains the words.
 #pragma once
 
 #include <cstdint>
@@ -122,7 +122,7 @@ struct LateFindings {
   double lost_update_share = 0;
 };
 
-// The part a value plays. The first five are sinks (design section 2). Written to traces: never renumber.
+// The part a value plays. The first five are sinks: bad numbers there are harm. Written to traces: never renumber.
 enum class MarkKind : std::uint8_t {
   kLoss = 0,
   kDoorGradient = 1,  // a gradient as the optimizer is about to use it

@@ -26,7 +26,7 @@ enum class OnFull : std::uint8_t { kDrop, kWait };
 struct RecorderOptions {
   std::string run_dir = {};
   StatsLevel stats = StatsLevel::kSums;   // of each output value
-  OnFull on_full = OnFull::kWait;         // level `ops` waits (design section 11)
+  OnFull on_full = OnFull::kWait;         // kWait loses no row; kDrop counts those that it drops
   std::size_t queue_bytes = 64u << 20;    // bound on rows waiting for the writer
   int flush_ms = 1000;                    // a kill loses at most this much, plus the chunk being written
   std::uint32_t max_evidence = 256;       // element evidence rows in an attempt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nanhunt keeps of a tensor's numbers (design section 10). Classification is by bit pattern, so
+// What nanhunt keeps of a tensor's numbers. Classification is by bit pattern, so
 // fast-math and flush-to-zero modes cannot hide anything. Element order is row-major logical order,
 // whatever the strides.
 #pragma once

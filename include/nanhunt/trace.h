@@ -184,7 +184,7 @@ struct RetiredRecord {
   bool operator==(const RetiredRecord&) const = default;
 };
 
-// What the sentinel found in one step (design section 4): one row a step at levels sentinel and sampled.
+// What the sentinel found in one step: one row a step at levels sentinel and sampled.
 struct HealthRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;

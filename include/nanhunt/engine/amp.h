@@ -53,12 +53,12 @@ struct GradScalerOptions {
   double growth_factor = 2, backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
   bool enabled = true;
-  bool dynamic = true;  // false: the scale is constant, gradients are not checked, no step is held back (P15)
+  bool dynamic = true;  // false: the scale is constant, gradients are not checked, no step is held back
 };
 
-// torch.amp.GradScaler (rules G1-G14): the scale is fp32, backs off when a gradient is not finite, grows after an
-// interval of clean updates. Nothing is guarded that torch does not guard: the scale may fall to 0 (G12), and an
-// interval set at or below the tracker never fires (G11).
+// torch.amp.GradScaler: the scale is fp32, backs off when a gradient is not finite, grows after an interval of clean
+// updates. Nothing is guarded that torch does not guard: the scale may fall to 0, and an interval set at or below the
+// tracker never fires.
 //
 // Misuse throws std::invalid_argument with torch's text, after observers were told. What happens is told as
 // ScalerEvents with the configuration in each; kCreate comes before the first that somebody hears. Observed as ops:
@@ -129,7 +129,7 @@ class GradScaler {
   bool told_ = false;  // somebody heard kCreate
 };
 
-// Multiplies the gradients by max_norm / (their total 2-norm + 1e-6) when that is below 1, in place (O5): a total of
+// Multiplies the gradients by max_norm / (their total 2-norm + 1e-6) when that is below 1, in place: a total of
 // Inf makes finite gradients 0 and infinite ones NaN, a total of NaN makes all NaN. Ops of phase clip, those of one
 // gradient with its parameter's path as module. Returns the total norm; throws on one that is not finite if asked to.
 double clip_grad_norm_(const std::vector<NamedTensor>& parameters, double max_norm, bool error_if_nonfinite = false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Adam and AdamW (O1-O3). kForLoop runs the ops an eager for-loop optimizer runs, so every stored
-// intermediate rounds (O7); kFused does one kernel per parameter in op math, and only p, m and v round.
+// SGD, Adam and AdamW by the formulas of torch.optim. kForLoop runs the ops an eager for-loop optimizer runs, so every
+// stored intermediate rounds; kFused does one kernel per parameter in op math, and only p, m and v round.
 // fp32 masters: the optimizer steps an fp32 copy of each 16-bit parameter and copies it back (RNE).
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of the bundled engine: a strided view of reference-counted storage, with define-by-run
-// autograd. 16-bit ops compute in fp32 and round each stored result (N5). Misuse throws
+// autograd. 16-bit ops compute in fp32 and round each stored result. Misuse throws
 // std::invalid_argument as "[op] expected ..., got ...".
 #pragma once
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt export: the records of one kind as CSV, row by row as they are read.
 //
-// Names in a trace are whatever the run called things: no cell may start a formula in a spreadsheet (design section
-// 17).
+// Names in a trace are whatever the run called things: no cell may start a formula in a spreadsheet.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
