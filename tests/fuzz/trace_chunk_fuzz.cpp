@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "src/trace/record_kind.h"
-#include "tests/trace/decode_target.h"
+#include "tests/trace/damage/decode_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 6) return 0;

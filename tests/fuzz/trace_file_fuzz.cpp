@@ -14,7 +14,7 @@
 #include "src/trace/encoding/chunk.h"
 #include "src/trace/encoding/crc32c.h"
 #include "src/trace/segments/segment.h"
-#include "tests/trace/decode_target.h"
+#include "tests/trace/damage/decode_target.h"
 
 namespace {
 

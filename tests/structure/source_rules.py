@@ -2,10 +2,15 @@
 """Rules about single files. Each takes text and returns what is wrong, so that tests can hand it planted mistakes."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 MAX_LINES = 600
 MAX_LINES_OF_THE_FRONT_PAGE = 150
 MAX_LINES_OF_A_FOLDERS_README = 40
+MAX_FILES = 30
+CROWDING = {".h", ".cpp", ".cu", ".cuh", ".c", ".py", ".ts", ".js", ".mjs"}
 
 _FAST_MATH = re.compile(
     r"-?-(?:ffast-math|Ofast|funsafe-math-optimizations|ffinite-math-only|fassociative-math|freciprocal-math|"
@@ -33,6 +38,12 @@ def missing_spdx(text: str) -> bool:
 
 def too_long(text: str) -> bool:
     return text.count("\n") > MAX_LINES
+
+
+def crowded_folders(paths: Iterable[str]) -> list[str]:
+    """Folders with more source files of their own than one looks through."""
+    files = Counter(PurePosixPath(p).parent.as_posix() for p in paths if PurePosixPath(p).suffix in CROWDING)
+    return sorted(folder for folder, count in files.items() if count > MAX_FILES)
 
 
 def fast_math_flags(build_text: str) -> list[str]:

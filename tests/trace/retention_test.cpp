@@ -11,7 +11,7 @@
 #include <set>
 
 #include "src/trace/segments/retention.h"
-#include "tests/trace/forge.h"
+#include "tests/trace/damage/forge.h"
 #include "tests/trace/long_run.h"
 #include "tests/trace/trace_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tests/trace/batch_text.h"
-#include "tests/trace/forge.h"
+#include "tests/trace/damage/forge.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 

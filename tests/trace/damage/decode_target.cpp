@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/trace/decode_target.h"
+#include "tests/trace/damage/decode_target.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -8,7 +8,7 @@
 #include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 #include "tests/trace/batch_text.h"
-#include "tests/trace/forge.h"
+#include "tests/trace/damage/forge.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 

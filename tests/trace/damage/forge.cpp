@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/trace/forge.h"
+#include "tests/trace/damage/forge.h"
 
 #include <zstd.h>
 

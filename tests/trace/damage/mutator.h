@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
-#include "tests/trace/forge.h"
+#include "tests/trace/damage/forge.h"
 
 namespace nanhunt::trace_testing {
 

@@ -9,9 +9,9 @@
 #include "src/trace/encoding/crc32c.h"
 #include "src/trace/record_kind.h"
 #include "src/trace/run/run_info.h"
-#include "tests/trace/decode_target.h"
-#include "tests/trace/forge.h"
-#include "tests/trace/mutator.h"
+#include "tests/trace/damage/decode_target.h"
+#include "tests/trace/damage/forge.h"
+#include "tests/trace/damage/mutator.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 

@@ -9,9 +9,9 @@
 #include <new>
 
 #include "nanhunt/analyzer.h"
-#include "tests/trace/decode_target.h"
+#include "tests/trace/damage/decode_target.h"
 #include "tests/trace/long_run.h"
-#include "tests/trace/mutator.h"
+#include "tests/trace/damage/mutator.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/trace/mutator.h"
+#include "tests/trace/damage/mutator.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No Python file imports itself by way of others. The rule is first shown planted circles."""
+
+import pytest
+import tree
+from python_imports import circles, imports_of
+
+# Its files call each other across functions, which is mended when the package is rebuilt. Until then what it imports
+# while it is loaded must be free of circles; everywhere else every import counts.
+LOADED_ONLY = "hooks/torch/"
+
+
+def found(files: dict[str, str]) -> list[list[str]]:
+    def late(path: str) -> bool:
+        return not path.startswith(LOADED_ONLY)
+
+    return circles({path: imports_of(path, text, files.__contains__, late=late(path)) for path, text in files.items()})
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tools/a.py": "import b", "tools/b.py": "import a"},
+        {"tools/a.py": "from b import x", "tools/b.py": "try:\n    import c\nexcept ImportError: pass",
+         "tools/c.py": "if True:\n    import a"},
+        {"tools/a.py": "def f():\n    import b", "tools/b.py": "import a"},
+        {"tools/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import b", "tools/b.py": "import a"},
+        {"hooks/torch/nanhunt/_a.py": "from . import _b", "hooks/torch/nanhunt/_b.py": "from ._a import x",
+         "hooks/torch/nanhunt/__init__.py": ""},
+        {"hooks/torch/nanhunt/__init__.py": "from ._a import x", "hooks/torch/nanhunt/_a.py": "import nanhunt"},
+        {"hooks/torch/nanhunt/_a.py": "from nanhunt.sub import b", "hooks/torch/nanhunt/sub/b.py": "from .. import _a",
+         "hooks/torch/nanhunt/__init__.py": "", "hooks/torch/nanhunt/sub/__init__.py": ""},
+        {"tests/torch/test_x.py": "import helper", "tests/torch/helper.py": "from test_x import y"},
+    ],
+    ids=["two", "three", "in a function", "for types", "package", "package itself", "sub-package", "tests"],
+)  # fmt: skip
+def test_a_planted_circle_is_found(files):
+    assert found(files) == [sorted(path for path in files if "import" in files[path])]
+
+
+def test_what_comes_back_only_late_is_no_circle_of_the_package_while_it_loads():
+    late = {
+        "hooks/torch/nanhunt/__init__.py": "from ._a import x",
+        "hooks/torch/nanhunt/_a.py": "from . import _b",
+        "hooks/torch/nanhunt/_b.py": "def f():\n    from . import _a",
+    }
+    assert found(late) == []
+    assert found({path.replace("hooks/torch/nanhunt", "tools/n"): text for path, text in late.items()}) != []
+
+
+def test_no_python_file_imports_itself_by_way_of_others():
+    files = {path: tree.read(path) for path in tree.project_files() if path.endswith(".py")}
+    assert len(files) > 100
+    everything = {p: imports_of(p, text, files.__contains__, late=True) for p, text in files.items()}
+    assert len(everything["hooks/torch/nanhunt/__init__.py"]) > 1 and everything["tests/torch/test_cases.py"]
+    assert found(files) == []
