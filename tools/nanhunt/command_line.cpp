@@ -94,7 +94,7 @@ Option Options::add_flag(const std::string& name, bool& value, const std::string
   return Option(app_->add_flag(name, value, help));
 }
 
-void Options::describe_further(const std::string& text) { app_->description(app_->get_description() + text); }
+void Options::describe_further(const std::string& text) { app_->footer(text + "\n\n" + app_->get_footer()); }
 void Options::allow_unknown() { app_->allow_extras(); }
 std::vector<std::string> Options::unknown() const { return app_->remaining(); }
 
@@ -120,7 +120,15 @@ using namespace nanhunt::cli;
 
 constexpr const char* kAbout =
     "Which operation made the first number that did harm, why, and does it matter?\n"
-    "nanhunt watches mixed-precision training and turns what it recorded into a verdict.";
+    "nanhunt watches training and turns what it recorded into a verdict.";
+
+constexpr const char* kFirstSteps =
+    "First steps:\n"
+    "  nanhunt run --out run -- python train.py   train with PyTorch as before, watched\n"
+    "  nanhunt report run                         the verdict; run/report.html is the page\n"
+    "  nanhunt train adam-eps --out run           no training at hand: a bundled run with a planted fault\n"
+    "\n"
+    "`nanhunt VERB --help` lists a verb's options and exit statuses.";
 
 struct Parsed {
   CLI::App* app = nullptr;
@@ -175,11 +183,13 @@ int run(int argc, char** argv) {
   CLI::App app(kAbout, "nanhunt");
   app.require_subcommand(1);
   app.set_version_flag("--version", "nanhunt " + std::string(nanhunt::version()));
-  app.footer("`nanhunt VERB --help` lists a verb's options and exit statuses.");
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.footer(kFirstSteps);
   std::vector<Parsed> verbs;
   for (const VerbEntry& entry : registered_verbs()) {
     Parsed parsed;
     parsed.app = app.add_subcommand(std::string(entry.info.name), std::string(entry.info.summary));
+    parsed.app->group("Verbs");
     parsed.app->footer("Exit status:\n" + std::string(entry.info.exit_statuses));
     parsed.verb = entry.make();
     parsed.verb->declare(Options(*parsed.app));

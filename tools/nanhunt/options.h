@@ -55,7 +55,7 @@ class Options {
   Option add(const std::string& name, std::optional<std::uint64_t>& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
 
-  void describe_further(const std::string& text);  // below the summary in --help
+  void describe_further(const std::string& text);  // below the options in --help
   void allow_unknown();                            // words that no option takes are kept, not refused
   std::vector<std::string> unknown() const;
   std::vector<Option> given() const;  // but --help

@@ -112,7 +112,7 @@ class CheckVerb final : public Verb {
 
 const RegisterVerb<CheckVerb> kCheck{{.order = 30,
                                       .name = "check",
-                                      .summary = "One line and an exit status, for scripts and CI",
+                                      .summary = "The verdict of a run in one line and an exit status, for scripts and CI",
                                       .exit_statuses = "  0  no fault (a calibrating loss scaler included)\n"
                                                        "  1  a fault, or a warning with --fail-on warning\n"
                                                        "  2  wrong usage\n"

@@ -174,7 +174,7 @@ class ExportVerb final : public Verb {
     options.add("--rank", rank_, "Only this rank");
     options.add("--attempt", attempt_, "This attempt; otherwise the newest of each rank");
     options.describe_further(
-        ".\nInfinity is written as Infinity, minus infinity as -1e999, which reads as the same number. Text\n"
+        "Infinity is written as Infinity, minus infinity as -1e999, which reads as the same number. Text\n"
         "that could start a formula in a spreadsheet gets an apostrophe before it; lists are JSON.");
   }
 

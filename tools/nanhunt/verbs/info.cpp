@@ -255,7 +255,7 @@ class InfoVerb final : public Verb {
 
 const RegisterVerb<InfoVerb> kInfo{{.order = 40,
                                     .name = "info",
-                                    .summary = "What ran and what was recorded of it",
+                                    .summary = "What ran, how much was recorded, whether the trace is whole",
                                     .exit_statuses = "  0  done\n  2  wrong usage\n  3  the run cannot be read\n"
                                                      "  6  stdout could not be written"}};
 

@@ -101,7 +101,7 @@ class ReportVerb final : public Verb {
 const RegisterVerb<ReportVerb> kReport{
     {.order = 20,
      .name = "report",
-     .summary = "Say what happened in a recorded run; write report.json and report.html",
+     .summary = "The verdict of a run as text; writes report.json and report.html into its folder",
      .exit_statuses = "  0  done\n  2  wrong usage\n  3  the run cannot be read\n"
                       "  6  a report could not be written"}};
 

@@ -88,27 +88,27 @@ class RunVerb final : public Verb {
     options_ = options;
     options.allow_unknown();  // refused in run(), with a better word
     options.add("--level", level_,
-                   "How closely to watch: sentinel (each step's loss and gradients; a bad step is run again op by op), "
-                   "sampled (and one step in N op by op), ops (every op)")
+                   "How closely to watch: sentinel (each step's loss and gradients; a bad step is computed again op by op), "
+                   "sampled (and one step in --every op by op), ops (every op of every step)")
         .one_of({"sentinel", "sampled", "ops"})
         .show_default();
     options.add("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
                                   "nanhunt-run-2, ... here)")
         .value_name("RUN");
-    options.add("--every", every_, "With --level sampled: compute every Nth step again op by op (default: 100)")
+    options.add("--every", every_, "At level sampled: compute every Nth step again op by op (default: 100)")
         .value_name("N")
         .in_range(1u, 1'000'000'000u);
     options.add("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
         .value_name("K")
         .in_range(1u, 1'000'000u);
     options.add("--door", door_,
-                   "When gradients on a GPU are judged: late (while the next step runs, no wait), sync (one wait a "
-                   "step), auto (by the loss scaler's own read; else late where a copy of the parameters fits, else "
-                   "sync; default)")
+                   "On a GPU, when a step is judged: sync (at the optimizer boundary, one wait a step), late (while the next "
+                   "step runs, no wait), auto (by the loss scaler's own read; else late where a copy of the parameters "
+                   "fits, else sync; default)")
         .one_of({"auto", "sync", "late"});
     options.add_flag("--kernels", kernels_,
-                 "Name the kernels that an NVIDIA GPU ran for an operation, through CUPTI: at level ops all along, "
-                 "else while a step is computed again");
+                 "Name the kernels that an NVIDIA GPU ran for an op, through CUPTI: at level ops all along, else while a "
+                 "step is computed again");
     options.add("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         .value_name("N")
         .in_range(1, 255);
@@ -308,7 +308,7 @@ class RunVerb final : public Verb {
 const RegisterVerb<RunVerb> kRun{
     {.order = 5,
      .name = "run",
-     .summary = "Run a command and hunt in what it trains: nanhunt run [OPTIONS] -- python train.py ...",
+     .summary = "Run a command and watch what trains with PyTorch in it: nanhunt run [OPTIONS] -- python train.py",
      .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
                       "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
                       "  6  --out is a file\n  127  the command could not be started",

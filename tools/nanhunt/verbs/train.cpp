@@ -150,8 +150,8 @@ class TrainVerb final : public Verb {
     options.add("--steps", steps_, "Steps to train (default: the scenario's own)").in_range(1u, 1000000u);
     options.add("--seed", seed_, "Seed of weights and batch order").show_default();
     options.add("--level", level_,
-           "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is run again "
-           "op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
+           "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is computed "
+           "again op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
            "level that sees the scenario's fault)")
         .one_of({"sentinel", "sampled", "ops", "off"});
     options.add("--device-stats", device_stats_,
@@ -168,12 +168,13 @@ class TrainVerb final : public Verb {
                  "On a GPU, below --level ops: forward, loss and backward of a step are one launch, and a fused update "
                  "is another (CUDA graphs); the same bits. What cannot be captured runs op by op, and why is said");
     options.add("--door", door_,
-                   "On a GPU, at --level sentinel and sampled, how bad numbers are learnt of: late (no wait; a copy of "
-                   "parameters and optimizer state lets a step run again), sync (one wait a step), auto (by the loss "
-                   "scaler's own read; without one late where the copy fits, else sync)")
+                   "On a GPU, at levels sentinel and sampled, when a step is judged: sync (at the optimizer boundary, one wait "
+                   "a step), late (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
+                   "bad step be computed again), auto (by the loss scaler's own read; else late where the copy fits, "
+                   "else sync)")
         .one_of({"auto", "sync", "late"})
         .show_default();
-    options.add("--shadow-mb", shadow_mb_, "The most that this copy may take, in megabytes (10^6 bytes)")
+    options.add("--shadow-mb", shadow_mb_, "The most that the copy of --door late may take, in megabytes (10^6 bytes)")
         .in_range(0u, 1000000u)
         .show_default();
     options.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
@@ -424,7 +425,7 @@ class TrainVerb final : public Verb {
 
 const RegisterVerb<TrainVerb> kTrain{{.order = 10,
                                       .name = "train",
-                                      .summary = "Train a bundled scenario and record it",
+                                      .summary = "Train a bundled scenario, watched: real data with a planted fault, or NAME-fixed without",
                                       .exit_statuses =
                                           "  0  trained, whatever became of the numbers\n"
                                           "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
