@@ -8,7 +8,7 @@
 namespace nanhunt::trace {
 
 inline constexpr std::uint16_t kFormatMajor = 1;
-inline constexpr std::uint16_t kFormatMinor = 5;
+inline constexpr std::uint16_t kFormatMinor = 0;
 
 inline constexpr std::uint32_t kMaxRows = 65536;              // a reader's cap
 inline constexpr std::uint32_t kFrameRows = 4096;             // where this writer cuts
