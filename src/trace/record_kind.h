@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "nanhunt/trace.h"
@@ -24,9 +25,9 @@ struct KeyRange {
 struct RecordKind {
   std::uint16_t type;
   std::string_view name;  // as RecordBatch calls the list
-  void (*encode)(const RecordBatch&, RowRange, ColumnWriter&);
+  void (*encode)(const RecordBatch&, RowRange, ColumnWriter&) = nullptr;
   // Appends `rows` rows and returns nullptr, or says why it cannot (the caller then clears the kind).
-  const char* (*decode)(ColumnReader&, std::size_t rows, RecordBatch&);
+  const char* (*decode)(ColumnReader&, std::size_t rows, RecordBatch&) = nullptr;
   // Why the row cannot be stored, or nullptr. `encode` looks too, and says refused() if there is such a row.
   const char* (*refuse)(const RecordBatch&, std::size_t row) = nullptr;
   // About how many payload bytes the row's lists and texts take; nullptr: none.
@@ -35,6 +36,8 @@ struct RecordKind {
   bool (*before)(const RecordBatch&, std::size_t row, const OpRecord& op) = nullptr;
   // For the index of the end chunk; nullptr: no key.
   KeyRange (*keys)(const RecordBatch&, RowRange) = nullptr;
+  // Its columns as FORMAT.md notes them; nullptr: described there by hand. field_kind() fills it in.
+  std::string (*columns)() = nullptr;
   // list_kind() fills these in.
   std::size_t (*count)(const RecordBatch&) = nullptr;
   void (*clear)(RecordBatch&) = nullptr;
