@@ -219,10 +219,11 @@ std::span<const Word> words() {
       confidence(Confidence::kInferred),
       {"headroom", "how often the largest number could double before its format overflows, in binades (powers of two)"},
       {"underflow", "the share of elements that were lost to zero, or are subnormal and keep fewer digits"},
-      {"door", "the moment before the optimizer uses the gradients, when a step is judged"},
-      {"trip", "the finding that a step is bad, which makes it be computed again"},
+      {"optimizer boundary", "the moment before the optimizer uses the gradients, when a step is judged"},
+      {"trigger", "the finding that a step is bad, which makes it be computed again"},
       {"replay", "a bad step computed again, op by op; then everything is put back"},
-      {"shadow copy", "parameters and optimizer state as they were at the door, kept on a GPU for a replay"},
+      {"shadow copy",
+       "parameters and optimizer state as they were at the optimizer boundary, kept on a GPU for a replay"},
       {"skipped step", "the loss scaler found NaN or infinity in the gradients and left the parameters as they were"},
   }};
   return kWords;
