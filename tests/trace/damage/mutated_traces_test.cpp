@@ -10,8 +10,8 @@
 
 #include "nanhunt/analyzer.h"
 #include "tests/trace/damage/decode_target.h"
-#include "tests/trace/long_run.h"
 #include "tests/trace/damage/mutator.h"
+#include "tests/trace/long_run.h"
 #include "tests/trace/random_batch.h"
 #include "tests/trace/trace_fixture.h"
 
@@ -54,17 +54,19 @@ namespace {
 namespace fs = std::filesystem;
 
 #ifdef __SANITIZE_THREAD__
-constexpr int kTraces = 1000;  // one thread: nothing for it to see, at twenty times the cost
+constexpr int kTraces = 1000 / 4;  // one thread: nothing for it to see, at twenty times the cost
 #else
-constexpr int kTraces = 10'000;
+constexpr int kTraces = 10'000 / 4;
 #endif
 // A chunk may hold 65,536 rows and lists of 1,048,576 items in a few bytes, so a frame may unpack to some of that of
 // every kind; the traces here are some kilobytes.
 constexpr std::size_t kMostBytes = 512u << 20;
 
-class MutatedTraces : public TraceTest {};
+// A quarter of the ten thousand each, so that they need not wait for each other.
+class MutatedTraces : public TraceTest, public ::testing::WithParamInterface<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Quarters, MutatedTraces, ::testing::Range(0u, 4u));
 
-TEST_F(MutatedTraces, ten_thousand_go_through_reader_analyzer_and_salvage_within_bounds) {
+TEST_P(MutatedTraces, go_through_reader_analyzer_and_salvage_within_bounds) {
   // given one trace with every kind of row in two segments, and one that makes sense to the analyzer
   RandomBatches random(61);
   const RecordBatch rows = random.next(6), more = random.next(6);
@@ -77,7 +79,7 @@ TEST_F(MutatedTraces, ten_thousand_go_through_reader_analyzer_and_salvage_within
   const Bytes kept_strange[] = {load(strange_files[0]), load(strange_files[1])};
   const Bytes kept_sound[] = {load(sound_files[0]), load(sound_files[1])};
   const RecordBatch sound_rows = LongRun(63, {.bad_every = 2, .steps_a_batch = 6}).next_batch();
-  Mutator mutator(64);
+  Mutator mutator(64 + GetParam());
   int readable = 0, found = 0, salvaged = 0;
   for (int trace = 0; trace < kTraces; ++trace) {
     SCOPED_TRACE(trace);
