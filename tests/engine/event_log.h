@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanhunt/engine/hooks.h"
+#include "tests/support/bytes_of.h"
 
 namespace nanhunt::engine::testing {
 
@@ -61,16 +62,6 @@ class EventLog : public Observer {
   bool last_skipped = false;
 };
 
-// The raw bytes of tensors, to compare runs bit for bit (NaN included).
-template <typename NamedTensors>
-std::vector<std::byte> bytes_of(const NamedTensors& tensors) {
-  std::vector<std::byte> bytes;
-  for (const auto& entry : tensors) {
-    const Tensor flat = entry.tensor.clone();
-    const auto* first = static_cast<const std::byte*>(flat.raw());
-    bytes.insert(bytes.end(), first, first + flat.numel() * static_cast<std::int64_t>(dtype_size(flat.dtype())));
-  }
-  return bytes;
-}
+using testing_support::bytes_of;
 
 }  // namespace nanhunt::engine::testing

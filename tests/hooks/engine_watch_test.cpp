@@ -12,6 +12,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/bytes_of.h"
 
 namespace nanhunt::hooks {
 namespace {
@@ -22,6 +23,7 @@ using record::testing::WriterScript;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
+using testing_support::bytes_of;
 
 class EngineWatchTest : public ::testing::Test {
  protected:
@@ -168,19 +170,6 @@ std::unique_ptr<engine::Trainer> digits_trainer(DType dtype) {
   return std::make_unique<engine::Trainer>(
       std::move(mlp), std::move(optimizer), engine::digits_train_batches(16, 1, dtype),
       [](const Tensor& output, const engine::Batch& batch) { return engine::cross_entropy(output, batch.targets); });
-}
-
-std::vector<std::byte> bytes_of(engine::Trainer& trainer) {
-  std::vector<std::byte> bytes;
-  const auto add = [&](const std::vector<engine::NamedTensor>& tensors) {
-    for (const auto& [path, tensor] : tensors) {
-      const auto* first = tensor.storage()->data();
-      bytes.insert(bytes.end(), first, first + tensor.storage()->bytes());
-    }
-  };
-  add(trainer.model().named_parameters());
-  add(trainer.optimizer().named_state());
-  return bytes;
 }
 
 TEST_F(EngineWatchTest, a_watched_training_step_is_recorded_whole) {

@@ -15,6 +15,7 @@
 #include "nanhunt/engine/ops.h"
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/bytes_of.h"
 #include "tests/support/silent_recorder.h"
 
 namespace nanhunt::hooks {
@@ -26,6 +27,7 @@ using record::testing::WriterScript;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing_support::bytes_of;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -64,20 +66,6 @@ std::unique_ptr<engine::Trainer> make_trainer_with_bad_step(std::uint32_t bad_st
         const Tensor loss = engine::cross_entropy(output, batch.targets);
         return batch.sample_ids[0] == -1 ? engine::div(loss, 0.0) : loss;
       });
-}
-
-std::vector<std::byte> bytes_of(engine::Trainer& trainer) {
-  std::vector<std::byte> bytes;
-  const auto add = [&](const std::vector<engine::NamedTensor>& tensors) {
-    for (const auto& [path, tensor] : tensors) {
-      const auto* first = tensor.storage()->data();
-      bytes.insert(bytes.end(), first, first + tensor.storage()->bytes());
-    }
-  };
-  add(trainer.model().named_parameters());
-  add(trainer.model().named_buffers());
-  add(trainer.optimizer().named_state());
-  return bytes;
 }
 
 // Calls back where a fault strikes memory: no version tells of it.

@@ -9,6 +9,7 @@
 #include "tests/engine/device/device_support.h"
 #include "tests/scenarios/hunt_scenario.h"
 #include "tests/scenarios/told.h"
+#include "tests/support/scenario_names.h"
 
 namespace nanhunt {
 namespace {
@@ -23,18 +24,6 @@ using testing_support::told;
 
 constexpr engine::Device kCuda{engine::DeviceKind::kCuda, 0};
 
-std::string case_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-std::vector<std::string> scenario_names() {
-  std::vector<std::string> names;
-  for (const Scenario& s : scenarios::all_scenarios()) names.push_back(s.name);
-  return names;
-}
-
 class OnEmulatedDevice : public testing::TestWithParam<std::string> {
  protected:
   static void expect_the_same(HuntOptions options) {
@@ -45,7 +34,8 @@ class OnEmulatedDevice : public testing::TestWithParam<std::string> {
     EXPECT_EQ(told(hunt_scenario(scenario, options).analysis), expected);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Scenarios, OnEmulatedDevice, testing::ValuesIn(scenario_names()), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, OnEmulatedDevice, testing::ValuesIn(testing_support::every_scenario()),
+                         testing_support::scenario_case);
 
 TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu_when_every_op_is_watched) {
   HuntOptions options;
@@ -73,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, WithGraphs,
                          testing::Values("overflow-forward", "bad-batch", "high-lr", "where-branch", "adam-eps",
                                          "scaler-calibration", "scale-collapse", "masked-softmax", "no-valid-label",
                                          "clip-before-unscale", "log-zero", "sqrt-backward"),
-                         case_name);
+                         testing_support::scenario_case);
 
 TEST_P(WithGraphs, is_told_as_on_the_cpu_at_level_sentinel) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
@@ -109,7 +99,8 @@ class OnGpuScenarios : public testing::TestWithParam<std::string> {
       EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Scenarios, OnGpuScenarios, testing::ValuesIn(scenario_names()), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, OnGpuScenarios, testing::ValuesIn(testing_support::every_scenario()),
+                         testing_support::scenario_case);
 
 TEST_P(OnGpuScenarios, keeps_its_contract_when_every_op_is_watched) { expect_contract("ops"); }
 TEST_P(OnGpuScenarios, keeps_its_contract_at_the_lowest_level_that_sees_it) {

@@ -6,6 +6,7 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "src/analyze/diff/diff.h"
+#include "tests/support/scenario_names.h"
 #include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
@@ -27,22 +28,16 @@ void record(const Scenario& scenario, const std::string& run_dir, std::uint32_t 
   ASSERT_TRUE((*recorder)->close());
 }
 
-std::vector<std::string> faults_of_one_op() {
-  std::vector<std::string> names;
-  for (const Scenario& s : scenarios::all_scenarios()) {
-    const bool in_numbers = s.expected.op && s.expected.op->front() != '<' && *s.expected.op != "clip_grad_norm_";
-    const bool bad_numbers = in_numbers && s.expected.cls != FindingClass::kUpdateLoss;  // nothing is bad there
-    if (s.expected.status == VerdictStatus::kFault && bad_numbers) names.push_back(s.name);
-  }
-  return names;
+bool is_fault_of_one_op(const Scenario& s) {
+  const bool in_numbers = s.expected.op && s.expected.op->front() != '<' && *s.expected.op != "clip_grad_norm_";
+  const bool bad_numbers = in_numbers && s.expected.cls != FindingClass::kUpdateLoss;  // nothing is bad there
+  return s.expected.status == VerdictStatus::kFault && bad_numbers;
 }
 
 class DiffWithTwin : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, DiffWithTwin, testing::ValuesIn(faults_of_one_op()), [](const auto& at) {
-  std::string name = at.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Scenarios, DiffWithTwin,
+                         testing::ValuesIn(testing_support::scenarios_where(is_fault_of_one_op)),
+                         testing_support::scenario_case);
 
 TEST_P(DiffWithTwin, first_has_bad_numbers_of_its_own_at_the_origin) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());

@@ -11,6 +11,7 @@
 #include "tests/scenarios/flipped_run.h"
 #include "tests/scenarios/hunt_scenario.h"
 #include "tests/scenarios/told.h"
+#include "tests/support/scenario_names.h"
 
 namespace nanhunt {
 namespace {
@@ -26,20 +27,9 @@ using testing_support::told;
 using testing_support::train_flipped;
 using testing_support::Where;
 
-std::string case_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-std::vector<std::string> scenario_names() {
-  std::vector<std::string> names;
-  for (const Scenario& s : scenarios::all_scenarios()) names.push_back(s.name);
-  return names;
-}
-
 class LateScenario : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, LateScenario, testing::ValuesIn(scenario_names()), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, LateScenario, testing::ValuesIn(testing_support::every_scenario()),
+                         testing_support::scenario_case);
 
 TEST_P(LateScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());

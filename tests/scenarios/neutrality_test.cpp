@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "hooks/engine/engine_hooks.h"
+#include "tests/support/bytes_of.h"
+#include "tests/support/scenario_names.h"
 #include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
@@ -14,32 +16,12 @@ namespace {
 
 std::vector<std::byte> bytes_after(engine::Trainer& trainer, std::uint32_t steps) {
   for (std::uint32_t i = 0; i < steps; ++i) trainer.step();
-  std::vector<std::byte> all;
-  auto append = [&](const std::vector<engine::NamedTensor>& tensors) {
-    for (const auto& [path, tensor] : tensors) {
-      const engine::Tensor flat = tensor.clone();
-      const auto* first = static_cast<const std::byte*>(flat.raw());
-      all.insert(all.end(), first, first + flat.numel() * static_cast<std::int64_t>(dtype_size(flat.dtype())));
-    }
-  };
-  append(trainer.model().named_parameters());
-  append(trainer.model().named_buffers());
-  append(trainer.optimizer().named_state());
-  return all;
+  return testing_support::bytes_of(trainer);
 }
 
 class Neutrality : public testing::TestWithParam<std::string> {};
-std::vector<std::string> every_scenario() {
-  std::vector<std::string> names;
-  for (const scenarios::Scenario& scenario : scenarios::all_scenarios()) names.push_back(scenario.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Scenarios, Neutrality, testing::ValuesIn(every_scenario()),
-                         [](const auto& at) {
-                           std::string name = at.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Scenarios, Neutrality, testing::ValuesIn(testing_support::every_scenario()),
+                         testing_support::scenario_case);
 
 TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_unwatched_and_watched_at_every_level) {
   const scenarios::Scenario& scenario = *scenarios::find_scenario(GetParam());

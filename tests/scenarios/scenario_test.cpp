@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/scenarios/hunt_scenario.h"
+#include "tests/support/scenario_names.h"
 
 namespace nanhunt {
 namespace {
@@ -15,25 +16,15 @@ using scenarios::Scenario;
 using testing_support::expect_named;
 using testing_support::Hunt;
 using testing_support::HuntOptions;
-
-std::string case_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-std::vector<std::string> scenario_names(bool clean) {
-  std::vector<std::string> names;
-  for (const Scenario& s : scenarios::all_scenarios()) {
-    if ((s.expected.status == VerdictStatus::kClean) == clean) names.push_back(s.name);
-  }
-  return names;
-}
+using testing_support::is_clean;
+using testing_support::is_planted;
+using testing_support::scenario_case;
+using testing_support::scenarios_where;
 
 class PlantedFault : public testing::TestWithParam<std::string> {};
 class RepairedTwin : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, PlantedFault, testing::ValuesIn(scenario_names(false)), case_name);
-INSTANTIATE_TEST_SUITE_P(Scenarios, RepairedTwin, testing::ValuesIn(scenario_names(true)), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, PlantedFault, testing::ValuesIn(scenarios_where(is_planted)), scenario_case);
+INSTANTIATE_TEST_SUITE_P(Scenarios, RepairedTwin, testing::ValuesIn(scenarios_where(is_clean)), scenario_case);
 
 TEST_P(PlantedFault, is_named_with_op_module_phase_step_and_class) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "tests/engine/event_log.h"
+#include "tests/support/scenario_names.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
 namespace nanhunt::scenarios {
@@ -120,27 +121,14 @@ double mean_of(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-std::vector<std::string> names_where(bool (*wanted)(const Scenario&)) {
-  std::vector<std::string> names;
-  for (const Scenario& scenario : all_scenarios()) {
-    if (wanted(scenario)) names.push_back(scenario.name);
-  }
-  return names;
-}
-
-std::string case_name(const ::testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 bool is_fault(const Scenario& s) { return s.expected.status == VerdictStatus::kFault; }
-bool is_twin(const Scenario& s) { return s.expected.status == VerdictStatus::kClean; }
 
 class Fault : public ::testing::TestWithParam<std::string> {};
 class Twin : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, Fault, ::testing::ValuesIn(names_where(is_fault)), case_name);
-INSTANTIATE_TEST_SUITE_P(Scenarios, Twin, ::testing::ValuesIn(names_where(is_twin)), case_name);
+INSTANTIATE_TEST_SUITE_P(Scenarios, Fault, ::testing::ValuesIn(testing_support::scenarios_where(is_fault)),
+                         testing_support::scenario_case);
+INSTANTIATE_TEST_SUITE_P(Scenarios, Twin, ::testing::ValuesIn(testing_support::scenarios_where(testing_support::is_clean)),
+                         testing_support::scenario_case);
 
 void expect_fault(const Scenario& scenario, const ScenarioConfig& config) {
   const Expectation& expected = scenario.expected;

@@ -34,13 +34,6 @@ std::unique_ptr<Trainer> make_trainer(const TrainerOptions& options, const Optim
                                    digits_train_batches(kBatch, 3, DType::kF32), loss_of, options);
 }
 
-std::vector<std::byte> everything(Trainer& trainer) {
-  auto bytes = bytes_of(trainer.model().named_parameters());
-  const auto state = bytes_of(trainer.optimizer().named_state());
-  bytes.insert(bytes.end(), state.begin(), state.end());
-  return bytes;
-}
-
 TEST(MixedPrecisionTrainer, runs_a_step_in_the_order_of_torch) {
   // given a one-layer run that scales, accumulates and clips
   auto model = std::make_unique<Sequential>();
@@ -164,14 +157,14 @@ TEST(MixedPrecisionTrainer, a_skipped_step_changes_nothing_but_the_scale_and_say
   auto trainer = make_trainer({.autocast = AutocastOptions{}, .scaler = GradScalerOptions{.init_scale = 0x1p30}});
   EventLog log;
   const HookHandle handle = add_observer(log);
-  const auto before = everything(*trainer);
+  const auto before = bytes_of(*trainer);
   const StepResult result = trainer->step();
   EXPECT_TRUE(result.skipped);
   EXPECT_TRUE(log.last_skipped);
   EXPECT_EQ(log.last_scale, 0x1p30);
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_EQ(trainer->scaler()->get_scale(), 0x1p29);
-  EXPECT_EQ(everything(*trainer), before);
+  EXPECT_EQ(bytes_of(*trainer), before);
   EXPECT_LT(log.index_of("mark door_gradient fc1.weight"), log.index_of("door"));  // bad gradients are marked too
   EXPECT_LT(log.index_of("scaler skip"), log.index_of("skipped"));
   EXPECT_TRUE(log.starting_with("op optimizer").empty());
@@ -261,7 +254,7 @@ TEST(MixedPrecisionTrainer, changes_nothing_when_it_is_observed) {
     for (int i = 0; i < 8; ++i) watched->step();
   }
   for (int i = 0; i < 8; ++i) plain->step();
-  EXPECT_EQ(everything(*plain), everything(*watched));
+  EXPECT_EQ(bytes_of(*plain), bytes_of(*watched));
   EXPECT_EQ(plain->scaler()->state(), watched->scaler()->state());
 }
 
@@ -296,7 +289,7 @@ TEST_P(MixedPrecisionReplay, from_any_step_gives_the_same_bits_and_the_same_scal
   for (int i = 0; i < 8; ++i) {
     snapshots.push_back(trainer->snapshot());
     results.push_back(trainer->step());
-    after.push_back(everything(*trainer));
+    after.push_back(bytes_of(*trainer));
   }
   // when it is put back to each, in the same trainer or in a new one
   for (std::size_t i : {5U, 0U, 7U, 1U}) {
@@ -310,7 +303,7 @@ TEST_P(MixedPrecisionReplay, from_any_step_gives_the_same_bits_and_the_same_scal
         EXPECT_EQ(repeated.loss, results[k].loss) << "step " << k;
         EXPECT_EQ(repeated.skipped, results[k].skipped) << "step " << k;
         EXPECT_EQ(repeated.scale, results[k].scale) << "step " << k;
-        EXPECT_EQ(everything(again), after[k]) << "step " << k;
+        EXPECT_EQ(bytes_of(again), after[k]) << "step " << k;
       }
     }
   }
