@@ -16,7 +16,7 @@
 #include "src/record/bad_ops.h"
 #include "src/record/batch_queue.h"
 #include "src/record/measure/fp_environment.h"
-#include "src/record/device/late_recorder.h"
+#include "src/record/device/deferred_recorder.h"
 #include "src/record/rows/row_builder.h"
 #include "src/record/writer_thread.h"
 
@@ -418,8 +418,8 @@ Result<std::unique_ptr<Interface>> make(const RecorderOptions& options, std::uni
   const std::string dir = writer->attempt_dir();
   try {
     auto recorder = std::make_unique<RecorderImpl>(options, std::move(writer));
-    return std::unique_ptr<Interface>(
-        std::make_unique<LateRecorder>(std::move(recorder), LateOptions{options.late_bytes, options.late_steps}));
+    const DeferredOptions deferred{options.late_bytes, options.late_steps};
+    return std::unique_ptr<Interface>(std::make_unique<DeferredRecorder>(std::move(recorder), deferred));
   } catch (const std::exception& e) {
     return Status(StatusCode::kWriteFailed, fmt::format("cannot start recording to {}: {}", dir, e.what()));
   }

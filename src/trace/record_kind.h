@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "nanhunt/trace.h"
 #include "src/trace/encoding/columns.h"
@@ -56,6 +57,17 @@ std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unkno
 extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
     kExperiments, kDrops, kScaler, kHistograms, kRetired, kHealth, kNorms, kReplays, kChanged, kProbes, kCaptures,
     kNotes, kCollectives, kKernels;
+
+// The lists of RecordBatch whose rows one event may add, whatever its kind: all but strings and layouts, which are
+// numbered for good. Values first.
+inline constexpr std::tuple kEventLists{
+    &RecordBatch::values,   &RecordBatch::ops,      &RecordBatch::inputs,       &RecordBatch::outputs,
+    &RecordBatch::scalars,  &RecordBatch::marks,    &RecordBatch::sample_ids,   &RecordBatch::steps,
+    &RecordBatch::evidence, &RecordBatch::scaler,   &RecordBatch::ends_of_life, &RecordBatch::experiments,
+    &RecordBatch::drops,    &RecordBatch::retired,  &RecordBatch::histograms,   &RecordBatch::health,
+    &RecordBatch::norms,    &RecordBatch::replays,  &RecordBatch::changed,      &RecordBatch::probes,
+    &RecordBatch::captures, &RecordBatch::notes,    &RecordBatch::collectives,  &RecordBatch::kernels};
+static_assert(std::tuple_size_v<decltype(kEventLists)> == kKindCount - 2 + 3, "ops have three more lists");
 
 // A kind whose rows are one list of RecordBatch: every kind but ops.
 template <auto kList>

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "src/trace/record_kind.h"
+
 namespace nanhunt::record {
 namespace {
 
@@ -142,11 +144,10 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
 }
 
 Dropped rows_of(const RecordBatch& b) {
-  return {b.ops.size(), b.values.size(),
-          b.marks.size() + b.sample_ids.size() + b.steps.size() + b.evidence.size() + b.ends_of_life.size() +
-              b.experiments.size() + b.scaler.size() + b.histograms.size() + b.health.size() + b.norms.size() +
-              b.replays.size() + b.changed.size() + b.probes.size() + b.captures.size() + b.notes.size() +
-              b.collectives.size() + b.kernels.size()};
+  std::size_t all = 0;
+  for (const trace::RecordKind& kind : trace::record_kinds()) all += kind.count(b);
+  const std::size_t not_events = b.strings.size() + b.layouts.size() + b.drops.size() + b.retired.size();
+  return {b.ops.size(), b.values.size(), all - not_events - b.ops.size() - b.values.size()};
 }
 
 }  // namespace nanhunt::record

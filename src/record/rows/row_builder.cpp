@@ -2,11 +2,14 @@
 #include "src/record/rows/row_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <utility>
 
 #include "nanhunt/recorder.h"
 #include "src/record/measure/evidence.h"
 #include "src/record/measure/lost_updates.h"
+#include "src/trace/record_kind.h"
 
 namespace nanhunt::record {
 namespace {
@@ -22,29 +25,13 @@ void cut(std::vector<T>& rows, std::size_t size) {
 
 // Sizes of what one event may append to. Strings and layouts stay: they are numbered for good.
 struct RowBuilder::Checkpoint {
-  std::size_t values, ops, inputs, outputs, scalars, marks, sample_ids, evidence, ends, scaler, histograms, health,
-      norms, replays, changed, probes, captures, notes, collectives, kernels;
+  std::array<std::size_t, std::tuple_size_v<decltype(trace::kEventLists)>> sizes;
   explicit Checkpoint(const RecordBatch& b)
-      : values(b.values.size()),
-        ops(b.ops.size()),
-        inputs(b.inputs.size()),
-        outputs(b.outputs.size()),
-        scalars(b.scalars.size()),
-        marks(b.marks.size()),
-        sample_ids(b.sample_ids.size()),
-        evidence(b.evidence.size()),
-        ends(b.ends_of_life.size()),
-        scaler(b.scaler.size()),
-        histograms(b.histograms.size()),
-        health(b.health.size()),
-        norms(b.norms.size()),
-        replays(b.replays.size()),
-        changed(b.changed.size()),
-        probes(b.probes.size()),
-        captures(b.captures.size()),
-        notes(b.notes.size()),
-        collectives(b.collectives.size()),
-        kernels(b.kernels.size()) {}
+      : sizes(std::apply([&](auto... list) { return decltype(sizes){(b.*list).size()...}; }, trace::kEventLists)) {}
+  void restore(RecordBatch& b) const {
+    const std::size_t* size = sizes.data();
+    std::apply([&](auto... list) { (cut(b.*list, *size++), ...); }, trace::kEventLists);
+  }
 };
 
 // Takes an unfinished event's rows back. Its values stay in the table without a row, as if dropped.
@@ -55,30 +42,11 @@ class RowBuilder::Rollback {
     if (done_) return;
     PendingRows& rows = builder_.rows_;
     RecordBatch& b = rows.batch;
-    for (std::size_t i = before_.values; i < b.values.size(); ++i) {
+    for (std::size_t i = before_.sizes.front(); i < b.values.size(); ++i) {
       ValueInfo* info = builder_.table_.find_id(b.values[i].storage, b.values[i].id);
       if (info != nullptr) info->row_batch = 0;
     }
-    cut(b.values, before_.values);
-    cut(b.ops, before_.ops);
-    cut(b.inputs, before_.inputs);
-    cut(b.outputs, before_.outputs);
-    cut(b.scalars, before_.scalars);
-    cut(b.marks, before_.marks);
-    cut(b.sample_ids, before_.sample_ids);
-    cut(b.evidence, before_.evidence);
-    cut(b.ends_of_life, before_.ends);
-    cut(b.scaler, before_.scaler);
-    cut(b.histograms, before_.histograms);
-    cut(b.health, before_.health);
-    cut(b.norms, before_.norms);
-    cut(b.replays, before_.replays);
-    cut(b.changed, before_.changed);
-    cut(b.probes, before_.probes);
-    cut(b.captures, before_.captures);
-    cut(b.notes, before_.notes);
-    cut(b.collectives, before_.collectives);
-    cut(b.kernels, before_.kernels);
+    before_.restore(b);
     rows.op_is_essential.resize(b.ops.size());
     rows.mark_is_essential.resize(b.marks.size());
     rows.end_first_batch.resize(b.ends_of_life.size());

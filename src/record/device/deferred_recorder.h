@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder that all others stand behind: it holds events whose contents are still being read elsewhere, and all
-// events after them, until what was read has come; then it tells them on, in their order. The one behind needs to know
-// nothing of lateness: with what is known of contents it judges them as those that it reads itself. Contract:
+// events after them, until what was read has come; then it hands them on, in their order. The one behind needs to know
+// nothing of that: with what is known of contents it judges them as those that it reads itself. Contract:
 // src/record/README.md.
 #pragma once
 
@@ -20,18 +20,18 @@
 
 namespace nanhunt::record {
 
-struct LateOptions {
+struct DeferredOptions {
   // Past so many bytes of events that are held, or past so many ends of steps, what has not come is given up.
   std::size_t bytes = 32u << 20;
   std::uint32_t steps = 8;
 };
 
-class LateRecorder final : public NumberingRecorder {
+class DeferredRecorder final : public NumberingRecorder {
  public:
-  explicit LateRecorder(std::unique_ptr<NumberingRecorder> next, const LateOptions& options = {});
-  ~LateRecorder() override;  // gives up what has not come
-  LateRecorder(const LateRecorder&) = delete;
-  LateRecorder& operator=(const LateRecorder&) = delete;
+  explicit DeferredRecorder(std::unique_ptr<NumberingRecorder> next, const DeferredOptions& options = {});
+  ~DeferredRecorder() override;  // gives up what has not come
+  DeferredRecorder(const DeferredRecorder&) = delete;
+  DeferredRecorder& operator=(const DeferredRecorder&) = delete;
 
   void on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept override;
   void on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept override;
@@ -78,27 +78,29 @@ class LateRecorder final : public NumberingRecorder {
  private:
   class Held;
   class HeldOp;
-  template <class Tell>
+  template <class Report>
   class HeldEvent;
 
-  template <class Tell>
-  void hold(std::size_t bytes, Tell tell, std::span<const ValueView> views = {});
+  template <class Report>
+  void hold(std::size_t bytes, Report report, std::span<const ValueView> views = {});
   void keep(std::unique_ptr<Held> event);
   void keep_bound() noexcept;  // gives up the oldest
-  void tell_ready() noexcept;
+  void report_ready() noexcept;
   void forget(const Held& event) noexcept;  // nothing that comes is for it any more
   void give_up(Held& event) noexcept;
   void give_up_all() noexcept;
-  // Tells an event on at once where nothing is held and nothing of it is late, else holds it.
+  // Hands an event on at once where nothing is held and nothing of it is late, else holds it.
   template <class Pass, class Hold>
   void in_order(bool late, Pass pass, Hold hold,
                 std::uint64_t RecorderCounters::*lost = &RecorderCounters::dropped_other) noexcept;
+  template <auto kHandler, auto kText, class Event>
+  void pass_text(const Event& event) noexcept;
   void add_op(const OpEvent& event, const OpNumbers* numbers) noexcept;
   template <class Come>
   void come(std::uint64_t number, Come come) noexcept;
 
   const std::unique_ptr<NumberingRecorder> next_;
-  const LateOptions options_;
+  const DeferredOptions options_;
   mutable std::mutex mutex_;  // not held while the one behind flushes
   std::deque<std::unique_ptr<Held>> held_;
   std::unordered_multimap<std::uint64_t, Held*> waiting_;  // views of several events may share a number

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contents that are read where the host cannot, and what is read of them comes later: from a device, which the tests
 // play.
-#include "src/record/device/late_recorder.h"
+#include "src/record/device/deferred_recorder.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -44,7 +44,7 @@ void expect_same_rows(const RecordBatch& got, const RecordBatch& expected) {
   EXPECT_EQ(got.marks, expected.marks);
 }
 
-TEST(LateRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_once) {
+TEST(DeferredRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_once) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), here(DType::kF32, {2}, {1, kInf}, 2),
       there(DType::kF32, {2}, {3, 4}, 3);
   LateRun run;
@@ -56,7 +56,7 @@ TEST(LateRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_on
   EXPECT_EQ(rows.evidence[0].flat_index, 1);
 }
 
-TEST(LateRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_them) {
+TEST(DeferredRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_them) {
   const TestTensor x(DType::kF32, {4}, {1, 2, 0, 4}, 1), y(DType::kF32, {4}, {1, kInf, 0, 8}, 2);
   LateRun host;
   host.op("mul", {{"self", x.value()}}, {{"out", y.value()}}, {{"other", 2}});
@@ -86,7 +86,7 @@ TEST(LateRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_t
   EXPECT_EQ(late.recorder->counters().late_lost, 0U);
 }
 
-TEST(LateRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_read_them) {
+TEST(DeferredRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_read_them) {
   const auto run_with = [](bool late) {
     TestTensor x(DType::kF32, {2, 2}, {1, 2, 3, 4}, 1);
     const TestTensor turned = x.t(), y(DType::kF32, {2, 2}, {2, 4, 6, 8}, 2),
@@ -116,7 +116,7 @@ TEST(LateRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_read
   expect_same_rows(got, expected);
 }
 
-TEST(LateRecorder, contents_of_which_nothing_came_blame_nobody) {
+TEST(DeferredRecorder, contents_of_which_nothing_came_blame_nobody) {
   TestTensor x(DType::kF32, {2}, {1, 2}, 1);
   const TestTensor y(DType::kF32, {2}, {2, 4}, 2), z(DType::kF32, {2}, {2, kInf}, 3);
   LateRun run;
@@ -134,7 +134,7 @@ TEST(LateRecorder, contents_of_which_nothing_came_blame_nobody) {
   EXPECT_EQ(run.recorder->counters().late_lost, 2U);
 }
 
-TEST(LateRecorder, what_comes_out_of_order_leaves_rows_in_order) {
+TEST(DeferredRecorder, what_comes_out_of_order_leaves_rows_in_order) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2), z(DType::kF32, {2}, {5, kNan}, 3);
   LateRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
@@ -154,7 +154,7 @@ TEST(LateRecorder, what_comes_out_of_order_leaves_rows_in_order) {
   expect_order(run.script->batches);
 }
 
-TEST(LateRecorder, what_comes_under_one_number_is_told_of_every_event_that_waits_for_it) {
+TEST(DeferredRecorder, what_comes_under_one_number_is_told_of_every_event_that_waits_for_it) {
   const TestTensor x(DType::kF32, {2}, {1, kNan}, 1), y(DType::kF32, {2}, {3, 4}, 2);
   LateRun run;
   run.recorder->on_mark({0, 0, MarkKind::kParameter, "embedding", Late{x, 1}.value()});
@@ -172,7 +172,7 @@ TEST(LateRecorder, what_comes_under_one_number_is_told_of_every_event_that_waits
   EXPECT_EQ(run.recorder->counters().late_lost, 0U);
 }
 
-TEST(LateRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits) {
+TEST(DeferredRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits) {
   const auto run_with = [](bool late) {
     TestTensor x(DType::kF32, {2}, {1, 2}, 1);
     LateRun run;
@@ -228,7 +228,7 @@ TEST(LateRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits) {
   EXPECT_EQ(got.experiments.size(), 1U);
 }
 
-TEST(LateRecorder, what_is_lost_is_written_as_unknown_and_told) {
+TEST(DeferredRecorder, what_is_lost_is_written_as_unknown_and_told) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, kInf}, 2);
   LateRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
@@ -244,7 +244,7 @@ TEST(LateRecorder, what_is_lost_is_written_as_unknown_and_told) {
   EXPECT_EQ(run.notes()[std::string(kLostNote)], 1U);
 }
 
-TEST(LateRecorder, what_does_not_come_in_so_many_steps_is_given_up) {
+TEST(DeferredRecorder, what_does_not_come_in_so_many_steps_is_given_up) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
   LateRun run({.late_steps = 3});
   run.op("relu", {{"self", x.value()}}, {{"out", Late{y, 1}.value()}});
@@ -260,7 +260,7 @@ TEST(LateRecorder, what_does_not_come_in_so_many_steps_is_given_up) {
   EXPECT_EQ(run.recorder->counters().late_lost, 1U);
 }
 
-TEST(LateRecorder, what_is_out_when_it_closes_is_given_up) {
+TEST(DeferredRecorder, what_is_out_when_it_closes_is_given_up) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
   LateRun run;
   run.op("relu", {{"self", x.value()}}, {{"out", Late{y, 1}.value()}}, {}, 2);
@@ -276,7 +276,7 @@ TEST(LateRecorder, what_is_out_when_it_closes_is_given_up) {
   EXPECT_EQ(run.recorder->counters().dropped_other, 0U);
 }
 
-TEST(LateRecorder, statistics_that_do_not_fit_the_value_are_not_believed) {
+TEST(DeferredRecorder, statistics_that_do_not_fit_the_value_are_not_believed) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), more(DType::kF32, {3}, {1, 2, 3}, 2);
   LateRun run;
   run.op("relu", {}, {{"out", Late{x, 1}.value()}});
@@ -290,7 +290,7 @@ TEST(LateRecorder, statistics_that_do_not_fit_the_value_are_not_believed) {
   for (const ValueRecord& v : rows.values) EXPECT_FALSE(v.has_stats);
 }
 
-TEST(LateRecorder, zero_counts_settle_flushed_when_they_come) {
+TEST(DeferredRecorder, zero_counts_settle_flushed_when_they_come) {
   const TestTensor x(DType::kF16, {4}, {1e-4, 2, 0, 4}, 1), y(DType::kF16, {4}, {0, 2e-5, 0, 4e-5}, 2);
   const TestTensor z(DType::kF16, {4}, {0, 0, 0, 0}, 3), w(DType::kF16, {4}, {1, 0, 1, 1}, 4);
   LateRun run;
@@ -313,7 +313,7 @@ TEST(LateRecorder, zero_counts_settle_flushed_when_they_come) {
   EXPECT_EQ(run.notes()["not taken on a device: how many values were lost to zero"], 1U);
 }
 
-TEST(LateRecorder, births_without_elements_are_told) {
+TEST(DeferredRecorder, births_without_elements_are_told) {
   const TestTensor x(DType::kF32, {2}, {0, 2}, 1), y(DType::kF32, {2}, {kInf, 0.5}, 2);
   LateRun run;
   run.op("reciprocal", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
@@ -326,7 +326,7 @@ TEST(LateRecorder, births_without_elements_are_told) {
   EXPECT_EQ(run.notes()["not taken on a device: histograms of ops where bad numbers were born"], 2U);
 }
 
-TEST(LateRecorder, badness_that_was_carried_on_is_no_birth) {
+TEST(DeferredRecorder, badness_that_was_carried_on_is_no_birth) {
   const TestTensor x(DType::kF32, {2}, {kInf, 2}, 1), y(DType::kF32, {2}, {kInf, 0.5}, 2);
   LateRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
@@ -338,7 +338,7 @@ TEST(LateRecorder, badness_that_was_carried_on_is_no_birth) {
   EXPECT_EQ(run.recorder->anomalies(), 1U);
 }
 
-TEST(LateRecorder, lost_updates_stand_among_the_scalars_or_are_told_as_not_taken) {
+TEST(DeferredRecorder, lost_updates_stand_among_the_scalars_or_are_told_as_not_taken) {
   TestTensor weight(DType::kF16, {2}, {1, 1}, 1);
   const TestTensor change(DType::kF16, {2}, {1e-5, 0.5}, 2);
   weight.write({1, 1.5});
@@ -366,7 +366,7 @@ TEST(LateRecorder, lost_updates_stand_among_the_scalars_or_are_told_as_not_taken
   EXPECT_EQ(missing.notes()["not taken on a device: updates that changed nothing"], 1U);
 }
 
-TEST(LateRecorder, memory_is_bounded_by_giving_up_the_oldest) {
+TEST(DeferredRecorder, memory_is_bounded_by_giving_up_the_oldest) {
   LateRun run({.late_bytes = 128 << 10, .late_steps = 1 << 30});
   std::vector<double> numbers(4, 1.0);
   for (std::uint64_t i = 1; i <= 4000; ++i) {
@@ -387,7 +387,7 @@ TEST(LateRecorder, memory_is_bounded_by_giving_up_the_oldest) {
   expect_order(run.script->batches);
 }
 
-TEST(LateRecorder, findings_that_came_for_events_that_are_held_count_among_what_is_held) {
+TEST(DeferredRecorder, findings_that_came_for_events_that_are_held_count_among_what_is_held) {
   // Given ops that fit, behind one whose contents do not come.
   LateRun run({.late_bytes = 128 << 10, .late_steps = 1 << 30});
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1);
@@ -408,7 +408,7 @@ TEST(LateRecorder, findings_that_came_for_events_that_are_held_count_among_what_
   EXPECT_EQ(run.recorder->counters().late_lost, 1U);
 }
 
-TEST(LateRecorder, what_the_host_can_read_is_remembered_as_it_was) {
+TEST(DeferredRecorder, what_the_host_can_read_is_remembered_as_it_was) {
   const TestTensor waits(DType::kF32, {2}, {1, 2}, 1), out(DType::kF32, {2}, {1, 2}, 5);
   TestTensor small(DType::kF32, {2}, {3, 4}, 2), large(DType::kF32, {1 << 19}, std::vector<double>(1 << 19, 1.0), 3);
   LateRun run;
@@ -425,7 +425,7 @@ TEST(LateRecorder, what_the_host_can_read_is_remembered_as_it_was) {
   EXPECT_EQ(rows.changed.size(), 2U);
 }
 
-TEST(LateRecorder, events_told_by_number_are_held_with_their_numbers) {
+TEST(DeferredRecorder, events_told_by_number_are_held_with_their_numbers) {
   const auto run_with = [](bool late) {
     const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
     LateRun run;
@@ -456,7 +456,7 @@ TEST(LateRecorder, events_told_by_number_are_held_with_their_numbers) {
   EXPECT_EQ(run_with(true).inputs.size(), 1U);
 }
 
-TEST(LateRecorder, contents_come_from_another_thread_while_the_run_goes_on) {
+TEST(DeferredRecorder, contents_come_from_another_thread_while_the_run_goes_on) {
   LateRun run({.late_steps = 1 << 30});
   constexpr std::uint64_t kOps = 3000;
   std::atomic<std::uint64_t> told{0};
@@ -487,7 +487,7 @@ TEST(LateRecorder, contents_come_from_another_thread_while_the_run_goes_on) {
   expect_order(run.script->batches);
 }
 
-TEST(LateRecorder, a_kill_while_events_wait_leaves_a_trace_that_reads_up_to_them) {
+TEST(DeferredRecorder, a_kill_while_events_wait_leaves_a_trace_that_reads_up_to_them) {
   const testing_support::TempDir dir;
   const std::string root = dir.path("run");
   const pid_t victim = fork();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/record/device/late_recorder.h"
+#include "src/record/device/deferred_recorder.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace nanhunt::record {
 namespace {
 
-// Contents that the host can read are gone when the event is told: up to so many bytes are copied, of more it is kept
+// Contents that the host can read are gone when the event is reported: up to so many bytes are copied, of more it is kept
 // what is known of them.
 constexpr std::size_t kMostCopied = std::size_t{1} << 20;
 
@@ -106,10 +106,10 @@ class KeptFindings {
 
 }  // namespace
 
-class LateRecorder::Held {
+class DeferredRecorder::Held {
  public:
   virtual ~Held() = default;
-  virtual void tell(NumberingRecorder& next) = 0;
+  virtual void report(NumberingRecorder& next) = 0;
   virtual void know_findings(const LateFindings& /*findings*/) {}
 
   void add(const ValueView& view) {
@@ -128,7 +128,7 @@ class LateRecorder::Held {
   bool is_op = false;
 };
 
-class LateRecorder::HeldOp final : public Held {
+class DeferredRecorder::HeldOp final : public Held {
  public:
   HeldOp(const OpEvent& from, const OpNumbers* ids) : event_(from) {
     is_op = true;
@@ -167,7 +167,7 @@ class LateRecorder::HeldOp final : public Held {
     event_.findings = &findings_->findings;
     bytes += findings_->bytes();
   }
-  void tell(NumberingRecorder& next) override {
+  void report(NumberingRecorder& next) override {
     auto view = views.begin();
     for (OpInput& in : inputs_) in.value = (view++)->view;
     for (OpOutput& out : outputs_) out.value = (view++)->view;
@@ -210,30 +210,30 @@ class LateRecorder::HeldOp final : public Held {
   std::unique_ptr<KeptFindings> findings_;
 };
 
-template <class Tell>
-class LateRecorder::HeldEvent final : public Held {
+template <class Report>
+class DeferredRecorder::HeldEvent final : public Held {
  public:
-  explicit HeldEvent(Tell tell) : tell_(std::move(tell)) {}
-  void tell(NumberingRecorder& next) override { tell_(next, views); }
+  explicit HeldEvent(Report report) : report_(std::move(report)) {}
+  void report(NumberingRecorder& next) override { report_(next, views); }
 
  private:
-  Tell tell_;
+  Report report_;
 };
 
-LateRecorder::LateRecorder(std::unique_ptr<NumberingRecorder> next, const LateOptions& options)
+DeferredRecorder::DeferredRecorder(std::unique_ptr<NumberingRecorder> next, const DeferredOptions& options)
     : next_(std::move(next)), options_(options) {}
 
-LateRecorder::~LateRecorder() {
+DeferredRecorder::~DeferredRecorder() {
   if (!in_forked_child()) give_up_all();
 }
 
-std::uint64_t LateRecorder::next_seq() const noexcept {
+std::uint64_t DeferredRecorder::next_seq() const noexcept {
   if (in_forked_child()) return next_->next_seq();
   const std::lock_guard lock(mutex_);
   return next_->next_seq() + ops_;
 }
 
-RecorderCounters LateRecorder::counters() const {
+RecorderCounters DeferredRecorder::counters() const {
   RecorderCounters counters = next_->counters();
   if (in_forked_child()) return counters;
   const std::lock_guard lock(mutex_);
@@ -242,7 +242,7 @@ RecorderCounters LateRecorder::counters() const {
   return counters;
 }
 
-Status LateRecorder::close() {
+Status DeferredRecorder::close() {
   if (!in_forked_child()) {
     const std::lock_guard lock(mutex_);
     give_up_all();
@@ -251,7 +251,7 @@ Status LateRecorder::close() {
 }
 
 template <class Pass, class Hold>
-void LateRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t RecorderCounters::*lost) noexcept {
+void DeferredRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t RecorderCounters::*lost) noexcept {
   if (in_forked_child()) return;
   try {
     const std::lock_guard lock(mutex_);
@@ -265,15 +265,15 @@ void LateRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t Recor
   }
 }
 
-template <class Tell>
-void LateRecorder::hold(std::size_t bytes, Tell tell, std::span<const ValueView> views) {
-  auto event = std::make_unique<HeldEvent<Tell>>(std::move(tell));
-  event->bytes += bytes + sizeof(Tell);
+template <class Report>
+void DeferredRecorder::hold(std::size_t bytes, Report report, std::span<const ValueView> views) {
+  auto event = std::make_unique<HeldEvent<Report>>(std::move(report));
+  event->bytes += bytes + sizeof(Report);
   for (const ValueView& view : views) event->add(view);
   keep(std::move(event));
 }
 
-void LateRecorder::keep(std::unique_ptr<Held> event) {
+void DeferredRecorder::keep(std::unique_ptr<Held> event) {
   Held& kept = *event;
   kept.since = steps_;
   held_.push_back(std::move(event));
@@ -289,20 +289,20 @@ void LateRecorder::keep(std::unique_ptr<Held> event) {
   keep_bound();
 }
 
-void LateRecorder::keep_bound() noexcept {
+void DeferredRecorder::keep_bound() noexcept {
   while (bytes_ > options_.bytes && !held_.empty()) {
     give_up(*held_.front());
-    tell_ready();
+    report_ready();
   }
 }
 
-void LateRecorder::tell_ready() noexcept {
+void DeferredRecorder::report_ready() noexcept {
   while (!held_.empty() && held_.front()->is_ready()) {
     Held& event = *held_.front();
     bytes_ -= event.bytes;
     if (event.is_op) --ops_;
     try {
-      event.tell(*next_);
+      event.report(*next_);
     } catch (...) {  // no memory
       ++(event.is_op ? lost_.dropped_ops : lost_.dropped_other);
     }
@@ -310,25 +310,25 @@ void LateRecorder::tell_ready() noexcept {
   }
 }
 
-void LateRecorder::forget(const Held& event) noexcept {
+void DeferredRecorder::forget(const Held& event) noexcept {
   for (const std::uint64_t number : event.numbers) {
     auto [at, end] = waiting_.equal_range(number);
     while (at != end) at = at->second == &event ? waiting_.erase(at) : std::next(at);
   }
 }
 
-void LateRecorder::give_up(Held& event) noexcept {
+void DeferredRecorder::give_up(Held& event) noexcept {
   forget(event);
   event.numbers.clear();
 }
 
-void LateRecorder::give_up_all() noexcept {
+void DeferredRecorder::give_up_all() noexcept {
   for (const auto& event : held_) give_up(*event);
-  tell_ready();
+  report_ready();
 }
 
 template <class Come>
-void LateRecorder::come(std::uint64_t number, Come come) noexcept {
+void DeferredRecorder::come(std::uint64_t number, Come come) noexcept {
   if (in_forked_child()) return;
   try {
     const std::lock_guard lock(mutex_);
@@ -344,13 +344,13 @@ void LateRecorder::come(std::uint64_t number, Come come) noexcept {
       }
       bytes_ += event.bytes - before;
     }
-    tell_ready();
+    report_ready();
     keep_bound();
   } catch (...) {  // the mutex itself failed
   }
 }
 
-void LateRecorder::on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept {
+void DeferredRecorder::on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept {
   come(number, [&](Held& event) {
     for (KeptView& view : event.views) {
       if (is_late(view.view) && view.view.late == number) view.know(contents);
@@ -358,18 +358,18 @@ void LateRecorder::on_late_contents(std::uint64_t number, const KnownContents& c
   });
 }
 
-void LateRecorder::on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept {
+void DeferredRecorder::on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept {
   come(number, [&](Held& event) { event.know_findings(findings); });
 }
 
-void LateRecorder::on_late_lost(std::uint64_t number) noexcept {
+void DeferredRecorder::on_late_lost(std::uint64_t number) noexcept {
   come(number, [](Held&) {});
 }
 
-void LateRecorder::on_op(const OpEvent& event) noexcept { add_op(event, nullptr); }
-void LateRecorder::on_op(const OpEvent& event, const OpNumbers& numbers) noexcept { add_op(event, &numbers); }
+void DeferredRecorder::on_op(const OpEvent& event) noexcept { add_op(event, nullptr); }
+void DeferredRecorder::on_op(const OpEvent& event, const OpNumbers& numbers) noexcept { add_op(event, &numbers); }
 
-void LateRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexcept {
+void DeferredRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexcept {
   const auto waits = [](const auto& argument) { return is_late(argument.value) && argument.value.known == nullptr; };
   const bool late = (event.late != 0 && event.findings == nullptr) || std::ranges::any_of(event.inputs, waits) ||
                     std::ranges::any_of(event.outputs, waits);
@@ -377,7 +377,7 @@ void LateRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexce
   in_order(late, pass, [&] { keep(std::make_unique<HeldOp>(event, numbers)); }, &RecorderCounters::dropped_ops);
 }
 
-void LateRecorder::on_mark(const MarkEvent& event) noexcept {
+void DeferredRecorder::on_mark(const MarkEvent& event) noexcept {
   in_order(
       is_late(event.value), [&] { next_->on_mark(event); },
       [&] {
@@ -392,7 +392,7 @@ void LateRecorder::on_mark(const MarkEvent& event) noexcept {
       });
 }
 
-void LateRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept {
+void DeferredRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept {
   in_order(is_late(event.value), [&] { next_->on_mark(event, path, layout); }, [&] {
     hold(0,
          [event = event, path, layout](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
@@ -404,7 +404,7 @@ void LateRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layou
   });
 }
 
-void LateRecorder::check_contents(std::uint32_t step, const ValueView& value) noexcept {
+void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value) noexcept {
   in_order(
       is_late(value), [&] { next_->check_contents(step, value); },
       [&] {
@@ -416,7 +416,7 @@ void LateRecorder::check_contents(std::uint32_t step, const ValueView& value) no
       });
 }
 
-void LateRecorder::check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept {
+void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept {
   in_order(is_late(value), [&] { next_->check_contents(step, value, layout); }, [&] {
     hold(0,
          [step, layout](NumberingRecorder& next, const std::deque<KeptView>& views) {
@@ -426,7 +426,7 @@ void LateRecorder::check_contents(std::uint32_t step, const ValueView& value, La
   });
 }
 
-void LateRecorder::on_changed(const ChangedEvent& event) noexcept {
+void DeferredRecorder::on_changed(const ChangedEvent& event) noexcept {
   in_order(is_late(event.value), [&] { next_->on_changed(event); }, [&] {
     hold(0,
          [event = event](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
@@ -437,7 +437,7 @@ void LateRecorder::on_changed(const ChangedEvent& event) noexcept {
   });
 }
 
-void LateRecorder::on_collective(const CollectiveEvent& event) noexcept {
+void DeferredRecorder::on_collective(const CollectiveEvent& event) noexcept {
   in_order(std::ranges::any_of(event.shares, is_late), [&] { next_->on_collective(event); }, [&] {
     hold(event.group.size() + event.ranks.size_bytes(),
          [event = event, group = std::string(event.group),
@@ -454,7 +454,7 @@ void LateRecorder::on_collective(const CollectiveEvent& event) noexcept {
   });
 }
 
-void LateRecorder::on_batch(const BatchEvent& event) noexcept {
+void DeferredRecorder::on_batch(const BatchEvent& event) noexcept {
   in_order(false, [&] { next_->on_batch(event); }, [&] {
     hold(event.sample_ids.size_bytes(),
          [event = event, ids = std::vector<std::int64_t>(event.sample_ids.begin(), event.sample_ids.end())](
@@ -465,30 +465,45 @@ void LateRecorder::on_batch(const BatchEvent& event) noexcept {
   });
 }
 
-// Events of numbers and one text.
-#define NANHUNT_HELD_TEXT(handler, Event, text)                                                                \
-  void LateRecorder::handler(const Event& event) noexcept {                                                    \
-    in_order(                                                                                                  \
-        false, [&] { next_->handler(event); },                                                                 \
-        [&] {                                                                                                  \
-          hold(event.text.size(),                                                                              \
-               [event = event, text = std::string(event.text)](NumberingRecorder& next, const auto&) mutable { \
-                 event.text = text;                                                                            \
-                 next.handler(event);                                                                          \
-               });                                                                                             \
-        });                                                                                                    \
-  }
-NANHUNT_HELD_TEXT(on_scaler, ScalerEvent, text)
-NANHUNT_HELD_TEXT(on_health, HealthEvent, first_bad)
-NANHUNT_HELD_TEXT(on_norm, NormEvent, path)
-NANHUNT_HELD_TEXT(on_replay, ReplayEvent, text)
-NANHUNT_HELD_TEXT(on_probe, ProbeEvent, text)
-NANHUNT_HELD_TEXT(on_capture, CaptureEvent, file)
-NANHUNT_HELD_TEXT(on_note, NoteEvent, text)
-NANHUNT_HELD_TEXT(on_kernel, KernelEvent, name)
-#undef NANHUNT_HELD_TEXT
+// An event of numbers and one text.
+template <auto kHandler, auto kText, class Event>
+void DeferredRecorder::pass_text(const Event& event) noexcept {
+  in_order(
+      false, [&] { ((*next_).*kHandler)(event); },
+      [&] {
+        hold((event.*kText).size(),
+             [event = event, text = std::string(event.*kText)](NumberingRecorder& next, const auto&) mutable {
+               event.*kText = text;
+               (next.*kHandler)(event);
+             });
+      });
+}
+void DeferredRecorder::on_scaler(const ScalerEvent& event) noexcept {
+  pass_text<&Recorder::on_scaler, &ScalerEvent::text>(event);
+}
+void DeferredRecorder::on_health(const HealthEvent& event) noexcept {
+  pass_text<&Recorder::on_health, &HealthEvent::first_bad>(event);
+}
+void DeferredRecorder::on_norm(const NormEvent& event) noexcept {
+  pass_text<&Recorder::on_norm, &NormEvent::path>(event);
+}
+void DeferredRecorder::on_replay(const ReplayEvent& event) noexcept {
+  pass_text<&Recorder::on_replay, &ReplayEvent::text>(event);
+}
+void DeferredRecorder::on_probe(const ProbeEvent& event) noexcept {
+  pass_text<&Recorder::on_probe, &ProbeEvent::text>(event);
+}
+void DeferredRecorder::on_capture(const CaptureEvent& event) noexcept {
+  pass_text<&Recorder::on_capture, &CaptureEvent::file>(event);
+}
+void DeferredRecorder::on_note(const NoteEvent& event) noexcept {
+  pass_text<&Recorder::on_note, &NoteEvent::text>(event);
+}
+void DeferredRecorder::on_kernel(const KernelEvent& event) noexcept {
+  pass_text<&Recorder::on_kernel, &KernelEvent::name>(event);
+}
 
-void LateRecorder::on_step_end(const StepEvent& event) noexcept {
+void DeferredRecorder::on_step_end(const StepEvent& event) noexcept {
   const auto pass = [&] {
     ++steps_;
     next_->on_step_end(event);
@@ -497,7 +512,7 @@ void LateRecorder::on_step_end(const StepEvent& event) noexcept {
     ++steps_;
     while (!held_.empty() && held_.front()->since + options_.steps < steps_) {
       give_up(*held_.front());
-      tell_ready();
+      report_ready();
     }
     if (held_.empty()) return next_->on_step_end(event);
     StepEvent placed = event;
@@ -507,18 +522,18 @@ void LateRecorder::on_step_end(const StepEvent& event) noexcept {
   });
 }
 
-void LateRecorder::on_storage_released(std::uint64_t storage) noexcept {
+void DeferredRecorder::on_storage_released(std::uint64_t storage) noexcept {
   in_order(false, [&] { next_->on_storage_released(storage); },
            [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
 }
 
-void LateRecorder::on_launch(std::uint64_t first, std::uint64_t count) noexcept {
+void DeferredRecorder::on_launch(std::uint64_t first, std::uint64_t count) noexcept {
   in_order(false, [&] { next_->on_launch(first, count); }, [&] {
     hold(0, [first, count](NumberingRecorder& next, const auto&) { next.on_launch(first, count); });
   });
 }
 
-void LateRecorder::on_experiment(const ExperimentRecord& experiment) noexcept {
+void DeferredRecorder::on_experiment(const ExperimentRecord& experiment) noexcept {
   in_order(false, [&] { next_->on_experiment(experiment); }, [&] {
     hold(sizeof experiment + experiment.fix.size() + experiment.description.size(),
          [experiment](NumberingRecorder& next, const auto&) { next.on_experiment(experiment); });
