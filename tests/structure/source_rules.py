@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about single files. Each takes text and returns what is wrong, so that tests can hand it planted mistakes."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -99,3 +100,19 @@ def unmapped_folders(sources: list[str], readmes: dict[str, str]) -> list[str]:
         if not any(re.search(rf"`{re.escape(name)}/", row) for row in rows):
             unmapped.append(folder)
     return unmapped
+
+
+def orphans(documents: dict[str, str]) -> list[str]:
+    """Documents to which no way leads from the front page: no link, and no row that names their folder."""
+    found, ahead = set(), ["README.md"]
+    while ahead:
+        path = ahead.pop()
+        if path in found or path not in documents:
+            continue
+        found.add(path)
+        folder = path.rpartition("/")[0]
+        links = re.findall(r"\]\(([^)#\s]+)", documents[path])
+        rows = [line for line in documents[path].splitlines() if line.startswith("|")]
+        links += [f"{name}/README.md" for row in rows for name in re.findall(r"`([\w./-]+)/`", row)]
+        ahead += [os.path.normpath(os.path.join(folder, link)) for link in links]
+    return sorted(set(documents) - found)

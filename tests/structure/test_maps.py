@@ -104,3 +104,13 @@ def test_every_folder_with_sources_has_a_readme_or_a_row():
     readmes = {path: tree.read(path) for path in DOCUMENTS if PurePosixPath(path).name == "README.md"}
     unmapped = rules.unmapped_folders(sources, readmes)
     assert [path for path in unmapped if not path.startswith(tuple(f"{part}/" for part in STILL_UNMAPPED))] == []
+
+
+def test_a_planted_orphan_is_found():
+    documents = {"README.md": "| `src/` | x |\n[guide](hooks/GUIDE.md#a)", "src/README.md": "", "hooks/GUIDE.md": "[up](../a.md)", "a.md": ""}
+    assert rules.orphans(documents) == []
+    assert rules.orphans({**documents, "src/deep/README.md": "", "src/GUIDE.md": ""}) == ["src/GUIDE.md", "src/deep/README.md"]
+
+
+def test_every_document_is_reached_from_the_front_page():
+    assert rules.orphans({path: tree.read(path) for path in DOCUMENTS}) == []
