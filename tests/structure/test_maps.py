@@ -48,6 +48,16 @@ def test_every_local_link_of_a_document_leads_somewhere(document):
     assert broken == []
 
 
+def test_a_planted_orphan_is_found():
+    documents = {"README.md": "| `src/` | x |\n[guide](hooks/GUIDE.md#a)", "src/README.md": "", "hooks/GUIDE.md": "[up](../a.md)", "a.md": ""}
+    assert rules.orphans(documents) == []
+    assert rules.orphans({**documents, "src/deep/README.md": "", "src/GUIDE.md": ""}) == ["src/GUIDE.md", "src/deep/README.md"]
+
+
+def test_every_document_is_reached_from_the_front_page():
+    assert rules.orphans({path: tree.read(path) for path in DOCUMENTS}) == []
+
+
 def test_the_table_of_scenarios_lists_every_scenario():
     sources = [path for path in tree.cpp_files() if path.startswith("tools/nanhunt/scenarios/")]
     scenarios = {name for path in sources for name in re.findall(r'\.name = "([a-z0-9-]+)"', tree.read(path))}
@@ -104,13 +114,3 @@ def test_every_folder_with_sources_has_a_readme_or_a_row():
     readmes = {path: tree.read(path) for path in DOCUMENTS if PurePosixPath(path).name == "README.md"}
     unmapped = rules.unmapped_folders(sources, readmes)
     assert [path for path in unmapped if not path.startswith(tuple(f"{part}/" for part in STILL_UNMAPPED))] == []
-
-
-def test_a_planted_orphan_is_found():
-    documents = {"README.md": "| `src/` | x |\n[guide](hooks/GUIDE.md#a)", "src/README.md": "", "hooks/GUIDE.md": "[up](../a.md)", "a.md": ""}
-    assert rules.orphans(documents) == []
-    assert rules.orphans({**documents, "src/deep/README.md": "", "src/GUIDE.md": ""}) == ["src/GUIDE.md", "src/deep/README.md"]
-
-
-def test_every_document_is_reached_from_the_front_page():
-    assert rules.orphans({path: tree.read(path) for path in DOCUMENTS}) == []
