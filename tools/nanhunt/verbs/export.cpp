@@ -17,10 +17,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "reports/json/json_values.h"
 #include "src/core/text.h"
+#include "src/trace/record_kind.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/dump/dump_rows.h"
 #include "tools/nanhunt/terminal.h"
@@ -36,27 +38,7 @@ struct ReaderLeft {};  // thrown out of the trace reader once nobody wants more 
 // One of each, to learn the names of the columns from.
 RecordBatch one_of_each() {
   RecordBatch batch;
-  batch.values.resize(1);
-  batch.ops.resize(1);
-  batch.marks.resize(1);
-  batch.sample_ids.resize(1);
-  batch.steps.resize(1);
-  batch.evidence.resize(1);
-  batch.ends_of_life.resize(1);
-  batch.experiments.resize(1);
-  batch.drops.resize(1);
-  batch.scaler.resize(1);
-  batch.histograms.resize(1);
-  batch.retired.resize(1);
-  batch.health.resize(1);
-  batch.norms.resize(1);
-  batch.replays.resize(1);
-  batch.changed.resize(1);
-  batch.probes.resize(1);
-  batch.captures.resize(1);
-  batch.notes.resize(1);
-  batch.collectives.resize(1);
-  batch.kernels.resize(1);
+  std::apply([&](auto... list) { ((batch.*list).resize(1), ...); }, trace::kEventLists);
   return batch;
 }
 
