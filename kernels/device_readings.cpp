@@ -84,7 +84,7 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
   return true;
 }
 
-DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors, StatsLevel level,
+DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors,
                                                std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                std::span<const std::uint32_t> references,
                                                std::span<const BirthCall> births,
@@ -105,7 +105,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, std::min(level, StatsLevel::kSums), findings, updates, references, births, shown,
+    return enqueue_all(tensors, findings, updates, references, births, shown,
                        checks);
   } catch (...) {  // no memory
     counts_.lost += slots;
@@ -113,22 +113,21 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
   }
 }
 
-DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors, StatsLevel level,
+DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors,
                                                    std::span<const FindingsCall> findings, const UpdatesCall* updates,
                                                    std::span<const std::uint32_t> references,
                                                    std::span<const BirthCall> births,
                                                    std::span<const TensorView> shown, std::uint64_t checks) {
   const std::uint64_t begin = head_;
   const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
-  if (!references.empty()) level = StatsLevel::kSums;
   others_.clear();
   // Where the next tensor's result goes.
-  std::uint64_t at = references.empty() ? gather(tensors, level, begin) : launch_looks(tensors, begin, begin + checks);
+  std::uint64_t at = references.empty() ? gather(tensors, begin) : launch_looks(tensors, begin, begin + checks);
   for (const std::uint32_t i : others_) {
     Slot& mine = slot(at);
     mine = {.index = i, .is_checked = !references.empty()};
     const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
-    const Status status = view ? port_->launch(*view, tag_of(i), level, at % slots_.size()) : view.status();
+    const Status status = view ? port_->launch(*view, tag_of(i), at % slots_.size()) : view.status();
     if (view) ++counts_.launches;
     mine.launched = status.is_ok();
     if (!status) lose(1, status.message());
@@ -173,7 +172,7 @@ bool has_rows_in_order(const TensorView& tensor) {  // and contents
 
 // Reads tensors without gaps, all in as few launches as take them; the others are left in others_. Gives where the next
 // result goes.
-std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, StatsLevel level, std::uint64_t at) {
+std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, std::uint64_t at) {
   std::uint64_t launched = at, items = 0;
   gathered_.clear();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -187,7 +186,7 @@ std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, StatsL
     const bool wraps = at % slots_.size() == 0;
     if (!gathered_.empty() &&
         (wraps || gathered_.size() == kTensorsInParameters || items + more > options_.max_items)) {
-      launch_gathered(level, launched);
+      launch_gathered(launched);
       launched = at;
       items = 0;
     }
@@ -196,7 +195,7 @@ std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, StatsL
     gathered_.push_back({tensor.data, count, tensor.dtype, 0});
     ++at;
   }
-  launch_gathered(level, launched);
+  launch_gathered(launched);
   return at;
 }
 
@@ -361,9 +360,9 @@ void DeviceReadings::launch_updates(const UpdatesCall& call, std::uint64_t at) {
   if (!status) lose(1, status.message());
 }
 
-void DeviceReadings::launch_gathered(StatsLevel level, std::uint64_t first) {
+void DeviceReadings::launch_gathered(std::uint64_t first) {
   if (gathered_.empty()) return;
-  const Status status = port_->launch(gathered_, level, first % slots_.size());
+  const Status status = port_->launch(gathered_, first % slots_.size());
   ++counts_.launches;
   for (std::uint64_t position = first; position < first + gathered_.size(); ++position) {
     slot(position).launched = status.is_ok();

@@ -30,7 +30,6 @@ struct ReadingsOptions {
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
   std::size_t references = 0;  // of checks, from 1: 16 bytes of the device each. 0: no checks
-  bool fuses = false;          // with references: the device's frequent maps leave statistics for the next look
   std::size_t arena_words = 0;  // of 8 bytes, pinned memory: for histograms of all births that there will be. 0: none
 };
 
@@ -42,8 +41,8 @@ class ReadingsPort {
   virtual ~ReadingsPort() = default;
   // One launch; records go to slots `first`, first + 1, ... At most kTensorsInParameters.
   // A tensor with a tag is read where the check with that reference found another content than before.
-  virtual Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) = 0;
-  virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) = 0;
+  virtual Status launch(std::span<const DeviceTensor> tensors, std::size_t first) = 0;
+  virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) = 0;
   // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each, and what is read
   // of them in slots of its own. At most kChecksInParameters.
   virtual Status launch(std::span<const LookedTensor> tensors, std::size_t first) = 0;
@@ -111,12 +110,12 @@ class DeviceReadings {
   // kTensorsInParameters, views with gaps in one each. Levels above kSums are read as kSums. Allocates nothing for
   // tensors without gaps.
   // `findings`: of outputs among the tensors, in one launch more each; `updates`: in one more.
-  // `references`: one for each tensor. All are checked, and statistics, at level kSums, are taken of those alone that
+  // `references`: one for each tensor. All are checked, and statistics are taken of those alone that
   // count as new or differ from their reference; the others have none, but a check. One launch for tensors without
   // gaps, which reads what counts as new once; views with gaps one to be checked and one to be read. `births`: with
   // references; one launch more each, two where no call for elements decides on them. `shown`: tensors that are not
   // read, for their histograms alone.
-  Ticket enqueue(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings = {},
+  Ticket enqueue(std::span<const TensorView> tensors, std::span<const FindingsCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
                  std::span<const BirthCall> births = {}, std::span<const TensorView> shown = {}) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
@@ -149,7 +148,7 @@ class DeviceReadings {
     std::int64_t repeats = 1;
   };
 
-  Ticket enqueue_all(std::span<const TensorView> tensors, StatsLevel level, std::span<const FindingsCall> findings,
+  Ticket enqueue_all(std::span<const TensorView> tensors, std::span<const FindingsCall> findings,
                      const UpdatesCall* updates, std::span<const std::uint32_t> references,
                      std::span<const BirthCall> births, std::span<const TensorView> shown, std::uint64_t checks);
   struct PlannedBirths {
@@ -166,12 +165,12 @@ class DeviceReadings {
   void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
   std::uint64_t launch_looks(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);
-  std::uint64_t gather(std::span<const TensorView> tensors, StatsLevel level, std::uint64_t at);
+  std::uint64_t gather(std::span<const TensorView> tensors, std::uint64_t at);
   void copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
   Status launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
                          std::uint64_t at, const PlannedBirths* births);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
-  void launch_gathered(StatsLevel level, std::uint64_t first);
+  void launch_gathered(std::uint64_t first);
   bool make_room(std::uint64_t slots);
   void advance_tail();
   Entry* find(Ticket ticket);

@@ -23,7 +23,7 @@ using DeviceStream = void*;
 
 inline constexpr std::uint64_t kNoIndex = ~std::uint64_t{0};
 
-// What one launch leaves of one tensor at the levels up to kSums, as codes of its dtype. Magnitudes are codes without
+// What one launch leaves of one tensor, as codes of its dtype. Magnitudes are codes without
 // the sign bit. Integers: `largest` is the largest value, `largest_negative` the complement (~) of the smallest one,
 // `least_nonzero` the smallest |x|, not 0.
 struct DeviceStatsRecord {
@@ -41,7 +41,7 @@ struct DeviceStatsRecord {
 };
 static_assert(sizeof(DeviceStatsRecord) == 12 * 8 + 8);
 
-// Beside each record at the levels kWhatIf and kHistogram: counts below the thresholds, then binades, as the CPU's
+// Beside the record of a histogram: counts below the thresholds, then binades, as the CPU's
 // Totals.
 inline constexpr std::size_t kDetailThresholds = 12;
 inline constexpr std::size_t kDetailWords = kDetailThresholds + 2100;  // fp64 has 2098 binades
@@ -76,7 +76,7 @@ struct DeviceStatsView {
 // kMaxStatsDims dimensions that do not join, or where sizes and strides disagree.
 Result<DeviceStatsView> plan_device_view(const TensorView& tensor, std::int64_t& repeats);
 
-// The statistics that a record stands for. `details`: what the launch left beside it, nullptr below kWhatIf.
+// The statistics that a record stands for. `details`: what the launch left beside that of a histogram, else nullptr.
 TensorStats stats_of_record(const DeviceStatsRecord& record, const std::uint64_t* details = nullptr,
                             std::int64_t repeats = 1);
 
@@ -103,24 +103,20 @@ struct DeviceStatsOptions {
   int device = 0;
   std::uint64_t max_items = std::uint64_t{1} << 17;  // of one launch; 96 bytes each
   std::size_t max_tensors = kTensorsInParameters;    // of one launch
-  bool details = false;                              // levels kWhatIf and kHistogram: 17 KB for each of max_tensors
+  bool histograms = false;                           // enqueue_histograms(): 17 KB for each of max_tensors
   // Asks the driver whose memory a tensor is, a question for each: a kernel that reads what its device cannot takes the
-  // whole process's CUDA with it. false: the caller knows. Sets are always asked about, when they are uploaded.
+  // whole process's CUDA with it. false: the caller knows.
   bool check_memory = true;
 };
-
-class DeviceRecorder;
 
 // Where a launch leaves its results. All of it is memory of the device (or mapped), for as many tensors as are
 // launched.
 struct DeviceStatsTarget {
   DeviceStatsRecord* records = nullptr;  // nullptr: none
-  std::uint64_t* details = nullptr;      // kDetailWords for each; needed from kWhatIf on
-  DeviceRecorder* recorder = nullptr;    // records go to its ring as well
   // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves
-  // nothing. nullptr: all are read. Not for launches that go to a recorder.
+  // nothing. nullptr: all are read.
   const std::uint32_t* gates = nullptr;
-  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h), from kCounts on
+  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h)
   std::uint32_t* known = nullptr;
 };
 
@@ -132,26 +128,18 @@ class DeviceStats {
   virtual ~DeviceStats() = default;
 
   // One launch: any view.
-  virtual Status enqueue(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level,
-                         const DeviceStatsTarget& target, DeviceStream stream) = 0;
-  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed; from kWhatIf on for one only. With a driver
-  // older than CUDA 12.1 one for every 160.
-  virtual Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
+  virtual Status enqueue(const DeviceStatsView& view, std::uint32_t tag, const DeviceStatsTarget& target,
+                         DeviceStream stream) = 0;
+  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed. With a driver older than CUDA 12.1 one for
+  // every 160.
+  virtual Status enqueue(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
 
-  // Histograms of at most 8 views, one launch (DeviceStatsOptions::details). View number i, from 1, is read where
+  // Histograms of at most 8 views, one launch (DeviceStatsOptions::histograms). View number i, from 1, is read where
   // gates[i] is not 0: a record and its details then go to the arena from word gates[i] - 1 on, which may be mapped
   // memory of the host.
   virtual Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates,
                                     std::uint64_t* arena, DeviceStream stream) = 0;
-
-  // A set of any size as one launch, its table in device memory. Uploading waits; using it does not.
-  class Set {
-   public:
-    virtual ~Set() = default;
-  };
-  virtual Result<std::unique_ptr<Set>> upload(std::span<const DeviceTensor> tensors) = 0;
-  virtual Status enqueue(const Set& set, StatsLevel level, const DeviceStatsTarget& target, DeviceStream stream) = 0;
 };
 
 }  // namespace nanhunt::kernels

@@ -125,7 +125,7 @@ void DeviceReader::take() {
   if (views_.empty() || readings_ == nullptr) return;
   const bool counts_updates = at_hand_.findings && at_hand_.findings->counts_updates;
   const std::span<const kernels::BirthCall> births(&births_, at_hand_.findings ? 1 : 0);
-  at_hand_.ticket = readings_->enqueue(views_, StatsLevel::kSums, calls_, counts_updates ? &*updates_ : nullptr,
+  at_hand_.ticket = readings_->enqueue(views_, calls_, counts_updates ? &*updates_ : nullptr,
                                        references_, births);
   for (const Reading& reading : at_hand_.readings) {
     reading.contents->has_reference = at_hand_.ticket != 0 && reading.contents->reference != 0;

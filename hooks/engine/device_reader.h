@@ -50,7 +50,7 @@ class DeviceReader {
  private:
   // Every tensor that an op names takes a result: a step of a large model some ten thousand.
   static constexpr kernels::ReadingsOptions kReadings = {
-      .tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .fuses = true, .arena_words = 1 << 19};
+      .tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
   struct Reading {
     std::uint64_t number = 0;
     std::shared_ptr<record::DeviceContents::Contents> contents;

@@ -8,32 +8,21 @@ namespace nanhunt::kernels::cuda {
 namespace {
 
 // Two blocks to a multiprocessor and no more: the scan's registers and the checksum's are held at once.
-template <class Scans>
-const void* look_function() {
-  return reinterpret_cast<const void*>(&run_kernel<LookKernel<Scans>, kStatsThreads, 2>);
-}
-template <class Scans>
-const void* look_function(const LookKernel<Scans>&) {
-  return look_function<Scans>();
-}
+const void* look_function() { return reinterpret_cast<const void*>(&run_kernel<LookKernel, kStatsThreads, 2>); }
 const void* check_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumKernel, kChecksumThreads>); }
 
 }  // namespace
 
 cudaError_t load_checks() {
   cudaFuncAttributes loaded{};
-  for (const void* function :
-       {look_function<AllScans>(), look_function<OneScan<DType::kF16>>(), look_function<OneScan<DType::kBF16>>(),
-        look_function<OneScan<DType::kF32>>(), check_function()}) {
+  for (const void* function : {look_function(), check_function()}) {
     if (const cudaError_t error = cudaFuncGetAttributes(&loaded, function); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
 cudaError_t launch_look(const LookCall& call, std::uint32_t items, cudaStream_t stream) {
-  return with_look(call, [&](const auto& kernel) {
-    return launch_kernel(look_function(kernel), items, kStatsThreads, kernel, stream);
-  });
+  return launch_kernel(look_function(), items, kStatsThreads, LookKernel{call}, stream);
 }
 
 cudaError_t launch_check(const CheckedTensor& tensor, const ChecksumMemory& memory, cudaStream_t stream) {

@@ -6,6 +6,9 @@
 
 namespace nanhunt::kernels::cuda {
 
+void launch(const MapCall& call, cudaStream_t stream) {
+  call.wide ? launch_each(MapKernel<double>{call}, stream) : launch_each(MapKernel<float>{call}, stream);
+}
 void launch(const CopyCall& call, cudaStream_t stream) {
   switch (call.bytes) {
     case 1:

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's errors as Status, and the calling thread's device, context and capture mode put back. For .cu files.
+// CUDA's errors as Status, and the calling thread's device, context and capture mode put back.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <stdexcept>
 #include <string>
 
 #include "kernels/cuda/current_device.h"
@@ -18,6 +19,14 @@ inline Status status_of(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status::ok();
   static_cast<void>(cudaGetLastError());
   return {StatusCode::kUnsupported, std::string("[cuda] ") + what + ": " + cudaGetErrorString(error)};
+}
+
+// Throws what a call of the runtime says, with what was being done.
+inline void check(cudaError_t status, const char* doing) {
+  if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  throw std::runtime_error(std::string("cuda: ") + doing + ": " + cudaGetErrorString(status) + " (" +
+                           cudaGetErrorName(status) + ")");
 }
 
 // The driver that the runtime has loaded. Asked by name, because linking libcuda would tie a build to machines that

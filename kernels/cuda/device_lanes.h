@@ -4,22 +4,12 @@
 
 #include <cuda_runtime.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "kernels/portable/constants.h"
 #include "kernels/portable/lanes.h"
+#include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {
-
-// Throws what a call of the runtime says, with what was being done.
-inline void check(cudaError_t status, const char* doing) {
-  if (status == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());
-  throw std::runtime_error(std::string("cuda: ") + doing + ": " + cudaGetErrorString(status) + " (" +
-                           cudaGetErrorName(status) + ")");
-}
 
 // Half a warp. The other half does another row, so all shuffles name their own lanes.
 class DeviceLanes {

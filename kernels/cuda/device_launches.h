@@ -10,9 +10,7 @@
 
 namespace nanhunt::kernels::cuda {
 
-// False: the formula is in the other list.
-bool launch_map_a(const MapCall& call, cudaStream_t stream);
-bool launch_map_b(const MapCall& call, cudaStream_t stream);
+void launch(const MapCall& call, cudaStream_t stream);  // of a known formula
 void launch(const CopyCall& call, cudaStream_t stream);
 void launch(const GradientSumCall& call, cudaStream_t stream);  // of values as they are
 // `room` gives memory of the device that nobody else uses until the reduction is done.

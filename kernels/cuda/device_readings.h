@@ -9,11 +9,8 @@
 
 namespace nanhunt::kernels::cuda {
 
-class FusedMaps;  // device_fused.h
-
-// nullptr where there is no memory for them, and `why` says so. `fused`: of whoever launches on that stream, where
-// options want it; it lives longer.
+// nullptr where there is no memory for them, and `why` says so.
 std::unique_ptr<ReadingsPort> open_readings_port(int device, DeviceStream stream, const ReadingsOptions& options,
-                                                 std::string& why, FusedMaps* fused = nullptr);
+                                                 std::string& why);
 
 }  // namespace nanhunt::kernels::cuda

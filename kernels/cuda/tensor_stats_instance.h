@@ -10,7 +10,7 @@ namespace nanhunt::kernels::cuda {
 
 // Blocks that a multiprocessor shall hold: bounds the registers of a thread.
 constexpr int blocks_wanted(StatsLevel level) {
-  return level == StatsLevel::kFinite ? 4 : level <= StatsLevel::kSums ? 3 : 2;
+  return level == StatsLevel::kSums ? 3 : 2;
 }
 
 template <StatsLevel kLevel, class Table>

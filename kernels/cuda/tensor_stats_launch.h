@@ -21,18 +21,9 @@ cudaError_t load_stats();
   template <>                                                                                            \
   cudaError_t load_stats<level, Table>();
 
-NANHUNT_DECLARE_STATS(StatsLevel::kFinite, ViewOrRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ViewOrRows)
 NANHUNT_DECLARE_STATS(StatsLevel::kSums, ViewOrRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kWhatIf, ViewOrRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, ViewOrRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, FewViews)
-// By value only where it is done every step: what-if and histogram of many tensors go through a table in memory.
-NANHUNT_DECLARE_STATS(StatsLevel::kFinite, FewRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kCounts, FewRows)
 NANHUNT_DECLARE_STATS(StatsLevel::kSums, FewRows)
-NANHUNT_DECLARE_STATS(StatsLevel::kFinite, ParameterTable)
-NANHUNT_DECLARE_STATS(StatsLevel::kCounts, ParameterTable)
 NANHUNT_DECLARE_STATS(StatsLevel::kSums, ParameterTable)
+NANHUNT_DECLARE_STATS(StatsLevel::kHistogram, FewViews)
 
 }  // namespace nanhunt::kernels::cuda

@@ -81,7 +81,7 @@ NANHUNT_HOST_DEVICE inline std::int64_t to_integer(double value, double low, dou
 
 // Element `index` of an array of `dtype`. fp8 is not for ops: reads as 0.
 template <class T>
-NANHUNT_HOST_DEVICE inline T load_element(DType dtype, const void* data, std::int64_t index) {
+NANHUNT_HOST_DEVICE NANHUNT_ONCE T load_element(DType dtype, const void* data, std::int64_t index) {
   switch (dtype) {
     case DType::kF16:
       return static_cast<T>(half_to_float(static_cast<const std::uint16_t*>(data)[index]));
@@ -105,7 +105,7 @@ NANHUNT_HOST_DEVICE inline T load_element(DType dtype, const void* data, std::in
 }
 
 template <class T>
-NANHUNT_HOST_DEVICE inline void store_element(DType dtype, void* data, std::int64_t index, T value) {
+NANHUNT_HOST_DEVICE NANHUNT_ONCE void store_element(DType dtype, void* data, std::int64_t index, T value) {
   switch (dtype) {
     case DType::kF16:
       static_cast<std::uint16_t*>(data)[index] = to_half(value);
@@ -141,7 +141,7 @@ NANHUNT_HOST_DEVICE inline void store_element(DType dtype, void* data, std::int6
 
 // What `value` is once it was stored in a format of 16 bits; other formats leave it as it is.
 template <class T>
-NANHUNT_HOST_DEVICE inline T rounded_to_16_bits(DType dtype, T value) {
+NANHUNT_HOST_DEVICE NANHUNT_ONCE T rounded_to_16_bits(DType dtype, T value) {
   if (dtype == DType::kF16) return static_cast<T>(half_to_float(to_half(value)));
   if (dtype == DType::kBF16) return static_cast<T>(bfloat_to_float(to_bfloat(value)));
   return value;

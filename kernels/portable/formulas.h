@@ -251,17 +251,17 @@ template <class... F>
 struct Formulas {
   static constexpr int kCount = sizeof...(F);
 };
-// In this order; a formula's number is its place. Split where device code is compiled in several units.
-using FormulasA = Formulas<Identity, Negate, Add, Subtract, AddScaled, Multiply, Divide, DivideGradient, AddNumber,
-                           SubtractNumber, MultiplyNumber, DivideNumber, NumberTimes, AddProduct, ProductGradient,
-                           AddQuotient, NumeratorGradient, DenominatorGradient, Lerp, Where, WhereTaken, WhereNotTaken,
-                           MaskedFill, Equal, Greater, DropoutScale, NormGradient, SquaredError, SquaredErrorGradient,
-                           SquaredErrorTarget, SmoothL1, SmoothL1Gradient, SmoothL1Target>;
-using FormulasB = Formulas<Power, PowerGradient, Absolute, AbsoluteGradient, Reciprocal, ReciprocalGradient,
-                           Exponential, Logarithm, SquareRoot, SquareRootGradient, InverseRoot, InverseRootGradient,
-                           Relu, ReluGradient, Tanh, TanhGradient, Sigmoid, SigmoidGradient, Silu, SiluGradient, Clamp,
-                           ClampGradient, Gelu, GeluGradient, TanhGelu, TanhGeluGradient, CrossEntropyWithLogits,
-                           CrossEntropyGradient, CrossEntropyTarget>;
+// In this order; a formula's number is its place.
+using AllFormulas = Formulas<Identity, Negate, Add, Subtract, AddScaled, Multiply, Divide, DivideGradient, AddNumber,
+                             SubtractNumber, MultiplyNumber, DivideNumber, NumberTimes, AddProduct, ProductGradient,
+                             AddQuotient, NumeratorGradient, DenominatorGradient, Lerp, Where, WhereTaken,
+                             WhereNotTaken, MaskedFill, Equal, Greater, DropoutScale, NormGradient, SquaredError,
+                             SquaredErrorGradient, SquaredErrorTarget, SmoothL1, SmoothL1Gradient, SmoothL1Target,
+                             Power, PowerGradient, Absolute, AbsoluteGradient, Reciprocal, ReciprocalGradient,
+                             Exponential, Logarithm, SquareRoot, SquareRootGradient, InverseRoot, InverseRootGradient,
+                             Relu, ReluGradient, Tanh, TanhGradient, Sigmoid, SigmoidGradient, Silu, SiluGradient,
+                             Clamp, ClampGradient, Gelu, GeluGradient, TanhGelu, TanhGeluGradient,
+                             CrossEntropyWithLogits, CrossEntropyGradient, CrossEntropyTarget>;
 
 template <class F, class List>
 struct PlaceIn;
@@ -279,10 +279,9 @@ struct PlaceIn<F, Formulas<>> {
 };
 template <class F>
 constexpr int formula_number() {
-  constexpr int a = PlaceIn<F, FormulasA>::value, b = PlaceIn<F, FormulasB>::value;
-  if (a < FormulasA::kCount) return a;
-  static_assert(a < FormulasA::kCount || b < FormulasB::kCount, "enter the formula in one of the lists");
-  return FormulasA::kCount + b;
+  constexpr int number = PlaceIn<F, AllFormulas>::value;
+  static_assert(number < AllFormulas::kCount, "enter the formula in the list");
+  return number;
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A look at tensors without gaps as one kernel (block.h): a block for each work item. What counts as new is checked and
-// read in one pass (look_scan.h); of the rest the checksum is taken, and where it is not the reference's the tensor's
-// last block reads it all by itself, item after item: right before fast, for it happens where contents changed unseen.
+// A look at tensors without gaps as one kernel (block.h): a block for each work item takes the item's checksum
+// (checksum_scan.h) and, of what counts as new, its statistics. Of the rest, where the checksum is not the reference's,
+// the tensor's last block reads it all by itself, item after item: right before fast, for it happens where contents
+// changed unseen.
 // Tickets and sums are left as they were found, all zero.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "kernels/portable/block.h"
 #include "kernels/portable/checksum_kernel.h"
-#include "kernels/portable/look_scan.h"
+#include "kernels/portable/checksum_scan.h"
 #include "kernels/portable/tensor_stats_kernel.h"
 #include "kernels/device_checks.h"
 
@@ -23,16 +23,9 @@ struct LookEntry {
   std::uint32_t first_item;       // of all tensors before this one
   std::uint32_t reference;        // as CheckedTensor has it
   std::uint32_t slot;             // of the record, or kNoSlot
-  std::uint32_t told;             // 1 + the place of its FusedLook: it is not read, and has one block; else 0
+  std::uint32_t unused;
 };
 static_assert(sizeof(LookEntry) == 32);
-
-// What the launch that made a tensor left of it (fused_map.h).
-struct FusedLook {
-  std::uint64_t checksum;
-  std::uint32_t known;  // as known_bits() has it
-  DeviceStatsRecord record;
-};
 
 struct LookTable {
   std::uint32_t tensors = 0;
@@ -63,9 +56,8 @@ struct LookTable {
   }
 };
 
-// Gives the blocks of the launch. told(tensor): as LookEntry has it.
-template <class Told>
-std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table, Told told) {
+// Gives the blocks of the launch.
+inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table) {
   std::uint32_t items = 0;
   table.tensors = 0;
   for (const LookedTensor& looked : tensors) {
@@ -77,14 +69,10 @@ std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table
                                       items,
                                       tensor.tag,
                                       looked.slot,
-                                      told(tensor)};
-    const bool is_told = table.entries[table.tensors - 1].told != 0;
-    items += is_told ? 1 : static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
+                                      0};
+    items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
   }
   return items;
-}
-inline std::uint32_t fill_looks(std::span<const LookedTensor> tensors, LookTable& table) {
-  return fill_looks(tensors, table, [](const DeviceTensor&) { return std::uint32_t{0}; });
 }
 
 // Memory of the device.
@@ -93,7 +81,6 @@ struct LookMemory {
   StatsPartial* partials = nullptr;      // for each item of the launch
   DeviceStatsRecord* records = nullptr;  // by slot
   std::uint32_t* known = nullptr;        // by reference: kInfBits, kNanBits of what was read
-  const FusedLook* fused = nullptr;
 };
 
 // What threads have of an item together: the block's where it is the only one of its tensor, else with those of others.
@@ -112,30 +99,13 @@ NANHUNT_HOST_DEVICE inline void fold_item(Block& block, LookShared& shared, cons
   });
 }
 
-// What a launch is given, whatever of its kernels runs.
+// What a launch is given.
 struct LookCall {
   LookMemory memory;
   LookTable table;
 };
 static_assert(sizeof(LookCall) <= 4096);
 
-// The scans that a kernel knows: of every dtype, or of one. What chooses at run time spills registers
-// (tests/bench/README.md): the formats of training have kernels of their own.
-struct AllScans {
-  template <class Visit>
-  NANHUNT_HOST_DEVICE static void visit(DType dtype, Visit visit) {
-    for_scan(dtype, visit);
-  }
-};
-template <DType kDType>
-struct OneScan {
-  template <class Visit>
-  NANHUNT_HOST_DEVICE static void visit(DType, Visit visit) {
-    visit.template operator()<FloatLook<kDType>>();
-  }
-};
-
-template <class Scans>
 struct LookKernel {
   struct Shared {
     alignas(8) unsigned char work[sizeof(Work)];  // a Work: shared memory may hold no constructors
@@ -156,17 +126,12 @@ struct LookKernel {
       shared.tensor = table.locate(thread.block, work);
       const LookEntry& entry = table.entries[shared.tensor];
       shared.reads = entry.slot != kNoSlot && (work.tag == 0 || (entry.reference & kFirstCheck) != 0) ? 1 : 0;
-      if (entry.told != 0) leave_told(work, entry, shared.tensor);
     });
-    if (table.entries[shared.tensor].told != 0) return;
     const std::uint64_t bytes = work.view.count * element_bytes(work.view.dtype);
     const std::uint32_t own = block.index() - work.first_item;
     bool reads = shared.reads != 0;
     typename Block::template Registers<StatsPartial> partials;
-    if (!reads) {
-      const MemorySource source{work.view.data, bytes};
-      look_at_item<NoScan>(block, shared.look, source, work.view, bytes, work.item, partials);
-    }
+    checksum_item(block, shared.look, work.view.data, bytes, work.item);
     // A second time, over all items, by the last block of a tensor that turned out to differ.
     for (std::uint32_t item = own, end = own + 1;; item = 0, end = work.items) {
       const bool again = reads && shared.reads == 0;
@@ -193,20 +158,11 @@ struct LookKernel {
   NANHUNT_HOST_DEVICE void read_item(Block& block, Shared& shared, const Work& work, std::uint64_t bytes,
                                      std::uint32_t item,
                                      typename Block::template Registers<StatsPartial>& partials) const {
-    Scans::visit(work.view.dtype, [&]<class Scan>() {
-      look_at_item<Scan>(block, shared.look, MemorySource{work.view.data, bytes}, work.view, bytes,
-                         item_range(bytes, item), partials);
+    block.phase(partials, [&](const Thread& thread, StatsPartial& mine) {
+      BelowCounts none;
+      scan_item<StatsLevel::kSums>(work.view, item_range(bytes, item), thread.index, BinadeCounter{}, mine, none);
     });
     fold_item(block, shared.look, work, item, call.memory.partials, partials);
-  }
-
-  // By one thread, instead of all of the above.
-  NANHUNT_HOST_DEVICE void leave_told(const Work& work, const LookEntry& entry, std::uint32_t tensor) const {
-    const FusedLook& made = call.memory.fused[entry.told - 1];
-    if (!leave_check(call.memory.checks, tensor, entry.reference, made.checksum) || work.slot == kNoSlot) return;
-    call.memory.records[work.slot] = made.record;
-    call.memory.records[work.slot].tag = work.tag;
-    if (work.tag != 0) call.memory.known[work.tag] = made.known;
   }
 
   // By one thread, once its block has left what it knows.
@@ -225,28 +181,5 @@ struct LookKernel {
     shared.again = differs && shared.reads == 0 && work.slot != kNoSlot ? 1 : 0;
   }
 };
-
-// The one dtype of all that a launch may read; none where they are several.
-inline std::optional<DType> only_dtype(const LookTable& table) {
-  std::optional<DType> only;
-  for (std::uint32_t i = 0; i < table.tensors; ++i) {
-    const LookEntry& entry = table.entries[i];
-    if (entry.slot == kNoSlot || entry.told != 0) continue;
-    const auto dtype = static_cast<DType>(entry.count_and_dtype >> kDTypeShift);
-    if (only && *only != dtype) return std::nullopt;
-    only = dtype;
-  }
-  return only ? only : DType::kF32;  // nothing is read: whichever is small
-}
-
-// Gives visit(kernel), with the kernel for what the call may read.
-template <class Visit>
-auto with_look(const LookCall& call, Visit visit) {
-  const std::optional<DType> only = only_dtype(call.table);
-  if (only == DType::kF16) return visit(LookKernel<OneScan<DType::kF16>>{call});
-  if (only == DType::kBF16) return visit(LookKernel<OneScan<DType::kBF16>>{call});
-  if (only == DType::kF32) return visit(LookKernel<OneScan<DType::kF32>>{call});
-  return visit(LookKernel<AllScans>{call});
-}
 
 }  // namespace nanhunt::kernels::cuda

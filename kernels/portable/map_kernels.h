@@ -24,26 +24,40 @@ NANHUNT_HOST_DEVICE inline F formula_of(const FormulaCall& call) {
   return formula;
 }
 
+// Of the inputs those that the formula takes.
 template <class F, class T>
-NANHUNT_HOST_DEVICE inline T value_at(const MapCall& call, const F& f, const Place& place) {
+NANHUNT_HOST_DEVICE inline T value_of(const FormulaCall& call, T x, T y, T z) {
+  const F f = formula_of<F>(call);
   if constexpr (F::kInputs == 1) {
-    return f(load_as_common<T>(call.in[0], call.common, place));
+    return f(x);
   } else if constexpr (F::kInputs == 2) {
-    return f(load_as_common<T>(call.in[0], call.common, place), load_as_common<T>(call.in[1], call.common, place));
+    return f(x, y);
   } else {
     static_assert(F::kInputs == 3);
-    return f(load_as_common<T>(call.in[0], call.common, place), load_as_common<T>(call.in[1], call.common, place),
-             load_as_common<T>(call.in[2], call.common, place));
+    return f(x, y, z);
   }
 }
 
-template <class F, class T>
+// The call's formula is found by its number, which is the same in every thread.
+template <class T, class... F>
+NANHUNT_HOST_DEVICE inline T value_of(const FormulaCall& call, T x, T y, T z, Formulas<F...>) {
+  T value{0};
+  int number = 0;
+  static_cast<void>(((number++ == call.number && (value = value_of<F, T>(call, x, y, z), true)) || ...));
+  return value;
+}
+inline bool is_known(const FormulaCall& call) { return call.number >= 0 && call.number < AllFormulas::kCount; }
+
+// All formulas in one kernel: what differs is a few instructions of arithmetic, what is the same is the rest.
+template <class T>
 struct MapKernel {
   MapCall call;
   NANHUNT_HOST_DEVICE std::int64_t count() const { return call.walk.count; }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
     const Place place = place_of(call.walk, i);
-    store(call.out, place, value_at<F, T>(call, formula_of<F>(call.formula), place));
+    T x[3] = {};
+    for (int k = 0; k < call.inputs; ++k) x[k] = load_as_common<T>(call.in[k], call.common, place);
+    store(call.out, place, value_of<T>(call.formula, x[0], x[1], x[2], AllFormulas{}));
   }
 };
 

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "kernels/portable/block.h"
-#include "kernels/cuda/record_ring.h"
 #include "kernels/portable/tensor_stats_scan.h"
 #include "kernels/device_births.h"
 #include "kernels/launch_parameters.h"
@@ -162,7 +161,6 @@ struct StatsMemory {
   std::uint64_t* accumulators = nullptr;  // kDetailWords for each tensor, 0; from kWhatIf on
   DeviceStatsRecord* records = nullptr;   // may be nullptr
   std::uint64_t* details = nullptr;       // from kWhatIf on
-  Ring ring;                              // no header: none
   const std::uint32_t* gates = nullptr;   // a tensor with a tag is read where its tag's word is not 0; nullptr: all are
   std::uint32_t* known = nullptr;         // by tag, if there is one: kInfBits, kNanBits of what was read
   std::uint64_t* arena = nullptr;         // results go there, to the word before that its gate says: record, details
@@ -257,6 +255,27 @@ struct HistogramShared {
   std::uint32_t base;
 };
 
+// What one thread has of an item of any dtype.
+template <StatsLevel kLevel>
+NANHUNT_HOST_DEVICE inline void scan_item(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
+                                          const BinadeCounter& binades, StatsPartial& mine, BelowCounts& below) {
+  mine = empty_partial(!is_float(view.dtype));
+  for_float_dtype(view.dtype,
+                  [&]<DType kDType>() { scan_float<kDType, kLevel>(view, item, thread, binades, mine, below); });
+  if constexpr (kLevel != StatsLevel::kFinite) {
+    constexpr bool kSums = kLevel >= StatsLevel::kSums;
+    if (view.dtype == DType::kI64) {
+      scan_integer<DType::kI64>(view, item, thread, kSums, mine);
+    } else if (view.dtype == DType::kI32) {
+      scan_integer<DType::kI32>(view, item, thread, kSums, mine);
+    } else if (view.dtype == DType::kU8) {
+      scan_integer<DType::kU8>(view, item, thread, kSums, mine);
+    } else if (view.dtype == DType::kBool) {
+      scan_integer<DType::kBool>(view, item, thread, kSums, mine);
+    }
+  }
+}
+
 template <StatsLevel kLevel, class Table>
 struct TensorStatsKernel {
   static constexpr bool kDetails = kLevel >= StatsLevel::kWhatIf;
@@ -342,7 +361,6 @@ struct TensorStatsKernel {
   }
 
   NANHUNT_HOST_DEVICE static void scan(Shared& shared, const Work& work, const Thread& thread, Scanned<kLevel>& mine) {
-    mine.partial = empty_partial(!is_float(work.view.dtype));
     BinadeCounter binades;
     BelowCounts none;
     BelowCounts* below = &none;
@@ -351,21 +369,7 @@ struct TensorStatsKernel {
       below = &mine.below;
     }
     if constexpr (kHistogram) binades = {&shared.histogram.tables, shared.histogram.base, thread.index};
-    for_float_dtype(work.view.dtype, [&]<DType kDType>() {
-      scan_float<kDType, kLevel>(work.view, work.item, thread.index, binades, mine.partial, *below);
-    });
-    if constexpr (kLevel != StatsLevel::kFinite) {
-      constexpr bool kSums = kLevel >= StatsLevel::kSums;
-      if (work.view.dtype == DType::kI64) {
-        scan_integer<DType::kI64>(work.view, work.item, thread.index, kSums, mine.partial);
-      } else if (work.view.dtype == DType::kI32) {
-        scan_integer<DType::kI32>(work.view, work.item, thread.index, kSums, mine.partial);
-      } else if (work.view.dtype == DType::kU8) {
-        scan_integer<DType::kU8>(work.view, work.item, thread.index, kSums, mine.partial);
-      } else if (work.view.dtype == DType::kBool) {
-        scan_integer<DType::kBool>(work.view, work.item, thread.index, kSums, mine.partial);
-      }
-    }
+    scan_item<kLevel>(work.view, work.item, thread.index, binades, mine.partial, *below);
   }
 
   NANHUNT_HOST_DEVICE void add_detail(const Work& work, std::uint32_t i, std::uint32_t count) const {
@@ -422,7 +426,6 @@ struct TensorStatsKernel {
     if constexpr (kHistogram) {
       if (memory.arena != nullptr) memcpy(memory.arena + memory.gates[work.tag] - 1, &record, sizeof record);
     }
-    if (memory.ring.header != nullptr) push_record(memory.ring, record, all.first != kNoIndex);
   }
 };
 

@@ -503,15 +503,6 @@ NANHUNT_HOST_DEVICE inline void take_vector(Scan& scan, const DeviceStatsView& v
   }
 }
 
-template <class Scan>
-NANHUNT_HOST_DEVICE inline void finish_scan(const Scan& scan, const Odd& odd, StatsPartial& out, BelowCounts& below) {
-  scan.finish(odd, out, below);
-  out.nan = odd.nan;
-  out.pos_inf = odd.pos_inf;
-  out.neg_inf = odd.neg_inf;
-  out.first = odd.first;
-}
-
 template <DType kDType, StatsLevel kLevel>
 NANHUNT_HOST_DEVICE inline void scan_float(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
                                            const BinadeCounter& binades, StatsPartial& out, BelowCounts& below) {
@@ -527,7 +518,11 @@ NANHUNT_HOST_DEVICE inline void scan_float(const DeviceStatsView& view, ItemRang
     for_each_vector(view, Format::kBytes, item, thread, [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
       take_vector<kDType>(scan, view, v, j, valid, binades, odd);
     });
-    finish_scan(scan, odd, out, below);
+    scan.finish(odd, out, below);
+    out.nan = odd.nan;
+    out.pos_inf = odd.pos_inf;
+    out.neg_inf = odd.neg_inf;
+    out.first = odd.first;
   }
 }
 

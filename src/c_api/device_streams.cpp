@@ -229,7 +229,7 @@ void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
     return;
   }
   Taken taken = std::exchange(stream.at_hand, {});
-  taken.ticket = stream.readings->enqueue(stream.views, StatsLevel::kSums, stream.findings,
+  taken.ticket = stream.readings->enqueue(stream.views, stream.findings,
                                           stream.updates ? &*stream.updates : nullptr, stream.references,
                                           stream.births, stream.shown);
   for (const Reading& reading : taken.readings) {

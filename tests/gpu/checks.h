@@ -8,7 +8,6 @@ namespace nanhunt::gpu {
 
 void run_kernel_checks(Rows& rows, bool quick);  // quick: as much as stands a tool that slows it a hundredfold
 void run_large_checks(Rows& rows);
-void run_graph_checks(Rows& rows);
 void run_look_checks(Rows& rows, bool quick);
 void run_kernel_bench(Rows& rows);
 void run_look_bench(Rows& rows);

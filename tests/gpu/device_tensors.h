@@ -23,13 +23,6 @@ using testing_support::OwnedTensor;
 
 inline constexpr DType kAllTypes[] = {DType::kF16,  DType::kBF16, DType::kF32, DType::kF64, DType::kE4M3FN,
                                       DType::kE5M2, DType::kI64,  DType::kI32, DType::kU8,  DType::kBool};
-inline constexpr StatsLevel kLevels[] = {StatsLevel::kFinite, StatsLevel::kCounts, StatsLevel::kSums,
-                                         StatsLevel::kWhatIf, StatsLevel::kHistogram};
-inline const char* level_name(StatsLevel level) {
-  constexpr const char* kNames[] = {"finite", "counts", "sums", "what_if", "histogram"};
-  return kNames[static_cast<int>(level)];
-}
-
 // What a set of tensors holds: bits of every kind, or numbers.
 enum class Content { kNormal, kOdd, kBits };
 inline OwnedTensor make_tensor(DType dtype, std::size_t count, Content content, std::uint64_t seed) {
@@ -53,7 +46,7 @@ inline OwnedTensor make_tensor(DType dtype, std::size_t count, Content content, 
 // Memory on a device that the launches of one program share.
 class Bench {
  public:
-  static Result<std::unique_ptr<Bench>> open(std::size_t tensors, std::uint64_t items, bool details) {
+  static Result<std::unique_ptr<Bench>> open(std::size_t tensors, std::uint64_t items) {
     auto bench = std::unique_ptr<Bench>(new Bench);
     Result<std::unique_ptr<DeviceSession>> session = DeviceSession::open(0);
     if (!session) return session.status();
@@ -61,18 +54,13 @@ class Bench {
     kernels::DeviceStatsOptions options;
     options.max_tensors = tensors;
     options.max_items = items;
-    options.details = details;
     Result<std::unique_ptr<DeviceStats>> stats = DeviceStats::create(options);
     if (!stats) return stats.status();
     bench->stats = std::move(*stats);
     bench->tensors_ = tensors;
     bench->target.records =
         static_cast<DeviceStatsRecord*>(bench->session->allocate(tensors * sizeof(DeviceStatsRecord)));
-    if (details) {
-      bench->target.details = static_cast<std::uint64_t*>(
-          bench->session->allocate(tensors * kernels::kDetailWords * sizeof(std::uint64_t)));
-    }
-    if (bench->target.records == nullptr || (details && bench->target.details == nullptr)) {
+    if (bench->target.records == nullptr) {
       return Status(StatusCode::kUnsupported, "no memory on the device for results");
     }
     return bench;
@@ -92,24 +80,16 @@ class Bench {
     last_error = session->copy_out(got.data(), target.records, count * sizeof(DeviceStatsRecord));
     return got;
   }
-  TensorStats stats_of(std::size_t i, const DeviceStatsRecord& record, std::int64_t repeats = 1) {
-    if (record.level < StatsLevel::kWhatIf) return stats_of_record(record, nullptr, repeats);
-    std::vector<std::uint64_t> details(kernels::kDetailWords);
-    last_error = session->copy_out(details.data(), target.details + i * kernels::kDetailWords,
-                                   details.size() * sizeof(std::uint64_t));
-    return stats_of_record(record, details.data(), repeats);
-  }
-
   // Statistics of a view whose data lies on the device. Errors are in `last_error`.
-  TensorStats run(const TensorView& view, StatsLevel level) {
+  TensorStats run(const TensorView& view) {
     std::int64_t repeats = 1;
     const Result<kernels::DeviceStatsView> plan = kernels::plan_device_view(view, repeats);
     last_error = plan.status();
     if (!plan) return {};
-    last_error = stats->enqueue(*plan, 0, level, target, session->stream());
+    last_error = stats->enqueue(*plan, 0, target, session->stream());
     if (!last_error) return {};
     const std::vector<DeviceStatsRecord> got = records(1);
-    return stats_of(0, got[0], repeats);
+    return stats_of_record(got[0], nullptr, repeats);
   }
 
   std::unique_ptr<DeviceSession> session;

@@ -64,8 +64,6 @@ int main(int argc, char** argv) {
     nanhunt::gpu::run_look_checks(rows, true);
   } else if (what == "large") {
     nanhunt::gpu::run_large_checks(rows);
-  } else if (what == "graphs") {
-    nanhunt::gpu::run_graph_checks(rows);
   } else {
     nanhunt::gpu::run_kernel_bench(rows);
     nanhunt::gpu::run_look_bench(rows);

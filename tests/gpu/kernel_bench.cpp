@@ -28,12 +28,10 @@ std::string spread(std::vector<double> values) {
 }
 
 // 0: no target. The ratios that the README of tests/bench asks for.
-double required(DType dtype, StatsLevel level) {
+double required(DType dtype) {
   const std::size_t bytes = dtype_size(dtype);
   if (bytes == 1 || dtype == DType::kF64) return 0;
-  if (level <= StatsLevel::kCounts) return 0.90;
-  if (level == StatsLevel::kSums) return bytes == 4 ? 0.90 : 0.80;
-  return level == StatsLevel::kHistogram ? 0.50 : 0;
+  return bytes == 4 ? 0.90 : 0.80;
 }
 
 // One gibibyte of standard normal numbers with a zero in a thousand: 8 MiB made, the rest repeats them.
@@ -101,36 +99,34 @@ void bench_table(Bench& bench, Rows& rows, unsigned char* memory) {
     tensors.push_back({memory + at, static_cast<std::int64_t>(bytes / 2), DType::kF16, i});
     at += bytes;
   }
-  for (const StatsLevel level : {StatsLevel::kFinite, StatsLevel::kCounts, StatsLevel::kSums}) {
-    const auto work = [&] { return bench.stats->enqueue(tensors, level, bench.target, bench.session->stream()); };
-    const auto whole = [&] {  // the same bytes as one tensor
-      const kernels::DeviceTensor one[] = {{memory, static_cast<std::int64_t>(at / 2), DType::kF16, 0}};
-      return bench.stats->enqueue(one, level, bench.target, bench.session->stream());
-    };
-    Rates rates;
-    for (int round = -3; round < kRounds; ++round) {
-      const Result<double> work_ms = time_one(*bench.session, work);
-      const Result<double> whole_ms = time_one(*bench.session, whole);
-      if (!work_ms || !whole_ms) {
-        rows.check("1000 tensors", false, (!work_ms ? work_ms : whole_ms).status().message());
-        return;
-      }
-      if (round < 0) continue;
-      rates.work_ms.push_back(*work_ms);
-      rates.ratio.push_back(*whole_ms / *work_ms);
+  const auto work = [&] { return bench.stats->enqueue(tensors, bench.target, bench.session->stream()); };
+  const auto whole = [&] {  // the same bytes as one tensor
+    const kernels::DeviceTensor one[] = {{memory, static_cast<std::int64_t>(at / 2), DType::kF16, 0}};
+    return bench.stats->enqueue(one, bench.target, bench.session->stream());
+  };
+  Rates rates;
+  for (int round = -3; round < kRounds; ++round) {
+    const Result<double> work_ms = time_one(*bench.session, work);
+    const Result<double> whole_ms = time_one(*bench.session, whole);
+    if (!work_ms || !whole_ms) {
+      rows.check("1000 tensors", false, (!work_ms ? work_ms : whole_ms).status().message());
+      return;
     }
-    char text[128];
-    std::snprintf(text, sizeof text, "%zu tensors, %.1f MiB, %.3f ms against one tensor of the same bytes; ",
-                  tensors.size(), static_cast<double>(at) / (1 << 20), median(rates.work_ms));
-    rows.measure("1000 tensors in one launch, fp16 " + std::string(level_name(level)), median(rates.ratio), 1 / 1.1,
-                 text + spread(rates.ratio));
+    if (round < 0) continue;
+    rates.work_ms.push_back(*work_ms);
+    rates.ratio.push_back(*whole_ms / *work_ms);
   }
+  char text[128];
+  std::snprintf(text, sizeof text, "%zu tensors, %.1f MiB, %.3f ms against one tensor of the same bytes; ",
+                tensors.size(), static_cast<double>(at) / (1 << 20), median(rates.work_ms));
+  rows.measure("1000 tensors in one launch, fp16", median(rates.ratio), 1 / 1.1,
+               text + spread(rates.ratio));
 }
 
 }  // namespace
 
 void run_kernel_bench(Rows& rows) {
-  auto opened = Bench::open(kernels::kTensorsInParameters, std::uint64_t{1} << 17, true);
+  auto opened = Bench::open(kernels::kTensorsInParameters, std::uint64_t{1} << 17);
   if (!opened) {
     rows.check("benchmark", false, opened.status().message());
     return;
@@ -156,16 +152,14 @@ void run_kernel_bench(Rows& rows) {
       return;
     }
     const kernels::DeviceTensor one[] = {{memory, static_cast<std::int64_t>(kBytes / dtype_size(dtype)), dtype, 0}};
-    for (const StatsLevel level : kLevels) {
-      const auto work = [&] { return bench.stats->enqueue(one, level, bench.target, session.stream()); };
-      const Result<Rates> rates = interleave(session, work, copy, 0.5);
-      const std::string name = "1 GiB of " + std::string(dtype_name(dtype)) + ", " + level_name(level);
-      if (!rates) {
-        rows.check(name, false, rates.status().message());
-        continue;
-      }
-      rows.measure(name, median(rates->ratio), required(dtype, level), described(*rates, kBytes));
+    const auto work = [&] { return bench.stats->enqueue(one, bench.target, session.stream()); };
+    const Result<Rates> rates = interleave(session, work, copy, 0.5);
+    const std::string name = "1 GiB of " + std::string(dtype_name(dtype));
+    if (!rates) {
+      rows.check(name, false, rates.status().message());
+      continue;
     }
+    rows.measure(name, median(rates->ratio), required(dtype), described(*rates, kBytes));
   }
   if (fill_normal(session, memory, DType::kF16)) bench_table(bench, rows, memory);
 }

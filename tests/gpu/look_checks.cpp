@@ -46,7 +46,7 @@ struct Looks {
     Seen seen;
     kernels::Besides besides;
     const std::array<std::uint32_t, 1> references = {reference.value_or(0)};
-    const auto ticket = readings->enqueue({&view, 1}, StatsLevel::kSums, {}, nullptr,
+    const auto ticket = readings->enqueue({&view, 1}, {}, nullptr,
                                           std::span(references).first(reference ? 1 : 0));
     if (readings->wait(ticket, {&seen.stats, 1}, &besides) != kernels::ReadingsState::kReady) return seen;
     if (!besides.checks.empty()) seen.check = besides.checks[0];
@@ -122,7 +122,7 @@ void run_look_bench(Rows& rows) {
     const std::array<std::int64_t, 1> sizes = {static_cast<std::int64_t>(kBytes / dtype_size(dtype))}, strides = {1};
     const TensorView view{memory, dtype, sizes, strides};
     const auto enqueue = [&](std::span<const std::uint32_t> references) {
-      looks.readings->drop(looks.readings->enqueue({&view, 1}, StatsLevel::kSums, {}, nullptr, references));
+      looks.readings->drop(looks.readings->enqueue({&view, 1}, {}, nullptr, references));
     };
     const std::array<std::uint32_t, 1> fresh = {1 | kFirstCheck}, known = {1};
     const auto one_pass = [&] {

@@ -230,8 +230,6 @@ TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
     const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
     expect_same_statistics(cpu, device);
     EXPECT_EQ(device.left, watch(kEmulated, WatchLevel::kSentinel).left);
-    EXPECT_GT(emulated.device.fused, 10U);
-    EXPECT_GT(emulated.device.told, 10U) << "outputs that were looked at where they were made";
     EXPECT_GT(device.counters.late_readings, 100U);
     EXPECT_EQ(device.counters.late_lost, 0U);
   }

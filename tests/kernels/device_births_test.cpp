@@ -76,7 +76,7 @@ struct Rig {
     call.tensor[call.tensors++] = call.output[call.outputs++] = static_cast<std::uint32_t>(inputs.size());
     std::vector<std::optional<TensorStats>> stats(views.size());
     Besides besides;
-    const auto ticket = readings->enqueue(views, StatsLevel::kSums, findings, nullptr, references, {&call, 1});
+    const auto ticket = readings->enqueue(views, findings, nullptr, references, {&call, 1});
     EXPECT_EQ(readings->wait(ticket, stats, &besides), ReadingsState::kReady);
     found = besides.findings;
     return besides.histograms.empty() ? Histograms() : besides.histograms[0];
@@ -145,7 +145,7 @@ TEST(DeviceBirths, of_several_ops_in_one_reading_are_told_apart) {
   const BirthCall calls[] = {op(0, 2), op(0, 3), op(1, 3)};
   Histograms stats(views.size());
   Besides besides;
-  const auto ticket = rig.readings->enqueue(views, StatsLevel::kSums, {}, nullptr, references, calls);
+  const auto ticket = rig.readings->enqueue(views, {}, nullptr, references, calls);
   ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
   ASSERT_EQ(besides.histograms.size(), 2U);
   EXPECT_TRUE(besides.histograms[0].empty());
@@ -182,7 +182,7 @@ TEST(DeviceBirths, of_a_list_of_ops_are_each_decided_on_with_the_elements_of_its
   Histograms stats(views.size());
   Besides besides;
   const std::uint64_t launches = rig.device.launches;
-  const auto ticket = rig.readings->enqueue(views, StatsLevel::kSums, findings, nullptr, references, births);
+  const auto ticket = rig.readings->enqueue(views, findings, nullptr, references, births);
   EXPECT_EQ(rig.device.launches - launches, 1U + 3 * 2 + 3);
   ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
   ASSERT_EQ(besides.histograms.size(), 4U);
@@ -200,7 +200,7 @@ TEST(DeviceBirths, of_tensors_that_are_not_read_show_them) {
   const std::uint32_t first[] = {1 | kFirstCheck};
   const TensorView in[] = {good.on_device}, out[] = {bad.on_device};
   Histograms stats(1);
-  ASSERT_EQ(rig.readings->wait(rig.readings->enqueue(in, StatsLevel::kSums, {}, nullptr, first), stats),
+  ASSERT_EQ(rig.readings->wait(rig.readings->enqueue(in, {}, nullptr, first), stats),
             ReadingsState::kReady);
   BirthCall call;
   call.tensors = 2;
@@ -209,7 +209,7 @@ TEST(DeviceBirths, of_tensors_that_are_not_read_show_them) {
   call.reference[0] = 1;
   const std::uint32_t second[] = {2 | kFirstCheck};
   Besides besides;
-  const auto ticket = rig.readings->enqueue(out, StatsLevel::kSums, {}, nullptr, second, {&call, 1}, in);
+  const auto ticket = rig.readings->enqueue(out, {}, nullptr, second, {&call, 1}, in);
   ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
   ASSERT_EQ(besides.checks.size(), 1U) << "what is shown is not checked";
   ASSERT_EQ(besides.histograms.size(), 1U);

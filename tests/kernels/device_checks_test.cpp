@@ -41,7 +41,7 @@ struct Memory {
   std::vector<StatsPartial> partials = std::vector<StatsPartial>(64);
 
   ChecksumMemory device() { return {sums.data(), tickets.data(), references.data(), gates.data(), checks.data()}; }
-  LookKernel<AllScans> look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
+  LookKernel look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
     LookCall call;
     call.memory = {device(), partials.data(), nullptr, nullptr};
     items = fill_looks(tensors, call.table);
@@ -174,7 +174,7 @@ TEST(DeviceChecks, statistics_are_taken_of_what_differs_and_of_nothing_else) {
   Besides besides;
   const auto look = [&](std::vector<std::uint32_t> references) {
     const std::uint64_t launches = rig.device.launches;
-    const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums, {}, nullptr, references);
+    const auto ticket = rig.readings->enqueue(tensors, {}, nullptr, references);
     EXPECT_EQ(rig.device.launches - launches, 1U) << "one that checks and reads";
     EXPECT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
     EXPECT_EQ(besides.checks.size(), 3U);
@@ -218,7 +218,7 @@ TEST(DeviceChecks, of_many_tensors_and_of_views_among_them_find_their_own) {
   Besides besides;
   for (int round = 0; round < 5; ++round) {  // slots wrap in the middle of a launch
     if (round > 0) rig.write(tensors[static_cast<std::size_t>(round * 60 + 7 - 60)], std::vector<float>(10, -1.0f));
-    const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums, {}, nullptr, round == 0 ? first : later);
+    const auto ticket = rig.readings->enqueue(tensors, {}, nullptr, round == 0 ? first : later);
     ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
     ASSERT_EQ(besides.checks.size(), 250U);
     for (std::size_t i = 0; i < 250; ++i) {

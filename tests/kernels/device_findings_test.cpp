@@ -63,7 +63,7 @@ struct Rig {
     shapes.push_back({6});
     shapes.push_back({1});
     const TensorView view = {call.out.data, call.out.dtype, shapes[shapes.size() - 2], shapes.back()};
-    const auto ticket = readings->enqueue({&view, 1}, StatsLevel::kSums, {&call, 1});
+    const auto ticket = readings->enqueue({&view, 1}, {&call, 1});
     std::optional<TensorStats> stats;
     Besides found;
     EXPECT_EQ(readings->wait(ticket, {&stats, 1}, &found), ReadingsState::kReady);
@@ -129,7 +129,7 @@ TEST(DeviceFindings, are_lost_with_the_statistics_that_they_go_by) {
   call.of = 5;
   const std::vector<std::int64_t> six = {6}, one = {1};
   const TensorView view = {call.out.data, DType::kF32, six, one};
-  const auto ticket = rig.readings->enqueue({&view, 1}, StatsLevel::kSums, {&call, 1});
+  const auto ticket = rig.readings->enqueue({&view, 1}, {&call, 1});
   std::optional<TensorStats> stats;
   Besides found;
   ASSERT_EQ(rig.readings->wait(ticket, {&stats, 1}, &found), ReadingsState::kReady);

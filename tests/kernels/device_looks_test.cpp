@@ -87,15 +87,10 @@ LookCall look_at(Memory& memory, const std::vector<LookedTensor>& tensors, std::
   items = fill_looks(tensors, call.table);
   return call;
 }
-// With the kernel of what it may read.
-void run(const LookCall& call, std::uint32_t items) {
-  with_look(call, [&](const auto& kernel) { run_grid(kernel, in_order(items), kStatsThreads); });
-}
+void run(const LookCall& call, std::uint32_t items) { run_grid(LookKernel{call}, in_order(items), kStatsThreads); }
 template <class Check>
 void run_in_all_orders(const LookCall& call, std::uint32_t items, Check check) {
-  with_look(call, [&](const auto& kernel) {
-    testing_support::run_in_all_orders(kernel, items, kStatsThreads, check);
-  });
+  testing_support::run_in_all_orders(LookKernel{call}, items, kStatsThreads, check);
 }
 
 TEST(DeviceLooks, at_new_contents_leave_the_checksum_and_the_record_of_two_readings) {
@@ -204,21 +199,6 @@ TEST(DeviceLooks, at_formats_side_by_side_leave_the_bits_that_each_leaves_alone)
   }
 }
 
-TEST(DeviceLooks, are_taken_by_the_kernel_of_a_format_only_where_nothing_else_may_be_read) {
-  const std::vector<unsigned char> data = noise(64);
-  const DeviceTensor half = tensor_at(data.data(), DType::kF16, 32), single = tensor_at(data.data(), DType::kF32, 16);
-  const auto only = [](const std::vector<LookedTensor>& tensors, std::uint32_t told = 0) {
-    LookTable table;
-    fill_looks(tensors, table, [&](const DeviceTensor& tensor) { return tensor.dtype == DType::kF32 ? told : 0; });
-    return only_dtype(table);
-  };
-  EXPECT_EQ(only({{half, 0}, {half, 1}}), DType::kF16);
-  EXPECT_EQ(only({{half, 0}, {single, 1}}), std::nullopt);
-  EXPECT_EQ(only({{half, 0}, {single, kNoSlot}}), DType::kF16) << "a checksum has no format";
-  EXPECT_EQ(only({{half, 0}, {single, 1}}, 1), DType::kF16) << "what was told is not read";
-  EXPECT_EQ(only({{single, 1}}), DType::kF32);
-}
-
 // Items as tensors past 128 MiB may have them: of 80 KiB, two and a half blocks of the checksum.
 struct OddItems {
   struct Shared {
@@ -226,19 +206,12 @@ struct OddItems {
   };
   std::uint64_t data, bytes;
   std::uint64_t* checksum;
-  StatsPartial* whole;
 
   template <class Block>
   void operator()(Block& block) const {
-    LookShared& look = block.shared().look;
-    DeviceStatsView view;
-    view.count = bytes / 4;
     const std::uint64_t begin = std::uint64_t{block.index()} * 5120, vectors = (bytes + 15) / 16;
-    typename Block::template Registers<StatsPartial> partials;
-    look_at_item<FloatLook<DType::kF32>>(block, look, MemorySource{data, bytes}, view, bytes,
-                                         {begin, lesser(begin + 5120, vectors)}, partials);
-    block.phase(partials, [&](const Thread&, const StatsPartial& mine) { fold_partial(*whole, mine); });
-    *checksum += look.checksum;
+    checksum_item(block, block.shared().look, data, bytes, {begin, lesser(begin + 5120, vectors)});
+    *checksum += block.shared().look.checksum;
   }
 };
 
@@ -247,17 +220,10 @@ TEST(DeviceLooks, at_items_that_end_within_a_block_of_the_checksum_count_everyth
   for (const std::size_t bytes : {81'920u, 81'924u, 90'000u, 98'304u, 163'840u, 180'000u, 499'996u}) {
     for (const std::size_t shift : {0u, 4u}) {
       std::uint64_t checksum = 0;
-      StatsPartial whole = empty_partial(false);
       const auto items = static_cast<std::uint32_t>((bytes + 81'919) / 81'920);
-      run_grid(OddItems{reinterpret_cast<std::uint64_t>(data.data()) + shift, bytes, &checksum, &whole},
-               in_order(items), kStatsThreads);
+      run_grid(OddItems{reinterpret_cast<std::uint64_t>(data.data()) + shift, bytes, &checksum}, in_order(items),
+               kStatsThreads);
       EXPECT_EQ(checksum, checksum_bytes(data.data() + shift, bytes)) << bytes;
-      const DeviceStatsRecord alone = read_on_its_own(tensor_at(data.data() + shift, DType::kF32, bytes / 4));
-      EXPECT_EQ(whole.nan, alone.nan);
-      EXPECT_EQ(whole.zero, alone.zero);
-      EXPECT_EQ(whole.subnormal, alone.subnormal);
-      EXPECT_EQ(whole.first, alone.first);
-      EXPECT_EQ(whole.largest, alone.largest);
     }
   }
 }

@@ -77,7 +77,7 @@ TEST(DeviceReadings, are_the_statistics_of_the_cpu_of_what_was_there_when_they_w
   const std::vector<float> second = {1, kInfinity, 3};
   const std::vector<TensorView> tensors = {rig.add(first), rig.add(second), rig.add({})};
   const std::uint64_t launches = rig.device.launches;
-  const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto ticket = rig.readings->enqueue(tensors);
   EXPECT_EQ(rig.device.launches, launches + 1);
   rig.write(0, ramp(100));
   rig.write(1, {0, 0, 0});  // too late to be seen
@@ -94,7 +94,7 @@ TEST(DeviceReadings, wait_for_nothing_and_are_there_once_the_run_has_waited_for_
   Rig rig;
   const std::vector<TensorView> tensors = {rig.add(ramp(10))};
   Found found(1);
-  const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kFinite);
+  const auto ticket = rig.readings->enqueue(tensors);
   EXPECT_EQ(rig.readings->poll(ticket, found), ReadingsState::kPending) << "not handed over";
   rig.device.wait();
   EXPECT_EQ(rig.readings->poll(ticket, found), ReadingsState::kPending) << "not handed over";
@@ -117,7 +117,7 @@ TEST(DeviceReadings, come_late_and_in_order_when_several_steps_are_under_way) {
   std::vector<double> seen;
   for (int step = 0; step < 8; ++step) {
     rig.write(0, {static_cast<float>(step)});
-    tickets.push_back(rig.readings->enqueue(tensors, StatsLevel::kSums));
+    tickets.push_back(rig.readings->enqueue(tensors));
     rig.readings->hand_over();
     if (rig.readings->poll(tickets[seen.size()], found) == ReadingsState::kReady) seen.push_back(found[0]->sum);
   }
@@ -133,7 +133,7 @@ TEST(DeviceReadings, that_never_come_are_lost_when_there_is_no_room_for_more_and
   Found found(2);
   std::vector<DeviceReadings::Ticket> tickets;
   for (int step = 0; step < 4; ++step) {
-    tickets.push_back(rig.readings->enqueue(tensors, StatsLevel::kSums));
+    tickets.push_back(rig.readings->enqueue(tensors));
     rig.readings->hand_over();
   }
   EXPECT_EQ(rig.readings->poll(tickets[0], found), ReadingsState::kPending);
@@ -149,11 +149,11 @@ TEST(DeviceReadings, of_a_device_that_fails_are_lost) {
   Rig rig;
   const std::vector<TensorView> tensors = {rig.add({1})};
   Found found(1);
-  const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto ticket = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
   rig.device.delivery.fails = true;
   EXPECT_EQ(rig.readings->poll(ticket, found), ReadingsState::kLost);
-  EXPECT_EQ(rig.readings->enqueue(tensors, StatsLevel::kSums), 0U);
+  EXPECT_EQ(rig.readings->enqueue(tensors), 0U);
   EXPECT_EQ(rig.readings->poll(0, found), ReadingsState::kLost);
   EXPECT_EQ(rig.readings->counts().lost, 2U);
 }
@@ -165,7 +165,7 @@ TEST(DeviceReadings, keep_their_places_when_slots_are_used_again_and_again) {
   Found found(3);
   for (int step = 0; step < 50; ++step) {
     rig.write(0, {static_cast<float>(step), 10});
-    const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+    const auto ticket = rig.readings->enqueue(tensors);
     ASSERT_EQ(rig.readings->wait(ticket, found), ReadingsState::kReady) << step;
     EXPECT_EQ(found[0]->sum, step + 10);
     EXPECT_EQ(found[1]->sum, 11);
@@ -179,7 +179,7 @@ TEST(DeviceReadings, that_there_is_no_memory_for_are_had_later_by_who_asks_and_l
   Rig rig({.tensors = 2});
   const std::vector<TensorView> tensors = {rig.add({1}), rig.add({2})};
   Found found(2);
-  const auto asked = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto asked = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
   rig.device.wait();
   rig.device.delivery.no_memory = 1;
@@ -187,11 +187,11 @@ TEST(DeviceReadings, that_there_is_no_memory_for_are_had_later_by_who_asks_and_l
   EXPECT_EQ(rig.readings->poll(asked, found), ReadingsState::kReady);
   EXPECT_EQ(rig.readings->counts().delivered, 2U);
   // Whoever waits has no second chance, and the places are free.
-  const auto waited = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto waited = rig.readings->enqueue(tensors);
   rig.device.delivery.no_memory = 1;
   EXPECT_EQ(rig.readings->wait(waited, found), ReadingsState::kLost);
   EXPECT_EQ(rig.readings->counts().lost, 2U);
-  const auto fresh = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto fresh = rig.readings->enqueue(tensors);
   EXPECT_EQ(rig.readings->wait(fresh, found), ReadingsState::kReady);
   EXPECT_EQ(rig.readings->counts().lost, 2U) << "counted once";
   EXPECT_EQ(rig.readings->counts().delivered, 4U);
@@ -201,13 +201,13 @@ TEST(DeviceReadings, nobody_fetched_give_way_to_new_ones_and_are_counted) {
   Rig rig({.tensors = 4});
   const std::vector<TensorView> tensors = {rig.add({1}), rig.add({2})};
   Found found(2);
-  const auto old = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto old = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
-  const auto dropped = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto dropped = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
   rig.readings->drop(dropped);
   rig.device.wait();
-  const auto fresh = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto fresh = rig.readings->enqueue(tensors);
   EXPECT_EQ(rig.readings->poll(old, found), ReadingsState::kLost);
   EXPECT_EQ(rig.readings->wait(fresh, found), ReadingsState::kReady);
   EXPECT_EQ(rig.readings->counts().lost, 2U);
@@ -219,9 +219,9 @@ TEST(DeviceReadings, put_a_copy_off_when_all_are_under_way_and_lose_nothing) {
   rig.device.delivery = {.after_waits = true, .copies_later = -1};
   const std::vector<TensorView> tensors = {rig.add({5})};
   Found found(1);
-  const auto first = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto first = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
-  const auto second = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto second = rig.readings->enqueue(tensors);
   rig.readings->hand_over();
   EXPECT_EQ(rig.readings->counts().copies_put_off, 1U);
   EXPECT_EQ(rig.readings->wait(second, found), ReadingsState::kReady) << "its copy waits for the first one's";
@@ -241,7 +241,7 @@ TEST(DeviceReadings, take_views_with_gaps_and_broadcasts_and_say_what_cannot_be_
   const TensorView gone{nullptr, DType::kF32, sizes, gaps};
   const std::vector<TensorView> tensors = {with_gaps, gone, whole, broadcast};
   Found found(4);
-  const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+  const auto ticket = rig.readings->enqueue(tensors);
   ASSERT_EQ(rig.readings->wait(ticket, found), ReadingsState::kReady);
   const auto expected = [&](TensorView view) {
     view.data = values.data();
@@ -261,7 +261,7 @@ TEST(DeviceReadings, of_more_tensors_than_one_launch_takes_are_cut_into_several)
   for (int i = 0; i < 2000; ++i) tensors.push_back(rig.add({static_cast<float>(i)}));
   for (int round = 0; round < 3; ++round) {  // slots wrap in the middle of a launch
     Found found(tensors.size());
-    const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+    const auto ticket = rig.readings->enqueue(tensors);
     ASSERT_EQ(rig.readings->wait(ticket, found), ReadingsState::kReady);
     for (int i = 0; i < 2000; ++i) ASSERT_EQ(found[static_cast<std::size_t>(i)]->sum, i);
   }
@@ -274,7 +274,7 @@ TEST(DeviceReadings, of_many_tensors_take_more_launches_where_the_driver_takes_f
     std::vector<TensorView> tensors;
     for (int i = 0; i < 400; ++i) tensors.push_back(rig.add(std::vector<float>(3, static_cast<float>(i))));
     const std::uint64_t before = rig.device.launches;
-    const auto ticket = rig.readings->enqueue(tensors, StatsLevel::kSums);
+    const auto ticket = rig.readings->enqueue(tensors);
     EXPECT_EQ(rig.device.launches - before, launches);
     Found found(400);
     ASSERT_EQ(rig.readings->wait(ticket, found), ReadingsState::kReady);
@@ -306,7 +306,7 @@ TEST(OnGpuReadings, are_there_once_the_run_has_waited_and_wait_for_nothing_thems
   const std::vector<TensorView> tensors(3, tensor);
   Found found(3);
   for (int round = 0; round < 100; ++round) {
-    const auto ticket = readings->enqueue(tensors, StatsLevel::kSums);
+    const auto ticket = readings->enqueue(tensors);
     readings->hand_over();
     gpu->wait();
     ASSERT_EQ(readings->poll(ticket, found), ReadingsState::kReady);

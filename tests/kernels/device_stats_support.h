@@ -39,7 +39,7 @@ class EmulatedStats {
         records_(tensors), details_(tensors * kernels::kDetailWords) {}
 
   kernels::cuda::StatsMemory memory() {
-    return {partials_.data(), tickets_.data(), accumulators_.data(), records_.data(), details_.data(), {}};
+    return {partials_.data(), tickets_.data(), accumulators_.data(), records_.data(), details_.data()};
   }
 
   template <class Table>

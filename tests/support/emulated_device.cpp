@@ -10,7 +10,6 @@
 
 #include "kernels/cublas.h"
 #include "kernels/portable/batch_norm_kernels.h"
-#include "kernels/portable/dense_map.h"
 #include "kernels/portable/image_kernels.h"
 #include "kernels/portable/index_kernels.h"
 #include "kernels/portable/map_kernels.h"
@@ -67,7 +66,6 @@ class EmulatedDevice::Graph final : public DeviceGraph {
     device_.refuse_in_graph("replaying another graph");
     ++device_.replays;
     for (const auto& step : work_->steps) step();
-    device_.looks_.forget();
   }
   std::uint64_t bytes() const override { return work_->bytes; }
 
@@ -93,7 +91,6 @@ bool EmulatedDevice::begin_capture(std::string& why) {
     return false;
   }
   ++captures;
-  looks_.forget();
   capture_ = std::make_unique<Capture>();
   return true;
 }
@@ -143,7 +140,6 @@ void* EmulatedDevice::allocate(std::size_t bytes) {
 }
 
 void EmulatedDevice::release(void* memory, std::size_t bytes) noexcept {
-  looks_.overwrite(memory, bytes);
   void* const here = host(memory);
   const auto found = live_.find(here);
   if (found == live_.end() || found->second != bytes) std::abort();  // never handed out, or with another size
@@ -170,12 +166,10 @@ DeviceMemory EmulatedDevice::memory() const { return {used_, 0}; }
 void EmulatedDevice::set_zero(void* to, std::size_t bytes) {
   if (bytes == 0) return;
   if (capture_) return capture_->steps.push_back([this, to, bytes] { set_zero(to, bytes); });
-  looks_.overwrite(to, bytes);
   std::memset(host(to), 0, bytes);
 }
 void EmulatedDevice::to_device(void* to, const void* from, std::size_t bytes) {
   refuse_in_graph("copying contents of the host to the device");
-  looks_.overwrite(to, bytes);
   if (bytes != 0) std::memcpy(host(to), from, bytes);
 }
 void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
@@ -186,14 +180,12 @@ void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
 void EmulatedDevice::on_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (capture_) return capture_->steps.push_back([this, to, from, bytes] { on_device(to, from, bytes); });
-  looks_.overwrite(to, bytes);
   std::memmove(host(to), host(from), bytes);
 }
 
 template <class Visit>
 void EmulatedDevice::visit(std::int64_t count, Visit visit_one) {
   ++launches;
-  looks_.forget();
   switch (order) {
     case Order::kForwards:
       for (std::int64_t i = 0; i < count; ++i) visit_one(i);
@@ -234,13 +226,8 @@ void EmulatedDevice::run(const MapCall& call) {
   MapCall here = call;
   here.out = host(call.out);
   for (int k = 0; k < call.inputs; ++k) here.in[k] = host(call.in[k]);
-  if (run_fused(call, here)) return;
-  const auto launch = [this](const auto& kernel) { each(kernel); };
-  const bool known =
-      launch_formula(here, launch, FormulasA{}, std::integral_constant<int, 0>{}) ||
-      launch_formula(here, launch, FormulasB{},
-                                std::integral_constant<int, FormulasA::kCount>{});
-  if (!known) throw std::logic_error("no such formula");
+  if (!is_known(call.formula)) throw std::logic_error("no such formula");
+  here.wide ? each(MapKernel<double>{here}) : each(MapKernel<float>{here});
 }
 
 void EmulatedDevice::run(const GradientSumCall& call) {
@@ -453,7 +440,6 @@ void EmulatedDevice::run(const FusedAdamCall& call) {
 void EmulatedDevice::run(const ProductCall& call) {
   if (note(call)) return;
   ++launches;
-  looks_.forget();
   ProductCall here = call;
   here.a.data = host(call.a.data);
   here.b.data = host(call.b.data);

@@ -15,7 +15,6 @@
 
 #include "kernels/device_ops.h"
 #include "kernels/device_readings.h"
-#include "kernels/fused_looks.h"
 
 namespace nanhunt::testing_support {
 
@@ -44,8 +43,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
   std::uint64_t checks = 0;    // launches that compare contents, of those
-  std::uint64_t fused = 0;     // maps that left statistics, of those
-  std::uint64_t told = 0;      // tensors that a look did not read, for they were left
   std::uint64_t captures = 0, replays = 0;  // of graphs
   bool graphs = true;                       // false: begin_capture() says that there are none
   int driver_version = 13000;               // kernels with more parameters than it takes are refused
@@ -116,7 +113,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   bool note(const Call& call);
   void give_back(Capture& memory) noexcept;
 
-  bool run_fused(const kernels::MapCall& call, const kernels::MapCall& here);
 
   template <class Kernel>
   void each(const Kernel& kernel);
@@ -130,9 +126,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::unordered_map<const void*, Capture*> pool_of_;  // memory that a graph keeps
   std::unique_ptr<Capture> capture_;
   friend class EmulatedReadings;
-  struct Fused;  // emulated_readings.cpp
-  std::shared_ptr<Fused> fused_memory_;
-  kernels::FusedLooks looks_;
   std::uint64_t used_ = 0;
 };
 

@@ -9,7 +9,6 @@
 #include "kernels/portable/birth_kernel.h"
 #include "kernels/portable/checksum_kernel.h"
 #include "kernels/portable/finding_kernels.h"
-#include "kernels/portable/fused_map.h"
 #include "kernels/portable/look_kernel.h"
 #include "kernels/portable/tensor_stats_kernel.h"
 #include "kernels/portable/update_kernels.h"
@@ -20,13 +19,6 @@ namespace nanhunt::testing_support {
 
 using namespace kernels;
 using namespace kernels::cuda;
-
-struct EmulatedDevice::Fused {
-  std::vector<StatsPartial> partials = std::vector<StatsPartial>(kFusedItems);
-  std::vector<FusedLook> looks = std::vector<FusedLook>(FusedLooks::kSlots);
-  std::uint64_t sum = 0;
-  std::uint32_t ticket = 0;
-};
 
 namespace {
 
@@ -55,31 +47,24 @@ class EmulatedReadings final : public ReadingsPort {
         known_(options.references + 1),
         arena_(options.arena_words),
         accumulators_(options.arena_words == 0 ? 0 : kMaxBirthTensors * kDetailWords),
-        marks_(static_cast<std::size_t>(options.copies)),
-        fuses_(options.fuses && options.references > 0) {
+        marks_(static_cast<std::size_t>(options.copies)) {
     // What was not copied has not come.
     std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
-    if (!fuses_) return;
-    if (!device_.fused_memory_) device_.fused_memory_ = std::make_shared<EmulatedDevice::Fused>();
-    device_.looks_.arm();
-  }
-  ~EmulatedReadings() override {
-    if (fuses_) device_.looks_.disarm();
   }
 
-  Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
+  Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
     if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
     const std::size_t most = tensors_by_value(parameter_bytes(device_.driver_version));
     for (; !tensors.empty(); first += most) {
       const auto part = tensors.first(std::min(most, tensors.size()));
-      part.size() <= kFewTensors ? launch_rows<FewRows>(part, level, first)
-                                 : launch_rows<ParameterTable>(part, level, first);
+      part.size() <= kFewTensors ? launch_rows<FewRows>(part, first)
+                                 : launch_rows<ParameterTable>(part, first);
       tensors = tensors.subspan(part.size());
     }
     return Status::ok();
   }
   template <class Rows>
-  Status launch_rows(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) {
+  Status launch_rows(std::span<const DeviceTensor> tensors, std::size_t first) {
     const auto table = std::make_unique<Rows>();
     std::uint32_t items = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -89,15 +74,12 @@ class EmulatedReadings final : public ReadingsPort {
       items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
     }
     table->tensors = static_cast<std::uint32_t>(tensors.size());
-    return run(*table, items, level, first, tensors.size());
+    return run(*table, items, first, tensors.size());
   }
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
     std::vector<LookedTensor> here(tensors.begin(), tensors.end());
-    std::vector<std::uint32_t> told;
     for (LookedTensor& looked : here) {
-      told.push_back(fuses_ ? place_of_look(device_.looks_, looked.tensor) : 0);
-      device_.told += told.back() != 0 ? 1 : 0;
       if (looked.tensor.data != nullptr) looked.tensor.data = EmulatedDevice::on_host(looked.tensor.data);
       if (looked.slot != kNoSlot && looked.slot >= records_.size())
         throw std::logic_error("a slot that does not exist");
@@ -105,14 +87,11 @@ class EmulatedReadings final : public ReadingsPort {
     ++device_.launches;
     ++device_.checks;
     const auto call = std::make_unique<LookCall>();
-    const std::uint32_t items =
-        fill_looks(here, call->table, [&, i = 0u](const DeviceTensor&) mutable { return told[i++]; });
+    const std::uint32_t items = fill_looks(here, call->table);
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
     std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
-    call->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data(),
-                    fuses_ ? device_.fused_memory_->looks.data() : nullptr};
-    with_look(*call, [&](const auto& kernel) { run_ordered(kernel, items, kStatsThreads); });
-    if (fuses_) device_.looks_.forget();
+    call->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data()};
+    run_ordered(LookKernel{*call}, items, kStatsThreads);
     leave(found, first);
     return Status::ok();
   }
@@ -127,11 +106,11 @@ class EmulatedReadings final : public ReadingsPort {
     leave(found, slot);
     return Status::ok();
   }
-  Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     DeviceStatsView here = view;
     here.data = address(reinterpret_cast<const void*>(view.data));
     const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
-    return run(table_of(here, tag), items, level, slot, 1);
+    return run(table_of(here, tag), items, slot, 1);
   }
 
   Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
@@ -185,7 +164,7 @@ class EmulatedReadings final : public ReadingsPort {
       items += static_cast<std::uint32_t>(stats_items(views[i].count * element_bytes(views[i].dtype)));
     }
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
-    StatsMemory memory{partials_.data(), histogram_tickets_.data(), accumulators_.data(), nullptr, nullptr, {},
+    StatsMemory memory{partials_.data(), histogram_tickets_.data(), accumulators_.data(), nullptr, nullptr,
                        places_.data()};
     memory.arena = arena_.data();
     run_ordered(TensorStatsKernel<StatsLevel::kHistogram, FewViews>{memory, table}, items, kStatsThreads);
@@ -258,26 +237,15 @@ class EmulatedReadings final : public ReadingsPort {
   }
 
   template <class Table>
-  Status run(const Table& table, std::uint32_t items, StatsLevel level, std::size_t first, std::size_t count) {
+  Status run(const Table& table, std::uint32_t items, std::size_t first, std::size_t count) {
     if (items > partials_.size() || first + count > records_.size())
       throw std::logic_error("more than there is room for");
     device_.expect_parameters(sizeof(TensorStatsKernel<StatsLevel::kSums, Table>));
     ++device_.launches;
-    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr, {},
+    const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr,
                              gates_.data(),    known_.data()};
-    switch (level) {
-      case StatsLevel::kFinite:
-        run_ordered(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, items, kStatsThreads);
-        return Status::ok();
-      case StatsLevel::kCounts:
-        run_ordered(TensorStatsKernel<StatsLevel::kCounts, Table>{memory, table}, items, kStatsThreads);
-        return Status::ok();
-      case StatsLevel::kSums:
-        run_ordered(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, items, kStatsThreads);
-        return Status::ok();
-      default:
-        throw std::logic_error("readings are never asked for more than sums");
-    }
+    run_ordered(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, items, kStatsThreads);
+    return Status::ok();
   }
 
   EmulatedDevice& device_;
@@ -295,26 +263,7 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;
-  bool fuses_ = false;
 };
-
-bool EmulatedDevice::run_fused(const MapCall& call, const MapCall& here) {
-  if (!looks_.is_armed() || !is_fused(here)) return false;
-  const std::uint64_t bytes = output_bytes(here);
-  const auto slot = looks_.take(call.out.data, bytes, call.out.dtype);
-  if (!slot) return false;
-  ++launches;
-  ++fused;
-  Fused& memory = *fused_memory_;
-  const auto run_one = [&](auto kernel) {
-    kernel.memory = {memory.partials.data(), &memory.sum, &memory.ticket, memory.looks.data()};
-    kernel.slot = *slot;
-    kernel.call = here;
-    run_in_order(order, kernel, static_cast<std::uint32_t>(stats_items(bytes)), kStatsThreads);
-  };
-  with_fused_map(here, run_one, FusedFormulas{});
-  return true;
-}
 
 std::unique_ptr<kernels::ReadingsPort> EmulatedDevice::open_readings(const kernels::ReadingsOptions& options,
                                                                      std::string& why) {

@@ -157,7 +157,7 @@ void DeviceSentinel::look_for_changes_in_copy(Step& step) {
   if (views.empty()) return;
   const ScopedDefaultFpEnvironment environment;
   std::vector<std::optional<TensorStats>> found(views.size());
-  readings_->wait(readings_->enqueue(views, StatsLevel::kSums), found);
+  readings_->wait(readings_->enqueue(views), found);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     Watched& watched = *kept[i];
     if (!found[i] || fingerprint(*found[i]) == fingerprint(*watched.before)) continue;

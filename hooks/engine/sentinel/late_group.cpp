@@ -36,7 +36,7 @@ void LateGroup::ask(kernels::DeviceReadings& readings) noexcept {
       }
     }
     found_.resize(views.size());
-    if (!views.empty()) ticket_ = readings.enqueue(views, StatsLevel::kSums);
+    if (!views.empty()) ticket_ = readings.enqueue(views);
     done_ = views.empty();
   } catch (...) {
     done_ = true;  // no memory: what is not known is not known

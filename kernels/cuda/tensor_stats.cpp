@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device_guard.h"
-#include "kernels/cuda/device_recorder_ring.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_stats_launch.h"
-#include "kernels/device_recorder.h"
 #include "kernels/device_stats.h"
 
 namespace nanhunt::kernels {
@@ -66,24 +63,6 @@ class Counter {
   std::uint64_t limit_, items_ = 0;
 };
 
-class UploadedSet final : public DeviceStats::Set {
- public:
-  UploadedSet(int device, TensorEntry* entries, std::uint32_t tensors, std::uint32_t items)
-      : device_(device), entries_(entries), tensors_(tensors), items_(items) {}
-  ~UploadedSet() override {
-    const DeviceGuard guard(device_);
-    static_cast<void>(cudaFree(entries_));
-  }
-  ViewOrRows table() const { return table_of(entries_, tensors_); }
-  std::uint32_t tensors() const { return tensors_; }
-  std::uint32_t items() const { return items_; }
-
- private:
-  int device_;
-  TensorEntry* entries_;
-  std::uint32_t tensors_, items_;
-};
-
 class CudaStats final : public DeviceStats {
  public:
   explicit CudaStats(const DeviceStatsOptions& options) : options_(options) {}
@@ -104,13 +83,13 @@ class CudaStats final : public DeviceStats {
     if (Status s = allocate(memory_.partials, options_.max_items); !s) return s;
     if (Status s = allocate(memory_.tickets, options_.max_tensors); !s) return s;
     if (Status s = clear(memory_.tickets, options_.max_tensors); !s) return s;
-    if (!options_.details) return Status::ok();
+    if (!options_.histograms) return Status::ok();
     const std::size_t words = options_.max_tensors * kDetailWords;
     if (Status s = allocate(memory_.accumulators, words); !s) return s;
     return clear(memory_.accumulators, words);
   }
 
-  Status enqueue(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, const DeviceStatsTarget& target,
+  Status enqueue(const DeviceStatsView& view, std::uint32_t tag, const DeviceStatsTarget& target,
                  DeviceStream stream) override {
     Counter counter(options_.max_items);
     std::uint32_t first = 0;
@@ -119,25 +98,21 @@ class CudaStats final : public DeviceStats {
     if (options_.check_memory && view.count > 0) {
       if (Status s = readable(view.data, options_.device); !s) return s;
     }
-    return launch(level, table_of(view, tag), 1, counter.items(), target, stream);
+    return launch(table_of(view, tag), 1, counter.items(), target, stream);
   }
 
-  Status enqueue(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
-                 DeviceStream stream) override {
+  Status enqueue(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target, DeviceStream stream) override {
     if (tensors.empty()) return Status::ok();
-    if (level > StatsLevel::kSums && tensors.size() > 1) {
-      return usage("levels from what-if on take one tensor, or a set that was uploaded");
-    }
-    if (tensors.size() == 1) return enqueue(view_of(tensors[0]), tensors[0].tag, level, target, stream);
+    if (tensors.size() == 1) return enqueue(view_of(tensors[0]), tensors[0].tag, target, stream);
     if (tensors.size() > kTensorsInParameters) {
       return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
-                   std::to_string(tensors.size()) + ": upload them as a set");
+                   std::to_string(tensors.size()));
     }
     const std::size_t most = tensors_by_value(parameter_bytes_here());
     for (DeviceStatsTarget rest = target; !tensors.empty();) {
       const auto part = tensors.first(std::min(most, tensors.size()));
-      if (Status s = part.size() <= kFewTensors ? enqueue_rows<FewRows>(part, level, rest, stream)
-                                                : enqueue_rows<ParameterTable>(part, level, rest, stream);
+      if (Status s = part.size() <= kFewTensors ? enqueue_rows<FewRows>(part, rest, stream)
+                                                : enqueue_rows<ParameterTable>(part, rest, stream);
           !s) {
         return s;
       }
@@ -168,34 +143,6 @@ class CudaStats final : public DeviceStats {
         "histograms could not be launched");
   }
 
-  Result<std::unique_ptr<Set>> upload(std::span<const DeviceTensor> tensors) override {
-    if (tensors.empty() || tensors.size() > options_.max_tensors) {
-      return usage("expected 1 to " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
-                   std::to_string(tensors.size()));
-    }
-    const DeviceGuard guard(options_.device);
-    std::vector<TensorEntry> entries(tensors.size());
-    std::uint32_t items = 0;
-    if (Status s = fill(tensors, entries.data(), items, true); !s) return s;
-    TensorEntry* memory = nullptr;
-    if (Status s = allocate(memory, entries.size()); !s) return s;
-    auto set =
-        std::make_unique<UploadedSet>(options_.device, memory, static_cast<std::uint32_t>(entries.size()), items);
-    const std::size_t bytes = entries.size() * sizeof(TensorEntry);
-    // Not cudaMemcpy: of pageable memory it may return before the table is there, and streams need not wait for it.
-    cudaError_t copied = cudaMemcpyAsync(memory, entries.data(), bytes, cudaMemcpyHostToDevice, setup_);
-    if (copied == cudaSuccess) copied = cudaStreamSynchronize(setup_);
-    if (Status s = status_of(copied, "the table of tensors"); !s) return s;
-    return std::unique_ptr<Set>(std::move(set));
-  }
-
-  Status enqueue(const Set& set, StatsLevel level, const DeviceStatsTarget& target, DeviceStream stream) override {
-    const auto* uploaded = dynamic_cast<const UploadedSet*>(&set);
-    if (uploaded == nullptr) return usage("expected a set that this backend uploaded");
-    const DeviceGuard guard(options_.device);
-    return launch(level, uploaded->table(), uploaded->tensors(), uploaded->items(), target, stream);
-  }
-
  private:
   template <class T>
   Status clear(T* memory, std::size_t count) const {
@@ -204,25 +151,13 @@ class CudaStats final : public DeviceStats {
 
   // Those that will be launched; also where it shows that this build has no code for the device.
   Status load_kernels() const {
-    cudaError_t error = load_stats<StatsLevel::kFinite, ViewOrRows>();
+    cudaError_t error = load_stats<StatsLevel::kSums, ViewOrRows>();
     const auto also = [&error](cudaError_t (*load)()) {
       if (error == cudaSuccess) error = load();
     };
-    also(&load_stats<StatsLevel::kCounts, ViewOrRows>);
-    also(&load_stats<StatsLevel::kSums, ViewOrRows>);
-    also(&load_stats<StatsLevel::kFinite, FewRows>);
-    also(&load_stats<StatsLevel::kCounts, FewRows>);
     also(&load_stats<StatsLevel::kSums, FewRows>);
-    if (tensors_by_value(parameter_bytes_here()) > kFewTensors) {
-      also(&load_stats<StatsLevel::kFinite, ParameterTable>);
-      also(&load_stats<StatsLevel::kCounts, ParameterTable>);
-      also(&load_stats<StatsLevel::kSums, ParameterTable>);
-    }
-    if (options_.details) {
-      also(&load_stats<StatsLevel::kWhatIf, ViewOrRows>);
-      also(&load_stats<StatsLevel::kHistogram, ViewOrRows>);
-      also(&load_stats<StatsLevel::kHistogram, FewViews>);
-    }
+    if (tensors_by_value(parameter_bytes_here()) > kFewTensors) also(&load_stats<StatsLevel::kSums, ParameterTable>);
+    if (options_.histograms) also(&load_stats<StatsLevel::kHistogram, FewViews>);
     return status_of(error, "statistics cannot run on this device");
   }
 
@@ -239,7 +174,7 @@ class CudaStats final : public DeviceStats {
                  " work items: raise max_items, or launch fewer at a time");
   }
 
-  Status fill(std::span<const DeviceTensor> tensors, TensorEntry* entries, std::uint32_t& items, bool ask) const {
+  Status fill(std::span<const DeviceTensor> tensors, TensorEntry* entries, std::uint32_t& items) const {
     Counter counter(options_.max_items);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const DeviceTensor& tensor = tensors[i];
@@ -247,7 +182,7 @@ class CudaStats final : public DeviceStats {
         return usage("tensor " + std::to_string(i) + " has no contents");
       }
       const auto address = reinterpret_cast<std::uint64_t>(tensor.data);
-      if (ask && tensor.count > 0) {
+      if (options_.check_memory && tensor.count > 0) {
         if (Status s = readable(address, options_.device); !s) {
           return Status(s.code(), s.message() + " (tensor " + std::to_string(i) + ")");
         }
@@ -262,44 +197,30 @@ class CudaStats final : public DeviceStats {
   }
 
   template <class Rows>
-  Status enqueue_rows(std::span<const DeviceTensor> tensors, StatsLevel level, const DeviceStatsTarget& target,
-                      DeviceStream stream) {
+  Status enqueue_rows(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target, DeviceStream stream) {
     const DeviceGuard guard(options_.device);
     Rows table;
     std::uint32_t items = 0;
-    if (Status s = fill(tensors, table.entries, items, options_.check_memory); !s) return s;
+    if (Status s = fill(tensors, table.entries, items); !s) return s;
     table.tensors = static_cast<std::uint32_t>(tensors.size());
-    return launch(level, table, tensors.size(), items, target, stream);
+    return launch(table, tensors.size(), items, target, stream);
   }
 
   // With the device current.
   template <class Table>
-  Status launch(StatsLevel level, const Table& table, std::size_t tensors, std::uint32_t items,
-                const DeviceStatsTarget& target, DeviceStream stream) {
+  Status launch(const Table& table, std::size_t tensors, std::uint32_t items, const DeviceStatsTarget& target,
+                DeviceStream stream) {
     if (tensors > options_.max_tensors) {
       return usage("expected at most " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
                    std::to_string(tensors));
     }
-    const bool details = level >= StatsLevel::kWhatIf;
-    if (details && (memory_.accumulators == nullptr || target.details == nullptr)) {
-      return usage("levels from what-if on need DeviceStatsOptions::details and a place for details");
-    }
     StatsMemory memory = memory_;
     memory.records = target.records;
-    memory.details = target.details;
     memory.gates = target.gates;
     memory.known = target.known;
-    if (const auto* owner = dynamic_cast<const RingOwner*>(target.recorder)) memory.ring = owner->ring();
-    auto* on = static_cast<cudaStream_t>(stream);
-    cudaError_t error = cudaErrorInvalidValue;
-    if (level == StatsLevel::kFinite) error = launch_stats<StatsLevel::kFinite>(memory, table, items, on);
-    if (level == StatsLevel::kCounts) error = launch_stats<StatsLevel::kCounts>(memory, table, items, on);
-    if (level == StatsLevel::kSums) error = launch_stats<StatsLevel::kSums>(memory, table, items, on);
-    if constexpr (std::is_same_v<Table, ViewOrRows>) {
-      if (level == StatsLevel::kWhatIf) error = launch_stats<StatsLevel::kWhatIf>(memory, table, items, on);
-      if (level == StatsLevel::kHistogram) error = launch_stats<StatsLevel::kHistogram>(memory, table, items, on);
-    }
-    return status_of(error, "statistics could not be launched");
+    return status_of(
+        launch_stats<StatsLevel::kSums>(memory, table, items, static_cast<cudaStream_t>(stream)),
+        "statistics could not be launched");
   }
 
   DeviceStatsOptions options_;

@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "kernels/cublas.h"
-#include "kernels/cuda/device_fused.h"
 #include "kernels/cuda/device_graph.h"
 #include "kernels/cuda/device_guard.h"
-#include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/cuda/device_readings.h"
 #include "kernels/portable/map_kernels.h"
@@ -118,7 +116,6 @@ class CudaBackend final : public DeviceBackend {
     return allocator_.allocate(bytes, capture_ ? capture_->pool : name_of(stream_));
   }
   void release(void* memory, std::size_t bytes) noexcept override {
-    fused_.looks().overwrite(memory, bytes);
     if (!capture_ || allocator_.is_of(memory, capture_->pool)) return allocator_.release(memory);
     try {
       capture_->later.push_back(memory);  // the graph may name it
@@ -127,12 +124,10 @@ class CudaBackend final : public DeviceBackend {
   }
   DeviceMemory memory() const override { return {allocator_.used(), allocator_.cached()}; }
   void set_zero(void* to, std::size_t bytes) override {
-    fused_.looks().overwrite(to, bytes);
     check(cudaMemsetAsync(to, 0, bytes, stream_), "setting memory to zero");
   }
   void to_device(void* to, const void* from, std::size_t bytes) override {
     refuse_in_graph("copying contents of the host to the device");
-    fused_.looks().overwrite(to, bytes);
     // Of pageable memory: returns once the contents are staged, so the caller may change them. Where the
     // device reads the host's pages itself (Grace) nothing need be staged.
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
@@ -144,7 +139,6 @@ class CudaBackend final : public DeviceBackend {
     wait();
   }
   void on_device(void* to, const void* from, std::size_t bytes) override {
-    fused_.looks().overwrite(to, bytes);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
   }
   void wait() override {
@@ -153,7 +147,7 @@ class CudaBackend final : public DeviceBackend {
   }
   std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) override {
     refuse_in_graph("opening readings");
-    return cuda::open_readings_port(info_.index, stream_, options, why, &fused_);
+    return cuda::open_readings_port(info_.index, stream_, options, why);
   }
 
   bool begin_capture(std::string& why) override {
@@ -161,7 +155,6 @@ class CudaBackend final : public DeviceBackend {
       why = "a graph is being captured already";
       return false;
     }
-    fused_.looks().forget();
     try {
       auto capture = std::make_unique<Capture>();
       use();
@@ -196,8 +189,10 @@ class CudaBackend final : public DeviceBackend {
   }
 
   void run(const MapCall& call) override {
-    if (!capture_ && fused_.launch(call, stream_)) return;
-    run_plain(call);
+    if (!cuda::is_known(call.formula)) {
+      throw std::logic_error("cuda: there is no formula " + std::to_string(call.formula.number));
+    }
+    go(call);
   }
   void run(const GradientSumCall& call) override {
     if (call.map.walk.count == 0 || cuda::sums_values_as_they_are(call)) {
@@ -206,11 +201,10 @@ class CudaBackend final : public DeviceBackend {
     }
     const Room values(*this, static_cast<std::size_t>(call.map.walk.count) * (call.map.wide ? 8 : 4));
     const cuda::GradientSumSteps steps = cuda::steps_of(call, values.memory());
-    run_plain(steps.map);  // nobody looks at these
+    go(steps.map);
     go(steps.sum);
   }
   void run(const ReduceCall& call) override {
-    fused_.looks().forget();
     std::vector<std::unique_ptr<Room>> rooms;  // freed in stream order
     cuda::launch(call, stream_, [&](std::size_t bytes) {
       rooms.push_back(std::make_unique<Room>(*this, bytes));
@@ -233,7 +227,6 @@ class CudaBackend final : public DeviceBackend {
   void run(const FusedAdamCall& call) override { go(call); }
   void run(const ProductCall& call) override {
     use();
-    fused_.looks().forget();
     cublas_multiply(cublas_, handle_, call);
   }
   void set_product_math(const ProductMath& math) override {
@@ -256,17 +249,9 @@ class CudaBackend final : public DeviceBackend {
  private:
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20;
 
-  // A launch that may write anywhere.
   template <class Call>
   void go(const Call& call) {
-    fused_.looks().forget();
     cuda::launch(call, stream_);
-  }
-
-  void run_plain(const MapCall& call) {
-    fused_.looks().forget();
-    if (cuda::launch_map_a(call, stream_) || cuda::launch_map_b(call, stream_)) return;
-    throw std::logic_error("cuda: there is no formula " + std::to_string(call.formula.number));
   }
 
   // Memory for the time of a call; work that was asked for before may still use it.
@@ -304,7 +289,6 @@ class CudaBackend final : public DeviceBackend {
     }
     void replay() override {
       backend_.refuse_in_graph("replaying another graph");
-      backend_.fused_.looks().forget();
       check(cudaGraphLaunch(executable_, backend_.stream_), "replaying a graph");
     }
     std::uint64_t bytes() const override { return backend_.allocator_.pool_bytes(memory_.pool); }
@@ -337,7 +321,6 @@ class CudaBackend final : public DeviceBackend {
   DeviceAllocator allocator_;
   OwnStream stream_;
   bool shares_page_tables_ = false;  // with the host
-  cuda::FusedMaps fused_;
   std::unique_ptr<Capture> capture_;
   DeviceAllocator::Stream next_pool_ = 0x101;  // odd, so no stream's
   void* handle_ = nullptr;

@@ -10,7 +10,6 @@
 #include "kernels/cuda/device_births.h"
 #include "kernels/cuda/device_checks.h"
 #include "kernels/cuda/device_findings.h"
-#include "kernels/cuda/device_fused.h"
 #include "kernels/cuda/device_guard.h"
 
 namespace nanhunt::kernels::cuda {
@@ -21,7 +20,6 @@ class CudaReadings final : public ReadingsPort {
   CudaReadings(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
   ~CudaReadings() override {
     const DeviceGuard guard(device_);
-    if (fused_ != nullptr) fused_->disarm();
     // Copies may be under way; where the device is lost this fails at once, and so does the rest.
     static_cast<void>(cudaStreamSynchronize(stream_));
     for (const cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
@@ -36,7 +34,7 @@ class CudaReadings final : public ReadingsPort {
     static_cast<void>(cudaGetLastError());
   }
 
-  Status open(const ReadingsOptions& options, FusedMaps* fused) {
+  Status open(const ReadingsOptions& options) {
     const DeviceGuard guard(device_);
     DeviceStatsOptions stats;
     stats.device = device_;
@@ -66,9 +64,6 @@ class CudaReadings final : public ReadingsPort {
       if (options.arena_words > 0) {
         if (Status s = open_births(options, got); !s) return s;
       }
-      if (options.fuses && fused != nullptr) {
-        if (fused->arm(stream_)) fused_ = fused;  // else all is read, as ever
-      }
     }
     for (int i = 0; i < options.copies; ++i) {
       cudaEvent_t event = nullptr;
@@ -78,24 +73,20 @@ class CudaReadings final : public ReadingsPort {
     return Status::ok();
   }
 
-  Status launch(std::span<const DeviceTensor> tensors, StatsLevel level, std::size_t first) override {
-    return stats_->enqueue(tensors, level, {records_ + first, nullptr, nullptr, checks_.gates, known_}, stream_);
+  Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
+    return stats_->enqueue(tensors, {records_ + first, checks_.gates, known_}, stream_);
   }
-  Status launch(const DeviceStatsView& view, std::uint32_t tag, StatsLevel level, std::size_t slot) override {
-    return stats_->enqueue(view, tag, level, {records_ + slot, nullptr, nullptr, checks_.gates, known_}, stream_);
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
+    return stats_->enqueue(view, tag, {records_ + slot, checks_.gates, known_}, stream_);
   }
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);
     LookCall call;
-    call.memory = {checks_, partials_, records_, known_, fused_ != nullptr ? fused_->memory() : nullptr};
+    call.memory = {checks_, partials_, records_, known_};
     call.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
-    const std::uint32_t items = fill_looks(tensors, call.table, [this](const DeviceTensor& tensor) {
-      return fused_ != nullptr ? place_of_look(fused_->looks(), tensor) : 0;
-    });
+    const std::uint32_t items = fill_looks(tensors, call.table);
     if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
-    const cudaError_t status = launch_look(call, items, stream_);
-    if (fused_ != nullptr) fused_->looks().forget();
-    return status_of(status, "contents could not be looked at");
+    return status_of(launch_look(call, items, stream_), "contents could not be looked at");
   }
   Status launch(const CheckedTensor& tensor, std::size_t slot) override {
     const DeviceGuard guard(device_);
@@ -157,7 +148,7 @@ class CudaReadings final : public ReadingsPort {
     stats.device = device_;
     stats.max_items = options.max_items;
     stats.max_tensors = kMaxBirthTensors;
-    stats.details = true;
+    stats.histograms = true;
     stats.check_memory = false;
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
@@ -206,7 +197,6 @@ class CudaReadings final : public ReadingsPort {
   BirthMemory births_;
   std::unique_ptr<DeviceStats> histograms_;
   std::uint64_t *arena_ = nullptr, *arena_on_device_ = nullptr;
-  FusedMaps* fused_ = nullptr;  // armed
   std::unique_ptr<DeviceStats> stats_;
   LostUpdatesKernel::Memory* updates_ = nullptr;
   DeviceStatsRecord* records_ = nullptr;
@@ -217,9 +207,9 @@ class CudaReadings final : public ReadingsPort {
 }  // namespace
 
 std::unique_ptr<ReadingsPort> open_readings_port(int device, DeviceStream stream, const ReadingsOptions& options,
-                                                 std::string& why, FusedMaps* fused) {
+                                                 std::string& why) {
   auto port = std::make_unique<CudaReadings>(device, static_cast<cudaStream_t>(stream));
-  if (const Status status = port->open(options, fused); !status) {
+  if (const Status status = port->open(options); !status) {
     why = status.message();
     return nullptr;
   }

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One work item of a tensor without gaps, its statistics and its checksum from one reading: the vectors, threads and
-// order of tensor_stats_scan.h, the blocks of checksum_words.h, hence the bits of both. Vectors come from a source:
-//
-//   source.each(range, thread, take)  // take(vector, j, bytes) for the thread's vectors of the range, in rising order;
-//                                     // what is not there of the last one is 0
-//   Source::kWholeBlocks              // items are whole blocks of the checksum: each vector is asked for once
-//
-// A block of the checksum belongs to the item in which it begins. Where items are no multiple of it (some tensors past
-// 128 MiB), its end is read once more, for the checksum alone.
+// The checksum of one work item of a tensor without gaps: the vectors and threads of tensor_stats_scan.h, the blocks of
+// checksum_words.h. A block of the checksum belongs to the item in which it begins; where items are no multiple of it
+// (some tensors past 128 MiB) the item reads on to the block's end.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +19,6 @@ static_assert(kChecksumLaneCount == 8 && kVectorBytes == 16, "a vector has two l
 // What threads tell each other of an item.
 inline constexpr std::uint32_t kLookTotals = 2 * kChecksumLaneCount, kLookParts = 8;
 struct LookShared {
-  Odd odd[kStatsThreads];
   std::uint64_t sums[2][kStatsThreads], products[2][kStatsThreads];
   std::uint64_t parts[kLookParts * kLookTotals], totals[kLookTotals];
   std::uint64_t left_over[kChecksumLaneCount];  // words after the last whole stripe
@@ -33,9 +26,9 @@ struct LookShared {
   StatsPartial warps[kStatsThreads / kWarpLanes];
 };
 
-// Memory without gaps, at any alignment. Loads come first where they can, as in for_each_vector().
-struct MemorySource {
-  static constexpr bool kWholeBlocks = false;
+// Memory without gaps, at any alignment; what is not there of the last vector is 0. Loads come first where they can, as
+// in for_each_vector().
+struct VectorsOfMemory {
   std::uint64_t data, bytes;
 
   template <class Take>
@@ -48,66 +41,19 @@ struct MemorySource {
         NANHUNT_UNROLL
         for (int u = 0; u < kStatsUnroll; ++u) v[u] = load_aligned(data + (j + u * kStatsThreads) * kVectorBytes);
         NANHUNT_UNROLL
-        for (int u = 0; u < kStatsUnroll; ++u) take(v[u], j + u * kStatsThreads, kVectorBytes);
+        for (int u = 0; u < kStatsUnroll; ++u) take(v[u], j + u * kStatsThreads);
       }
     }
     for (; j < range.end; j += kStatsThreads) {
       const std::uint64_t at = data + j * kVectorBytes, left = bytes - j * kVectorBytes;
       if (left < kVectorBytes) {
-        take(load_bytes(at, static_cast<std::uint32_t>(left)), j, static_cast<std::uint32_t>(left));
+        take(load_bytes(at, static_cast<std::uint32_t>(left)), j);
       } else {
-        take(load_unaligned(at, data, data + bytes), j, kVectorBytes);
+        take(load_unaligned(at, data, data + bytes), j);
       }
     }
   }
 };
-
-// Scans at level kSums, a vector at a time. What has no scan gives its checksum only.
-struct NoScan {
-  NANHUNT_HOST_DEVICE void take(const DeviceStatsView&, const Vector&, std::uint64_t, std::uint32_t, Odd&) {}
-  NANHUNT_HOST_DEVICE void finish(const Odd&, StatsPartial&) const {}
-};
-template <DType kDType>
-struct FloatLook {
-  FloatScan<kDType, StatsLevel::kSums> scan;
-
-  NANHUNT_HOST_DEVICE void take(const DeviceStatsView& view, const Vector& v, std::uint64_t j, std::uint32_t bytes,
-                                Odd& odd) {
-    take_vector<kDType>(scan, view, v, j, bytes / StatsFormat<kDType>::kBytes, BinadeCounter{}, odd);
-  }
-  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out) const {
-    out = empty_partial(false);
-    BelowCounts none;
-    finish_scan(scan, odd, out, none);
-  }
-};
-template <DType kDType>
-struct IntegerLook {
-  static constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
-  StatsPartial partial = empty_partial(true);
-
-  NANHUNT_HOST_DEVICE void take(const DeviceStatsView&, const Vector& v, std::uint64_t, std::uint32_t bytes, Odd&) {
-    take_integers<kDType>(partial, v, bytes / kBytes, true);
-  }
-  NANHUNT_HOST_DEVICE void finish(const Odd&, StatsPartial& out) const { out = finished_integers(partial); }
-};
-
-// Calls visit.template operator()<Scan>() with the scan of the dtype at hand.
-template <class Visit>
-NANHUNT_HOST_DEVICE inline void for_scan(DType dtype, Visit visit) {
-  switch (dtype) {
-    case DType::kI64:
-      return visit.template operator()<IntegerLook<DType::kI64>>();
-    case DType::kI32:
-      return visit.template operator()<IntegerLook<DType::kI32>>();
-    case DType::kU8:
-      return visit.template operator()<IntegerLook<DType::kU8>>();
-    case DType::kBool:
-      return visit.template operator()<IntegerLook<DType::kBool>>();
-    default:
-      return for_float_dtype(dtype, [&]<DType kDType>() { visit.template operator()<FloatLook<kDType>>(); });
-  }
-}
 
 // One block of the checksum: how much of the tensor it has.
 struct ChecksumExtent {
@@ -188,46 +134,28 @@ NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, LookShared& shared, 
   });
 }
 
-// Leaves the item's checksum in shared.checksum and each thread's statistics in `partials`. The view has no gaps.
-template <class Scan, class Block, class Source>
-NANHUNT_HOST_DEVICE inline void look_at_item(Block& block, LookShared& shared, const Source& source,
-                                             const DeviceStatsView& view, std::uint64_t bytes, ItemRange item,
-                                             typename Block::template Registers<StatsPartial>& partials) {
-  typename Block::template Registers<Scan> scans;
+// Leaves the item's checksum in shared.checksum.
+template <class Block>
+NANHUNT_HOST_DEVICE inline void checksum_item(Block& block, LookShared& shared, std::uint64_t data, std::uint64_t bytes,
+                                              ItemRange item) {
+  const VectorsOfMemory memory{data, bytes};
   const std::uint64_t vectors = (bytes + kVectorBytes - 1) / kVectorBytes;
   std::uint64_t number = (item.begin + kBlockVectors - 1) / kBlockVectors;  // the first block that begins here
-  block.phase(scans, [&](const Thread& thread, Scan& mine) {
-    mine = Scan{};
-    Odd& odd = shared.odd[thread.index];
-    odd = {kNoIndex, 0, 0, 0, 0};
+  block.phase([&](const Thread& thread) {
     if (thread.index == 0) shared.checksum = 0;
-    if constexpr (!Source::kWholeBlocks) {
-      source.each({item.begin, lesser(number * kBlockVectors, item.end)}, thread.index,
-                  [&](const Vector& v, std::uint64_t j, std::uint32_t there) { mine.take(view, v, j, there, odd); });
-    }
   });
   for (; number * kBlockVectors < item.end; ++number) {
     const std::uint64_t begin = number * kBlockVectors, end = lesser(begin + kBlockVectors, vectors);
     const ChecksumExtent extent(bytes, number);
-    block.phase(scans, [&](const Thread& thread, Scan& mine) {
+    block.phase([&](const Thread& thread) {
       ChecksumShare share(thread.index);
-      source.each({begin, lesser(end, item.end)}, thread.index,
-                  [&](const Vector& v, std::uint64_t j, std::uint32_t there) {
-                    mine.take(view, v, j, there, shared.odd[thread.index]);
-                    share.add(v, j - begin, extent.whole, shared.left_over);
-                  });
-      if constexpr (!Source::kWholeBlocks) {
-        source.each({lesser(item.end, end), end}, thread.index, [&](const Vector& v, std::uint64_t j, std::uint32_t) {
-          share.add(v, j - begin, extent.whole, shared.left_over);
-        });
-      }
+      memory.each({begin, end}, thread.index, [&](const Vector& v, std::uint64_t j) {
+        share.add(v, j - begin, extent.whole, shared.left_over);
+      });
       share.leave(shared, thread.index);
     });
     fold_checksum(block, shared, extent, number);
   }
-  block.phase(scans, partials, [&](const Thread& thread, const Scan& mine, StatsPartial& out) {
-    mine.finish(shared.odd[thread.index], out);
-  });
 }
 
 }  // namespace nanhunt::kernels::cuda
