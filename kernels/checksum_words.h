@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of checksums (kernels/README.md), one text for the CPU and the device. A block is up to kChecksumBlock
+// The arithmetic of checksums (kernels/CONTRACTS.md), one text for the CPU and the device. A block is up to kChecksumBlock
 // bytes; its words of eight bytes go to lanes as they are numbered, those after the last whole stripe are mixed in one
 // by one. The checksum is the sum of its blocks', each of which knows its number: the order in which they are added is
 // free.

@@ -28,9 +28,6 @@ DeviceAllocator::~DeviceAllocator() {
     source_.free(waiting.memory);
   }
   drop_cache();
-  for (auto& [key, blocks] : free_) {
-    for (void* memory : blocks) source_.free(memory);  // of pools
-  }
   for (const auto& [memory, block] : blocks_) source_.free(const_cast<void*>(memory));
 }
 
@@ -39,7 +36,7 @@ void* DeviceAllocator::take_cached(std::size_t bytes, Stream stream) {
   if (found == free_.end() || found->second.empty()) return nullptr;
   void* memory = found->second.back();
   found->second.pop_back();
-  (pools_.count(stream) != 0 ? used_ : cached_) -= bytes;
+  cached_ -= bytes;
   return memory;
 }
 
@@ -47,19 +44,16 @@ void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   if (bytes > (std::size_t{1} << 46))
     throw std::runtime_error("the device was asked for " + megabytes(bytes) + ": too much");
   const std::size_t size = block_bytes(bytes);
-  const auto pool = pools_.find(stream);
   void* memory = take_cached(size, stream);
-  // Not for a pool: a stream that is captured forbids to ask whether an event is done.
-  if (memory == nullptr && pool == pools_.end() && !waiting_.empty()) {
+  if (memory == nullptr && !waiting_.empty()) {
     collect();
     memory = take_cached(size, stream);
   }
   if (memory == nullptr) {
     ++source_calls_;
     memory = source_.allocate(size);
-    if (memory != nullptr && pool != pools_.end()) pool->second += size;
   }
-  if (memory == nullptr && pool == pools_.end() && (cached_ != 0 || !waiting_.empty())) {
+  if (memory == nullptr && (cached_ != 0 || !waiting_.empty())) {
     collect();
     drop_cache();
     ++source_calls_;
@@ -93,7 +87,7 @@ void DeviceAllocator::release(void* memory) noexcept {
     for (const Stream other : block.others) waiting.events.push_back(source_.record(other));
     if (waiting.events.empty()) {
       free_[{block.stream, block.bytes}].push_back(memory);
-      (pools_.count(block.stream) != 0 ? used_ : cached_) += block.bytes;
+      cached_ += block.bytes;
     } else {
       waiting_.push_back(std::move(waiting));
     }
@@ -114,7 +108,7 @@ void DeviceAllocator::collect() noexcept {
       }
       for (const Event event : waiting.events) source_.forget(event);
       free_[{waiting.stream, waiting.bytes}].push_back(waiting.memory);
-      (pools_.count(waiting.stream) != 0 ? used_ : cached_) += waiting.bytes;
+      cached_ += waiting.bytes;
     } catch (...) {
       source_.free(waiting.memory);
     }
@@ -124,45 +118,10 @@ void DeviceAllocator::collect() noexcept {
 
 void DeviceAllocator::drop_cache() noexcept {
   for (auto& [key, blocks] : free_) {
-    if (pools_.count(key.first) != 0) continue;
     for (void* memory : blocks) source_.free(memory);
     blocks.clear();
   }
   cached_ = 0;
-}
-
-void DeviceAllocator::begin_pool(Stream pool) { pools_.emplace(pool, 0); }
-
-std::uint64_t DeviceAllocator::pool_bytes(Stream pool) const {
-  const auto found = pools_.find(pool);
-  return found == pools_.end() ? 0 : found->second;
-}
-
-bool DeviceAllocator::is_of(const void* memory, Stream stream) const {
-  const auto found = blocks_.find(memory);
-  return found != blocks_.end() && found->second.stream == stream;
-}
-
-void DeviceAllocator::end_pool(Stream pool, Stream to) noexcept {
-  if (pools_.erase(pool) == 0) return;
-  for (auto at = free_.lower_bound({pool, 0}); at != free_.end() && at->first.first == pool; at = free_.erase(at)) {
-    const std::size_t bytes = at->first.second;
-    for (void* memory : at->second) {
-      used_ -= bytes;
-      try {
-        free_[{to, bytes}].push_back(memory);
-        cached_ += bytes;
-      } catch (...) {  // no room for the list
-        source_.free(memory);
-      }
-    }
-  }
-  for (auto& [memory, block] : blocks_) {
-    if (block.stream == pool) block.stream = to;
-  }
-  for (Waiting& waiting : waiting_) {
-    if (waiting.stream == pool) waiting.stream = to;
-  }
 }
 
 }  // namespace nanhunt::kernels

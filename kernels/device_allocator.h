@@ -39,13 +39,6 @@ class DeviceAllocator {
   // `stream`, another than it was made for, works with it too.
   void also_used_on(void* memory, Stream stream);
   void drop_cache() noexcept;  // gives everything unused back to the source
-  // A pool has a name of its own that is no stream's: what is asked for under it and given back is handed out again
-  // under it alone, counts as in use and survives drop_cache(); asking for more never empties the cache. Its end leaves
-  // all of it to `to`, with what is still in use.
-  void begin_pool(Stream pool);
-  void end_pool(Stream pool, Stream to) noexcept;
-  std::uint64_t pool_bytes(Stream pool) const;
-  bool is_of(const void* memory, Stream stream) const;  // handed out under that name
 
   std::uint64_t used() const { return used_; }      // bytes of blocks handed out
   std::uint64_t cached() const { return cached_; }  // of blocks kept
@@ -71,7 +64,6 @@ class DeviceAllocator {
   std::unordered_map<const void*, Block> blocks_;
   std::map<std::pair<Stream, std::size_t>, std::vector<void*>> free_;
   std::vector<Waiting> waiting_;
-  std::map<Stream, std::uint64_t> pools_;  // bytes that each has of the source
   std::uint64_t used_ = 0, cached_ = 0, source_calls_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Histograms of what went into an op on a device and what came out of it, where bad numbers were born in it and nowhere
-// else. Contract: kernels/README.md, births of the device.
+// else. Contract: kernels/CONTRACTS.md, births of the device.
 #pragma once
 
 #include <cstddef>

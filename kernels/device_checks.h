@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checksums of tensors on a device, compared there with what they were when they were last looked at. Contract:
-// kernels/README.md, checks of the device.
+// kernels/CONTRACTS.md, checks of the device.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What single elements say of an op on a device: its first bad ones and the numbers that met in them, and how many
 // results were lost to zero. Taken right after the output's statistics, which say whether there is anything to look
-// for. Contract: kernels/README.md, findings of the device.
+// for. Contract: kernels/CONTRACTS.md, findings of the device.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine asks of a device that is not the CPU: memory, copies, and its ops as calls that are plain data. A
 // device that is missing is a nullptr with a reason. kernels/cuda has it, kernels/no_cuda says that this build has not.
-// Everything goes to one stream in order; only to_host() and wait() wait for the device. What is asked for between
-// begin_capture() and end_capture() is done by the graph that comes of it, whenever that is replayed.
+// Everything goes to one stream in order; only to_host() and wait() wait for the device.
 #pragma once
 
 #include <cstddef>
@@ -114,14 +113,10 @@ struct LayerNormGradientCall {
   DeviceArray grad_in, grad_weight, grad_bias;
 };
 
-// What a graph's replays may change lies in memory of the device: where a call has a pointer `live...`, what it points
-// at takes the place of the member named after it; of counts that member is then the largest there may be.
-
 // Mean of -in[at[i]] over i < count; `at` are flat positions in `in`, which has no gaps.
 struct PickedLossCall {
   bool wide = false;
   std::int64_t count = 0;
-  const std::int64_t* live_count = nullptr;
   const std::int64_t* at = nullptr;  // of the device
   DeviceArray in, out;
 };
@@ -129,7 +124,6 @@ struct PickedLossCall {
 struct PickedLossGradientCall {
   bool wide = false;
   std::int64_t count = 0;
-  const std::int64_t* live_count = nullptr;
   const std::int64_t* at = nullptr;
   DeviceArray grad, out;
 };
@@ -146,7 +140,6 @@ struct GatherRowsCall {
 struct ScatterRowsCall {
   bool wide = false;
   std::int64_t used_rows = 0, width = 0;
-  const std::int64_t* live_used_rows = nullptr;
   const std::int64_t *used = nullptr, *first = nullptr, *order = nullptr;
   DeviceArray grad, out;
 };
@@ -155,7 +148,6 @@ struct ScatterRowsCall {
 struct DropoutMaskCall {
   std::int64_t count = 0;
   std::uint64_t seed = 0, stream = 0, position = 0, dropped = 0;
-  const std::uint64_t* live_position = nullptr;
   std::uint8_t* out = nullptr;
 };
 
@@ -190,7 +182,6 @@ struct FusedSgdCall {
 struct FusedAdamCall {
   bool wide = false, decoupled = false;
   double step_size = 0, correction = 1, decay = 0, eps = 0, beta2 = 0, weight1 = 0, weight2 = 0;
-  const double* live_step = nullptr;  // step_size and correction
   std::int64_t count = 0;
   DeviceArray param, grad, exp_avg, exp_avg_sq;
 };
@@ -314,15 +305,6 @@ struct DeviceMemory {
   std::uint64_t cached = 0;  // kept to be used again
 };
 
-// Work that was captured, as one launch. It keeps the memory that was handed out for it, whose addresses it names,
-// until it ends; what of that is still in use then goes on as memory of the device.
-class DeviceGraph {
- public:
-  virtual ~DeviceGraph() = default;
-  virtual void replay() = 0;  // on the stream of everything else; waits for nothing
-  virtual std::uint64_t bytes() const = 0;  // that it keeps
-};
-
 // Not for several threads at once. What goes wrong on the device throws std::runtime_error, which says what and what to
 // do.
 class DeviceBackend {
@@ -340,14 +322,6 @@ class DeviceBackend {
   virtual void wait() = 0;
   // For DeviceReadings::open() (kernels/device_readings.h), on the stream of everything else. nullptr and why.
   virtual std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) = 0;
-
-  // Until end_capture() nothing that is asked for happens. Memory that is handed out is the graph's: given back, it may
-  // be handed out again within the capture, and elsewhere only once the graph has ended; what was handed out before and
-  // is given back stays as it is until then. Contents of the host cannot be part of a graph: to_device(), to_host(),
-  // wait() and open_readings() throw and do nothing, and the capture goes on. False, and why: there is none.
-  virtual bool begin_capture(std::string& why) = 0;
-  // nullptr, and why: the device could not make a graph of it. Nothing of it has happened then, nor if it ends here.
-  virtual std::unique_ptr<DeviceGraph> end_capture(std::string& why) = 0;
 
   virtual void run(const MapCall& call) = 0;
   virtual void run(const CopyCall& call) = 0;

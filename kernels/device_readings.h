@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of tensors on a device that come later: asked for where the contents are, fetched once the device has got
-// there, without making the host wait. Contract: kernels/README.md, readings of the device.
+// there, without making the host wait. Contract: kernels/CONTRACTS.md, readings of the device.
 #pragma once
 
 #include <cstddef>

@@ -33,8 +33,6 @@ class DeviceSession {
 
   // Milliseconds on the device between two events around `work`, which enqueues; waits for it.
   virtual Result<double> time(const std::function<Status()>& work) = 0;
-  // Captures what `work` enqueues, replays it `times` times, and waits.
-  virtual Status replay(const std::function<Status()>& work, int times) = 0;
 };
 
 }  // namespace nanhunt::kernels

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of tensors in device memory, left there as records: nothing here allocates, waits or copies after
 // creation, so calls can be captured in a CUDA graph. kernels/cuda has it; kernels/no_cuda says that this build has
-// not. Contract: kernels/README.md, tensor_stats on the device.
+// not. Contract: kernels/CONTRACTS.md, tensor_stats on the device.
 #pragma once
 
 #include <cstddef>

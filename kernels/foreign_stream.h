@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream that somebody else owns (a framework's), for readings of what was queued on it. Contract: kernels/README.md,
+// A stream that somebody else owns (a framework's), for readings of what was queued on it. Contract: kernels/CONTRACTS.md,
 // readings of the device.
 #pragma once
 

@@ -44,7 +44,7 @@ struct TensorStats {
   double amin_nonzero = 0;  // min |x| over finite x != 0
   double min = 0, max = 0;  // -0 counts as 0 and is reported as +0
 
-  // kSums, over finite values. Error bound: kernels/README.md.
+  // kSums, over finite values. Error bound: kernels/CONTRACTS.md.
   double sum = 0, sum_sq = 0;
 
   std::array<WhatIf, kWhatIfFormats.size()> what_if{};  // kWhatIf

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 64 bits that tell two contents of a tensor apart: equal bits give equal checksums on every path and machine, and a
 // change within one aligned word of eight bytes always gives another word sum before the final mixing
-// (kernels/README.md). Against accidents, not against intent.
+// (kernels/CONTRACTS.md). Against accidents, not against intent.
 #pragma once
 
 #include <cstddef>

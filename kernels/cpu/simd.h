@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which vector instructions the CPU kernels may use. Every path gives the same answers (kernels/README.md).
+// Which vector instructions the CPU kernels may use. Every path gives the same answers (kernels/CONTRACTS.md).
 #pragma once
 
 #include <cstdint>

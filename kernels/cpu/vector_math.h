@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementary functions over arrays of fp32: the same bits on every path and every machine, because each uses additions,
-// products and quotients alone, each rounded. `out` may be one of the inputs; kernels/README.md has the errors.
+// products and quotients alone, each rounded. `out` may be one of the inputs; kernels/CONTRACTS.md has the errors.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "kernels/cublas.h"
-#include "kernels/cuda/device_graph.h"
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/cuda/device_readings.h"
@@ -113,28 +112,20 @@ class CudaBackend final : public DeviceBackend {
 
   void* allocate(std::size_t bytes) override {
     use();
-    return allocator_.allocate(bytes, capture_ ? capture_->pool : name_of(stream_));
+    return allocator_.allocate(bytes, name_of(stream_));
   }
-  void release(void* memory, std::size_t bytes) noexcept override {
-    if (!capture_ || allocator_.is_of(memory, capture_->pool)) return allocator_.release(memory);
-    try {
-      capture_->later.push_back(memory);  // the graph may name it
-    } catch (...) {  // no room to remember it: then it is never used again, which does no harm
-    }
-  }
+  void release(void* memory, std::size_t /*bytes*/) noexcept override { allocator_.release(memory); }
   DeviceMemory memory() const override { return {allocator_.used(), allocator_.cached()}; }
   void set_zero(void* to, std::size_t bytes) override {
     check(cudaMemsetAsync(to, 0, bytes, stream_), "setting memory to zero");
   }
   void to_device(void* to, const void* from, std::size_t bytes) override {
-    refuse_in_graph("copying contents of the host to the device");
     // Of pageable memory: returns once the contents are staged, so the caller may change them. Where the
     // device reads the host's pages itself (Grace) nothing need be staged.
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
     if (shares_page_tables_) wait();
   }
   void to_host(void* to, const void* from, std::size_t bytes) override {
-    refuse_in_graph("reading contents on the host");
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying to the host");
     wait();
   }
@@ -142,50 +133,10 @@ class CudaBackend final : public DeviceBackend {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
   }
   void wait() override {
-    refuse_in_graph("waiting for the device");
     check(cudaStreamSynchronize(stream_), "waiting for the device");
   }
   std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) override {
-    refuse_in_graph("opening readings");
     return cuda::open_readings_port(info_.index, stream_, options, why);
-  }
-
-  bool begin_capture(std::string& why) override {
-    if (capture_) {
-      why = "a graph is being captured already";
-      return false;
-    }
-    try {
-      auto capture = std::make_unique<Capture>();
-      use();
-      allocator_.drop_cache();  // the graph's memory is its own: what lies unused makes room for it
-      allocator_.begin_pool(capture->pool = next_pool_);
-      next_pool_ += 2;
-      const cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-      if (status != cudaSuccess) allocator_.end_pool(capture->pool, name_of(stream_));
-      check(status, "capturing a graph");
-      capture_ = std::move(capture);
-      return true;
-    } catch (const std::exception& e) {
-      why = e.what();
-      return false;
-    }
-  }
-  std::unique_ptr<DeviceGraph> end_capture(std::string& why) override {
-    if (!capture_) {
-      why = "no graph is being captured";
-      return nullptr;
-    }
-    cudaGraphExec_t executable = cuda::end_stream_capture(stream_, why);
-    const std::unique_ptr<Capture> capture = std::move(capture_);
-    try {
-      if (executable != nullptr) return std::make_unique<Graph>(*this, executable, std::move(*capture));
-    } catch (const std::exception& e) {
-      why = e.what();
-      static_cast<void>(cudaGraphExecDestroy(executable));
-    }
-    give_back(*capture);
-    return nullptr;
   }
 
   void run(const MapCall& call) override {
@@ -270,42 +221,6 @@ class CudaBackend final : public DeviceBackend {
     std::size_t bytes_;
   };
 
-  // Memory of a graph: what was handed out for it, and what was given back meanwhile that is not its own.
-  struct Capture {
-    DeviceAllocator::Stream pool = 0;
-    std::vector<void*> later;
-  };
-  class Graph final : public DeviceGraph {
-   public:
-    Graph(CudaBackend& backend, cudaGraphExec_t executable, Capture&& memory)
-        : backend_(backend), executable_(executable), memory_(std::move(memory)) {}
-    ~Graph() override {
-      try {
-        backend_.use();
-      } catch (...) {  // the device failed: what follows does no harm
-      }
-      static_cast<void>(cudaGraphExecDestroy(executable_));  // one that still runs goes when it is done
-      backend_.give_back(memory_);                           // for what comes after it in the same stream
-    }
-    void replay() override {
-      backend_.refuse_in_graph("replaying another graph");
-      check(cudaGraphLaunch(executable_, backend_.stream_), "replaying a graph");
-    }
-    std::uint64_t bytes() const override { return backend_.allocator_.pool_bytes(memory_.pool); }
-
-   private:
-    CudaBackend& backend_;
-    cudaGraphExec_t executable_;
-    Capture memory_;
-  };
-  void give_back(const Capture& memory) noexcept {
-    allocator_.end_pool(memory.pool, name_of(stream_.raw()));
-    for (void* each : memory.later) release(each, 0);
-  }
-  void refuse_in_graph(const char* what) const {
-    if (capture_) throw std::runtime_error(std::string("cuda: ") + what + " cannot be part of a graph");
-  }
-
   static DeviceAllocator::Stream name_of(cudaStream_t stream) {
     return reinterpret_cast<DeviceAllocator::Stream>(stream);
   }
@@ -321,8 +236,6 @@ class CudaBackend final : public DeviceBackend {
   DeviceAllocator allocator_;
   OwnStream stream_;
   bool shares_page_tables_ = false;  // with the host
-  std::unique_ptr<Capture> capture_;
-  DeviceAllocator::Stream next_pool_ = 0x101;  // odd, so no stream's
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
   ProductMath math_;

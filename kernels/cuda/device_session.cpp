@@ -85,22 +85,6 @@ class CudaSession final : public DeviceSession {
     return static_cast<double>(milliseconds);
   }
 
-  Status replay(const std::function<Status()>& work, int times) override {
-    if (Status s = status_of(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "a graph"); !s) return s;
-    const Status enqueued = work();
-    cudaGraph_t graph = nullptr;
-    const Status captured = status_of(cudaStreamEndCapture(stream_, &graph), "the work could not be captured");
-    Status done = !enqueued ? enqueued : captured;
-    cudaGraphExec_t executable = nullptr;
-    cudaError_t error = done ? cudaGraphInstantiate(&executable, graph, 0) : cudaSuccess;
-    for (int i = 0; done && error == cudaSuccess && i < times; ++i) error = cudaGraphLaunch(executable, stream_);
-    if (error != cudaSuccess) static_cast<void>(done = status_of(error, "the graph could not be replayed"));
-    const Status waited = wait();
-    if (executable != nullptr) static_cast<void>(cudaGraphExecDestroy(executable));
-    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
-    return done ? waited : done;
-  }
-
  private:
   Status transfer(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, bool wait_for_it) {
     if (Status s = status_of(cudaMemcpyAsync(to, from, bytes, kind, stream_), "memory could not be copied"); !s) {

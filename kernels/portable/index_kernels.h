@@ -17,7 +17,7 @@ struct PickedLossGradientKernel {
   PickedLossGradientCall call;
   NANHUNT_HOST_DEVICE std::int64_t count() const { return call.count; }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
-    const std::int64_t count = call.live_count != nullptr ? *call.live_count : call.count;
+    const std::int64_t count = call.count;
     if (i >= count) return;
     const T g = static_cast<T>(load_flat<double>(call.grad, 0));
     store_flat(call.out, call.at[i], -(g / static_cast<T>(count)));
@@ -41,7 +41,6 @@ struct ScatterRowsKernel {
   NANHUNT_HOST_DEVICE std::int64_t count() const { return call.used_rows * call.width; }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t u = i / call.width, column = i % call.width;
-    if (call.live_used_rows != nullptr && u >= *call.live_used_rows) return;
     T sum{0};
     for (std::int64_t k = call.first[u]; k < call.first[u + 1]; ++k) {
       sum += load_flat<T>(call.grad, call.order[k] * call.width + column);
@@ -74,14 +73,13 @@ NANHUNT_HOST_DEVICE inline PhiloxBlock philox_block(std::uint64_t seed, std::uin
 struct DropoutMaskKernel {
   DropoutMaskCall call;
   NANHUNT_HOST_DEVICE std::int64_t count() const {
-    if (call.live_position != nullptr && call.count != 0) return (call.count + 2) / 4 + 1;
     return call.count == 0
                ? 0
                : static_cast<std::int64_t>((call.position + static_cast<std::uint64_t>(call.count) - 1) / 4 -
                                            call.position / 4 + 1);
   }
   NANHUNT_HOST_DEVICE void operator()(std::int64_t i) const {
-    const std::uint64_t first = call.live_position != nullptr ? *call.live_position : call.position;
+    const std::uint64_t first = call.position;
     const std::uint64_t index = first / 4 + static_cast<std::uint64_t>(i);
     const PhiloxBlock block = philox_block(call.seed, call.stream, index);
     for (std::uint64_t w = 0; w < 4; ++w) {
@@ -138,8 +136,8 @@ struct FusedAdamKernel {
     const T v = static_cast<T>(call.beta2) * load_flat<T>(call.exp_avg_sq, i) + weight2 * slope * slope;
     store_flat(call.exp_avg, i, m);
     store_flat(call.exp_avg_sq, i, v);
-    const double step_size = call.live_step != nullptr ? call.live_step[0] : call.step_size;
-    const double correction = call.live_step != nullptr ? call.live_step[1] : call.correction;
+    const double step_size = call.step_size;
+    const double correction = call.correction;
     store_flat(call.param, i,
                weight - static_cast<T>(step_size) * m / (std::sqrt(v) / static_cast<T>(correction) +
                                                          static_cast<T>(call.eps)));

@@ -271,7 +271,7 @@ struct PickedLossKernel {
 
   template <class Lanes>
   NANHUNT_HOST_DEVICE void operator()(const Lanes& lanes, std::int64_t) const {
-    const std::int64_t count = call.live_count != nullptr ? *call.live_count : call.count;
+    const std::int64_t count = call.count;
     const T sum = lanes.template sum<T>(
         count, [&](std::int64_t i) { return static_cast<T>(-load_flat<double>(call.in, call.at[i])); });
     lanes.each(1, [&](std::int64_t) { store_flat(call.out, 0, sum / static_cast<T>(count)); });

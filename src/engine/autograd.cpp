@@ -12,7 +12,6 @@
 
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
-#include "src/engine/capture.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -46,7 +45,6 @@ class BackwardPass {
   // Leaves in the order in which their first gradient arrived.
   void store_into_leaves() {
     for (Leaf& leaf : leaves_) {
-      if (const CapturedWork* const captured = CapturedWork::current()) captured->expect_leaf(leaf.tensor);
       if (!leaf.tensor.grad().defined()) {
         leaf.tensor.set_grad(leaf.gradient);
         continue;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/engine/silence.h"
 
 namespace nanhunt::engine {
 namespace {
@@ -23,14 +22,14 @@ struct ObserverList {
 // Null before the first observer and again once the thread's list is gone: a storage may be released by
 // a destructor that runs later than the list's.
 thread_local ObserverList* current_list = nullptr;
-thread_local bool in_replay = false, in_silence = false;
+thread_local bool in_replay = false;
 thread_local int told_now = 0, told_ops_now = 0;  // observers, and those of them that want ops
 
 bool is_told(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
 
 void recount() {
   told_now = told_ops_now = 0;
-  if (current_list == nullptr || in_silence) return;
+  if (current_list == nullptr) return;
   for (const Entry& entry : current_list->entries) {
     if (!is_told(entry)) continue;
     ++told_now;
@@ -133,15 +132,6 @@ ScopedReplay::~ScopedReplay() {
 }
 
 bool replaying() { return in_replay; }
-
-ScopedSilence::ScopedSilence() : outer_(std::exchange(in_silence, true)) { recount(); }
-
-ScopedSilence::~ScopedSilence() {
-  in_silence = outer_;
-  recount();
-}
-
-bool silenced() { return in_silence; }
 
 Phase current_phase() { return phase_now; }
 const std::string& current_module() { return module_now(); }

@@ -5,7 +5,6 @@
 
 #include "nanhunt/engine/autograd.h"
 #include "src/engine/backend.h"
-#include "src/engine/capture.h"
 #include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/loops/strided.h"
@@ -175,7 +174,6 @@ Tensor Tensor::on(const Device& device) const {
 
 std::vector<std::int64_t> Tensor::to_indices() const {
   if (dtype() != DType::kI64) fail("to_indices", "an int64 tensor", describe(*this));
-  expect_index_read();
   if (!device().is_cpu() && is_contiguous()) {
     if (const std::int64_t* known = storage()->remembered(); known != nullptr) {
       return {known + storage_offset(), known + storage_offset() + numel()};

@@ -65,27 +65,17 @@ Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, b
   const ScopedPhase phase(Phase::kData);
   const ScopedModule no_module("");
   mark_start();
-  Batch batch = replay                         ? start.batches[micro_batch].batch
-                : micro_batch < fetched.size() ? fetched[micro_batch]
-                                               : fetch_batch(step, micro_batch);
-  tell_batch(batch, micro_batch);
+  const Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
+  notify_micro_batch(micro_batch, batch.sample_ids);
+  if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
+  if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
   return batch;
 }
 
 Batch Trainer::Impl::fetch_batch(std::uint32_t step, std::uint32_t micro_batch) {
-  const ScopedPhase phase(Phase::kData);
-  const ScopedModule no_module("");
   Batch batch = batches(step * options.micro_batches + micro_batch);
   if (keeps_start) start.batches.push_back({batch, version_of(batch.inputs), version_of(batch.targets)});
   return batch;
-}
-
-void Trainer::Impl::tell_batch(const Batch& batch, std::uint32_t micro_batch) {
-  const ScopedPhase phase(Phase::kData);
-  const ScopedModule no_module("");
-  notify_micro_batch(micro_batch, batch.sample_ids);
-  if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
-  if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
 }
 
 Tensor Trainer::Impl::compute_loss(const Batch& batch) {
@@ -128,10 +118,7 @@ void Trainer::Impl::prepare_gradients() {
 bool Trainer::Impl::step_optimizer() {
   notify_optimizer_begin();
   optimizer_ran = true;  // should it throw halfway
-  const auto update = [this] {
-    if (!update_by_graph()) optimizer->step();
-  };
-  const bool ran = scaler ? scaler->step(*optimizer, update) : (update(), true);
+  const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
   optimizer_ran = ran;
   notify_optimizer_end(/*skipped=*/!ran);
   if (scaler) scaler->update();
@@ -177,16 +164,13 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::step() {
   Impl& run = *impl_;
-  run.follow_graphs_wanted();  // should the last step have thrown
   const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
   run.optimizer_ran = false;
   run.unread_losses.clear();
-  run.fetched.clear();
   run.keep_start();
   notify_step_begin(result.step);
-  if (!run.run_graph_to_door(result)) run.run_to_door(result, /*replay=*/false);
-  run.fetched.clear();
+  run.run_to_door(result, /*replay=*/false);
   if (run.door_callback) run.door_callback(*this);
   result.skipped = !run.step_optimizer();
   run.read_losses(result);
@@ -194,7 +178,6 @@ StepResult Trainer::step() {
   run.mark_changed_buffers();
   ++run.next_step;
   notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
-  run.follow_graphs_wanted();
   return result;
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr int kFailed = 1, kUsage = 2, kNoGpu = 5;
 
 int print_usage() {
-  std::fputs("Usage: gpu_kernels probe|kernels|quick|large|graphs|bench [--rows FILE]\n", stderr);
+  std::fputs("Usage: gpu_kernels probe|kernels|quick|large|bench [--rows FILE]\n", stderr);
   return kUsage;
 }
 
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   } else if (argc != 2) {
     return print_usage();
   }
-  constexpr const char* kKnown[] = {"probe", "kernels", "quick", "large", "graphs", "bench"};
+  constexpr const char* kKnown[] = {"probe", "kernels", "quick", "large", "bench"};
   if (std::find(std::begin(kKnown), std::end(kKnown), what) == std::end(kKnown)) return print_usage();
   std::string why_none;
   const auto devices = nanhunt::kernels::query_devices(why_none);

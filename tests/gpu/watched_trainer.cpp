@@ -30,8 +30,7 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
     throw std::runtime_error(engine::describe(device) + " cannot be used: " + why);
   }
   trainer_ = make_gpt_trainer(*find_gpt_size(size), device);
-  trainer_->use_graphs(watch.ends_with("graph"));
-  if (watch == "off" || watch == "graph") return;
+  if (watch == "off") return;
   folder_ = temp_folder();
   RecorderOptions options;
   options.run_dir = folder_ + "/run";

@@ -51,8 +51,6 @@ struct Plan {
   // Of nothing that a version tells of.
   std::function<void(engine::Trainer&, std::uint32_t step)> strike = {};
   bool no_memory_at_doors = false;  // beyond what is in use
-  bool fed = false;                 // the factor is read from a tensor, so that it is no part of a graph
-  bool graphs = false;
 };
 
 std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& run) {
@@ -65,25 +63,21 @@ std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& 
     options.autocast = engine::AutocastOptions{};
     options.scaler = engine::GradScalerOptions{.init_scale = run.scale};
   }
-  const auto impl = run.fed ? engine::OptimizerImpl::kFused : engine::OptimizerImpl::kForLoop;
-  const auto fed = run.fed ? std::make_shared<Tensor>(Tensor::full({}, 1, DType::kF32)) : nullptr;
+  const auto impl = engine::OptimizerImpl::kForLoop;
   auto trainer = std::make_unique<engine::Trainer>(
       std::move(model),
       engine::make_optimizer(std::move(parameters), {.algorithm = "adam", .lr = run.lr, .eps = run.eps, .impl = impl}),
-      [batches = engine::digits_train_batches(8, 3, DType::kF32), device, many = run.micro_batches, fed,
+      [batches = engine::digits_train_batches(8, 3, DType::kF32), device, many = run.micro_batches,
        factor = run.factor](std::uint32_t call) {
         engine::Batch batch = batches(call);
         batch.sample_ids[0] = call / many;
-        if (fed) *fed->data<float>() = static_cast<float>(factor(call / many));
         return engine::Batch{batch.inputs.on(device), batch.targets.on(device), batch.sample_ids};
       },
-      [factor = run.factor, fed](const Tensor& output, const engine::Batch& batch) {
+      [factor = run.factor](const Tensor& output, const engine::Batch& batch) {
         const Tensor loss = engine::cross_entropy(output, batch.targets);
-        return fed ? engine::mul(loss, *fed)
-                   : engine::mul(loss, factor(static_cast<std::uint32_t>(batch.sample_ids[0])));
+        return engine::mul(loss, factor(static_cast<std::uint32_t>(batch.sample_ids[0])));
       },
       options);
-  trainer->use_graphs(run.graphs);
   return trainer;
 }
 
@@ -117,7 +111,6 @@ struct Seen {
   DoorPlan door;
   kernels::ReadingsCounts counts;
   std::uint32_t trips = 0;
-  engine::GraphUse graphs;
 
   // "begin 5 loss", "reproduced 5 loss".
   std::vector<std::string> replays() const {
@@ -182,7 +175,6 @@ Seen watch(const Device& device, const Plan& run, const std::optional<WatchOptio
     }
   }
   seen.left = contents(*trainer);
-  seen.graphs = trainer->graph_use();
   EXPECT_TRUE((*recorder)->close());
   seen.rows = script->all();
   for (const StringRecord& s : seen.rows.strings) seen.strings[s.id] = s.text;
@@ -431,44 +423,6 @@ TEST(DeviceSentinel, sampled_waits_in_the_steps_that_it_records_alone) {
   EXPECT_EQ(sampled.rows.health.size(), 6U);
   EXPECT_EQ(sampled.left, watch_emulated(run, std::nullopt).left);
   EXPECT_EQ(sampled.steps(), watch({}, run, options).steps());
-}
-
-TEST(DeviceSentinel, tells_of_steps_as_graphs_what_it_tells_of_them_op_by_op) {
-  std::map<std::string, Plan> runs = faults();
-  runs["nothing"] = {.micro_batches = 2};
-  runs["nothing under a scaler"] = {.scaled = Scaled::kYes, .micro_batches = 2};
-  for (auto& [name, run] : runs) {
-    run.fed = true;
-    Plan as_graphs = run;
-    as_graphs.graphs = true;
-    for (const Door door : {Door::kAuto, Door::kLate, Door::kSync}) {
-      SCOPED_TRACE(name + ", door " + std::string(door_name(door)));
-      const Seen plain = watch_emulated(run, at(door));
-      const Seen seen = watch_emulated(as_graphs, at(door));
-      expect_same_rows(seen, plain);
-      EXPECT_EQ(seen.trips, plain.trips);
-      EXPECT_EQ(seen.last_replay_text(), plain.last_replay_text());
-      EXPECT_EQ(seen.notes(), plain.notes());
-      EXPECT_EQ(seen.waits, plain.waits);
-      EXPECT_EQ(seen.left, plain.left);
-      EXPECT_EQ(seen.graphs.why_not, "");
-      EXPECT_EQ(seen.graphs.steps, static_cast<std::uint64_t>(run.steps) - 1);
-    }
-  }
-}
-
-TEST(DeviceSentinel, sampled_records_steps_op_by_op_between_graphs) {
-  WatchOptions options;
-  options.level = WatchLevel::kSampled;
-  options.sample_every = 4;
-  const Plan plain{.steps = 12, .fed = true};
-  Plan as_graphs = plain;
-  as_graphs.graphs = true;
-  const Seen expected = watch_emulated(plain, options), seen = watch_emulated(as_graphs, options);
-  expect_same_rows(seen, expected);
-  EXPECT_GT(seen.rows.ops.size(), 0U);
-  EXPECT_EQ(seen.left, expected.left);
-  EXPECT_GE(seen.graphs.steps, 5U);  // the first one that nobody wants ops of runs op by op as well
 }
 
 TEST(DeviceSentinel, is_replaced_by_copies_to_the_host_where_the_device_gives_no_readings_and_says_so) {

@@ -110,7 +110,7 @@ TEST(DeviceWatch, sees_the_ops_and_statistics_of_the_cpu) {
   }
 }
 
-// Counts and extrema are the same; sums were added in another order, and are within the bounds of kernels/README.md.
+// Counts and extrema are the same; sums were added in another order, and are within the bounds of kernels/CONTRACTS.md.
 void expect_same_statistics(const Watched& cpu, const Watched& device) {
   ASSERT_EQ(device.ops, cpu.ops);
   ASSERT_EQ(device.rows.values.size(), cpu.rows.values.size());

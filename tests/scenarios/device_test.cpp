@@ -57,28 +57,6 @@ TEST_P(OnEmulatedDevice, is_computed_again_and_mended_as_on_the_cpu) {
   expect_the_same(options);
 }
 
-// Steps as graphs, in a handful of scenarios.
-class WithGraphs : public OnEmulatedDevice {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, WithGraphs,
-                         testing::Values("overflow-forward", "bad-batch", "high-lr", "where-branch", "adam-eps",
-                                         "scaler-calibration", "scale-collapse", "masked-softmax", "no-valid-label",
-                                         "clip-before-unscale", "log-zero", "sqrt-backward"),
-                         testing_support::scenario_case);
-
-TEST_P(WithGraphs, is_told_as_on_the_cpu_at_level_sentinel) {
-  const Scenario& scenario = *scenarios::find_scenario(GetParam());
-  HuntOptions options;
-  options.level = "sentinel";
-  const std::string expected = told(hunt_scenario(scenario, options).analysis);
-  const ScopedEmulatedDevice emulated;
-  options.device = kEmulated;
-  options.graphs = true;
-  const Hunt hunt = hunt_scenario(scenario, options);
-  EXPECT_EQ(told(hunt.analysis), expected);
-  EXPECT_EQ(hunt.graphs.why_not, "");
-  EXPECT_GT(hunt.graphs.steps, 0U);
-}
-
 class OnGpuScenarios : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

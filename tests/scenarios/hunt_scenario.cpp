@@ -47,9 +47,7 @@ Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& optio
     const auto level = hooks::parse_watch_level(options.level);
     if (!level) throw std::runtime_error("no level '" + options.level + "'");
     hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level, .device_stats = options.device_stats});
-    run.trainer->use_graphs(options.graphs);
     for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
-    hunt.graphs = run.trainer->graph_use();
   }
   if (options.verify_fixes || options.probe) {
     auto replay = hooks::make_engine_replay(

@@ -18,7 +18,6 @@ namespace nanhunt::testing_support {
 struct Hunt {
   Analysis analysis;
   RecorderCounters counters;
-  engine::GraphUse graphs;
   std::vector<std::pair<std::string, std::string>> renamed;  // old path -> new path
   // The name a path has in this hunt.
   std::string renamed_path(const std::string& path) const;
@@ -32,7 +31,6 @@ struct HuntOptions {
   bool probe = false;         // compute the origin again, as `nanhunt train` does
   engine::Device device = {};
   hooks::DeviceStats device_stats = hooks::WatchOptions{}.device_stats;
-  bool graphs = false;  // steps as graphs where they can be
 };
 
 // Throws std::runtime_error with the message of whatever failed.

@@ -50,65 +50,6 @@ EmulatedDevice::~EmulatedDevice() {
   for (const auto& [memory, bytes] : live_) std::free(const_cast<void*>(memory));
 }
 
-// Memory of a graph is handed out again within its capture by the same size, the last first.
-struct EmulatedDevice::Capture {
-  std::vector<std::function<void()>> steps;
-  std::vector<std::pair<void*, std::size_t>> unused;  // addresses of the host
-  std::vector<std::pair<void*, std::size_t>> later;   // given back meanwhile, not the graph's own; of the device
-  std::uint64_t bytes = 0;
-};
-
-class EmulatedDevice::Graph final : public DeviceGraph {
- public:
-  Graph(EmulatedDevice& device, std::unique_ptr<Capture> work) : device_(device), work_(std::move(work)) {}
-  ~Graph() override { device_.give_back(*work_); }
-  void replay() override {
-    device_.refuse_in_graph("replaying another graph");
-    ++device_.replays;
-    for (const auto& step : work_->steps) step();
-  }
-  std::uint64_t bytes() const override { return work_->bytes; }
-
- private:
-  EmulatedDevice& device_;
-  std::unique_ptr<Capture> work_;
-};
-
-void EmulatedDevice::refuse_in_graph(const char* what) const {
-  if (capture_) throw std::runtime_error(std::string("emulated: ") + what + " cannot be part of a graph");
-}
-
-template <class Call>
-bool EmulatedDevice::note(const Call& call) {
-  static_assert(std::is_trivially_copyable_v<Call>);
-  if (capture_) capture_->steps.push_back([this, call] { run(call); });
-  return capture_ != nullptr;
-}
-
-bool EmulatedDevice::begin_capture(std::string& why) {
-  if (!graphs || capture_) {
-    why = graphs ? "a graph is being captured already" : "this emulated device has no graphs";
-    return false;
-  }
-  ++captures;
-  capture_ = std::make_unique<Capture>();
-  return true;
-}
-
-std::unique_ptr<DeviceGraph> EmulatedDevice::end_capture(std::string& why) {
-  if (capture_) return std::make_unique<Graph>(*this, std::move(capture_));
-  why = "no graph is being captured";
-  return nullptr;
-}
-
-void EmulatedDevice::give_back(Capture& memory) noexcept {
-  std::erase_if(pool_of_, [&](const auto& entry) { return entry.second == &memory; });
-  for (const auto& [each, bytes] : memory.unused) {
-    release(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(each) | kDevice), bytes);
-  }
-  for (const auto& [each, bytes] : memory.later) release(each, bytes);
-}
-
 std::string EmulatedDevice::name() const {
   return math == kernels::ProductMath{} ? "emulated" : "emulated (" + kernels::describe_product_math(math) + ")";
 }
@@ -117,25 +58,12 @@ void* EmulatedDevice::allocate(std::size_t bytes) {
   const auto of_device = [](void* memory) {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) | kDevice);
   };
-  if (capture_) {
-    auto& unused = capture_->unused;
-    const auto found = std::find_if(unused.rbegin(), unused.rend(), [&](const auto& e) { return e.second == bytes; });
-    if (found != unused.rend()) {
-      void* memory = found->first;
-      unused.erase(std::next(found).base());
-      return of_device(memory);
-    }
-  }
   if (limit != 0 && used_ + bytes > limit) throw std::runtime_error("emulated: there is no more memory");
   void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0xa5, bytes);  // whoever reads before anybody wrote shall notice
   live_.emplace(memory, bytes);
   used_ += bytes;
-  if (capture_) {
-    pool_of_.emplace(memory, capture_.get());
-    capture_->bytes += bytes;
-  }
   return of_device(memory);
 }
 
@@ -143,16 +71,6 @@ void EmulatedDevice::release(void* memory, std::size_t bytes) noexcept {
   void* const here = host(memory);
   const auto found = live_.find(here);
   if (found == live_.end() || found->second != bytes) std::abort();  // never handed out, or with another size
-  if (const auto pool = pool_of_.find(here); pool != pool_of_.end()) {
-    pool->second->unused.emplace_back(here, bytes);
-    // Whoever reads what is no longer there shall notice, in every replay.
-    if (capture_.get() == pool->second) capture_->steps.push_back([here, bytes] { std::memset(here, 0xa5, bytes); });
-    return;
-  }
-  if (capture_) {
-    capture_->later.emplace_back(memory, bytes);
-    return;
-  }
   std::free(here);
   live_.erase(found);
   used_ -= bytes;
@@ -165,21 +83,17 @@ DeviceMemory EmulatedDevice::memory() const { return {used_, 0}; }
 // Of nothing there may be no address either, which memcpy forbids and CUDA does not.
 void EmulatedDevice::set_zero(void* to, std::size_t bytes) {
   if (bytes == 0) return;
-  if (capture_) return capture_->steps.push_back([this, to, bytes] { set_zero(to, bytes); });
   std::memset(host(to), 0, bytes);
 }
 void EmulatedDevice::to_device(void* to, const void* from, std::size_t bytes) {
-  refuse_in_graph("copying contents of the host to the device");
   if (bytes != 0) std::memcpy(host(to), from, bytes);
 }
 void EmulatedDevice::to_host(void* to, const void* from, std::size_t bytes) {
-  refuse_in_graph("reading contents on the host");
   ++waits;
   if (bytes != 0) std::memcpy(to, host(from), bytes);
 }
 void EmulatedDevice::on_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  if (capture_) return capture_->steps.push_back([this, to, from, bytes] { on_device(to, from, bytes); });
   std::memmove(host(to), host(from), bytes);
 }
 
@@ -222,7 +136,6 @@ void EmulatedDevice::rows(const Kernel& kernel) {
 }
 
 void EmulatedDevice::run(const MapCall& call) {
-  if (note(call)) return;
   MapCall here = call;
   here.out = host(call.out);
   for (int k = 0; k < call.inputs; ++k) here.in[k] = host(call.in[k]);
@@ -231,7 +144,6 @@ void EmulatedDevice::run(const MapCall& call) {
 }
 
 void EmulatedDevice::run(const GradientSumCall& call) {
-  if (note(call)) return;
   GradientSumCall here = call;
   here.out = host(call.out);
   for (int k = 0; k < call.map.inputs; ++k) here.map.in[k] = host(call.map.in[k]);
@@ -251,7 +163,6 @@ void EmulatedDevice::sum(const GradientSumCall& here) {
 }
 
 void EmulatedDevice::run(const CopyCall& call) {
-  if (note(call)) return;
   CopyCall here = call;
   here.to = host(call.to);
   here.from = host(call.from);
@@ -268,7 +179,6 @@ void EmulatedDevice::run(const CopyCall& call) {
 }
 
 void EmulatedDevice::run(const ReduceCall& call) {
-  if (note(call)) return;
   ReduceCall here = call;
   here.in = host(call.in);
   here.out = host(call.out);
@@ -292,7 +202,6 @@ void EmulatedDevice::run(const ReduceCall& call) {
 }
 
 void EmulatedDevice::run(const SoftmaxCall& call) {
-  if (note(call)) return;
   SoftmaxCall here = call;
   here.in = host(call.in);
   here.out = host(call.out);
@@ -300,7 +209,6 @@ void EmulatedDevice::run(const SoftmaxCall& call) {
 }
 
 void EmulatedDevice::run(const SoftmaxGradientCall& call) {
-  if (note(call)) return;
   SoftmaxGradientCall here = call;
   here.grad = host(call.grad);
   here.result = host(call.result);
@@ -309,7 +217,6 @@ void EmulatedDevice::run(const SoftmaxGradientCall& call) {
 }
 
 void EmulatedDevice::run(const LayerNormCall& call) {
-  if (note(call)) return;
   LayerNormCall here = call;
   for (auto [to, from] : {std::pair{&here.in, &call.in}, {&here.weight, &call.weight}, {&here.bias, &call.bias},
                           {&here.out, &call.out}, {&here.mean, &call.mean}, {&here.rstd, &call.rstd}}) {
@@ -319,7 +226,6 @@ void EmulatedDevice::run(const LayerNormCall& call) {
 }
 
 void EmulatedDevice::run(const LayerNormGradientCall& call) {
-  if (note(call)) return;
   LayerNormGradientCall here = call;
   for (auto [to, from] :
        {std::pair{&here.grad, &call.grad}, {&here.in, &call.in}, {&here.weight, &call.weight}, {&here.mean, &call.mean},
@@ -336,27 +242,22 @@ void EmulatedDevice::run(const LayerNormGradientCall& call) {
 }
 
 void EmulatedDevice::run(const PickedLossCall& call) {
-  if (note(call)) return;
   PickedLossCall here = call;
   here.at = host(call.at);
-  here.live_count = host(call.live_count);
   here.in = host(call.in);
   here.out = host(call.out);
   here.wide ? rows(PickedLossKernel<double>{here}) : rows(PickedLossKernel<float>{here});
 }
 
 void EmulatedDevice::run(const PickedLossGradientCall& call) {
-  if (note(call)) return;
   PickedLossGradientCall here = call;
   here.at = host(call.at);
-  here.live_count = host(call.live_count);
   here.grad = host(call.grad);
   here.out = host(call.out);
   here.wide ? each(PickedLossGradientKernel<double>{here}) : each(PickedLossGradientKernel<float>{here});
 }
 
 void EmulatedDevice::run(const GatherRowsCall& call) {
-  if (note(call)) return;
   GatherRowsCall here = call;
   here.rows = host(call.rows);
   here.table = host(call.table);
@@ -372,10 +273,8 @@ void EmulatedDevice::run(const GatherRowsCall& call) {
 }
 
 void EmulatedDevice::run(const ScatterRowsCall& call) {
-  if (note(call)) return;
   ScatterRowsCall here = call;
   here.used = host(call.used);
-  here.live_used_rows = host(call.live_used_rows);
   here.first = host(call.first);
   here.order = host(call.order);
   here.grad = host(call.grad);
@@ -384,15 +283,12 @@ void EmulatedDevice::run(const ScatterRowsCall& call) {
 }
 
 void EmulatedDevice::run(const DropoutMaskCall& call) {
-  if (note(call)) return;
   DropoutMaskCall here = call;
-  here.live_position = host(call.live_position);
   here.out = host(call.out);
   each(DropoutMaskKernel{here});
 }
 
 void EmulatedDevice::run(const UnscaleCall& call) {
-  if (note(call)) return;
   UnscaleCall here = call;
   here.grad = host(call.grad);
   here.found = host(call.found);
@@ -400,15 +296,6 @@ void EmulatedDevice::run(const UnscaleCall& call) {
 }
 
 void EmulatedDevice::run(const UnscaleManyCall& call) {
-  if (capture_) {
-    const std::vector<UnscaledTensor> table(call.tensors, call.tensors + call.count);
-    capture_->steps.push_back([this, call, table] {
-      UnscaleManyCall here = call;
-      here.tensors = table.data();
-      run(here);
-    });
-    return;
-  }
   UnscaleManyCall here = call;
   std::vector<UnscaledTensor> tensors(call.tensors, call.tensors + call.count);
   for (UnscaledTensor& tensor : tensors) tensor.data = host(tensor.data);
@@ -418,7 +305,6 @@ void EmulatedDevice::run(const UnscaleManyCall& call) {
 }
 
 void EmulatedDevice::run(const FusedSgdCall& call) {
-  if (note(call)) return;
   FusedSgdCall here = call;
   here.param = host(call.param);
   here.grad = host(call.grad);
@@ -427,9 +313,7 @@ void EmulatedDevice::run(const FusedSgdCall& call) {
 }
 
 void EmulatedDevice::run(const FusedAdamCall& call) {
-  if (note(call)) return;
   FusedAdamCall here = call;
-  here.live_step = host(call.live_step);
   here.param = host(call.param);
   here.grad = host(call.grad);
   here.exp_avg = host(call.exp_avg);
@@ -438,7 +322,6 @@ void EmulatedDevice::run(const FusedAdamCall& call) {
 }
 
 void EmulatedDevice::run(const ProductCall& call) {
-  if (note(call)) return;
   ++launches;
   ProductCall here = call;
   here.a.data = host(call.a.data);
@@ -448,7 +331,6 @@ void EmulatedDevice::run(const ProductCall& call) {
 }
 
 void EmulatedDevice::run(const UnfoldCall& call) {
-  if (note(call)) return;
   UnfoldCall here = call;
   here.images = host(call.images);
   here.columns = host(call.columns);
@@ -463,7 +345,6 @@ void EmulatedDevice::run(const UnfoldCall& call) {
 }
 
 void EmulatedDevice::run(const FoldCall& call) {
-  if (note(call)) return;
   FoldCall here = call;
   here.columns = host(call.columns);
   here.images = host(call.images);
@@ -471,7 +352,6 @@ void EmulatedDevice::run(const FoldCall& call) {
 }
 
 void EmulatedDevice::run(const ChannelBiasCall& call) {
-  if (note(call)) return;
   ChannelBiasCall here = call;
   here.products = host(call.products);
   here.bias = host(call.bias);
@@ -480,7 +360,6 @@ void EmulatedDevice::run(const ChannelBiasCall& call) {
 }
 
 void EmulatedDevice::run(const ChannelSumCall& call) {
-  if (note(call)) return;
   ChannelSumCall here = call;
   here.grad = host(call.grad);
   here.out = host(call.out);
@@ -488,7 +367,6 @@ void EmulatedDevice::run(const ChannelSumCall& call) {
 }
 
 void EmulatedDevice::run(const MaxPoolCall& call) {
-  if (note(call)) return;
   MaxPoolCall here = call;
   here.in = host(call.in);
   here.out = host(call.out);
@@ -497,7 +375,6 @@ void EmulatedDevice::run(const MaxPoolCall& call) {
 }
 
 void EmulatedDevice::run(const MaxPoolGradientCall& call) {
-  if (note(call)) return;
   MaxPoolGradientCall here = call;
   here.grad = host(call.grad);
   here.out = host(call.out);
@@ -506,7 +383,6 @@ void EmulatedDevice::run(const MaxPoolGradientCall& call) {
 }
 
 void EmulatedDevice::run(const AvgPoolCall& call) {
-  if (note(call)) return;
   AvgPoolCall here = call;
   here.in = host(call.in);
   here.out = host(call.out);
@@ -514,7 +390,6 @@ void EmulatedDevice::run(const AvgPoolCall& call) {
 }
 
 void EmulatedDevice::run(const AvgPoolGradientCall& call) {
-  if (note(call)) return;
   AvgPoolGradientCall here = call;
   here.grad = host(call.grad);
   here.out = host(call.out);
@@ -522,7 +397,6 @@ void EmulatedDevice::run(const AvgPoolGradientCall& call) {
 }
 
 void EmulatedDevice::run(const UpsampleGradientCall& call) {
-  if (note(call)) return;
   UpsampleGradientCall here = call;
   here.grad = host(call.grad);
   here.out = host(call.out);
@@ -530,7 +404,6 @@ void EmulatedDevice::run(const UpsampleGradientCall& call) {
 }
 
 void EmulatedDevice::run(const BatchNormCall& call) {
-  if (note(call)) return;
   BatchNormCall here = call;
   for (DeviceArray* array : {&here.in, &here.out, &here.weight, &here.bias, &here.running_mean, &here.running_var,
                              &here.mean, &here.invstd, &here.new_mean, &here.new_var}) {
@@ -540,7 +413,6 @@ void EmulatedDevice::run(const BatchNormCall& call) {
 }
 
 void EmulatedDevice::run(const BatchNormGradientCall& call) {
-  if (note(call)) return;
   BatchNormGradientCall here = call;
   for (DeviceArray* array : {&here.grad, &here.in, &here.grad_in, &here.weight, &here.mean, &here.spread,
                              &here.grad_weight, &here.grad_bias}) {

@@ -43,8 +43,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
   std::uint64_t checks = 0;    // launches that compare contents, of those
-  std::uint64_t captures = 0, replays = 0;  // of graphs
-  bool graphs = true;                       // false: begin_capture() says that there are none
   int driver_version = 13000;               // kernels with more parameters than it takes are refused
   ReadingsDelivery delivery;
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
@@ -61,11 +59,8 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void to_host(void* to, const void* from, std::size_t bytes) override;
   void on_device(void* to, const void* from, std::size_t bytes) override;
   void wait() override {
-    refuse_in_graph("waiting");
     ++waits;
   }
-  bool begin_capture(std::string& why) override;
-  std::unique_ptr<kernels::DeviceGraph> end_capture(std::string& why) override;
   std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options,
                                                        std::string& why) override;
   void expect_parameters(std::size_t bytes) const;  // throws where its driver would refuse to launch
@@ -104,16 +99,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::int64_t column_bytes() const override { return columns; }
 
  private:
-  // Work that is replayed is the calls themselves, in order.
-  struct Capture;
-  class Graph;
-  void refuse_in_graph(const char* what) const;
-  // True: the call is now part of a graph.
-  template <class Call>
-  bool note(const Call& call);
-  void give_back(Capture& memory) noexcept;
-
-
   template <class Kernel>
   void each(const Kernel& kernel);
   template <class Kernel>
@@ -123,8 +108,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void visit(std::int64_t count, Visit visit_one);
 
   std::unordered_map<const void*, std::size_t> live_;
-  std::unordered_map<const void*, Capture*> pool_of_;  // memory that a graph keeps
-  std::unique_ptr<Capture> capture_;
   friend class EmulatedReadings;
   std::uint64_t used_ = 0;
 };

@@ -125,10 +125,6 @@ TEST(Usage, train_ignores_nothing_silently) {
   EXPECT_EQ(door.status, 0);
   EXPECT_THAT(door.err, HasSubstr("--door has no effect on the CPU"));
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--door", "open"}).status, 2);
-  const Outcome graph = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--graph"});
-  EXPECT_EQ(graph.status, 0);
-  EXPECT_THAT(graph.err, HasSubstr("--graph has no effect on the CPU"));
-  EXPECT_THAT(graph.out, Not(HasSubstr("ran as a graph")));
   const Outcome stats = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "sync"});
   EXPECT_EQ(stats.status, 0);
   EXPECT_THAT(stats.err, HasSubstr("--device-stats has no effect on the CPU"));

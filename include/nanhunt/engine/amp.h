@@ -75,10 +75,7 @@ class GradScaler {
   // nobody did.
   void unscale_(Optimizer& optimizer);
   // Runs the optimizer unless one of its gradients was not finite. True if it ran. Gradients are not cleared on a skip.
-  // `update` does what optimizer.step() would.
-  bool step(Optimizer& optimizer, const std::function<void()>& update = {});
-  // What scale() tells, of a loss that was scaled by the replay of a graph.
-  void tell_scaled();
+  bool step(Optimizer& optimizer);
   // Once, after every optimizer's step.
   void update();
   void update(double new_scale);  // sets the scale and leaves the tracker

@@ -35,9 +35,6 @@ class Module {
   void to(const Device& device);  // parameters and buffers, in place (before optimizers are made)
   void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
   bool training() const { return training_; }
-  // What forward goes by that is neither a parameter nor a buffer, of this module and all below: whether each is in
-  // training, and what add_settings() tells.
-  std::vector<std::uint64_t> settings() const;
   // Sets the dotted path of this module and of all below. A root starts as "", children follow their parents.
   void set_path(std::string path);
   const std::string& path() const { return path_; }
@@ -47,8 +44,6 @@ class Module {
 
  protected:
   virtual Tensor forward(const Tensor& input) = 0;
-  // Of a module whose forward goes by something that may be set between steps: other numbers, once it was.
-  virtual void add_settings(std::vector<std::uint64_t>& /*out*/) const {}
   Tensor& register_parameter(std::string name, Tensor value);
   Tensor& register_buffer(std::string name, Tensor value);
   RandomStream& register_random(RandomStream stream);

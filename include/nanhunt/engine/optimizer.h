@@ -46,8 +46,6 @@ class Optimizer {
   // The counters alone.
   virtual std::vector<std::int64_t> step_counts() const { return snapshot().counters; }
   virtual void set_step_counts(const std::vector<std::int64_t>& counts);
-  // Why step() may not be captured once and replayed with other step counts; empty: it may.
-  virtual std::string why_no_graph() const { return "the optimizer does not say that its update may be captured"; }
 
  protected:
   std::vector<NamedTensor> parameters_;

@@ -79,15 +79,6 @@ class OptimizerCopy {
   std::vector<std::int64_t> step_counts_;
 };
 
-// Of steps that were to run as graphs (Trainer::use_graphs).
-struct GraphUse {
-  std::uint64_t steps = 0;             // whose forward, loss and backward were one launch
-  std::uint64_t updates = 0;           // whose optimizer was one
-  std::string why_not, why_no_update;  // what stands against it, as last tried; empty: nothing that is known
-  std::map<std::string, std::uint64_t> op_by_op = {};  // the other steps, by what each of them ran op by op for
-  std::uint64_t bytes = 0;             // of the device that the graphs keep
-};
-
 struct Replayed {
   bool ran = false;
   std::string refused;  // why it did not run, or broke off
@@ -111,17 +102,6 @@ class Trainer {
   Optimizer& optimizer();
   GradScaler* scaler();  // null without
   const TrainerOptions& options() const;
-
-  // On: on a device that has graphs, forward, loss and backward of a step (all its micro-batches) are captured once and
-  // from then on replayed by one launch, and so is a fused optimizer; the same bits, fewer launches. Unscaling and
-  // clipping run as they are. A step before the capture, with an observer that wants ops, after one whose gradients are
-  // kept, with batches of other shapes or while anything it was captured under is another (src/engine/README.md) runs
-  // op by op. Model and loss must take from the host nothing that changes but the batch's tensors, the loss scale,
-  // tensors without dimensions, registered random streams and what Module::settings() tells: what else they compute
-  // from (sample_ids, a counter) stays as it was in the capture. Modules are then not entered, nor ops told. A step at
-  // hand (asked by an observer or a callback) goes on as it began: the next one is the first that follows.
-  void use_graphs(bool on);
-  GraphUse graph_use() const;
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference
   // optimizers in tests and replays.

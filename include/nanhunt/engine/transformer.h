@@ -67,9 +67,6 @@ class MultiHeadAttention : public Module {
 
  protected:
   Tensor forward(const Tensor& input) override;
-  void add_settings(std::vector<std::uint64_t>& out) const override {
-    out.push_back(key_mask_.defined() ? key_mask_.storage()->generation() : 0);
-  }
 
  private:
   Tensor split_heads(const Tensor& input) const;  // (batch, heads, tokens, dims / heads)

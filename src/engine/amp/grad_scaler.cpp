@@ -7,7 +7,6 @@
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/scaler_ops.h"
-#include "src/engine/silence.h"
 
 namespace nanhunt::engine {
 
@@ -18,7 +17,6 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
 }
 
 void GradScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_inf, std::string_view text) {
-  if (silenced()) return;
   if (!has_observers()) {
     told_ = false;  // who comes later has not heard it
     return;
@@ -71,12 +69,6 @@ Tensor GradScaler::scale(const Tensor& output) {
   Tensor scaled = mul(output, scale_);
   tell(ScalerAction::kScale);
   return scaled;
-}
-
-void GradScaler::tell_scaled() {
-  if (!options_.enabled) return;
-  const ScopedPhase phase(Phase::kScale);
-  tell(ScalerAction::kScale);
 }
 
 std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& outputs) {
@@ -132,10 +124,9 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   tell(ScalerAction::kUnscale, number, state.found_inf.value_or(false));
 }
 
-bool GradScaler::step(Optimizer& optimizer, const std::function<void()>& update) {
-  const auto run = [&] { update ? update() : optimizer.step(); };
+bool GradScaler::step(Optimizer& optimizer) {
   if (!options_.enabled) {
-    run();
+    optimizer.step();
     return true;
   }
   const std::uint32_t number = number_of(optimizer);
@@ -147,7 +138,7 @@ bool GradScaler::step(Optimizer& optimizer, const std::function<void()>& update)
   OptimizerState& state = known_[number].state;
   if (!state.found_inf) refuse("No inf checks were recorded for this optimizer.", number);
   const bool runs = !*state.found_inf;
-  if (runs) run();
+  if (runs) optimizer.step();
   state.stage = Stage::kStepped;
   tell(runs ? ScalerAction::kStep : ScalerAction::kSkip, number, *state.found_inf);
   return runs;

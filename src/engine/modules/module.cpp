@@ -115,15 +115,6 @@ std::vector<RandomStream*> Module::random_streams() const {
   return out;
 }
 
-std::vector<std::uint64_t> Module::settings() const {
-  std::vector<std::uint64_t> out{training_ ? 1U : 0U};
-  add_settings(out);
-  for (const auto& [name, child] : children_) {
-    for (const std::uint64_t each : child->settings()) out.push_back(each);
-  }
-  return out;
-}
-
 void Module::to(DType dtype) {
   auto convert = [dtype](Tensor& tensor) {
     if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;

@@ -36,13 +36,10 @@ void copy_rows(const Tensor& weight, const std::vector<std::int64_t>& rows, Tens
   }
 }
 
-IndexList rows_in(std::string_view op, const Tensor& indices, std::int64_t table_rows) {
-  const auto make = [op, indices, table_rows] {
-    std::vector<std::int64_t> rows = read_indices(op, indices, "indices");
-    for (std::size_t i = 0; i < rows.size(); ++i) expect_index(op, "indices", i, rows[i], table_rows);
-    return rows;
-  };
-  return {make, indices.numel()};
+std::vector<std::int64_t> rows_in(std::string_view op, const Tensor& indices, std::int64_t table_rows) {
+  std::vector<std::int64_t> rows = read_indices(op, indices, "indices");
+  for (std::size_t i = 0; i < rows.size(); ++i) expect_index(op, "indices", i, rows[i], table_rows);
+  return rows;
 }
 
 Tensor table_gradient_on_device(const Tensor& g, const Edge& edge, const Tensor& indices) {
@@ -56,14 +53,13 @@ Tensor table_gradient_on_device(const Tensor& g, const Edge& edge, const Tensor&
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
   expect_floating("embedding", weight, "weight");
   expect_dim("embedding", weight, "weight", 2);
-  const std::vector<std::int64_t> rows = read_indices("embedding", indices, "indices");
-  for (std::size_t i = 0; i < rows.size(); ++i) expect_index("embedding", "indices", i, rows[i], weight.size(0));
+  const std::vector<std::int64_t> rows = rows_in("embedding", indices, weight.size(0));
 
   Shape sizes = indices.sizes();
   sizes.push_back(weight.size(1));
   Tensor out = Tensor::zeros(std::move(sizes), weight.dtype(), weight.device());
   if (!on_cpu(weight)) {
-    device_gather_rows(weight, rows_in("embedding", indices, weight.size(0)), out);
+    device_gather_rows(weight, rows, out);
   } else {
     copy_rows(weight, rows, out);
   }

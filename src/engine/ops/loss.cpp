@@ -31,13 +31,10 @@ std::vector<std::int64_t> positions_of(const std::vector<std::int64_t>& targets,
   return positions;
 }
 
-IndexList positions_in(const Tensor& target, std::int64_t ignore, std::int64_t classes) {
-  const auto make = [target, ignore, classes] {
-    const std::vector<std::int64_t> targets = read_indices("nll_loss", target, "target");
-    check_targets(classes, targets, ignore);
-    return positions_of(targets, ignore, classes);
-  };
-  return {make, target.numel()};
+std::vector<std::int64_t> positions_in(const Tensor& target, std::int64_t ignore, std::int64_t classes) {
+  const std::vector<std::int64_t> targets = read_indices("nll_loss", target, "target");
+  check_targets(classes, targets, ignore);
+  return positions_of(targets, ignore, classes);
 }
 
 Tensor loss_on_device(const Tensor& log_probs, const Tensor& target, std::int64_t ignore) {

@@ -7,7 +7,6 @@
 
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/backend.h"
-#include "src/engine/capture.h"
 #include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/loops/strided.h"
@@ -141,16 +140,8 @@ void run_adam_on_device(const Tensor& self, const Tensor& grad, const Tensor& ex
   kernels::FusedAdamCall call;
   call.wide = self.dtype() == DType::kF64;
   call.decoupled = o.algorithm == "adamw";
-  if (CapturedWork* const captured = CapturedWork::current()) {
-    const auto now = [&step, step_size, correction](void* to) {
-      const double values[] = {step_size(step), correction(step)};
-      std::memcpy(to, values, sizeof(values));
-    };
-    call.live_step = static_cast<const double*>(captured->feed(2 * sizeof(double), now));
-  } else {
-    call.step_size = step_size(step);
-    call.correction = correction(step);
-  }
+  call.step_size = step_size(step);
+  call.correction = correction(step);
   call.decay = call.decoupled ? 1 - o.lr * o.weight_decay : o.weight_decay;
   call.eps = o.eps;
   call.beta2 = o.beta2;

@@ -9,7 +9,7 @@ namespace nanhunt::engine {
 
 // `buffer` is undefined without momentum. Observed as "_fused_sgd_".
 void fused_sgd_(Tensor& self, const Tensor& grad, Tensor buffer, const OptimizerOptions& options);
-// `step` counts from 1; a graph that this is part of reads it before each replay. Observed as "_fused_adam_" or
+// `step` counts from 1. Observed as "_fused_adam_" or
 // "_fused_adamw_".
 void fused_adam_(Tensor& self, const Tensor& grad, Tensor& exp_avg, Tensor& exp_avg_sq, const std::int64_t& step,
                  const OptimizerOptions& options);

@@ -93,12 +93,6 @@ void SteppedOptimizer::set_step_counts(const std::vector<std::int64_t>& counts) 
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = counts[i];
 }
 
-std::string SteppedOptimizer::why_no_graph() const {
-  if (options_.impl == OptimizerImpl::kFused || options_.algorithm == "sgd") return {};
-  return "the numbers of a for-loop " + options_.algorithm + " change from step to step; a fused one keeps them on the "
-         "device";
-}
-
 void SteppedOptimizer::restore(const Snapshot& snapshot) {
   std::vector<NamedTensor> state = named_state();
   if (snapshot.tensors.size() != state.size() || snapshot.counters.size() != slots_.size()) {

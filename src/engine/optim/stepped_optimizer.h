@@ -24,7 +24,6 @@ class SteppedOptimizer : public Optimizer {
   void restore(const Snapshot& snapshot) override;
   std::vector<std::int64_t> step_counts() const override;
   void set_step_counts(const std::vector<std::int64_t>& counts) override;
-  std::string why_no_graph() const override;
 
  protected:
   struct Slot {

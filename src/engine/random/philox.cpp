@@ -18,8 +18,8 @@ thread_local ScopedDrawWatch* draw_watch = nullptr;
 
 }  // namespace
 
-ScopedDrawWatch::ScopedDrawWatch(const std::vector<RandomStream*>& known, bool& elsewhere, bool of_device)
-    : known_(known), elsewhere_(elsewhere), of_device_(of_device), outer_(std::exchange(draw_watch, this)) {}
+ScopedDrawWatch::ScopedDrawWatch(const std::vector<RandomStream*>& known, bool& elsewhere)
+    : known_(known), elsewhere_(elsewhere), outer_(std::exchange(draw_watch, this)) {}
 
 ScopedDrawWatch::~ScopedDrawWatch() { draw_watch = outer_; }
 
@@ -30,19 +30,6 @@ void ScopedDrawWatch::on_draw(const RandomStream* stream) noexcept {
   } else {
     last_ = stream;
   }
-}
-
-void ScopedDrawWatch::on_word(const RandomStream* stream) {
-  if (of_device_) throw std::runtime_error("random numbers that the host draws cannot be part of a graph");
-  on_draw(stream);
-}
-
-void ScopedDrawWatch::on_skip(const RandomStream* stream) {
-  if (of_device_ && std::find(known_.begin(), known_.end(), stream) == known_.end()) {
-    throw std::runtime_error("a random stream that the model does not list (Module::register_random) cannot be drawn "
-                             "from in a graph");
-  }
-  on_draw(stream);
 }
 
 std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
@@ -61,7 +48,7 @@ std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
 }
 
 std::uint32_t RandomStream::next_u32() {
-  if (draw_watch != nullptr) draw_watch->on_word(this);
+  if (draw_watch != nullptr) draw_watch->on_draw(this);
   const std::uint64_t index = position_ / 4;
   if (index != block_index_) {
     const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
@@ -73,7 +60,7 @@ std::uint32_t RandomStream::next_u32() {
 }
 
 void RandomStream::skip(std::uint64_t words) {
-  if (words != 0 && draw_watch != nullptr) draw_watch->on_skip(this);
+  if (words != 0 && draw_watch != nullptr) draw_watch->on_draw(this);
   position_ += words;
 }
 

@@ -44,7 +44,6 @@ struct Outcome {
   std::string attempt_dir;  // empty: not watched
   RecorderCounters counters;
   std::optional<hunt::HuntOutcome> hunted;
-  std::optional<engine::GraphUse> graphs;  // where they were asked for
   Status trace_status;
 };
 
@@ -74,20 +73,8 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
                              {"verified", e.verified}});
     }
   }
-  json graphs;
-  if (const auto& use = outcome.graphs) {
-    json op_by_op = json::object();
-    for (const auto& [why, steps] : use->op_by_op) op_by_op[printable(why)] = steps;
-    graphs = {{"steps", use->steps},
-              {"updates", use->updates},
-              {"op_by_op", std::move(op_by_op)},
-              {"bytes", use->bytes},
-              {"why_not", use->why_not.empty() ? json() : json(printable(use->why_not))},
-              {"why_no_update", use->why_no_update.empty() ? json() : json(printable(use->why_no_update))}};
-  }
   return {{"scenario", scenario.name},
           {"steps", outcome.steps},
-          {"graphs", std::move(graphs)},
           {"first_loss", reports::json_number(outcome.first_loss)},
           {"last_loss", reports::json_number(outcome.last_loss)},
           {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
@@ -99,24 +86,9 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
           {"experiments", std::move(experiments)}};
 }
 
-std::string graphs_text(const engine::GraphUse& use, std::uint32_t steps) {
-  std::string text = fmt::format("{} of {} steps ran as a graph", use.steps, steps);
-  if (use.steps != 0 && !use.why_no_update.empty()) {
-    text += fmt::format(", their updates did not: {}", printable(use.why_no_update));
-  } else if (use.steps != 0) {
-    text += fmt::format(", {} with their update", use.updates);
-  }
-  text += ".\n";
-  for (const auto& [why, count] : use.op_by_op) {
-    text += fmt::format("  {} ran op by op: {}\n", count, printable(why));
-  }
-  return text;
-}
-
 std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
-  if (outcome.graphs) text += graphs_text(*outcome.graphs, outcome.steps);
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -164,9 +136,6 @@ class TrainVerb final : public Verb {
         .in_range(5u, 1000000000u);
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda or cuda:N").show_default();
-    options.add_flag("--graph", graph_,
-                 "On a GPU, below --level ops: forward, loss and backward of a step are one launch, and a fused update "
-                 "is another (CUDA graphs); the same bits. What cannot be captured runs op by op, and why is said");
     options.add("--door", door_,
                    "On a GPU, at levels sentinel and sampled, when a step is judged: sync (at the optimizer boundary, one wait "
                    "a step), late (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
@@ -216,10 +185,8 @@ class TrainVerb final : public Verb {
     }
     if (Status usable = choose_device(); !usable) return fail(usable);
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
-    if (graph_ && device_.is_cpu()) say("--graph has no effect on the CPU: it has no graphs.");
     if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
-    if (graph_ && level_ == "ops") say("--graph has no effect at --level ops: every op is watched.");
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
@@ -254,7 +221,6 @@ class TrainVerb final : public Verb {
     return config;
   }
 
-  bool uses_graphs() const { return graph_ && !device_.is_cpu(); }
 
   Status choose_device() {
     const std::optional<engine::Device> device = engine::parse_device(device_name_);
@@ -302,12 +268,7 @@ class TrainVerb final : public Verb {
   }
 
   int prove(const Scenario& scenario) const {
-    // With graphs they are compared as well: all runs are with the first one, which has none.
-    const auto make = [this, &scenario, first = true]() mutable {
-      auto trainer = std::move(scenario.make(config("")).trainer);
-      trainer->use_graphs(!std::exchange(first, false) && uses_graphs());
-      return trainer;
-    };
+    const auto make = [this, &scenario] { return std::move(scenario.make(config("")).trainer); };
     const auto proof = prove_neutral(make, steps_ != 0 ? steps_ : scenario.steps);
     if (!proof) return fail(proof.status());
     const int printed =
@@ -343,7 +304,6 @@ class TrainVerb final : public Verb {
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
     const scenarios::ScenarioRun run = scenario.make(config(""));
-    run.trainer->use_graphs(uses_graphs());
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
@@ -362,7 +322,6 @@ class TrainVerb final : public Verb {
       outcome.steps = i + 1;
       progress.update(i + 1, "loss " + reports::format_short(result.loss));
     }
-    if (uses_graphs() && level_ != "ops") outcome.graphs = run.trainer->graph_use();
     watch.reset();
     if (kernels) kernels->finish(*recorder);
   }
@@ -405,7 +364,6 @@ class TrainVerb final : public Verb {
       info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
     }
     if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
-    if (uses_graphs() && level_ != "ops") info.options.emplace_back("graph", "true");
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     return info;
@@ -419,7 +377,6 @@ class TrainVerb final : public Verb {
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
-  bool graph_ = false;
   bool allow_tf32_ = false, allow_reduced_sums_ = false;
 };
 

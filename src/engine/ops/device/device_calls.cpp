@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "src/engine/backend.h"
-#include "src/engine/capture.h"
 #include "src/engine/ops/loops/gemm.h"
 #include "src/engine/ops/loops/strided.h"
 
@@ -22,7 +21,6 @@ using kernels::Walk;
 bool is_wide(DType dtype) { return dtype == DType::kF64; }
 
 void* device_data(const Tensor& tensor) {
-  if (CapturedWork* const captured = CapturedWork::current()) captured->keep(tensor.storage());
   return tensor.storage()->data() + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
 }
 
@@ -40,10 +38,8 @@ DeviceArray array_of(const Tensor& tensor) {
   DeviceArray array;
   array.dtype = tensor.dtype();
   if (on_cpu(tensor)) {
-    CapturedWork* const captured = CapturedWork::current();
-    array.data = captured != nullptr ? const_cast<void*>(captured->feed_number(tensor)) : nullptr;
-    array.is_number = array.data == nullptr;
-    if (array.is_number) array.number = tensor.item();
+    array.is_number = true;
+    array.number = tensor.item();
   } else {
     array.data = device_data(tensor);
   }
@@ -126,45 +122,13 @@ kernels::Rows rows_of(const Walk& walk, std::int64_t length) {
 
 // Lists of indices on a device, one after the other.
 struct Indices {
-  Tensor memory;  // keeps them alive; a graph's own does it itself
+  Tensor memory;  // keeps them alive
   const std::int64_t* at = nullptr;
 };
 Indices uploaded(const std::vector<std::int64_t>& values, const Device& device) {
   Indices out{Tensor::from_indices(values, {static_cast<std::int64_t>(values.size())}).on(device)};
   out.at = static_cast<const std::int64_t*>(device_data(out.memory));
   return out;
-}
-
-using MakeIndices = std::function<std::vector<std::int64_t>()>;
-// `make` gives `count` numbers at most; what is left is 0.
-const std::int64_t* fed_indices(CapturedWork& captured, std::int64_t count, MakeIndices make) {
-  const auto room = static_cast<std::size_t>(count);
-  return static_cast<const std::int64_t*>(
-      captured.feed(room * sizeof(std::int64_t), [room, make = std::move(make)](void* to) {
-        std::vector<std::int64_t> values = make();
-        if (values.size() > room) throw std::logic_error("more indices than there is room for in a graph");
-        values.resize(room);
-        std::copy(values.begin(), values.end(), static_cast<std::int64_t*>(to));
-      }));
-}
-
-// Of a list of indices: how many there are (of a graph: at most), and where.
-struct ListOnDevice {
-  Indices indices;
-  std::int64_t count = 0;
-  const std::int64_t* live_count = nullptr;
-};
-ListOnDevice put(const IndexList& list, const Device& device) {
-  if (CapturedWork* const captured = CapturedWork::current()) {
-    const std::int64_t* const at = fed_indices(*captured, list.most + 1, [make = list.make] {
-      std::vector<std::int64_t> values = make();
-      values.insert(values.begin(), static_cast<std::int64_t>(values.size()));
-      return values;
-    });
-    return {{{}, at + 1}, list.most, at};
-  }
-  const std::vector<std::int64_t> values = list.make();
-  return {uploaded(values, device), static_cast<std::int64_t>(values.size())};
 }
 
 // Rows that are used, ascending; where each one's users begin in `order`, and where the last one's end.
@@ -450,76 +414,54 @@ void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bo
   if (call.rows.count != 0) backend_of(g.device()).run(call);
 }
 
-void device_picked_loss(const Tensor& log_probs, const IndexList& positions, const Tensor& out) {
-  const ListOnDevice list = put(positions, out.device());
+void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out) {
+  const Indices list = uploaded(positions, out.device());
   const Tensor in = without_gaps(log_probs);
   kernels::PickedLossCall call;
   call.wide = is_wide(in.dtype());
-  call.count = list.count;
-  call.live_count = list.live_count;
-  call.at = list.indices.at;
+  call.count = static_cast<std::int64_t>(positions.size());
+  call.at = list.at;
   call.in = flat_array(in);
   call.out = flat_array(out);
   backend_of(out.device()).run(call);
 }
 
-void device_picked_loss_gradient(const Tensor& g, const IndexList& positions, const Tensor& out) {
-  const ListOnDevice list = put(positions, out.device());
+void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t>& positions, const Tensor& out) {
+  const Indices list = uploaded(positions, out.device());
   kernels::PickedLossGradientCall call;
   call.wide = is_wide(g.dtype());
-  call.count = list.count;
-  call.live_count = list.live_count;
-  call.at = list.indices.at;
+  call.count = static_cast<std::int64_t>(positions.size());
+  call.at = list.at;
   call.grad = flat_array(g);
   call.out = flat_array(out);
   if (call.count != 0) backend_of(out.device()).run(call);
 }
 
-void device_gather_rows(const Tensor& table, const IndexList& rows, const Tensor& out) {
-  const ListOnDevice list = put(rows, out.device());
+void device_gather_rows(const Tensor& table, const std::vector<std::int64_t>& rows, const Tensor& out) {
+  const Indices list = uploaded(rows, out.device());
   const Tensor from = without_gaps(table);
   kernels::GatherRowsCall call;
   call.bytes = static_cast<int>(dtype_size(table.dtype()));
-  call.count = list.count;
+  call.count = static_cast<std::int64_t>(rows.size());
   call.width = table.size(1);
-  call.rows = list.indices.at;
+  call.rows = list.at;
   call.table = flat_array(from);
   call.out = flat_array(out);
   if (out.numel() != 0) backend_of(out.device()).run(call);
 }
 
-void device_scatter_rows(const Tensor& g, const IndexList& rows, const Tensor& out) {
+void device_scatter_rows(const Tensor& g, const std::vector<std::int64_t>& rows, const Tensor& out) {
   const Tensor grad = without_gaps(g);
   kernels::ScatterRowsCall call;
   call.wide = is_wide(g.dtype());
   call.width = out.size(1);
   call.grad = flat_array(grad);
   call.out = flat_array(out);
-  Indices used, first, order;
-  if (CapturedWork* const captured = CapturedWork::current()) {
-    // In one piece: how many rows are used, and the three lists, each where it lies if every row is another one.
-    const std::int64_t n = rows.most;
-    const std::int64_t* const at = fed_indices(*captured, 3 * n + 2, [make = rows.make, n] {
-      const Users users = users_of(make());
-      std::vector<std::int64_t> values(static_cast<std::size_t>(3 * n + 2));
-      values[0] = static_cast<std::int64_t>(users.used.size());
-      std::copy(users.used.begin(), users.used.end(), values.begin() + 1);
-      std::copy(users.first.begin(), users.first.end(), values.begin() + 1 + n);
-      std::copy(users.order.begin(), users.order.end(), values.begin() + 2 + 2 * n);
-      return values;
-    });
-    call.used_rows = n;
-    call.live_used_rows = at;
-    used.at = at + 1;
-    first.at = at + 1 + n;
-    order.at = at + 2 + 2 * n;
-  } else {
-    const Users users = users_of(rows.make());
-    used = uploaded(users.used, out.device());
-    first = uploaded(users.first, out.device());
-    order = uploaded(users.order, out.device());
-    call.used_rows = static_cast<std::int64_t>(users.used.size());
-  }
+  const Users users = users_of(rows);
+  const Indices used = uploaded(users.used, out.device());
+  const Indices first = uploaded(users.first, out.device());
+  const Indices order = uploaded(users.order, out.device());
+  call.used_rows = static_cast<std::int64_t>(users.used.size());
   call.used = used.at;
   call.first = first.at;
   call.order = order.at;
@@ -534,16 +476,8 @@ void device_dropout_mask(const Tensor& mask, RandomStream& random, std::uint64_t
   call.stream = random.stream();
   call.dropped = dropped;
   call.out = static_cast<std::uint8_t*>(device_data(mask));
-  if (CapturedWork* const captured = CapturedWork::current()) {
-    const auto draw = [&random, words](void* to) {
-      *static_cast<std::uint64_t*>(to) = random.position();
-      random.skip(words);
-    };
-    call.live_position = static_cast<const std::uint64_t*>(captured->feed(sizeof(std::uint64_t), draw));
-  } else {
-    call.position = random.position();
-    random.skip(words);
-  }
+  call.position = random.position();
+  random.skip(words);
   if (call.count != 0) backend_of(mask.device()).run(call);
 }
 

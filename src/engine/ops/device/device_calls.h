@@ -70,18 +70,12 @@ struct BatchNormSaved {
 };
 void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bool training, double eps,
                                 const AffineGradients& out);
-// Indices that the host makes of a tensor's contents: at once, and anew before each replay of a graph (capture.h), so
-// what `make` holds must live as long, and its checks are made again.
-struct IndexList {
-  std::function<std::vector<std::int64_t>()> make;
-  std::int64_t most = 0;  // there may be
-};
 // `positions` of log_probs (without gaps) are those of the targets that count.
-void device_picked_loss(const Tensor& log_probs, const IndexList& positions, const Tensor& out);
-void device_picked_loss_gradient(const Tensor& g, const IndexList& positions, const Tensor& out);
-void device_gather_rows(const Tensor& table, const IndexList& rows, const Tensor& out);  // always as many
-void device_scatter_rows(const Tensor& g, const IndexList& rows, const Tensor& out);     // always as many
-// Draws one word for each element from `random`, which must outlive a graph that this is part of.
+void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out);
+void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t>& positions, const Tensor& out);
+void device_gather_rows(const Tensor& table, const std::vector<std::int64_t>& rows, const Tensor& out);
+void device_scatter_rows(const Tensor& g, const std::vector<std::int64_t>& rows, const Tensor& out);
+// Draws one word for each element from `random`.
 void device_dropout_mask(const Tensor& mask, RandomStream& random, std::uint64_t dropped);
 // All on one device. `found`: int32, one element.
 void device_unscale(std::span<const Tensor> grads, float inv_scale, const Tensor& found);

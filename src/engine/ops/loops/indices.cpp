@@ -3,14 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "src/engine/capture.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
 
 std::vector<std::int64_t> read_indices(std::string_view op, const Tensor& tensor, std::string_view slot) {
   expect_dtype(op, tensor, slot, DType::kI64);
-  const auto read = reading_indices();
   return tensor.to_indices();
 }
 
