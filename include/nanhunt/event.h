@@ -134,6 +134,12 @@ enum class MarkKind : std::uint8_t {
 };
 std::string_view mark_kind_name(MarkKind kind);
 inline constexpr bool is_sink(MarkKind kind) { return kind <= MarkKind::kBuffer; }
+// A set of kinds as HealthRecord::bad has it.
+inline constexpr std::uint32_t mark_bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
+inline constexpr std::uint32_t kSinkBits = mark_bit(MarkKind::kLoss) | mark_bit(MarkKind::kDoorGradient) |
+                                           mark_bit(MarkKind::kParameter) | mark_bit(MarkKind::kState) |
+                                           mark_bit(MarkKind::kBuffer);
+inline constexpr std::uint32_t kLoadedBits = mark_bit(MarkKind::kBatch) | mark_bit(MarkKind::kLabel);
 
 struct MarkEvent {
   std::uint32_t step = 0;

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr int kSchemaVersion = 1;
 constexpr std::size_t kJsonFindings = 256;
-constexpr std::size_t kJsonRows = 4096;  // of each audit, of the timeline
+constexpr std::size_t kReporterRows = 4096;  // of each audit, of the timeline
 constexpr std::size_t kJsonLayers = 2048;
 constexpr std::size_t kJsonCells = kJsonLayers * 512;
 constexpr std::size_t kJsonExperiments = 1024;
@@ -50,7 +50,7 @@ json eps_to_json(const EpsAuditRow& row) {
 json timeline_to_json(const Analysis& analysis) {
   json steps = json::array();
   for (const TimelineStep& step : analysis.timeline) {
-    if (steps.size() == kJsonRows) break;
+    if (steps.size() == kReporterRows) break;
     steps.push_back({{"step", step.step},
                      {"skipped", step.skipped},
                      {"loss", json_number(step.loss)},
@@ -123,8 +123,8 @@ std::string render_json(const Analysis& analysis) {
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},
                        {"scaler", analysis.scaler ? scaler_to_json(*analysis.scaler) : json()},
                        {"device_time", analysis.device_time ? device_time_to_json(*analysis.device_time) : json()},
-                       {"eps_audit", rows_to_json(analysis.eps_audit, kJsonRows, eps_to_json)},
-                       {"update_loss", rows_to_json(analysis.update_loss, kJsonRows, update_loss_to_json)},
+                       {"eps_audit", rows_to_json(analysis.eps_audit, kReporterRows, eps_to_json)},
+                       {"update_loss", rows_to_json(analysis.update_loss, kReporterRows, update_loss_to_json)},
                        {"headroom", std::move(headroom)},
                        {"headroom_omitted", json_count(layers_omitted)},
                        {"timeline", timeline_to_json(analysis)},

@@ -10,20 +10,20 @@
 namespace nanhunt::reports {
 namespace {
 
-constexpr std::string_view kNone = "—";
+constexpr std::string_view kNoNumber = "—";
 constexpr int kDigits = 5;
 
 std::string binades(double headroom) {
-  if (std::isnan(headroom)) return std::string(kNone);
+  if (std::isnan(headroom)) return std::string(kNoNumber);
   if (std::isinf(headroom)) return "all zero";
   return format_short(std::round(headroom * 10) / 10);
 }
 
-std::string share(double part) { return std::isnan(part) ? std::string(kNone) : format_percent(part); }
+std::string share(double part) { return std::isnan(part) ? std::string(kNoNumber) : format_percent(part); }
 
 LayerSide view_side(double amax, double headroom, double underflow) {
   const bool seen = !std::isnan(headroom) || !std::isnan(underflow);
-  return {seen ? format_short(amax, kDigits) : std::string(kNone), binades(headroom), share(underflow)};
+  return {seen ? format_short(amax, kDigits) : std::string(kNoNumber), binades(headroom), share(underflow)};
 }
 
 LayerRow view_layer(const LayerSummary& layer) {
@@ -33,7 +33,7 @@ LayerRow view_layer(const LayerSummary& layer) {
   row.dtype = dtype_name(layer.dtype);
   row.operations = format_count(layer.ops);
   row.bad_operations = format_count(layer.bad_ops);
-  row.first_bad_step = layer.bad_ops == 0 ? std::string(kNone) : format_count(layer.first_bad_step);
+  row.first_bad_step = layer.bad_ops == 0 ? std::string(kNoNumber) : format_count(layer.first_bad_step);
   row.nan = format_signed_count(layer.nan);
   row.inf = format_signed_count(layer.inf);
   row.forward = view_side(layer.amax_forward, layer.headroom_forward, layer.underflow_forward);

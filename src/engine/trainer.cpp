@@ -24,8 +24,6 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_from(copies[i]);
 }
 
-std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
-
 void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
 }

@@ -13,6 +13,8 @@
 
 namespace nanhunt::engine {
 
+inline std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
+
 // What a step began with, and the batches it loaded.
 struct StepStart {
   struct HeldBatch {

@@ -15,8 +15,6 @@
 namespace nanhunt::engine {
 namespace {
 
-std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() ? tensor.version() : 0; }
-
 bool holds(const Storage& storage, const std::vector<std::byte>& contents) {
   if (storage.device().is_cpu()) return std::memcmp(storage.data(), contents.data(), contents.size()) == 0;
   std::vector<std::byte> present(storage.bytes());

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "nanhunt.recipe";
 constexpr int kSchemaVersion = 1;
-constexpr std::size_t kMaxBytes = 1u << 20;
+constexpr std::size_t kMaxRecipeBytes = 1u << 20;
 constexpr std::size_t kMaxChanges = 64;
 
 std::string read_at_most(std::istream& in, std::size_t limit) {
@@ -53,15 +53,15 @@ std::string recipe_text(const analyze::Recommendations& recommended, const std::
 Result<Recipe> read_recipe(const std::string& path) {
   std::string text;
   if (path == "-") {
-    text = read_at_most(std::cin, kMaxBytes);
+    text = read_at_most(std::cin, kMaxRecipeBytes);
   } else {
     std::ifstream file(path, std::ios::binary);
     if (!file)
       return Status(StatusCode::kUsage,
                     "there is no readable recipe '" + path + "'. `nanhunt advise RUN --recipe FILE` writes one.");
-    text = read_at_most(file, kMaxBytes);
+    text = read_at_most(file, kMaxRecipeBytes);
   }
-  if (text.size() > kMaxBytes) return no_recipe(path, "it is larger than 1 MiB");
+  if (text.size() > kMaxRecipeBytes) return no_recipe(path, "it is larger than 1 MiB");
   bool too_deep = false;
   const auto limit = [&too_deep](int depth, json::parse_event_t, json&) {
     if (depth > 8) too_deep = true;

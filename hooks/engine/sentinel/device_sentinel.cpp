@@ -16,7 +16,6 @@ namespace {
 using record::ScopedDefaultFpEnvironment;
 
 constexpr std::size_t kMostSteps = 8;  // under way at once; the oldest then counts as lost
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
 constexpr std::string_view kLostNote =
     "steps of which a device did not deliver all statistics in time: not known to be healthy";
 constexpr std::string_view kWaitsNote = "waits for the device that the watch has added";
@@ -269,7 +268,7 @@ void DeviceSentinel::at_door(Step& step) {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void DeviceSentinel::audit(Step& step) {
-  if ((step.bad & bit(MarkKind::kDoorGradient)) != 0) return;
+  if ((step.bad & mark_bit(MarkKind::kDoorGradient)) != 0) return;
   step.audited = true;
   const ScopedDefaultFpEnvironment environment;
   const std::size_t unread = audit_.foresee(
@@ -424,7 +423,7 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
 }
 
 void DeviceSentinel::note(Step& step, MarkKind kind, std::string_view path) {
-  step.bad |= bit(kind);
+  step.bad |= mark_bit(kind);
   ++step.bad_tensors;
   if (step.first_kind) return;
   step.first_kind = kind;

@@ -16,16 +16,13 @@ namespace {
 
 using record::ScopedDefaultFpEnvironment;
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
-constexpr std::uint32_t kLoadedBits = bit(MarkKind::kBatch) | bit(MarkKind::kLabel);
-
 }  // namespace
 
 hunt::Harm DeviceSentinel::harm(const Step& step) const {
   if ((step.bad & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && !step.kept && step.bad == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+  return held_back && !step.kept && step.bad == mark_bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
 }
 
 // The first cause that was found in the order of the step.
@@ -187,7 +184,7 @@ void DeviceSentinel::read_state(Step& step) {
 // of what the optimizer wrote over, are still there.
 void DeviceSentinel::audit_in_hindsight(Step& step) {
   const bool at_hand = &step == &steps_.back() && copied_in_ == step.number;
-  if (step.audited || !at_hand || (step.bad & bit(MarkKind::kDoorGradient)) != 0) return;
+  if (step.audited || !at_hand || (step.bad & mark_bit(MarkKind::kDoorGradient)) != 0) return;
   step.audited = true;
   std::set<const engine::TensorImpl*> bad;
   for (const auto* list : {&parameters_, &state_}) {

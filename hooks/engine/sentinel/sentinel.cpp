@@ -17,8 +17,6 @@ namespace {
 
 using record::ScopedDefaultFpEnvironment;
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
-
 }  // namespace
 
 Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options)
@@ -54,7 +52,7 @@ Sentinel::~Sentinel() {
 }
 
 void Sentinel::note(MarkKind kind, std::string_view path) {
-  bad_ |= bit(kind);
+  bad_ |= mark_bit(kind);
   ++bad_tensors_;
   if (first_kind_) return;
   first_kind_ = kind;
@@ -224,7 +222,7 @@ void Sentinel::at_door() {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void Sentinel::audit() {
-  if ((bad_ & bit(MarkKind::kDoorGradient)) != 0) return;
+  if ((bad_ & mark_bit(MarkKind::kDoorGradient)) != 0) return;
   audit_.foresee(
       step_,
       [this](std::size_t i) {

@@ -8,16 +8,13 @@
 namespace nanhunt::hooks {
 namespace {
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
-constexpr std::uint32_t kLoadedBits = bit(MarkKind::kBatch) | bit(MarkKind::kLabel);
-
 }  // namespace
 
 hunt::Harm Sentinel::harm() const {
   if ((bad_ & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && !kept_ && bad_ == bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+  return held_back && !kept_ && bad_ == mark_bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
 }
 
 // The first cause that was found in the order of the step.

@@ -12,7 +12,7 @@
 namespace nanhunt::analyze {
 namespace {
 
-constexpr double kUnknown = std::numeric_limits<double>::infinity();
+constexpr double kUnknownSize = std::numeric_limits<double>::infinity();
 
 double exponent_of(const Case& c) {
   const ScalarSnapshot* exponent = c.scalar("exponent");
@@ -108,7 +108,7 @@ void find_singularity(Case& c) {
   }
 }
 
-double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted() ? arg.stats.amax : kUnknown; }
+double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted() ? arg.stats.amax : kUnknownSize; }
 
 }  // namespace
 
@@ -190,13 +190,13 @@ double bilinear_bound(const Case& c) {
   std::size_t operands = 0;
   for (const ArgSnapshot& arg : c.context->op.inputs) {
     if (arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
-    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) return kUnknown;
+    if (!arg.known || arg.bad != 0 || !arg.stats.counted()) return kUnknownSize;
     ++operands;
     terms = std::max(terms, static_cast<double>(arg.stats.numel));
     second = std::max(second, std::min(first, arg.stats.amax));
     first = std::max(first, arg.stats.amax);
   }
-  return operands < 2 ? kUnknown : terms * first * second + first;
+  return operands < 2 ? kUnknownSize : terms * first * second + first;
 }
 
 double magnitude_bound(const Case& c) {
@@ -218,7 +218,7 @@ double magnitude_bound(const Case& c) {
   const double numel_in = self == nullptr ? 0 : static_cast<double>(self->stats.numel);
   switch (c.info->bound) {
     case Bound::kUnknown:
-      return kUnknown;
+      return kUnknownSize;
     case Bound::kCopy:
       return largest;
     case Bound::kSum:
@@ -227,16 +227,16 @@ double magnitude_bound(const Case& c) {
     case Bound::kProduct:
       return product * (other == nullptr ? 1 : std::fabs(other->value));
     case Bound::kQuotient: {
-      if (self == nullptr) return kUnknown;
-      if (other != nullptr) return other->value == 0 ? kUnknown : amax_of(*self) / std::fabs(other->value);
+      if (self == nullptr) return kUnknownSize;
+      if (other != nullptr) return other->value == 0 ? kUnknownSize : amax_of(*self) / std::fabs(other->value);
       const ArgSnapshot* divisor = c.input("other");
-      if (divisor == nullptr || !divisor->known || divisor->stats.amin_nonzero <= 0) return kUnknown;
+      if (divisor == nullptr || !divisor->known || divisor->stats.amin_nonzero <= 0) return kUnknownSize;
       return amax_of(*self) / divisor->stats.amin_nonzero;
     }
     case Bound::kExp:
-      return self == nullptr || !self->known ? kUnknown : std::exp(self->stats.max) + 1;
+      return self == nullptr || !self->known ? kUnknownSize : std::exp(self->stats.max) + 1;
     case Bound::kPower: {
-      if (self == nullptr || !self->known) return kUnknown;
+      if (self == nullptr || !self->known) return kUnknownSize;
       const double p = exponent_of(c);
       return p >= 0 ? std::pow(amax_of(*self), p) + 1 : std::pow(self->stats.amin_nonzero, p) + 1;
     }
@@ -245,9 +245,9 @@ double magnitude_bound(const Case& c) {
     case Bound::kMatmul: {
       const ArgSnapshot* a = c.input("mat1") != nullptr ? c.input("mat1") : self;
       const ArgSnapshot* b = c.input("mat2") != nullptr ? c.input("mat2") : c.input("other");
-      if (a == nullptr || b == nullptr) return kUnknown;
+      if (a == nullptr || b == nullptr) return kUnknownSize;
       const LayoutRecord* layout = c.names.layout(a->layout);
-      if (layout == nullptr || layout->sizes.empty()) return kUnknown;
+      if (layout == nullptr || layout->sizes.empty()) return kUnknownSize;
       const double inner = static_cast<double>(layout->sizes.back());
       return inner * amax_of(*a) * amax_of(*b) + largest;  // largest covers the bias
     }
@@ -262,7 +262,7 @@ double magnitude_bound(const Case& c) {
       return terms * most * most * most * most;
     }
   }
-  return kUnknown;
+  return kUnknownSize;
 }
 
 }  // namespace nanhunt::analyze

@@ -270,9 +270,9 @@ class Travels {
 };
 
 // A finding in the making: the birth that leads it, and what the others of the same fault add.
-class Group {
+class FindingGroup {
  public:
-  explicit Group(Diagnosed lead) : lead_(std::move(lead)), finding_(make_finding(lead_)) {
+  explicit FindingGroup(Diagnosed lead) : lead_(std::move(lead)), finding_(make_finding(lead_)) {
     modules_.insert(lead_.c.birth.at.module);
     add_events(lead_.c.birth);
     travels_.add(lead_);
@@ -517,7 +517,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   ScaledOverflows calibrated, open, ruined;
   std::vector<const Birth*> origins = graph.origins();
   std::sort(origins.begin(), origins.end(), earlier);
-  std::vector<Group> groups;
+  std::vector<FindingGroup> groups;
   for (const Birth* birth : origins) {
     if (context.others.carried.contains(birth->id)) continue;
     Diagnosed found = diagnose_birth(*birth, names, context);
@@ -531,13 +531,13 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
       continue;
     }
     const auto same =
-        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.holds(found); });
+        std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& group) { return group.holds(found); });
     if (same != groups.end()) {
       same->add(found);
       continue;
     }
     const auto forward =
-        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.has_derivative(found); });
+        std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& group) { return group.has_derivative(found); });
     if (forward != groups.end()) {
       forward->add_derivative(found);
     } else {
@@ -545,7 +545,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
     }
   }
   std::vector<Finding> findings;
-  for (Group& group : groups) findings.push_back(group.finish());
+  for (FindingGroup& group : groups) findings.push_back(group.finish());
   for (const Growth& growth : context.growths) blame_growth(findings, growth);
   add_swallowed(findings, graph, names, context);
   const bool faults = !findings.empty();

@@ -13,10 +13,6 @@
 namespace nanhunt::analyze {
 namespace {
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
-constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient) | bit(MarkKind::kParameter) |
-                                    bit(MarkKind::kState) | bit(MarkKind::kBuffer);
-
 // The largest magnitude grew, or some magnitude fell below all there were: the two ways in which the flip of a high
 // bit of an exponent shows.
 bool is_gross(const ValueStats& then, const ValueStats& now) {
@@ -261,7 +257,7 @@ std::vector<const Birth*> ValueGraph::changes() const {
 
 bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back) {
   if (!hit_in_step_.empty()) return true;
-  const bool gradients_alone = (bad & kSinkBits) == bit(MarkKind::kDoorGradient);
+  const bool gradients_alone = (bad & kSinkBits) == mark_bit(MarkKind::kDoorGradient);
   const std::vector<BirthId>& to_answer = streak_.empty() && gradients_alone && held_back ? scaled_ : streak_;
   bool answered = false;
   for (BirthId id : to_answer) {
@@ -272,7 +268,7 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     birth->trial.only_gradients = birth->trial.only_gradients && gradients_alone;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
-    if ((bad & bit(MarkKind::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if ((bad & mark_bit(MarkKind::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
     answered = true;
   }
   if (answered || gradients_alone) return answered;
@@ -290,7 +286,7 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     birth->watched = false;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
-    if ((bad & bit(MarkKind::kLoss)) != 0) birth->sinks.push_back({MarkKind::kLoss, 0, 0, kNoNode, kBadAny, {}});
+    if ((bad & mark_bit(MarkKind::kLoss)) != 0) birth->sinks.push_back({MarkKind::kLoss, 0, 0, kNoNode, kBadAny, {}});
     return true;
   }
   return false;

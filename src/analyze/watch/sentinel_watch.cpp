@@ -15,11 +15,9 @@
 namespace nanhunt::analyze {
 namespace {
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
-constexpr std::uint32_t kGradientBit = bit(MarkKind::kDoorGradient);
-constexpr std::uint32_t kLastingBits = bit(MarkKind::kParameter) | bit(MarkKind::kState) | bit(MarkKind::kBuffer);
+constexpr std::uint32_t kGradientBit = mark_bit(MarkKind::kDoorGradient);
+constexpr std::uint32_t kLastingBits = mark_bit(MarkKind::kParameter) | mark_bit(MarkKind::kState) | mark_bit(MarkKind::kBuffer);
 constexpr std::uint32_t kWatchBits = kHealthAudit | kHealthChanged;
-constexpr std::uint32_t kSinkBits = bit(MarkKind::kLoss) | kGradientBit | kLastingBits;
 
 // "the loss and gradients (first: fc1.weight)".
 std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
@@ -27,13 +25,13 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   const auto add = [&](std::uint32_t which, const char* words) {
     if ((bad & which) != 0) parts.emplace_back(words);
   };
-  add(bit(MarkKind::kBatch), "the batch");
-  add(bit(MarkKind::kLabel), "labels");
-  add(bit(MarkKind::kLoss), "the loss");
+  add(mark_bit(MarkKind::kBatch), "the batch");
+  add(mark_bit(MarkKind::kLabel), "labels");
+  add(mark_bit(MarkKind::kLoss), "the loss");
   add(kGradientBit, "gradients");
-  add(bit(MarkKind::kParameter), "parameters");
-  add(bit(MarkKind::kState), "optimizer state");
-  add(bit(MarkKind::kBuffer), "buffers");
+  add(mark_bit(MarkKind::kParameter), "parameters");
+  add(mark_bit(MarkKind::kState), "optimizer state");
+  add(mark_bit(MarkKind::kBuffer), "buffers");
   std::string text = join(parts, 8, " and ");
   if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
   return text;
@@ -42,14 +40,14 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
 std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
 
 Phase phase_of(std::uint32_t bad) {
-  if ((bad & bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
+  if ((bad & mark_bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
   if ((bad & kGradientBit) != 0) return Phase::kBackward;
   return Phase::kOptimizer;
 }
 
 void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
   const auto add = [&](MarkKind kind, const char* words) {
-    if ((bad & bit(kind)) != 0) f.sinks.emplace_back(words);
+    if ((bad & mark_bit(kind)) != 0) f.sinks.emplace_back(words);
   };
   add(MarkKind::kLoss, "loss");
   add(MarkKind::kDoorGradient, "gradients");
@@ -266,7 +264,7 @@ void SentinelWatch::add_harm(Finding& f) const {
   if (harm == harms_.end() || harm->first > f.bad_steps.last) return;
   bool added = false;
   const auto add = [&](MarkKind kind, const std::string& words, std::string_view one) {
-    if ((harm->second.bad & bit(kind)) == 0) return;
+    if ((harm->second.bad & mark_bit(kind)) == 0) return;
     const bool known = std::any_of(f.sinks.begin(), f.sinks.end(),
                                    [&](const std::string& sink) { return sink.starts_with(one); });
     if (known) return;

@@ -8,12 +8,12 @@ namespace nanhunt::engine {
 namespace {
 
 // The formulas with whole chunks of fp32 at once.
-struct Gelu : formulas::Gelu {
+struct ErfGelu : formulas::Gelu {
   void chunk(float* out, std::int64_t count, const float* x) const {
     kernels::gelu_f32(x, out, static_cast<std::size_t>(count));
   }
 };
-struct GeluGradient : formulas::GeluGradient {
+struct ErfGeluGradient : formulas::GeluGradient {
   void chunk(float* out, std::int64_t count, const float* g, const float* x) const {
     kernels::gelu_gradient_f32(g, x, out, static_cast<std::size_t>(count));
   }
@@ -32,7 +32,7 @@ Tensor activation(std::string_view op, const Tensor& self, F f, Gradient df, Sca
 
 Tensor gelu(const Tensor& self, GeluForm form) {
   return form == GeluForm::kErf
-             ? activation("gelu", self, Gelu{}, GeluGradient{}, {{"approximate", 0}})
+             ? activation("gelu", self, ErfGelu{}, ErfGeluGradient{}, {{"approximate", 0}})
              : activation("gelu", self, formulas::TanhGelu{}, formulas::TanhGeluGradient{}, {{"approximate", 1}});
 }
 

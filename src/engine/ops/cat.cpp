@@ -23,19 +23,19 @@ Tensor part(const Tensor& whole, int dim, std::int64_t start, std::int64_t lengt
   return make_view(whole, std::move(sizes), whole.strides(), whole.storage_offset() + start * whole.strides()[d]);
 }
 
-struct Plan {
+struct CatPlan {
   int dim = 0;
   DType dtype = DType::kF32;
   Shape sizes;
   std::vector<std::int64_t> starts;  // of each tensor
 };
 
-Plan check(const std::vector<Tensor>& tensors, int dim) {
+CatPlan check(const std::vector<Tensor>& tensors, int dim) {
   if (tensors.empty() || tensors.size() > kSlots.size()) {
     fail("cat", "1 to " + std::to_string(kSlots.size()) + " tensors", std::to_string(tensors.size()));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) expect_floating("cat", tensors[i], kSlots[i]);
-  Plan plan{wrap_dim("cat", tensors[0], dim), tensors[0].dtype(), tensors[0].sizes(), {}};
+  CatPlan plan{wrap_dim("cat", tensors[0], dim), tensors[0].dtype(), tensors[0].sizes(), {}};
   const auto d = static_cast<std::size_t>(plan.dim);
   plan.sizes[d] = 0;
   for (const Tensor& tensor : tensors) {
@@ -60,7 +60,7 @@ Device device_of(const std::vector<Tensor>& tensors) {
 }  // namespace
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
-  const Plan plan = check(tensors, dim);
+  const CatPlan plan = check(tensors, dim);
   const Tensor out = Tensor::empty(plan.sizes, plan.dtype, device_of(tensors));
   std::vector<Arg> inputs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

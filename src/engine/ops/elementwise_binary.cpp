@@ -7,16 +7,16 @@
 namespace nanhunt::engine {
 namespace {
 
-struct Plan {
+struct BinaryPlan {
   DType dtype;
   Shape shape;
 };
 
 // At least one operand floats; the other may be of any dtype and promotes.
-Plan plan(std::string_view op, const Tensor& self, const Tensor& other) {
+BinaryPlan plan(std::string_view op, const Tensor& self, const Tensor& other) {
   expect_defined(op, self, "self");
   expect_defined(op, other, "other");
-  const Plan p{promote(self, other), broadcast(op, self.sizes(), other.sizes())};
+  const BinaryPlan p{promote(self, other), broadcast(op, self.sizes(), other.sizes())};
   switch (p.dtype) {
     case DType::kF16:
     case DType::kBF16:
@@ -29,7 +29,7 @@ Plan plan(std::string_view op, const Tensor& self, const Tensor& other) {
 }
 
 // Three operands of one dtype, as the in-place forms take them.
-Plan plan(std::string_view op, const Tensor& self, const Tensor& tensor1, const Tensor& tensor2) {
+BinaryPlan plan(std::string_view op, const Tensor& self, const Tensor& tensor1, const Tensor& tensor2) {
   expect_floating(op, self, "self");
   expect_dtype(op, tensor1, "tensor1", self.dtype());
   expect_dtype(op, tensor2, "tensor2", self.dtype());
@@ -38,7 +38,7 @@ Plan plan(std::string_view op, const Tensor& self, const Tensor& tensor1, const 
 
 // self + sign * alpha * other. A unit alpha multiplies nothing.
 Tensor add_scaled(std::string_view op, const Tensor& self, const Tensor& other, double alpha, double sign) {
-  const Plan p = plan(op, self, other);
+  const BinaryPlan p = plan(op, self, other);
   const double factor = sign * alpha;
   Tensor out = factor == 1    ? map(p.shape, p.dtype, formulas::Add{}, self, other)
                : factor == -1 ? map(p.shape, p.dtype, formulas::Subtract{}, self, other)
@@ -66,7 +66,7 @@ Tensor add(const Tensor& self, const Tensor& other, double alpha) { return add_s
 Tensor sub(const Tensor& self, const Tensor& other, double alpha) { return add_scaled("sub", self, other, alpha, -1); }
 
 Tensor mul(const Tensor& self, const Tensor& other) {
-  const Plan p = plan("mul", self, other);
+  const BinaryPlan p = plan("mul", self, other);
   return finish("mul", op_math(p.dtype), map(p.shape, p.dtype, formulas::Multiply{}, self, other),
                 {{"self", &self}, {"other", &other}}, {},
                 {{"self", saved_for(other, self)}, {"other", saved_for(self, other)}},
@@ -78,7 +78,7 @@ Tensor mul(const Tensor& self, const Tensor& other) {
 }
 
 Tensor div(const Tensor& self, const Tensor& other) {
-  const Plan p = plan("div", self, other);
+  const BinaryPlan p = plan("div", self, other);
   return finish("div", op_math(p.dtype), map(p.shape, p.dtype, formulas::Divide{}, self, other),
                 {{"self", &self}, {"other", &other}}, {}, {{"self", saved_for(other, self)}, {"other", &other}},
                 [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
@@ -93,7 +93,7 @@ Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
     const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcmul(x, a, b, value); };
     return amp::run("addcmul", op, self, tensor1, tensor2);
   }
-  const Plan p = plan("addcmul", self, tensor1, tensor2);
+  const BinaryPlan p = plan("addcmul", self, tensor1, tensor2);
   return finish("addcmul", op_math(p.dtype),
                 map(p.shape, p.dtype, formulas::AddProduct{value}, self, tensor1, tensor2),
                 {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},
@@ -112,7 +112,7 @@ Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
     const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcdiv(x, a, b, value); };
     return amp::run("addcdiv", op, self, tensor1, tensor2);
   }
-  const Plan p = plan("addcdiv", self, tensor1, tensor2);
+  const BinaryPlan p = plan("addcdiv", self, tensor1, tensor2);
   return finish("addcdiv", op_math(p.dtype),
                 map(p.shape, p.dtype, formulas::AddQuotient{value}, self, tensor1, tensor2),
                 {{"self", &self}, {"tensor1", &tensor1}, {"tensor2", &tensor2}}, {{"value", value}},

@@ -21,10 +21,10 @@ class ReportVerb final : public Verb {
   void declare(Options options) override {
     options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
     Option text = options.add_flag("--text", text_, "Only the text report, to stdout; writes no file");
-    Option json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
+    Option as_json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
     Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
-    text.excludes(json).excludes(html);
-    json.excludes(html);
+    text.excludes(as_json).excludes(html);
+    as_json.excludes(html);
     options.add("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
         .value_name("FILE");
   }

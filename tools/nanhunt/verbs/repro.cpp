@@ -24,7 +24,7 @@ namespace nanhunt::cli {
 namespace {
 
 constexpr std::uint64_t kMaxCaptureBytes = 1u << 30;
-constexpr char kProgram[] = "repro.py", kInputs[] = "inputs.safetensors";
+constexpr char kProgramFile[] = "repro.py", kInputsFile[] = "inputs.safetensors";
 
 // What the trace says of one op.
 struct OpFacts {
@@ -227,9 +227,9 @@ class ReproVerb final : public Verb {
                         (error ? "could not be made: " + error.message() : "is there already") +
                         ". Name a new folder with --out.");
     }
-    if (Status written = trace::write_safetensors((folder / kInputs).string(), inputs); !written) return written;
-    if (Status written = replace_file((folder / kProgram).string(), text); !written) return written;
-    const std::string program = (folder / kProgram).string();
+    if (Status written = trace::write_safetensors((folder / kInputsFile).string(), inputs); !written) return written;
+    if (Status written = replace_file((folder / kProgramFile).string(), text); !written) return written;
+    const std::string program = (folder / kProgramFile).string();
     if (!json_) {
       return fmt::format("{} shows how {} of {} goes bad.\nNext: python3 {}\n", printable(program), op, finding.id,
                          printable(program));
@@ -237,7 +237,7 @@ class ReproVerb final : public Verb {
     return reports::dump_json({{"finding", finding.id},
                                {"op", op},
                                {"program", reports::json_text(program)},
-                               {"inputs", reports::json_text((folder / kInputs).string())}}) +
+                               {"inputs", reports::json_text((folder / kInputsFile).string())}}) +
            "\n";
   }
 

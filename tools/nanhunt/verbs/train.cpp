@@ -37,7 +37,7 @@ using scenarios::Scenario;
 constexpr int kNotNeutral = 1;
 
 // What came of a run, for the closing lines and --json.
-struct Outcome {
+struct TrainOutcome {
   std::uint32_t steps = 0;
   double first_loss = 0, last_loss = 0;
   std::optional<std::uint32_t> first_bad_loss;
@@ -60,7 +60,7 @@ std::string scenario_list(bool as_json) {
   return as_json ? reports::dump_json(list) + "\n" : text;
 }
 
-json outcome_json(const Scenario& scenario, const Outcome& outcome) {
+json outcome_json(const Scenario& scenario, const TrainOutcome& outcome) {
   json experiments = json::array();
   std::string headline;
   if (outcome.hunted) {
@@ -86,7 +86,7 @@ json outcome_json(const Scenario& scenario, const Outcome& outcome) {
           {"experiments", std::move(experiments)}};
 }
 
-std::string outcome_text(const Scenario& scenario, const Outcome& outcome, const std::string& run) {
+std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
@@ -203,7 +203,7 @@ class TrainVerb final : public Verb {
     if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
       return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
     }
-    Outcome outcome;
+    TrainOutcome outcome;
     if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
     if (!outcome.trace_status)
       say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
@@ -276,7 +276,7 @@ class TrainVerb final : public Verb {
     return printed != kDone || proof->neutral() ? printed : kNotNeutral;
   }
 
-  Status train(const Scenario& scenario, Outcome& outcome) const {
+  Status train(const Scenario& scenario, TrainOutcome& outcome) const {
     std::unique_ptr<Recorder> recorder;
     if (level_ != "off") {
       RecorderOptions options;
@@ -299,7 +299,7 @@ class TrainVerb final : public Verb {
     return {};
   }
 
-  void train_steps(const Scenario& scenario, Recorder* recorder, Outcome& outcome) const {
+  void train_steps(const Scenario& scenario, Recorder* recorder, TrainOutcome& outcome) const {
     const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
@@ -327,7 +327,7 @@ class TrainVerb final : public Verb {
   }
 
   // Computes the failing op again and tries fixes, where something failed.
-  void hunt_fault(const Scenario& scenario, Recorder& recorder, Outcome& outcome) const {
+  void hunt_fault(const Scenario& scenario, Recorder& recorder, TrainOutcome& outcome) const {
     auto replay = hooks::make_engine_replay(
         [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, fixes_of(scenario));
     hunt::HuntOptions options;
