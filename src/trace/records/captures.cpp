@@ -4,17 +4,15 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = CaptureRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               id("file", &Row::file),
-                               delta("bytes", &Row::bytes));
+constexpr auto kCaptureFields = fields(delta("seq", &CaptureRecord::seq),
+                                       delta("step", &CaptureRecord::step),
+                                       id("file", &CaptureRecord::file),
+                                       delta("bytes", &CaptureRecord::bytes));
 
 }  // namespace
 
 constinit const RecordKind kCaptures =
-    field_kind<&RecordBatch::captures, kFields>(
+    field_kind<&RecordBatch::captures, kCaptureFields>(
         {.type = 20, .name = "captures", .before = after_its_op<&RecordBatch::captures>});
 
 }  // namespace nanhunt::trace

@@ -4,20 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = ChangedRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               delta("before", &Row::before),
-                               delta("after", &Row::after),
-                               delta("since_seq", &Row::since_seq),
-                               delta("since_step", &Row::since_step),
-                               plain("opaque", &Row::opaque));
+constexpr auto kChangedFields = fields(delta("seq", &ChangedRecord::seq),
+                                       delta("step", &ChangedRecord::step),
+                                       delta("before", &ChangedRecord::before),
+                                       delta("after", &ChangedRecord::after),
+                                       delta("since_seq", &ChangedRecord::since_seq),
+                                       delta("since_step", &ChangedRecord::since_step),
+                                       plain("opaque", &ChangedRecord::opaque));
 
 }  // namespace
 
 constinit const RecordKind kChanged =
-    field_kind<&RecordBatch::changed, kFields>(
+    field_kind<&RecordBatch::changed, kChangedFields>(
         {.type = 18, .name = "changed", .before = up_to_op<&RecordBatch::changed>});
 
 }  // namespace nanhunt::trace

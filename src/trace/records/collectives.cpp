@@ -4,16 +4,15 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = CollectiveRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               id("group", &Row::group),
-                               delta("call", &Row::call),
-                               one_of("kind", &Row::kind, CollectiveKind::kBarrier),
-                               one_of("reduction", &Row::reduction, Reduction::kProduct),
-                               plus_one("peer", &Row::peer),
-                               list("ranks.rank", &Row::ranks, Coding::kDelta, "it has more than 524288 ranks"));
+constexpr auto kCollectiveFields = fields(delta("seq", &CollectiveRecord::seq),
+                                          delta("step", &CollectiveRecord::step),
+                                          id("group", &CollectiveRecord::group),
+                                          delta("call", &CollectiveRecord::call),
+                                          one_of("kind", &CollectiveRecord::kind, CollectiveKind::kBarrier),
+                                          one_of("reduction", &CollectiveRecord::reduction, Reduction::kProduct),
+                                          plus_one("peer", &CollectiveRecord::peer),
+                                          list("ranks.rank", &CollectiveRecord::ranks, Coding::kDelta,
+                                               "it has more than 524288 ranks"));
 
 // Before its op, so that a reader knows what that is when it meets it.
 bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
@@ -24,6 +23,6 @@ bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
 }  // namespace
 
 constinit const RecordKind kCollectives =
-    field_kind<&RecordBatch::collectives, kFields>({.type = 22, .name = "collectives", .before = before});
+    field_kind<&RecordBatch::collectives, kCollectiveFields>({.type = 22, .name = "collectives", .before = before});
 
 }  // namespace nanhunt::trace

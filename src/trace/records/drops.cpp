@@ -4,16 +4,15 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = DropRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               plain("ops", &Row::ops),
-                               plain("values", &Row::values),
-                               plain("other", &Row::other));
+constexpr auto kDropFields = fields(delta("seq", &DropRecord::seq),
+                                    plain("ops", &DropRecord::ops),
+                                    plain("values", &DropRecord::values),
+                                    plain("other", &DropRecord::other));
 
 }  // namespace
 
 constinit const RecordKind kDrops =
-    field_kind<&RecordBatch::drops, kFields>({.type = 11, .name = "drops", .before = up_to_op<&RecordBatch::drops>});
+    field_kind<&RecordBatch::drops, kDropFields>(
+        {.type = 11, .name = "drops", .before = up_to_op<&RecordBatch::drops>});
 
 }  // namespace nanhunt::trace

@@ -4,15 +4,13 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = EndOfLifeRecord;
-
-constexpr auto kFields = fields(delta("storage", &Row::storage),
-                               delta("seq", &Row::seq));
+constexpr auto kEndOfLifeFields = fields(delta("storage", &EndOfLifeRecord::storage),
+                                         delta("seq", &EndOfLifeRecord::seq));
 
 }  // namespace
 
 constinit const RecordKind kEndsOfLife =
-    field_kind<&RecordBatch::ends_of_life, kFields>(
+    field_kind<&RecordBatch::ends_of_life, kEndOfLifeFields>(
         {.type = 9, .name = "ends_of_life", .before = up_to_op<&RecordBatch::ends_of_life>});
 
 }  // namespace nanhunt::trace

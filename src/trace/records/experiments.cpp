@@ -4,20 +4,19 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = ExperimentRecord;
-
-constexpr auto kFields = fields(text("fix", &Row::fix),
-                               text("description", &Row::description),
-                               plain("step", &Row::step),
-                               flags("finite", &Row::finite, "verified", &Row::verified),
-                               plain("further_steps", &Row::further_steps),
-                               f64("loss_before", &Row::loss_before),
-                               f64("loss_after", &Row::loss_after),
-                               f64("update_factor", &Row::update_factor));
+constexpr auto kExperimentFields = fields(text("fix", &ExperimentRecord::fix),
+                                          text("description", &ExperimentRecord::description),
+                                          plain("step", &ExperimentRecord::step),
+                                          flags("finite", &ExperimentRecord::finite, "verified",
+                                                &ExperimentRecord::verified),
+                                          plain("further_steps", &ExperimentRecord::further_steps),
+                                          f64("loss_before", &ExperimentRecord::loss_before),
+                                          f64("loss_after", &ExperimentRecord::loss_after),
+                                          f64("update_factor", &ExperimentRecord::update_factor));
 
 }  // namespace
 
 constinit const RecordKind kExperiments =
-    field_kind<&RecordBatch::experiments, kFields>({.type = 10, .name = "experiments"});
+    field_kind<&RecordBatch::experiments, kExperimentFields>({.type = 10, .name = "experiments"});
 
 }  // namespace nanhunt::trace

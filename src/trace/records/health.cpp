@@ -4,19 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = HealthRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               plain("bad", &Row::bad),
-                               plain("bad_tensors", &Row::bad_tensors),
-                               id("first_bad", &Row::first_bad),
-                               f64("gradient_norm", &Row::gradient_norm),
-                               f64("weight_norm", &Row::weight_norm));
+constexpr auto kHealthFields = fields(delta("seq", &HealthRecord::seq),
+                                      delta("step", &HealthRecord::step),
+                                      plain("bad", &HealthRecord::bad),
+                                      plain("bad_tensors", &HealthRecord::bad_tensors),
+                                      id("first_bad", &HealthRecord::first_bad),
+                                      f64("gradient_norm", &HealthRecord::gradient_norm),
+                                      f64("weight_norm", &HealthRecord::weight_norm));
 
 }  // namespace
 
 constinit const RecordKind kHealth =
-    field_kind<&RecordBatch::health, kFields>({.type = 15, .name = "health", .before = up_to_op<&RecordBatch::health>});
+    field_kind<&RecordBatch::health, kHealthFields>(
+        {.type = 15, .name = "health", .before = up_to_op<&RecordBatch::health>});
 
 }  // namespace nanhunt::trace

@@ -7,20 +7,19 @@ namespace {
 // fp64 subnormals reach 2^-1074, its largest numbers 2^1023.
 constexpr std::size_t kMaxBins = 2098;
 
-using Row = HistogramRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("value", &Row::value),
-                               zigzag_within("min_exponent", &Row::min_exponent, 1074,
-                                             {"its first exponent is outside -1074..1074", "", ""},
-                                             " (-1074 to 1074)"),
-                               list("bins.bin", &Row::bins, Coding::kPlain, "it has more than 2098 bins", kMaxBins,
-                                    " (at most 2098)"));
+constexpr auto kHistogramFields = fields(delta("seq", &HistogramRecord::seq),
+                                         delta("value", &HistogramRecord::value),
+                                         zigzag_within("min_exponent", &HistogramRecord::min_exponent, 1074,
+                                         {"its first exponent is outside -1074..1074", "", ""},
+                                         " (-1074 to 1074)"),
+                                         list("bins.bin", &HistogramRecord::bins, Coding::kPlain,
+                                              "it has more than 2098 bins", kMaxBins,
+                                         " (at most 2098)"));
 
 }  // namespace
 
 constinit const RecordKind kHistograms =
-    field_kind<&RecordBatch::histograms, kFields>(
+    field_kind<&RecordBatch::histograms, kHistogramFields>(
         {.type = kHistogramsType, .name = "histograms", .before = after_its_op<&RecordBatch::histograms>});
 
 }  // namespace nanhunt::trace

@@ -4,20 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = KernelRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               id("name", &Row::name),
-                               plain("own", &Row::own),
-                               delta("count", &Row::count),
-                               delta("timed", &Row::timed),
-                               zigzag("duration_ns", &Row::duration_ns, " (volatile)"));
+constexpr auto kKernelFields = fields(delta("seq", &KernelRecord::seq),
+                                      delta("step", &KernelRecord::step),
+                                      id("name", &KernelRecord::name),
+                                      plain("own", &KernelRecord::own),
+                                      delta("count", &KernelRecord::count),
+                                      delta("timed", &KernelRecord::timed),
+                                      zigzag("duration_ns", &KernelRecord::duration_ns, " (volatile)"));
 
 }  // namespace
 
 constinit const RecordKind kKernels =
-    field_kind<&RecordBatch::kernels, kFields>(
+    field_kind<&RecordBatch::kernels, kKernelFields>(
         {.type = 23, .name = "kernels", .before = after_its_op<&RecordBatch::kernels>});
 
 }  // namespace nanhunt::trace

@@ -4,19 +4,17 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = MarkRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               delta("micro_batch", &Row::micro_batch),
-                               one_of("kind", &Row::kind, MarkKind::kLabel),
-                               id("path", &Row::path),
-                               delta("value", &Row::value));
+constexpr auto kMarkFields = fields(delta("seq", &MarkRecord::seq),
+                                    delta("step", &MarkRecord::step),
+                                    delta("micro_batch", &MarkRecord::micro_batch),
+                                    one_of("kind", &MarkRecord::kind, MarkKind::kLabel),
+                                    id("path", &MarkRecord::path),
+                                    delta("value", &MarkRecord::value));
 
 }  // namespace
 
 constinit const RecordKind kMarks =
-    field_kind<&RecordBatch::marks, kFields>(
+    field_kind<&RecordBatch::marks, kMarkFields>(
         {.type = kMarksType, .name = "marks", .before = up_to_op<&RecordBatch::marks>});
 
 }  // namespace nanhunt::trace

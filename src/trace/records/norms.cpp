@@ -4,18 +4,17 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = NormRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               one_of("kind", &Row::kind, MarkKind::kLabel),
-                               id("path", &Row::path),
-                               f64("norm", &Row::norm),
-                               f64("amax", &Row::amax));
+constexpr auto kNormFields = fields(delta("seq", &NormRecord::seq),
+                                    delta("step", &NormRecord::step),
+                                    one_of("kind", &NormRecord::kind, MarkKind::kLabel),
+                                    id("path", &NormRecord::path),
+                                    f64("norm", &NormRecord::norm),
+                                    f64("amax", &NormRecord::amax));
 
 }  // namespace
 
 constinit const RecordKind kNorms =
-    field_kind<&RecordBatch::norms, kFields>({.type = 16, .name = "norms", .before = up_to_op<&RecordBatch::norms>});
+    field_kind<&RecordBatch::norms, kNormFields>(
+        {.type = 16, .name = "norms", .before = up_to_op<&RecordBatch::norms>});
 
 }  // namespace nanhunt::trace

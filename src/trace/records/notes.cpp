@@ -4,16 +4,15 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = NoteRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               id("text", &Row::text),
-                               delta("count", &Row::count));
+constexpr auto kNoteFields = fields(delta("seq", &NoteRecord::seq),
+                                    delta("step", &NoteRecord::step),
+                                    id("text", &NoteRecord::text),
+                                    delta("count", &NoteRecord::count));
 
 }  // namespace
 
 constinit const RecordKind kNotes =
-    field_kind<&RecordBatch::notes, kFields>({.type = 21, .name = "notes", .before = up_to_op<&RecordBatch::notes>});
+    field_kind<&RecordBatch::notes, kNoteFields>(
+        {.type = 21, .name = "notes", .before = up_to_op<&RecordBatch::notes>});
 
 }  // namespace nanhunt::trace

@@ -4,25 +4,23 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = ProbeRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               one_of("mode", &Row::mode, ProbeMode::kWider),
-                               one_of("dtype", &Row::dtype, static_cast<DType>(kDTypeCount - 1)),
-                               plain("ops", &Row::ops),
-                               plain("ran", &Row::ran),
-                               zigzag("nan", &Row::nan),
-                               zigzag("pos_inf", &Row::pos_inf),
-                               zigzag("neg_inf", &Row::neg_inf),
-                               zigzag("flat_index", &Row::flat_index),
-                               f64("number", &Row::number),
-                               id("text", &Row::text));
+constexpr auto kProbeFields = fields(delta("seq", &ProbeRecord::seq),
+                                     delta("step", &ProbeRecord::step),
+                                     one_of("mode", &ProbeRecord::mode, ProbeMode::kWider),
+                                     one_of("dtype", &ProbeRecord::dtype, static_cast<DType>(kDTypeCount - 1)),
+                                     plain("ops", &ProbeRecord::ops),
+                                     plain("ran", &ProbeRecord::ran),
+                                     zigzag("nan", &ProbeRecord::nan),
+                                     zigzag("pos_inf", &ProbeRecord::pos_inf),
+                                     zigzag("neg_inf", &ProbeRecord::neg_inf),
+                                     zigzag("flat_index", &ProbeRecord::flat_index),
+                                     f64("number", &ProbeRecord::number),
+                                     id("text", &ProbeRecord::text));
 
 }  // namespace
 
 constinit const RecordKind kProbes =
-    field_kind<&RecordBatch::probes, kFields>(
+    field_kind<&RecordBatch::probes, kProbeFields>(
         {.type = 19, .name = "probes", .before = after_its_op<&RecordBatch::probes>});
 
 }  // namespace nanhunt::trace

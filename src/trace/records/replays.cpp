@@ -4,18 +4,16 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = ReplayRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               one_of("trigger", &Row::trigger, ReplayTrigger::kUser),
-                               one_of("result", &Row::result, ReplayResult::kRefused),
-                               id("text", &Row::text));
+constexpr auto kReplayFields = fields(delta("seq", &ReplayRecord::seq),
+                                      delta("step", &ReplayRecord::step),
+                                      one_of("trigger", &ReplayRecord::trigger, ReplayTrigger::kUser),
+                                      one_of("result", &ReplayRecord::result, ReplayResult::kRefused),
+                                      id("text", &ReplayRecord::text));
 
 }  // namespace
 
 constinit const RecordKind kReplays =
-    field_kind<&RecordBatch::replays, kFields>(
+    field_kind<&RecordBatch::replays, kReplayFields>(
         {.type = 17, .name = "replays", .before = up_to_op<&RecordBatch::replays>});
 
 }  // namespace nanhunt::trace

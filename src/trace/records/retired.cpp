@@ -4,19 +4,17 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = RetiredRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               plain("steps", &Row::steps),
-                               plain("anomalies", &Row::anomalies),
-                               plain("ops", &Row::ops),
-                               plain("values", &Row::values),
-                               plain("other", &Row::other));
+constexpr auto kRetiredFields = fields(delta("seq", &RetiredRecord::seq),
+                                       plain("steps", &RetiredRecord::steps),
+                                       plain("anomalies", &RetiredRecord::anomalies),
+                                       plain("ops", &RetiredRecord::ops),
+                                       plain("values", &RetiredRecord::values),
+                                       plain("other", &RetiredRecord::other));
 
 }  // namespace
 
 constinit const RecordKind kRetired =
-    field_kind<&RecordBatch::retired, kFields>(
+    field_kind<&RecordBatch::retired, kRetiredFields>(
         {.type = 14, .name = "retired", .before = up_to_op<&RecordBatch::retired>});
 
 }  // namespace nanhunt::trace

@@ -4,19 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = SampleIdsRecord;
+constexpr auto kSampleIdsFields = fields(delta("step", &SampleIdsRecord::step),
+                                         delta("micro_batch", &SampleIdsRecord::micro_batch),
+                                         list("ids.id", &SampleIdsRecord::sample_ids, Coding::kDelta,
+                                              "it has more than 524288 samples"));
 
-constexpr auto kFields = fields(delta("step", &Row::step),
-                               delta("micro_batch", &Row::micro_batch),
-                               list("ids.id", &Row::sample_ids, Coding::kDelta, "it has more than 524288 samples"));
-
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
+bool samples_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
   return batch.sample_ids[row].step <= op.step;
 }
 
 }  // namespace
 
 constinit const RecordKind kSampleIds =
-    field_kind<&RecordBatch::sample_ids, kFields>({.type = 6, .name = "sample_ids", .before = before});
+    field_kind<&RecordBatch::sample_ids, kSampleIdsFields>({.type = 6, .name = "sample_ids", .before = samples_before});
 
 }  // namespace nanhunt::trace

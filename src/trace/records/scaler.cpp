@@ -4,26 +4,25 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = ScalerRecord;
-
-constexpr auto kFields = fields(delta("seq", &Row::seq),
-                               delta("step", &Row::step),
-                               delta("micro_batch", &Row::micro_batch),
-                               one_of("action", &Row::action, ScalerAction::kRefused),
-                               plain("optimizer", &Row::optimizer),
-                               flags("found_inf", &Row::found_inf, "dynamic", &Row::dynamic),
-                               f64("scale", &Row::scale),
-                               delta("growth_tracker", &Row::growth_tracker),
-                               delta("growth_interval", &Row::growth_interval),
-                               f64("total_norm", &Row::total_norm),
-                               f64("max_norm", &Row::max_norm),
-                               f64("growth_factor", &Row::growth_factor),
-                               f64("backoff_factor", &Row::backoff_factor),
-                               id("text", &Row::text));
+constexpr auto kScalerFields = fields(delta("seq", &ScalerRecord::seq),
+                                      delta("step", &ScalerRecord::step),
+                                      delta("micro_batch", &ScalerRecord::micro_batch),
+                                      one_of("action", &ScalerRecord::action, ScalerAction::kRefused),
+                                      plain("optimizer", &ScalerRecord::optimizer),
+                                      flags("found_inf", &ScalerRecord::found_inf, "dynamic", &ScalerRecord::dynamic),
+                                      f64("scale", &ScalerRecord::scale),
+                                      delta("growth_tracker", &ScalerRecord::growth_tracker),
+                                      delta("growth_interval", &ScalerRecord::growth_interval),
+                                      f64("total_norm", &ScalerRecord::total_norm),
+                                      f64("max_norm", &ScalerRecord::max_norm),
+                                      f64("growth_factor", &ScalerRecord::growth_factor),
+                                      f64("backoff_factor", &ScalerRecord::backoff_factor),
+                                      id("text", &ScalerRecord::text));
 
 }  // namespace
 
 constinit const RecordKind kScaler =
-    field_kind<&RecordBatch::scaler, kFields>({.type = 12, .name = "scaler", .before = up_to_op<&RecordBatch::scaler>});
+    field_kind<&RecordBatch::scaler, kScalerFields>(
+        {.type = 12, .name = "scaler", .before = up_to_op<&RecordBatch::scaler>});
 
 }  // namespace nanhunt::trace

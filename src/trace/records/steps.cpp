@@ -4,23 +4,21 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = StepRecord;
+constexpr auto kStepFields = fields(delta("step", &StepRecord::step),
+                                    plain("skipped", &StepRecord::skipped),
+                                    f64("loss", &StepRecord::loss),
+                                    f64("lr", &StepRecord::lr),
+                                    f64("scale", &StepRecord::scale),
+                                    delta("end_seq", &StepRecord::end_seq),
+                                    delta("wall_ns", &StepRecord::wall_ns, " (volatile)"));
 
-constexpr auto kFields = fields(delta("step", &Row::step),
-                               plain("skipped", &Row::skipped),
-                               f64("loss", &Row::loss),
-                               f64("lr", &Row::lr),
-                               f64("scale", &Row::scale),
-                               delta("end_seq", &Row::end_seq),
-                               delta("wall_ns", &Row::wall_ns, " (volatile)"));
-
-bool before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
+bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
   return batch.steps[row].end_seq <= op.seq;
 }
 
 }  // namespace
 
 constinit const RecordKind kSteps =
-    field_kind<&RecordBatch::steps, kFields>({.type = 7, .name = "steps", .before = before});
+    field_kind<&RecordBatch::steps, kStepFields>({.type = 7, .name = "steps", .before = step_before});
 
 }  // namespace nanhunt::trace

@@ -4,14 +4,12 @@
 namespace nanhunt::trace {
 namespace {
 
-using Row = StringRecord;
-
-constexpr auto kFields = fields(id("id", &Row::id, Coding::kDelta),
-                               text("text", &Row::text));
+constexpr auto kStringFields = fields(id("id", &StringRecord::id, Coding::kDelta),
+                                      text("text", &StringRecord::text));
 
 }  // namespace
 
 constinit const RecordKind kStrings =
-    field_kind<&RecordBatch::strings, kFields>({.type = kStringsType, .name = "strings"});
+    field_kind<&RecordBatch::strings, kStringFields>({.type = kStringsType, .name = "strings"});
 
 }  // namespace nanhunt::trace
