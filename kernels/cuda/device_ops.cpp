@@ -28,7 +28,6 @@ class CudaSource final : public DeviceAllocator::Source {
  public:
   explicit CudaSource(int device) : device_(device) {}
   void* allocate(std::size_t bytes) override {
-    const cuda::RelaxedCapture relaxed;
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes);
     if (status == cudaErrorMemoryAllocation) {
@@ -39,7 +38,6 @@ class CudaSource final : public DeviceAllocator::Source {
     return memory;
   }
   void free(void* memory) noexcept override {
-    const cuda::RelaxedCapture relaxed;
     static_cast<void>(cudaFree(memory));
   }
   DeviceAllocator::Event record(DeviceAllocator::Stream stream) override {
