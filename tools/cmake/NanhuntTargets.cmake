@@ -48,7 +48,6 @@ function(nanhunt_test name)
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPS} nanhunt_flags GTest::gmock GTest::gtest_main)
   # Test code gains nothing from a long optimisation; what it tests keeps the preset's.
   target_compile_options(${name}_tests PRIVATE -O1)
-  set_target_properties(${name}_tests PROPERTIES UNITY_BUILD OFF)
   target_precompile_headers(${name}_tests PRIVATE <gtest/gtest.h> <string> <vector>)
   target_compile_definitions(${name}_tests PRIVATE
     NANHUNT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NANHUNT_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")

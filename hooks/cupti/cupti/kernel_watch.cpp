@@ -21,8 +21,8 @@
 namespace nanhunt::hooks {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 4096;
-constexpr std::size_t kMaxNames = 4096;
+constexpr std::size_t kMaxRawNameBytes = 4096;
+constexpr std::size_t kMaxKnownNames = 4096;
 constexpr int kTicketBits = 40;  // below the number of the session
 constexpr std::chrono::seconds kLastFlush{5};     // a driver that hangs may not take the end of the run with it
 constexpr std::chrono::seconds kLastCall{5};      // nor may a thread that never comes back from CUPTI
@@ -341,7 +341,7 @@ class KernelWatchImpl final : public KernelWatch {
         case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
           // Its fields up to graphId lie where they did in CUPTI 12.0.
           const auto& it = *reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-          const std::size_t length = it.name == nullptr ? 0 : strnlen(it.name, kMaxNameBytes);
+          const std::size_t length = it.name == nullptr ? 0 : strnlen(it.name, kMaxRawNameBytes);
           kernels.push_back({it.correlationId, std::string_view(it.name, length), it.start, it.end, it.graphNodeId});
           break;
         }
@@ -407,7 +407,7 @@ class KernelWatchImpl final : public KernelWatch {
 
   // There are few names, and each comes every step.
   const std::string& readable(const std::string& name) {
-    if (names_.size() >= kMaxNames) names_.clear();
+    if (names_.size() >= kMaxKnownNames) names_.clear();
     const auto [found, added] = names_.try_emplace(name);
     if (added) found->second = readable_kernel_name(name);
     return found->second;
