@@ -24,19 +24,18 @@ if(NANHUNT_SANITIZE)
 endif()
 
 # nanhunt_layer(NAME [OPTIMISE FLAG] SOURCES ... DEPS ... [PRIVATE_DEPS ...]): library target nanhunt_NAME, alias nanhunt::NAME.
-# OPTIMISE: what release code of it is compiled with; -O2, which builds a tenth sooner than -O3. Loops over numbers take -O3.
+# OPTIMISE: what release code of it is compiled with where that is not -O3: what only words and prints builds sooner.
 # Includes are written from the repository root ("src/trace/encoding/chunk.h") or from include/ ("nanhunt/trace.h").
 function(nanhunt_layer name)
   cmake_parse_arguments(ARG "" "OPTIMISE" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
-  if(NOT ARG_OPTIMISE)
-    set(ARG_OPTIMISE -O2)
-  endif()
   add_library(nanhunt_${name} STATIC ${ARG_SOURCES})
   add_library(nanhunt::${name} ALIAS nanhunt_${name})
   target_include_directories(nanhunt_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
   target_link_libraries(nanhunt_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} "$<BUILD_INTERFACE:nanhunt_flags>")
-  target_compile_options(nanhunt_${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${ARG_OPTIMISE}>)
+  if(ARG_OPTIMISE)
+    target_compile_options(nanhunt_${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${ARG_OPTIMISE}>)
+  endif()
   set_target_properties(nanhunt_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
 endfunction()
 
