@@ -369,7 +369,7 @@ def test_the_engine_is_set_against_the_pytorch_that_is_there(carried):
     assert fused["ratio"] == 2.5 and fused["status"] == "measured"
 
 
-@pytest.mark.parametrize("number", [11, 12, 16])
+@pytest.mark.parametrize("number", [11, 12, 3])
 def test_a_pytorch_that_cannot_use_the_device_is_skipped_with_its_version(carried, number):
     with_torch(carried)
     carried.environment["NO_GPU"] = "1"
@@ -495,7 +495,7 @@ def test_what_the_sanitizer_finds_is_told_by_whose_kernel_it_is(carried, tmp_pat
     assert all(told in row["detail"] for row in rows), rows
 
 
-# 16: waits of a step of PyTorch.
+# 3: waits of a step of PyTorch.
 
 WAITS = """
 if words[0].endswith("waits.py"):
@@ -518,7 +518,7 @@ def with_waits(carried: Carried, waits: dict, **environment: str) -> None:
 def test_waits_that_a_watch_adds_to_steps_of_pytorch_fail_but_at_the_door_that_waits(carried):
     more = {"cudaStreamSynchronize": 40, "cudaEventSynchronize": 40}
     with_waits(carried, {"ops": {**more, "cudaEventSynchronize": 1}, "sentinel, door=sync": more})
-    status, rows = carried.run(16)
+    status, rows = carried.run(3)
     found = by_check(rows)
     assert status == 1 and len(found) == 8
     for scaling in ("fp16", "fp32"):
@@ -531,7 +531,7 @@ def test_waits_that_a_watch_adds_to_steps_of_pytorch_fail_but_at_the_door_that_w
 
 def test_a_profiler_that_heard_no_launch_proves_nothing(carried):
     with_waits(carried, {}, HEARD="0")
-    status, rows = carried.run(16)
+    status, rows = carried.run(3)
     assert status == 1
     assert {row["status"] for row in rows} == {"failed"} and "told of no launch" in rows[0]["detail"]
 
@@ -539,7 +539,7 @@ def test_a_profiler_that_heard_no_launch_proves_nothing(carried):
 def test_a_watch_that_ended_early_proves_nothing(carried):
     waits = {"sentinel, door=sync": {"cudaStreamSynchronize": 80}}
     with_waits(carried, waits, TROUBLE="the watch failed: it ended early")
-    status, rows = carried.run(16)
+    status, rows = carried.run(3)
     failed = [row for row in rows if row["status"] == "failed"]
     assert status == 1 and len(failed) == 2
     assert all("ops" in row["check"] and "ended early" in row["detail"] for row in failed)
@@ -547,7 +547,7 @@ def test_a_watch_that_ended_early_proves_nothing(carried):
 
 def test_a_door_that_waits_but_was_not_heard_fails(carried):
     with_waits(carried, {})
-    status, rows = carried.run(16)
+    status, rows = carried.run(3)
     failed = [row["check"] for row in rows if row["status"] == "failed"]
     assert status == 1 and failed == [f"PyTorch waits: added by sentinel, door=sync, {s}" for s in ("fp16", "fp32")]
 
