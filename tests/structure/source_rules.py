@@ -114,5 +114,5 @@ def orphans(documents: dict[str, str]) -> list[str]:
         links = re.findall(r"\]\(([^)#\s]+)", documents[path])
         rows = [line for line in documents[path].splitlines() if line.startswith("|")]
         links += [f"{name}/README.md" for row in rows for name in re.findall(r"`([\w./-]+)/`", row)]
-        ahead += [os.path.normpath(os.path.join(folder, link)) for link in links]
+        ahead += [os.path.normpath(f"{folder}/{link}".lstrip("/")) for link in links]
     return sorted(set(documents) - found)

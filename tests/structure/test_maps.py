@@ -49,9 +49,15 @@ def test_every_local_link_of_a_document_leads_somewhere(document):
 
 
 def test_a_planted_orphan_is_found():
-    documents = {"README.md": "| `src/` | x |\n[guide](hooks/GUIDE.md#a)", "src/README.md": "", "hooks/GUIDE.md": "[up](../a.md)", "a.md": ""}
+    documents = {
+        "README.md": "| `src/` | x |\n[guide](hooks/GUIDE.md#a)",
+        "src/README.md": "",
+        "hooks/GUIDE.md": "[up](../a.md)",
+        "a.md": "",
+    }
     assert rules.orphans(documents) == []
-    assert rules.orphans({**documents, "src/deep/README.md": "", "src/GUIDE.md": ""}) == ["src/GUIDE.md", "src/deep/README.md"]
+    more = {**documents, "src/deep/README.md": "", "src/GUIDE.md": ""}
+    assert rules.orphans(more) == ["src/GUIDE.md", "src/deep/README.md"]
 
 
 def test_every_document_is_reached_from_the_front_page():

@@ -165,7 +165,8 @@ def test_files_are_plain_text_with_unix_lines():
 
 
 @pytest.mark.parametrize("planted", [
-    "// Words are those of design" + " section 2.", "// Design\n// section" + " 6.", "widen exactly (N" + "5).", "// (rules G" + "1-G14)",
+    "// Words are those of design" + " section 2.", "// Design\n// section" + " 6.", "widen exactly (N" + "5).",
+    "// (rules G" + "1-G14)",
     "by the formulas of rule O" + "1", "no step is held back (P" + "15)",
 ])
 def test_a_planted_citation_of_an_absent_document_is_found(planted):
@@ -173,6 +174,6 @@ def test_a_planted_citation_of_an_absent_document_is_found(planted):
 
 
 def test_nothing_cites_a_document_that_is_not_in_the_tree():
-    assert rules.absent_citations("// The design of the rules: README.md, section Thresholds; (N) and (O2 sensor)") == []
+    assert rules.absent_citations("// Design of the rules: README.md, section Thresholds; (N) and (O2 sensor)") == []
     checked = [path for path in tree.project_files() if tree.is_source(path) or path.endswith(".md")]
     assert {path: found for path in checked if (found := rules.absent_citations(tree.read(path)))} == {}
