@@ -96,8 +96,9 @@ NANHUNT_HOST_DEVICE constexpr std::uint64_t stats_items(std::uint64_t bytes) {
   return bytes == 0 ? 1 : (bytes + item - 1) / item;
 }
 
-// Tensors that fit into one launch through its parameters: 32,764 bytes at 24 a tensor.
-inline constexpr std::size_t kTensorsInParameters = 1344;
+// What a launch carries by value with any driver, and the tensors that fit into it.
+inline constexpr std::size_t kParameterBytes = 4096;
+inline constexpr std::size_t kTensorsInParameters = 150;
 
 struct DeviceStatsOptions {
   int device = 0;
@@ -130,8 +131,7 @@ class DeviceStats {
   // One launch: any view.
   virtual Status enqueue(const DeviceStatsView& view, std::uint32_t tag, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
-  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed. With a driver older than CUDA 12.1 one for
-  // every 160.
+  // One launch for up to kTensorsInParameters tensors, dtypes may be mixed.
   virtual Status enqueue(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target,
                          DeviceStream stream) = 0;
 

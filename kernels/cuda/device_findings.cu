@@ -4,6 +4,8 @@
 #include <cstddef>
 
 #include "kernels/cuda/device_block.h"
+#include "kernels/cuda/device_births.h"
+#include "kernels/cuda/device_lanes.h"
 #include "kernels/cuda/launch.h"
 
 namespace nanhunt::kernels::cuda {
@@ -15,6 +17,7 @@ const void* findings_function() {
 const void* updates_function() {
   return reinterpret_cast<const void*>(&run_kernel<LostUpdatesKernel, LostUpdatesKernel::kThreads>);
 }
+const void* births_function() { return reinterpret_cast<const void*>(&run_each<BirthKernel>); }
 }  // namespace
 
 // As kNoFindings has it.
@@ -43,6 +46,15 @@ cudaError_t open_updates(LostUpdatesKernel::Memory*& memory, cudaStream_t stream
 
 cudaError_t launch_updates(const LostUpdatesKernel& kernel, cudaStream_t stream) {
   return launch_kernel(updates_function(), kernel.blocks(), LostUpdatesKernel::kThreads, kernel, stream);
+}
+
+cudaError_t launch_births(const BirthKernel& kernel, cudaStream_t stream) {
+  return launch_kernel(births_function(), 1, 1, kernel, stream);
+}
+
+cudaError_t load_births() {
+  cudaFuncAttributes loaded{};
+  return cudaFuncGetAttributes(&loaded, births_function());
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "kernels/cuda/device_births.h"
-#include "kernels/cuda/device_checks.h"
 #include "kernels/cuda/device_findings.h"
 #include "kernels/cuda/device_guard.h"
+#include "kernels/cuda/stats_launches.h"
 
 namespace nanhunt::kernels::cuda {
 namespace {
@@ -86,13 +86,13 @@ class CudaReadings final : public ReadingsPort {
     call.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
     const std::uint32_t items = fill_looks(tensors, call.table);
     if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
-    return status_of(launch_look(call, items, stream_), "contents could not be looked at");
+    return status_of(cuda::launch(LookKernel{call}, items, stream_), "contents could not be looked at");
   }
   Status launch(const CheckedTensor& tensor, std::size_t slot) override {
     const DeviceGuard guard(device_);
     ChecksumMemory memory = checks_;
     memory.checks = reinterpret_cast<DeviceChecks*>(records_ + slot);
-    return status_of(launch_check(tensor, memory, stream_), "contents could not be checked");
+    return status_of(cuda::launch(ChecksumKernel{memory, {tensor.view, tensor.reference}}, stream_), "contents could not be checked");
   }
   Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
                 std::size_t births_slot) override {

@@ -59,7 +59,7 @@ void launch(const PickedLossCall& call, cudaStream_t stream) {
 }
 
 void launch(const UnscaleManyCall& call, cudaStream_t stream) {
-  launch_unscale(call, parameter_bytes_here(), [stream](const auto& kernel) { launch_rows(kernel, stream); });
+  launch_unscale(call, [stream](const auto& kernel) { launch_rows(kernel, stream); });
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/device_guard.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/tensor_stats_launch.h"
+#include "kernels/cuda/stats_launches.h"
 #include "kernels/device_stats.h"
 
 namespace nanhunt::kernels {
@@ -98,7 +97,10 @@ class CudaStats final : public DeviceStats {
     if (options_.check_memory && view.count > 0) {
       if (Status s = readable(view.data, options_.device); !s) return s;
     }
-    return launch(table_of(view, tag), 1, counter.items(), target, stream);
+    StatsTable table;
+    table.view = view;
+    table.tag = tag;
+    return start(table, 1, counter.items(), target, stream);
   }
 
   Status enqueue(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target, DeviceStream stream) override {
@@ -108,18 +110,12 @@ class CudaStats final : public DeviceStats {
       return usage("expected at most " + std::to_string(kTensorsInParameters) + " tensors, got " +
                    std::to_string(tensors.size()));
     }
-    const std::size_t most = tensors_by_value(parameter_bytes_here());
-    for (DeviceStatsTarget rest = target; !tensors.empty();) {
-      const auto part = tensors.first(std::min(most, tensors.size()));
-      if (Status s = part.size() <= kFewTensors ? enqueue_rows<FewRows>(part, rest, stream)
-                                                : enqueue_rows<ParameterTable>(part, rest, stream);
-          !s) {
-        return s;
-      }
-      tensors = tensors.subspan(part.size());
-      if (rest.records != nullptr) rest.records += part.size();
-    }
-    return Status::ok();
+    const DeviceGuard guard(options_.device);
+    StatsTable table;
+    std::uint32_t items = 0;
+    if (Status s = fill(tensors, table.entries, items); !s) return s;
+    table.tensors = static_cast<std::uint32_t>(tensors.size());
+    return start(table, tensors.size(), items, target, stream);
   }
 
   Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
@@ -138,9 +134,8 @@ class CudaStats final : public DeviceStats {
     StatsMemory memory = memory_;
     memory.gates = gates;
     memory.arena = arena;
-    return status_of(
-        launch_stats<StatsLevel::kHistogram>(memory, table, counter.items(), static_cast<cudaStream_t>(stream)),
-        "histograms could not be launched");
+    return status_of(launch(HistogramKernel{memory, table}, counter.items(), static_cast<cudaStream_t>(stream)),
+                     "histograms could not be launched");
   }
 
  private:
@@ -151,13 +146,8 @@ class CudaStats final : public DeviceStats {
 
   // Those that will be launched; also where it shows that this build has no code for the device.
   Status load_kernels() const {
-    cudaError_t error = load_stats<StatsLevel::kSums, ViewOrRows>();
-    const auto also = [&error](cudaError_t (*load)()) {
-      if (error == cudaSuccess) error = load();
-    };
-    also(&load_stats<StatsLevel::kSums, FewRows>);
-    if (tensors_by_value(parameter_bytes_here()) > kFewTensors) also(&load_stats<StatsLevel::kSums, ParameterTable>);
-    if (options_.histograms) also(&load_stats<StatsLevel::kHistogram, FewViews>);
+    cudaError_t error = load_stats();
+    if (error == cudaSuccess && options_.histograms) error = load_histograms();
     return status_of(error, "statistics cannot run on this device");
   }
 
@@ -196,20 +186,9 @@ class CudaStats final : public DeviceStats {
     return Status::ok();
   }
 
-  template <class Rows>
-  Status enqueue_rows(std::span<const DeviceTensor> tensors, const DeviceStatsTarget& target, DeviceStream stream) {
-    const DeviceGuard guard(options_.device);
-    Rows table;
-    std::uint32_t items = 0;
-    if (Status s = fill(tensors, table.entries, items); !s) return s;
-    table.tensors = static_cast<std::uint32_t>(tensors.size());
-    return launch(table, tensors.size(), items, target, stream);
-  }
-
   // With the device current.
-  template <class Table>
-  Status launch(const Table& table, std::size_t tensors, std::uint32_t items, const DeviceStatsTarget& target,
-                DeviceStream stream) {
+  Status start(const StatsTable& table, std::size_t tensors, std::uint32_t items, const DeviceStatsTarget& target,
+               DeviceStream stream) {
     if (tensors > options_.max_tensors) {
       return usage("expected at most " + std::to_string(options_.max_tensors) + " tensors (max_tensors), got " +
                    std::to_string(tensors));
@@ -218,9 +197,8 @@ class CudaStats final : public DeviceStats {
     memory.records = target.records;
     memory.gates = target.gates;
     memory.known = target.known;
-    return status_of(
-        launch_stats<StatsLevel::kSums>(memory, table, items, static_cast<cudaStream_t>(stream)),
-        "statistics could not be launched");
+    return status_of(launch(StatsKernel{memory, table}, items, static_cast<cudaStream_t>(stream)),
+                     "statistics could not be launched");
   }
 
   DeviceStatsOptions options_;

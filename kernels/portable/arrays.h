@@ -18,7 +18,7 @@ struct Place {
 };
 
 template <class Position>
-NANHUNT_HOST_DEVICE inline Place place_by_division(const Walk& walk, Position position) {
+NANHUNT_HOST_DEVICE NANHUNT_ONCE Place place_by_division(const Walk& walk, Position position) {
   Place place;
   place.dims = walk.dims;
   NANHUNT_UNROLL

@@ -22,11 +22,11 @@
 // For what is rarely reached: keeps its registers and its instructions out of the loop that calls it.
 #define NANHUNT_RARE __attribute__((noinline))
 
-// For what many kernels do in many places, so that it is compiled once in each. The host's compiler chooses for itself.
+// For templates that many kernels call in many places, so that they are compiled once in each file. The host's compiler chooses for itself.
 #if defined(__CUDA_ARCH__)
 #define NANHUNT_ONCE __noinline__
 #else
-#define NANHUNT_ONCE inline
+#define NANHUNT_ONCE
 #endif
 
 // True where the device's own code is being compiled; the rest of the line is dropped elsewhere.

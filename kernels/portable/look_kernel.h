@@ -104,7 +104,7 @@ struct LookCall {
   LookMemory memory;
   LookTable table;
 };
-static_assert(sizeof(LookCall) <= 4096);
+static_assert(sizeof(LookCall) <= kParameterBytes);
 
 struct LookKernel {
   struct Shared {
@@ -148,7 +148,7 @@ struct LookKernel {
     if (work.items > 1) fold_items(block, shared.look.warps, call.memory.partials, work);
     block.phase([&](const Thread& thread) {
       if (thread.index != 0) return;
-      call.memory.records[work.slot] = record_of<StatsLevel::kSums>(work, shared.look.warps[0]);
+      call.memory.records[work.slot] = record_of(work, shared.look.warps[0], StatsLevel::kSums);
       if (work.tag != 0) call.memory.known[work.tag] = known_bits(shared.look.warps[0]);
     });
   }
@@ -159,8 +159,7 @@ struct LookKernel {
                                      std::uint32_t item,
                                      typename Block::template Registers<StatsPartial>& partials) const {
     block.phase(partials, [&](const Thread& thread, StatsPartial& mine) {
-      BelowCounts none;
-      scan_item<StatsLevel::kSums>(work.view, item_range(bytes, item), thread.index, BinadeCounter{}, mine, none);
+      scan_item(work.view, item_range(bytes, item), thread.index, mine);
     });
     fold_item(block, shared.look, work, item, call.memory.partials, partials);
   }

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/portable/binade_scan.h"
 #include "kernels/portable/block.h"
 #include "kernels/portable/tensor_stats_scan.h"
 #include "kernels/device_births.h"
-#include "kernels/launch_parameters.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -93,38 +93,16 @@ NANHUNT_HOST_DEVICE inline void locate_in(const TensorEntry* entries, std::uint3
   work.items = static_cast<std::uint32_t>(stats_items(bytes));
 }
 
-// Rows by value. Every launch copies all of them, so few tensors have a table of their own, of 4 KiB.
-template <std::size_t kMost>
-struct RowsByValue {
-  std::uint32_t tensors = 0;
-  TensorEntry entries[kMost];
-
-  NANHUNT_HOST_DEVICE void locate(std::uint32_t block, Work& work) const { locate_in(entries, tensors, block, work); }
-};
-inline constexpr std::size_t kFewTensors = 160;
-using FewRows = RowsByValue<kFewTensors>;
-using ParameterTable = RowsByValue<kTensorsInParameters>;
-// Of one launch.
-constexpr std::size_t tensors_by_value(std::size_t parameter_bytes) {
-  return parameter_bytes < kManyParameterBytes ? kFewTensors : kTensorsInParameters;
-}
-
-// One view, or rows in the device's memory: one kernel serves both.
-struct ViewOrRows {
-  DeviceStatsView view;
-  std::uint32_t tag = 0;
-  std::uint32_t tensors = 1;
-  const TensorEntry* entries = nullptr;  // nullptr: the view
+// What a launch reads, by value: tensors without gaps, or one view.
+struct StatsTable {
+  DeviceStatsView view;       // where there are no tensors
+  std::uint32_t tag = 0;      // of the view
+  std::uint32_t tensors = 0;  // at most kTensorsInParameters
+  TensorEntry entries[kTensorsInParameters];
 
   NANHUNT_HOST_DEVICE void locate(std::uint32_t block, Work& work) const {
-    if (entries != nullptr) return locate_in(entries, tensors, block, work);
-    work.view.data = view.data;
-    work.view.count = view.count;
-    work.view.logical_base = view.logical_base;
-    work.view.dtype = view.dtype;
-    work.view.dims = view.dims;
-    work.view.gapless = view.gapless;
-    for (int d = 0; d < view.dims; ++d) work.view.dim[d] = view.dim[d];
+    if (tensors != 0) return locate_in(entries, tensors, block, work);
+    work.view = view;
     const std::uint64_t bytes = view.count * element_bytes(view.dtype);
     work.item = item_range(bytes, block);
     work.slot = 0;
@@ -151,16 +129,14 @@ struct FewViews {
     work.items = static_cast<std::uint32_t>(stats_items(bytes));
   }
 };
-inline ViewOrRows table_of(const DeviceStatsView& view, std::uint32_t tag) { return {view, tag, 1, nullptr}; }
-inline ViewOrRows table_of(const TensorEntry* entries, std::uint32_t tensors) { return {{}, 0, tensors, entries}; }
 
 // Memory of the device.
 struct StatsMemory {
   StatsPartial* partials = nullptr;       // for each item of the launch
   std::uint32_t* tickets = nullptr;       // for each tensor, 0
-  std::uint64_t* accumulators = nullptr;  // kDetailWords for each tensor, 0; from kWhatIf on
+  std::uint64_t* accumulators = nullptr;  // kDetailWords for each tensor, 0; for histograms
   DeviceStatsRecord* records = nullptr;   // may be nullptr
-  std::uint64_t* details = nullptr;       // from kWhatIf on
+  std::uint64_t* details = nullptr;       // of histograms
   const std::uint32_t* gates = nullptr;   // a tensor with a tag is read where its tag's word is not 0; nullptr: all are
   std::uint32_t* known = nullptr;         // by tag, if there is one: kInfBits, kNanBits of what was read
   std::uint64_t* arena = nullptr;         // results go there, to the word before that its gate says: record, details
@@ -201,91 +177,64 @@ NANHUNT_HOST_DEVICE inline void fold_items(Block& block, StatsPartial* warps, co
   });
 }
 
-template <StatsLevel kLevel>
-NANHUNT_HOST_DEVICE inline DeviceStatsRecord record_of(const Work& work, StatsPartial all) {
+NANHUNT_HOST_DEVICE inline DeviceStatsRecord record_of(const Work& work, StatsPartial all, StatsLevel level) {
   const DType dtype = work.view.dtype;
   DeviceStatsRecord record;
   record.count = work.view.count;
   record.tag = work.tag;
   record.dtype = dtype;
-  record.level = kLevel;
+  record.level = level;
   record.first = all.first;
-  if constexpr (kLevel >= StatsLevel::kCounts) {
-    if (is_float(dtype)) finish_zeros(all);
-    record.nan = all.nan;
-    record.pos_inf = all.pos_inf;
-    record.neg_inf = all.neg_inf;
-    record.zero = all.zero;
-    record.subnormal = all.subnormal;
-    record.largest = all.largest;
-    record.largest_negative = all.largest_negative;
-    record.least_nonzero = all.least_nonzero;
-  }
-  if constexpr (kLevel >= StatsLevel::kSums) {
-    double scale = 1;
-    for_float_dtype(dtype, [&]<DType kDType>() { scale = sum_scale<kDType>(); });
-    record.sum = all.sum * scale;
-    record.sum_sq = all.sum_sq * (scale * scale);
-    // The plain sum passed the largest double on its way: the small one tells whether the whole does.
-    if (dtype == DType::kF64 && !((all.sum - all.sum) == 0)) record.sum = all.sum_small * 0x1p64;
-  }
+  if (is_float(dtype)) finish_zeros(all);
+  record.nan = all.nan;
+  record.pos_inf = all.pos_inf;
+  record.neg_inf = all.neg_inf;
+  record.zero = all.zero;
+  record.subnormal = all.subnormal;
+  record.largest = all.largest;
+  record.largest_negative = all.largest_negative;
+  record.least_nonzero = all.least_nonzero;
+  double scale = 1;
+  for_float_dtype(dtype, [&]<DType kDType>() { scale = sum_scale<kDType>(); });
+  record.sum = all.sum * scale;
+  record.sum_sq = all.sum_sq * (scale * scale);
+  // The plain sum passed the largest double on its way: the small one tells whether the whole does.
+  if (dtype == DType::kF64 && !((all.sum - all.sum) == 0)) record.sum = all.sum_small * 0x1p64;
   return record;
 }
 NANHUNT_HOST_DEVICE inline std::uint32_t known_bits(const StatsPartial& all) {
   return (all.nan != 0 ? kNanBits : 0) | (all.pos_inf + all.neg_inf != 0 ? kInfBits : 0);
 }
 
-template <StatsLevel kLevel>
-struct Scanned {
-  StatsPartial partial;
-};
-template <>
-struct Scanned<StatsLevel::kWhatIf> {
-  StatsPartial partial;
-  BelowCounts below;
-};
-template <>
-struct Scanned<StatsLevel::kHistogram> : Scanned<StatsLevel::kWhatIf> {};
-
-struct NoTables {};
-inline constexpr std::uint32_t kWindowParts = kStatsThreads / kWindowBins;  // threads to a bin when windows are folded
-struct HistogramShared {
-  BinadeTables tables;
-  std::uint32_t parts[kWindowBins * kWindowParts];
-  std::uint32_t base;
-};
-
-// What one thread has of an item of any dtype.
-template <StatsLevel kLevel>
-NANHUNT_HOST_DEVICE inline void scan_item(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
-                                          const BinadeCounter& binades, StatsPartial& mine, BelowCounts& below) {
+// What one thread has of an item of any dtype. A call for each item: compiled once, whoever calls.
+template <class View>
+NANHUNT_HOST_DEVICE NANHUNT_ONCE void scan_item(const View& view, ItemRange item, std::uint32_t thread,
+                                                StatsPartial& mine) {
   mine = empty_partial(!is_float(view.dtype));
-  for_float_dtype(view.dtype,
-                  [&]<DType kDType>() { scan_float<kDType, kLevel>(view, item, thread, binades, mine, below); });
-  if constexpr (kLevel != StatsLevel::kFinite) {
-    constexpr bool kSums = kLevel >= StatsLevel::kSums;
-    if (view.dtype == DType::kI64) {
-      scan_integer<DType::kI64>(view, item, thread, kSums, mine);
-    } else if (view.dtype == DType::kI32) {
-      scan_integer<DType::kI32>(view, item, thread, kSums, mine);
-    } else if (view.dtype == DType::kU8) {
-      scan_integer<DType::kU8>(view, item, thread, kSums, mine);
-    } else if (view.dtype == DType::kBool) {
-      scan_integer<DType::kBool>(view, item, thread, kSums, mine);
-    }
+  for_float_dtype(view.dtype, [&]<DType kDType>() { scan_float<kDType>(view, item, thread, mine); });
+  if (view.dtype == DType::kI64) {
+    scan_integer<DType::kI64>(view, item, thread, mine);
+  } else if (view.dtype == DType::kI32) {
+    scan_integer<DType::kI32>(view, item, thread, mine);
+  } else if (view.dtype == DType::kU8) {
+    scan_integer<DType::kU8>(view, item, thread, mine);
+  } else if (view.dtype == DType::kBool) {
+    scan_integer<DType::kBool>(view, item, thread, mine);
   }
 }
 
+// kHistogram reads every item a second time (binade_scan.h).
 template <StatsLevel kLevel, class Table>
 struct TensorStatsKernel {
-  static constexpr bool kDetails = kLevel >= StatsLevel::kWhatIf;
-  static constexpr bool kHistogram = kLevel >= StatsLevel::kHistogram;
+  static_assert(kLevel == StatsLevel::kSums || kLevel == StatsLevel::kHistogram);
+  static constexpr bool kHistogram = kLevel == StatsLevel::kHistogram;
+  struct None {};
 
   struct Shared {
     alignas(8) unsigned char work[sizeof(Work)];  // a Work: shared memory may hold no constructors
     StatsPartial warps[kStatsThreads / kWarpLanes];
     std::uint32_t is_last, goes_on;
-    std::conditional_t<kHistogram, HistogramShared, NoTables> histogram;
+    std::conditional_t<kHistogram, BinadeCounts, None> counts;
   };
   static_assert(sizeof(Shared) <= 48 * 1024);
 
@@ -301,39 +250,20 @@ struct TensorStatsKernel {
         table.locate(thread.block, work);
         shared.goes_on = memory.gates == nullptr || work.tag == 0 || memory.gates[work.tag] != 0 ? 1 : 0;
       }
+      if constexpr (kHistogram) shared.counts.clear(thread.index);
     });
     if (shared.goes_on == 0) return;
-    if constexpr (kHistogram) {
-      block.phase([&](const Thread& thread) {
-        clear(shared, thread);
-        if (thread.index == 0) {
-          shared.histogram.base = 0;
-          for_float_dtype(work.view.dtype,
-                          [&]<DType kDType>() { shared.histogram.base = window_base<kDType>(work.view, work.item); });
-        }
-      });
-    }
 
-    typename Block::template Registers<Scanned<kLevel>> scanned;
-    block.phase(scanned, [&](const Thread& thread, Scanned<kLevel>& mine) { scan(shared, work, thread, mine); });
-    block.fold_warps(scanned, [](Scanned<kLevel>& into, const Scanned<kLevel>& from) {
-      fold_partial(into.partial, from.partial);
-      if constexpr (kDetails) {
-        for (int i = 0; i < kThresholds; ++i) into.below.below[i] += from.below.below[i];
-      }
+    typename Block::template Registers<StatsPartial> scanned;
+    block.phase(scanned, [&](const Thread& thread, StatsPartial& mine) {
+      scan_item(work.view, work.item, thread.index, mine);
+      if constexpr (kHistogram) count_binades(work.view, work.item, thread.index, shared.counts);
     });
-    block.phase(scanned, [&](const Thread& thread, const Scanned<kLevel>& mine) {
-      if (thread.lane() == 0) shared.warps[thread.warp()] = mine.partial;
-      if constexpr (kDetails) {
-        if (thread.lane() == 0 && is_float(work.view.dtype)) {
-          for (int i = 0; i < kThresholds; ++i) add_detail(work, static_cast<std::uint32_t>(i), mine.below.below[i]);
-        }
-      }
-      if constexpr (kHistogram) fold_windows(shared, thread);
+    block.fold_warps(scanned, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
+    block.phase(scanned, [&](const Thread& thread, const StatsPartial& mine) {
+      if (thread.lane() == 0) shared.warps[thread.warp()] = mine;
+      if constexpr (kHistogram) add_details(shared.counts, work, thread);
     });
-    if constexpr (kHistogram) {
-      block.phase([&](const Thread& thread) { add_binades(shared, work, thread); });
-    }
 
     block.phase([&](const Thread& thread) {
       if (thread.index != 0) return;
@@ -348,66 +278,23 @@ struct TensorStatsKernel {
 
     if (work.items > 1) fold_items(block, shared.warps, memory.partials, work);
     block.phase([&](const Thread& thread) {
-      if constexpr (kDetails) hand_over_details(work, thread);
+      if constexpr (kHistogram) hand_over_details(work, thread);
       if (thread.index == 0) leave_record(work, shared.warps[0]);
     });
   }
 
  private:
-  NANHUNT_HOST_DEVICE static void clear(Shared& shared, const Thread& thread) {
-    BinadeTables& tables = shared.histogram.tables;
-    for (std::uint32_t bin = 0; bin < kWindowBins; ++bin) tables.window[bin * kStatsThreads + thread.index] = 0;
-    for (std::uint32_t i = thread.index; i < kTableBins; i += kStatsThreads) tables.table[i] = 0;
-  }
-
-  NANHUNT_HOST_DEVICE static void scan(Shared& shared, const Work& work, const Thread& thread, Scanned<kLevel>& mine) {
-    BinadeCounter binades;
-    BelowCounts none;
-    BelowCounts* below = &none;
-    if constexpr (kDetails) {
-      for (std::uint32_t& count : mine.below.below) count = 0;
-      below = &mine.below;
-    }
-    if constexpr (kHistogram) binades = {&shared.histogram.tables, shared.histogram.base, thread.index};
-    scan_item<kLevel>(work.view, work.item, thread.index, binades, mine.partial, *below);
-  }
-
-  NANHUNT_HOST_DEVICE void add_detail(const Work& work, std::uint32_t i, std::uint32_t count) const {
-    if (count != 0) atomic_add(memory.accumulators + work.slot * kDetailWords + i, std::uint64_t{count});
-  }
-
-  // Every bin's words are added by kWindowParts threads, each from a place of its own on: lanes meet in no bank.
-  NANHUNT_HOST_DEVICE static void fold_windows(Shared& shared, const Thread& thread) {
-    if (thread.index >= kWindowBins * kWindowParts) return;
-    constexpr std::uint32_t kColumns = (kStatsThreads + kWindowParts - 1) / kWindowParts;
-    const std::uint32_t bin = thread.index % kWindowBins;
-    const std::uint32_t begin = thread.index / kWindowBins * kColumns;
-    const std::uint32_t columns = lesser(kColumns, kStatsThreads - begin);
-    std::uint32_t column = bin % columns;
-    std::uint32_t sum = 0;
-    for (std::uint32_t i = 0; i < columns; ++i) {
-      sum += shared.histogram.tables.window[bin * kStatsThreads + begin + column];
-      column = column + 1 == columns ? 0 : column + 1;
-    }
-    shared.histogram.parts[thread.index] = sum;
-  }
-
-  NANHUNT_HOST_DEVICE void add_binades(const Shared& shared, const Work& work, const Thread& thread) const {
-    const std::uint32_t binades = binades_of(work.view.dtype);
-    if (thread.index < kWindowBins && shared.histogram.base + thread.index < binades) {
-      std::uint32_t sum = 0;
-      for (std::uint32_t part = 0; part < kWindowParts; ++part) {
-        sum += shared.histogram.parts[part * kWindowBins + thread.index];
+  NANHUNT_HOST_DEVICE void add_details(const BinadeCounts& counts, const Work& work, const Thread& thread) const {
+    const std::uint32_t words = detail_words(work);
+    for (std::uint32_t i = thread.index; i < words; i += thread.count) {
+      if (counts.word[i] != 0) {
+        atomic_add(memory.accumulators + work.slot * kDetailWords + i, std::uint64_t{counts.word[i]});
       }
-      add_detail(work, kThresholds + shared.histogram.base + thread.index, sum);
-    }
-    for (std::uint32_t i = thread.index; i < binades; i += kStatsThreads) {
-      add_detail(work, kThresholds + i, shared.histogram.tables.table[i]);
     }
   }
 
   NANHUNT_HOST_DEVICE void hand_over_details(const Work& work, const Thread& thread) const {
-    const std::uint32_t words = kThresholds + binades_of(work.view.dtype);
+    const std::uint32_t words = detail_words(work);
     std::uint64_t* from = memory.accumulators + work.slot * kDetailWords;
     std::uint64_t* to = memory.arena != nullptr ? memory.arena + memory.gates[work.tag] - 1 + kStatsRecordWords
                                                 : memory.details + work.slot * kDetailWords;
@@ -417,8 +304,12 @@ struct TensorStatsKernel {
     }
   }
 
+  NANHUNT_HOST_DEVICE static std::uint32_t detail_words(const Work& work) {
+    return is_float(work.view.dtype) ? kThresholds + binades_of(work.view.dtype) : 0;
+  }
+
   NANHUNT_HOST_DEVICE void leave_record(const Work& work, const StatsPartial& all) const {
-    const DeviceStatsRecord record = record_of<kLevel>(work, all);
+    const DeviceStatsRecord record = record_of(work, all, kLevel);
     if (memory.records != nullptr) memory.records[work.slot] = record;
     if (memory.known != nullptr && work.tag != 0) {
       memory.known[work.tag] = known_bits(all);
@@ -429,8 +320,8 @@ struct TensorStatsKernel {
   }
 };
 
-static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, ParameterTable>) <= kManyParameterBytes);
-static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewRows>) <= kFewParameterBytes);
-static_assert(sizeof(TensorStatsKernel<StatsLevel::kHistogram, FewViews>) <= kFewParameterBytes);
+using StatsKernel = TensorStatsKernel<StatsLevel::kSums, StatsTable>;
+using HistogramKernel = TensorStatsKernel<StatsLevel::kHistogram, FewViews>;
+static_assert(sizeof(StatsKernel) <= kParameterBytes && sizeof(HistogramKernel) <= kParameterBytes);
 
 }  // namespace nanhunt::kernels::cuda

@@ -32,10 +32,6 @@ struct StatsPartial {
   double sum_small;  // fp64 only: the sum of x * 2^-64, which cannot overflow
 };
 
-struct BelowCounts {
-  std::uint32_t below[kThresholds];
-};
-
 NANHUNT_HOST_DEVICE inline StatsPartial empty_partial(bool integer) {
   const std::int64_t none = integer ? -0x7fffffffffffffff - 1 : -1;
   return {kNoIndex, 0, 0, 0, 0, 0, none, none, kNoIndex, 0, 0, 0};
@@ -67,45 +63,6 @@ NANHUNT_HOST_DEVICE inline void finish_zeros(StatsPartial& all) {
 struct ItemRange {
   std::uint64_t begin = 0, end = 0;  // vectors
 };
-
-// Binades near those of the item's first vector are counted in words of the thread's own, others together.
-inline constexpr std::uint32_t kWindowBins = 36;
-inline constexpr std::uint32_t kTableBins = 2098;
-struct BinadeTables {
-  std::uint32_t window[kWindowBins * kStatsThreads];  // bin * threads + thread: a bank of its own for each lane
-  std::uint32_t table[kTableBins];
-};
-struct BinadeCounter {
-  BinadeTables* tables = nullptr;
-  std::uint32_t base = 0;  // binade of window bin 0
-  std::uint32_t thread = 0;
-
-  // Of a normal number: `exponent` is its exponent field, `lowest` the binade of field 1. False: not in the window.
-  NANHUNT_HOST_DEVICE bool add_normal(std::uint32_t exponent, std::uint32_t lowest) const {
-    const std::uint32_t bin = exponent - (base + 1 - lowest);
-    if (exponent == 0 || bin >= kWindowBins) return false;
-    ++tables->window[bin * kStatsThreads + thread];
-    return true;
-  }
-  NANHUNT_HOST_DEVICE void add(std::uint32_t binade) const {
-    const std::uint32_t bin = binade - base;
-    if (bin < kWindowBins) {
-      ++tables->window[bin * kStatsThreads + thread];
-    } else {
-      atomic_add(&tables->table[binade], 1u);
-    }
-  }
-};
-
-// Off the loop: subnormals, and numbers outside the window. `lowest_bit`: which bit of a magnitude is binade 0.
-template <class Code>
-NANHUNT_HOST_DEVICE NANHUNT_RARE inline void add_rare(const BinadeCounter& binades, Code magnitude, int mantissa,
-                                                      int lowest_bit, std::uint32_t lowest) {
-  const auto exponent = static_cast<std::uint32_t>(magnitude >> mantissa);
-  constexpr int kTop = static_cast<int>(8 * sizeof(Code)) - 1;
-  binades.add(exponent != 0 ? exponent - 1 + lowest
-                            : static_cast<std::uint32_t>(kTop - leading_zeros(magnitude) - lowest_bit));
-}
 
 // Off the loop: elements that are not finite. Kept in memory, not in registers.
 struct Odd {
@@ -235,23 +192,13 @@ NANHUNT_HOST_DEVICE inline bool any_odd(const Vector& v) {
   }
 }
 
-// Limits below which a scan counts at every level: nothing but zeros, zeros and subnormals, all that is finite.
 template <DType kDType>
-NANHUNT_HOST_DEVICE constexpr bool is_counted_anyway(std::uint64_t limit) {
-  return limit == 1 || limit == min_normal<kDType>() || limit == StatsFormat<kDType>::kFirstNonfinite;
-}
-
-template <DType kDType, StatsLevel kLevel>
 class LaneScan {
  public:
   using Lane = LaneFormat<kDType>;
 
-  NANHUNT_HOST_DEVICE LaneScan() {
-    for (std::uint32_t& below : below_.below) below = 0;
-  }
-
   // Eight lanes, all finite.
-  NANHUNT_HOST_DEVICE void take(const std::uint32_t (&words)[4], const BinadeCounter& binades) {
+  NANHUNT_HOST_DEVICE void take(const std::uint32_t (&words)[4]) {
     std::uint32_t high[4], zero[4], small[4];
     NANHUNT_UNROLL
     for (int w = 0; w < 4; ++w) {
@@ -265,21 +212,10 @@ class LaneScan {
     }
     zero_ += count_flags(zero);
     small_ += count_flags(small);
-    if constexpr (kLevel >= StatsLevel::kSums) add_sums(words);
-    if constexpr (kLevel >= StatsLevel::kWhatIf) {
-      taken_ += 8;
-      count_below<0>(high);
-    }
-    if constexpr (kLevel >= StatsLevel::kHistogram) {
-      NANHUNT_UNROLL
-      for (int w = 0; w < 4; ++w) {
-        count_binade(words[w] & 0x7fffu, binades);
-        count_binade(words[w] >> 16 & 0x7fffu, binades);
-      }
-    }
+    add_sums(words);
   }
 
-  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out, BelowCounts& below) const {
+  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out) const {
     const std::int32_t top = greater(static_cast<std::int16_t>(largest_), static_cast<std::int16_t>(largest_ >> 16));
     out.largest = top < 0 ? -1 : top >> Lane::kShift;
     const std::uint32_t top_unsigned = greater(largest_unsigned_ & 0xffffu, largest_unsigned_ >> 16);
@@ -292,20 +228,6 @@ class LaneScan {
     out.zero = zero_ - odd.zeros_put;
     out.sum = sum_;
     out.sum_sq = sum_sq_;
-    if constexpr (kLevel >= StatsLevel::kWhatIf) {
-      for (int i = 0; i < kThresholds; ++i) {
-        const std::uint64_t limit = StatsFormat<kDType>::threshold(i);
-        std::uint32_t count = below_.below[i];
-        if (limit == 1) {
-          count = zero_;
-        } else if (limit == min_normal<kDType>()) {
-          count = small_;
-        } else if (limit == StatsFormat<kDType>::kFirstNonfinite) {
-          count = taken_;
-        }
-        below.below[i] = count - odd.zeros_put;
-      }
-    }
   }
 
  private:
@@ -323,37 +245,15 @@ class LaneScan {
     sum_sq_ += (squares[0] + squares[1]) + (squares[2] + squares[3]);
   }
 
-  template <int kIndex>
-  NANHUNT_HOST_DEVICE void count_below(const std::uint32_t (&high)[4]) {
-    if constexpr (kIndex < kThresholds) {
-      constexpr std::uint64_t kLimit = StatsFormat<kDType>::threshold(kIndex);
-      if constexpr (!is_counted_anyway<kDType>(kLimit)) {
-        std::uint32_t flags[4];
-        NANHUNT_UNROLL
-        for (int w = 0; w < 4; ++w) flags[w] = lanes_below(high[w], static_cast<std::uint32_t>(kLimit) << Lane::kShift);
-        below_.below[kIndex] += count_flags(flags);
-      }
-      count_below<kIndex + 1>(high);
-    }
-  }
-
-  NANHUNT_HOST_DEVICE void count_binade(std::uint32_t magnitude, const BinadeCounter& binades) const {
-    constexpr std::uint32_t kLowest = StatsFormat<kDType>::kMantissa;
-    if (binades.add_normal(magnitude >> Lane::kMantissa, kLowest) || magnitude == 0) return;
-    add_rare(binades, magnitude, Lane::kMantissa, Lane::kLowestBit, kLowest);
-  }
-
   std::uint32_t largest_ = kHighBits;   // signed lanes: those with the sign bit clear win
   std::uint32_t largest_unsigned_ = 0;  // those with the sign bit set win, by magnitude
   std::uint32_t least_ = 0x7fff7fffu;   // signed lanes of magnitude - 1 - 2^15
   std::uint32_t zero_ = 0, small_ = 0;  // small: zeros and subnormals
-  std::uint32_t taken_ = 0;
   double sum_ = 0, sum_sq_ = 0;
-  BelowCounts below_;
 };
 
 // fp32 and fp64: one number at a time.
-template <DType kDType, StatsLevel kLevel>
+template <DType kDType>
 class WordScan {
  public:
   using Format = StatsFormat<kDType>;
@@ -363,11 +263,7 @@ class WordScan {
   static constexpr Code kSign = Code{1} << (8 * sizeof(Code) - 1);
   static constexpr int kCodes = kVectorBytes / sizeof(Code);
 
-  NANHUNT_HOST_DEVICE WordScan() {
-    for (std::uint32_t& below : below_.below) below = 0;
-  }
-
-  NANHUNT_HOST_DEVICE void take(const Vector& v, const BinadeCounter& binades) {
+  NANHUNT_HOST_DEVICE void take(const Vector& v) {
     double sums[kCodes], squares[kCodes], small_sums[kCodes];
     NANHUNT_UNROLL
     for (int i = 0; i < kCodes; ++i) {
@@ -378,22 +274,16 @@ class WordScan {
       least_ = lesser(least_, static_cast<Code>(magnitude - 1));
       zero_ += magnitude == 0 ? 1 : 0;
       small_ += magnitude < static_cast<Code>(min_normal<kDType>()) ? 1 : 0;
-      if constexpr (kLevel >= StatsLevel::kSums) {
-        sums[i] = static_cast<double>(bits_as<Value>(code));
-        squares[i] = sums[i] * sums[i];
-        if constexpr (kDType == DType::kF64) small_sums[i] = sums[i] * 0x1p-64;
-      }
-      if constexpr (kLevel >= StatsLevel::kWhatIf) count_below<0>(magnitude);
-      if constexpr (kLevel >= StatsLevel::kHistogram) count_binade(magnitude, binades);
+      sums[i] = static_cast<double>(bits_as<Value>(code));
+      squares[i] = sums[i] * sums[i];
+      if constexpr (kDType == DType::kF64) small_sums[i] = sums[i] * 0x1p-64;
     }
-    if constexpr (kLevel >= StatsLevel::kSums) {
-      sum_ += in_pairs(sums);
-      sum_sq_ += in_pairs(squares);
-      if constexpr (kDType == DType::kF64) sum_small_ += in_pairs(small_sums);
-    }
+    sum_ += in_pairs(sums);
+    sum_sq_ += in_pairs(squares);
+    if constexpr (kDType == DType::kF64) sum_small_ += in_pairs(small_sums);
   }
 
-  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out, BelowCounts& below) const {
+  NANHUNT_HOST_DEVICE void finish(const Odd& odd, StatsPartial& out) const {
     out.largest = largest_ < 0 ? -1 : static_cast<std::int64_t>(largest_);
     out.largest_negative = largest_unsigned_ < kSign ? -1 : static_cast<std::int64_t>(largest_unsigned_ & (kSign - 1));
     out.least_nonzero = least_ == static_cast<Code>(~Code{0}) ? kNoIndex : std::uint64_t{least_} + 1;
@@ -402,9 +292,6 @@ class WordScan {
     out.sum = sum_;
     out.sum_sq = sum_sq_;
     out.sum_small = sum_small_;
-    if constexpr (kLevel >= StatsLevel::kWhatIf) {
-      for (int i = 0; i < kThresholds; ++i) below.below[i] = below_.below[i] - odd.zeros_put;
-    }
   }
 
  private:
@@ -422,26 +309,11 @@ class WordScan {
       return x[0] + x[1];
     }
   }
-  template <int kIndex>
-  NANHUNT_HOST_DEVICE void count_below(Code magnitude) {
-    if constexpr (kIndex < kThresholds) {
-      below_.below[kIndex] += magnitude < static_cast<Code>(Format::threshold(kIndex)) ? 1 : 0;
-      count_below<kIndex + 1>(magnitude);
-    }
-  }
-  NANHUNT_HOST_DEVICE void count_binade(Code magnitude, const BinadeCounter& binades) const {
-    constexpr std::uint32_t kLowest = Format::kMantissa;
-    if (binades.add_normal(static_cast<std::uint32_t>(magnitude >> Format::kMantissa), kLowest) || magnitude == 0)
-      return;
-    add_rare(binades, magnitude, Format::kMantissa, 0, kLowest);
-  }
-
   Signed largest_ = -1;  // any negative one: none
   Code largest_unsigned_ = 0;
   Code least_ = static_cast<Code>(~Code{0});  // of magnitude - 1: 0 becomes the largest
   std::uint32_t zero_ = 0, small_ = 0;
   double sum_ = 0, sum_sq_ = 0, sum_small_ = 0;
-  BelowCounts below_;
 };
 
 // Words of 8 bits as two vectors of 16-bit lanes: the odd bytes of each word, then the even ones.
@@ -453,82 +325,45 @@ NANHUNT_HOST_DEVICE inline void widen(const Vector& v, std::uint32_t (&up)[4], s
   }
 }
 
-// The binade that the item's window starts at: some above the largest number of its first vector, the rest below.
 template <DType kDType>
-NANHUNT_HOST_DEVICE inline std::uint32_t window_base(const DeviceStatsView& view, ItemRange item) {
-  using Format = StatsFormat<kDType>;
-  constexpr std::uint32_t kBinades = Format::kBinades;
-  if constexpr (kBinades <= kWindowBins) {
-    return 0;
-  } else {
-    constexpr std::uint32_t kAbove = 8;
-    std::uint32_t valid = 0;
-    const Vector v = item.begin < item.end ? load_vector(view, Format::kBytes, item.begin, valid) : Vector{};
-    std::uint32_t exponent = 0;
-    for (std::uint32_t i = 0; i < valid; ++i) {
-      const std::uint32_t bit = 8 * Format::kBytes * (i + 1) - 16;  // the upper 16 bits of element i hold its exponent
-      std::uint32_t word = 0;
-      NANHUNT_UNROLL
-      for (std::uint32_t w = 0; w < 4; ++w) word = bit / 32 == w ? v.words[w] : word;
-      const std::uint32_t magnitude = word >> bit % 32 & 0x7fffu;
-      constexpr std::uint32_t kOdd = static_cast<std::uint32_t>(Format::kFirstNonfinite >> (8 * Format::kBytes - 16));
-      if (magnitude >= kOdd) continue;
-      constexpr int kMantissa = Format::kMantissa - (8 * Format::kBytes - 16);
-      exponent = greater(exponent, magnitude >> kMantissa);
-    }
-    const std::uint32_t top = lesser(kBinades - 1, exponent + Format::kMantissa - 1 + kAbove);
-    return top < kWindowBins ? 0 : top - kWindowBins + 1;
-  }
-}
-
-// From kCounts on.
-template <DType kDType, StatsLevel kLevel>
-using FloatScan =
-    std::conditional_t<StatsFormat<kDType>::kBytes <= 2, LaneScan<kDType, kLevel>, WordScan<kDType, kLevel>>;
+using FloatScan = std::conditional_t<StatsFormat<kDType>::kBytes <= 2, LaneScan<kDType>, WordScan<kDType>>;
 
 template <DType kDType, class Scan>
 NANHUNT_HOST_DEVICE inline void take_vector(Scan& scan, const DeviceStatsView& view, Vector v, std::uint64_t j,
-                                            std::uint32_t valid, const BinadeCounter& binades, Odd& odd) {
+                                            std::uint32_t valid, Odd& odd) {
   using Format = StatsFormat<kDType>;
   if (any_odd<kDType>(v) || valid < kVectorBytes / Format::kBytes) v = replace_odd<kDType>(view, j, v, valid, odd);
   if constexpr (Format::kBytes == 1) {
     std::uint32_t up[4], low[4];
     widen(v, up, low);
-    scan.take(up, binades);
-    scan.take(low, binades);
+    scan.take(up);
+    scan.take(low);
   } else if constexpr (Format::kBytes == 2) {
-    scan.take(v.words, binades);
+    scan.take(v.words);
   } else {
-    scan.take(v, binades);
+    scan.take(v);
   }
 }
 
-template <DType kDType, StatsLevel kLevel>
+template <DType kDType>
 NANHUNT_HOST_DEVICE inline void scan_float(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
-                                           const BinadeCounter& binades, StatsPartial& out, BelowCounts& below) {
-  using Format = StatsFormat<kDType>;
+                                           StatsPartial& out) {
   Odd odd = {kNoIndex, 0, 0, 0, 0};
-  if constexpr (kLevel == StatsLevel::kFinite) {
-    for_each_vector(view, Format::kBytes, item, thread, [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
-      if (any_odd<kDType>(v)) replace_odd<kDType>(view, j, v, valid, odd);
-    });
-    out.first = odd.first;
-  } else {
-    FloatScan<kDType, kLevel> scan;
-    for_each_vector(view, Format::kBytes, item, thread, [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
-      take_vector<kDType>(scan, view, v, j, valid, binades, odd);
-    });
-    scan.finish(odd, out, below);
-    out.nan = odd.nan;
-    out.pos_inf = odd.pos_inf;
-    out.neg_inf = odd.neg_inf;
-    out.first = odd.first;
-  }
+  FloatScan<kDType> scan;
+  for_each_vector(view, StatsFormat<kDType>::kBytes, item, thread,
+                  [&](const Vector& v, std::uint64_t j, std::uint32_t valid) {
+                    take_vector<kDType>(scan, view, v, j, valid, odd);
+                  });
+  scan.finish(odd, out);
+  out.nan = odd.nan;
+  out.pos_inf = odd.pos_inf;
+  out.neg_inf = odd.neg_inf;
+  out.first = odd.first;
 }
 
 // Integers and bool: zeros, extrema and sums as doubles.
 template <DType kDType>
-NANHUNT_HOST_DEVICE inline void take_integers(StatsPartial& mine, const Vector& v, std::uint32_t valid, bool sums) {
+NANHUNT_HOST_DEVICE inline void take_integers(StatsPartial& mine, const Vector& v, std::uint32_t valid) {
   constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
   NANHUNT_UNROLL
   for (std::uint32_t i = 0; i < kVectorBytes / kBytes; ++i) {
@@ -547,11 +382,9 @@ NANHUNT_HOST_DEVICE inline void take_integers(StatsPartial& mine, const Vector& 
     mine.zero += x == 0 ? 1 : 0;
     const std::uint64_t magnitude = x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
     mine.least_nonzero = lesser(mine.least_nonzero, magnitude - 1);  // 0 wraps around to the largest
-    if (sums) {
-      const auto real = static_cast<double>(x);
-      mine.sum += real;
-      mine.sum_sq = mine.sum_sq + real * real;
-    }
+    const auto real = static_cast<double>(x);
+    mine.sum += real;
+    mine.sum_sq = mine.sum_sq + real * real;
   }
 }
 NANHUNT_HOST_DEVICE inline StatsPartial finished_integers(StatsPartial mine) {
@@ -560,11 +393,11 @@ NANHUNT_HOST_DEVICE inline StatsPartial finished_integers(StatsPartial mine) {
 }
 template <DType kDType>
 NANHUNT_HOST_DEVICE inline void scan_integer(const DeviceStatsView& view, ItemRange item, std::uint32_t thread,
-                                             bool sums, StatsPartial& out) {
+                                             StatsPartial& out) {
   constexpr std::uint32_t kBytes = kDType == DType::kI64 ? 8 : kDType == DType::kI32 ? 4 : 1;
   StatsPartial mine = empty_partial(true);
   for_each_vector(view, kBytes, item, thread, [&](const Vector& v, std::uint64_t, std::uint32_t valid) {
-    take_integers<kDType>(mine, v, valid, sums);
+    take_integers<kDType>(mine, v, valid);
   });
   out = finished_integers(mine);
 }

@@ -10,7 +10,7 @@
 #include "kernels/portable/host_device.h"
 #include "kernels/portable/lanes.h"
 #include "kernels/device_ops.h"
-#include "kernels/launch_parameters.h"
+#include "kernels/device_stats.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -32,15 +32,13 @@ struct UnscaleEntry {
   DType dtype;
 };
 
-// kFew fit into what every driver passes by value, kMany into what those of CUDA 12.1 and newer do.
-inline constexpr int kFewUnscaled = 168, kManyUnscaled = 1344;
+inline constexpr int kTensorsUnscaled = 168;  // of one launch
 
-template <int kTensors>
 struct UnscaleManyKernel {
   float inv_scale = 1;
   std::uint32_t tensors = 0, rows = 0;
   std::int32_t* found = nullptr;
-  UnscaleEntry entries[kTensors];
+  UnscaleEntry entries[kTensorsUnscaled];
   NANHUNT_HOST_DEVICE std::int64_t count() const { return rows; }
 
   template <class Lanes>
@@ -94,14 +92,13 @@ struct UnscaleManyKernel {
     });
   }
 };
-static_assert(sizeof(UnscaleManyKernel<kFewUnscaled>) <= kFewParameterBytes &&
-              sizeof(UnscaleManyKernel<kManyUnscaled>) <= kManyParameterBytes);
+static_assert(sizeof(UnscaleManyKernel) <= kParameterBytes);
 
 // Calls launch(kernel) with as many tensors at a time as a kernel takes.
-template <int kTensors, class Launch>
-void launch_unscale_of(const UnscaleManyCall& call, const Launch& launch) {
+template <class Launch>
+void launch_unscale(const UnscaleManyCall& call, const Launch& launch) {
   constexpr std::int64_t kMaxRows = INT32_MAX;  // far beyond any device's memory, yet nothing may wrap
-  UnscaleManyKernel<kTensors> kernel;
+  UnscaleManyKernel kernel;
   kernel.inv_scale = call.inv_scale;
   kernel.found = call.found;
   const auto flush = [&] {
@@ -112,16 +109,11 @@ void launch_unscale_of(const UnscaleManyCall& call, const Launch& launch) {
     const UnscaledTensor& tensor = call.tensors[t];
     if (tensor.count == 0) continue;
     const std::int64_t rows = (tensor.count + kUnscalePiece - 1) / kUnscalePiece;
-    if (kernel.tensors == kTensors || kernel.rows + rows > kMaxRows) flush();
+    if (kernel.tensors == kTensorsUnscaled || kernel.rows + rows > kMaxRows) flush();
     kernel.entries[kernel.tensors++] = {tensor.data, tensor.count, kernel.rows, tensor.dtype};
     kernel.rows += static_cast<std::uint32_t>(rows);
   }
   flush();
-}
-template <class Launch>
-void launch_unscale(const UnscaleManyCall& call, std::size_t parameter_bytes, const Launch& launch) {
-  const bool few = call.count <= kFewUnscaled || parameter_bytes < kManyParameterBytes;
-  few ? launch_unscale_of<kFewUnscaled>(call, launch) : launch_unscale_of<kManyUnscaled>(call, launch);
 }
 
 }  // namespace nanhunt::kernels::cuda

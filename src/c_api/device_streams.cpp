@@ -14,6 +14,7 @@ using kernels::ForeignStream;
 using kernels::ReadingsState;
 
 constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device and 10 MB of pinned memory each
+constexpr std::size_t kMostValues = 1344;      // of one op, and read together
 constexpr std::size_t kTensorsToACopy = 2048;  // a copy begins after so many, or with the end of the step
 constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
 constexpr std::string_view kWaits =
@@ -100,7 +101,7 @@ void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView&
 void DeviceStreams::take(Recorder& recorder) {
   // Never amid an event: what comes, or is lost, before the recorder has been told to expect it is never heard of.
   for (Stream& stream : streams_) {
-    if (stream.views.size() + asked_.size() > kernels::kTensorsInParameters) launch(stream, recorder);
+    if (stream.views.size() + asked_.size() > kMostValues) launch(stream, recorder);
   }
   for (Asked& asked : asked_) read(asked);
 }
@@ -183,7 +184,7 @@ void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
     if (stream.updates) launch(stream, recorder);  // there is room for those of one op
   }
   take(recorder);
-  if (asked_.size() > kernels::kTensorsInParameters) return;
+  if (asked_.size() > kMostValues) return;
   // An op's outputs lie on one device.
   for (const OpOutput& output : event.outputs) {
     const auto its = std::ranges::find(asked_, &output.value, &Asked::value);

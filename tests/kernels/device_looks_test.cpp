@@ -70,8 +70,10 @@ DeviceStatsRecord read_on_its_own(const DeviceTensor& tensor) {
   view.count = static_cast<std::uint64_t>(tensor.count);
   view.dtype = tensor.dtype;
   const auto items = static_cast<std::uint32_t>(stats_items(view.count * dtype_size(view.dtype)));
-  run_grid(TensorStatsKernel<StatsLevel::kSums, ViewOrRows>{memory, table_of(view, tensor.tag & ~kFirstCheck)},
-           in_order(items), kStatsThreads);
+  StatsTable table;
+  table.view = view;
+  table.tag = tensor.tag & ~kFirstCheck;
+  run_grid(StatsKernel{memory, table}, in_order(items), kStatsThreads);
   return record;
 }
 

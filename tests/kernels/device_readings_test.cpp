@@ -267,21 +267,6 @@ TEST(DeviceReadings, of_more_tensors_than_one_launch_takes_are_cut_into_several)
   }
 }
 
-TEST(DeviceReadings, of_many_tensors_take_more_launches_where_the_driver_takes_few_parameters) {
-  for (const auto& [version, launches] : {std::pair{12000, 3U}, {12010, 1U}}) {
-    Rig rig;
-    rig.device.driver_version = version;
-    std::vector<TensorView> tensors;
-    for (int i = 0; i < 400; ++i) tensors.push_back(rig.add(std::vector<float>(3, static_cast<float>(i))));
-    const std::uint64_t before = rig.device.launches;
-    const auto ticket = rig.readings->enqueue(tensors);
-    EXPECT_EQ(rig.device.launches - before, launches);
-    Found found(400);
-    ASSERT_EQ(rig.readings->wait(ticket, found), ReadingsState::kReady);
-    for (int i = 0; i < 400; ++i) ASSERT_EQ(found[static_cast<std::size_t>(i)]->sum, 3 * i);
-  }
-}
-
 TEST(DeviceReadings, that_cannot_be_had_say_why) {
   EmulatedDevice device;
   device.delivery.fails = true;

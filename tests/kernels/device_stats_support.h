@@ -14,21 +14,14 @@ namespace nanhunt::testing_support {
 using kernels::DeviceStatsRecord;
 using kernels::DeviceStatsView;
 
-// Calls with.template operator()<kLevel>().
-template <class With>
-void at_level(StatsLevel level, With with) {
-  switch (level) {
-    case StatsLevel::kFinite:
-      return with.template operator()<StatsLevel::kFinite>();
-    case StatsLevel::kCounts:
-      return with.template operator()<StatsLevel::kCounts>();
-    case StatsLevel::kSums:
-      return with.template operator()<StatsLevel::kSums>();
-    case StatsLevel::kWhatIf:
-      return with.template operator()<StatsLevel::kWhatIf>();
-    case StatsLevel::kHistogram:
-      return with.template operator()<StatsLevel::kHistogram>();
-  }
+// Those that there are kernels of.
+inline constexpr StatsLevel kDeviceLevels[] = {StatsLevel::kSums, StatsLevel::kHistogram};
+
+inline kernels::cuda::StatsTable table_of(const DeviceStatsView& view, std::uint32_t tag) {
+  kernels::cuda::StatsTable table;
+  table.view = view;
+  table.tag = tag;
+  return table;
 }
 
 // The memory of launches for up to `tensors` tensors and `items` work items, as DeviceStats has it.
@@ -44,10 +37,10 @@ class EmulatedStats {
 
   template <class Table>
   void run(StatsLevel level, const Table& table, const std::vector<std::uint32_t>& order, bool backwards = false) {
-    at_level(level, [&]<StatsLevel kLevel>() {
-      const kernels::cuda::TensorStatsKernel<kLevel, Table> kernel{memory(), table};
-      run_grid(kernel, order, kernels::cuda::kStatsThreads, backwards);
-    });
+    using kernels::cuda::TensorStatsKernel;
+    const auto run_it = [&](const auto& kernel) { run_grid(kernel, order, kernels::cuda::kStatsThreads, backwards); };
+    level == StatsLevel::kSums ? run_it(TensorStatsKernel<StatsLevel::kSums, Table>{memory(), table})
+                               : run_it(TensorStatsKernel<StatsLevel::kHistogram, Table>{memory(), table});
   }
 
   // As a launch left it: nothing has to be cleared before the next one.
@@ -81,7 +74,7 @@ inline TensorStats emulated_stats(const TensorView& tensor, StatsLevel level) {
   if (!view) return {};
   const std::uint32_t items = items_of(*view);
   EmulatedStats stats(1, items);
-  stats.run(level, kernels::cuda::table_of(*view, 7), in_order(items));
+  stats.run(level, table_of(*view, 7), in_order(items));
   EXPECT_TRUE(stats.is_clean());
   EXPECT_EQ(stats.record(0).tag, 7u);
   return stats.stats(0, repeats);

@@ -15,7 +15,7 @@ using kernels::cuda::StatsFormat;
 using testing_support::device_agrees;
 using testing_support::emulated_stats;
 using testing_support::kFloats;
-using testing_support::kLevels;
+using testing_support::kDeviceLevels;
 using testing_support::OwnedTensor;
 
 TEST(DeviceStats, knows_the_formats_as_the_cpu_finds_them) {
@@ -72,7 +72,7 @@ TEST(DeviceStats, every_edge_of_every_format_counts_as_on_the_cpu) {
     const std::vector<std::uint64_t> edges = edge_codes(dtype);
     OwnedTensor all(dtype, edges.size());
     for (std::size_t i = 0; i < edges.size(); ++i) all.set_code(i, edges[i]);
-    for (const StatsLevel level : kLevels) {
+    for (const StatsLevel level : kDeviceLevels) {
       EXPECT_TRUE(device_agrees(all.view(), level)) << dtype_name(dtype) << " all edges, level " << int(level);
     }
     for (const std::uint64_t edge : edges) {
@@ -94,7 +94,7 @@ TEST(DeviceStats, all_short_codes_together_count_as_on_the_cpu) {
     const std::size_t codes = std::size_t{1} << (8 * dtype_size(dtype));
     OwnedTensor tensor(dtype, codes);
     for (std::size_t code = 0; code < codes; ++code) tensor.set_code(code, code);
-    for (const StatsLevel level : kLevels) {
+    for (const StatsLevel level : kDeviceLevels) {
       EXPECT_TRUE(device_agrees(tensor.view(), level)) << dtype_name(dtype) << " level " << int(level);
     }
   }
@@ -112,7 +112,7 @@ TEST(DeviceStats, agrees_at_every_length_from_0_to_4097) {
       const TensorView view{whole.data, dtype, sizes, whole.strides};
       ASSERT_TRUE(device_agrees(view, StatsLevel::kHistogram)) << dtype_name(dtype) << " of " << count;
       if (count % 97 == 0) {
-        for (const StatsLevel level : kLevels) {
+        for (const StatsLevel level : kDeviceLevels) {
           ASSERT_TRUE(device_agrees(view, level)) << dtype_name(dtype) << " of " << count << " level " << int(level);
         }
       }
@@ -173,7 +173,7 @@ TEST(DeviceStats, agrees_on_ordinary_and_adversarial_data) {
       for (const Recipe& recipe : recipes()) {
         OwnedTensor tensor(dtype, count);
         for (std::size_t i = 0; i < count; ++i) tensor.set(i, recipe.value(random));
-        for (const StatsLevel level : {StatsLevel::kFinite, StatsLevel::kCounts, StatsLevel::kHistogram}) {
+        for (const StatsLevel level : kDeviceLevels) {
           ASSERT_TRUE(device_agrees(tensor.view(), level))
               << dtype_name(dtype) << " " << recipe.name << " of " << count << " level " << int(level);
         }
@@ -221,7 +221,7 @@ TEST(DeviceStats, integers_and_bools_count_as_on_the_cpu) {
           const std::uint64_t lowest = dtype == DType::kI64 ? 1ull << 63 : 1ull << 31;
           tensor.set_code(i, kind == 0 ? bits : kind == 1 ? bits % 3 : kind == 2 ? lowest : 0);
         }
-        for (const StatsLevel level : kLevels) {
+        for (const StatsLevel level : kDeviceLevels) {
           ASSERT_TRUE(device_agrees(tensor.view(), level))
               << dtype_name(dtype) << " kind " << kind << " of " << count << " level " << int(level);
         }

@@ -117,7 +117,7 @@ void EmulatedDevice::visit(std::int64_t count, Visit visit_one) {
 }
 
 void EmulatedDevice::expect_parameters(std::size_t bytes) const {
-  if (bytes > parameter_bytes(driver_version)) throw std::logic_error("more parameters than the driver takes");
+  if (bytes > kParameterBytes) throw std::logic_error("more parameters than every driver takes");
 }
 
 template <class Kernel>
@@ -301,7 +301,7 @@ void EmulatedDevice::run(const UnscaleManyCall& call) {
   for (UnscaledTensor& tensor : tensors) tensor.data = host(tensor.data);
   here.tensors = tensors.data();
   here.found = host(call.found);
-  launch_unscale(here, parameter_bytes(driver_version), [this](const auto& kernel) { rows(kernel); });
+  launch_unscale(here, [this](const auto& kernel) { rows(kernel); });
 }
 
 void EmulatedDevice::run(const FusedSgdCall& call) {

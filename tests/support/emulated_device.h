@@ -43,7 +43,6 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   std::uint64_t waits = 0;     // to_host and wait: where the host waited for the device
   std::uint64_t launches = 0;
   std::uint64_t checks = 0;    // launches that compare contents, of those
-  int driver_version = 13000;               // kernels with more parameters than it takes are refused
   ReadingsDelivery delivery;
   std::uint64_t limit = 0;     // bytes that there are; 0: as many as are asked for
   std::uint64_t live() const { return live_.size(); }

@@ -54,27 +54,16 @@ class EmulatedReadings final : public ReadingsPort {
 
   Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
     if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
-    const std::size_t most = tensors_by_value(parameter_bytes(device_.driver_version));
-    for (; !tensors.empty(); first += most) {
-      const auto part = tensors.first(std::min(most, tensors.size()));
-      part.size() <= kFewTensors ? launch_rows<FewRows>(part, first)
-                                 : launch_rows<ParameterTable>(part, first);
-      tensors = tensors.subspan(part.size());
-    }
-    return Status::ok();
-  }
-  template <class Rows>
-  Status launch_rows(std::span<const DeviceTensor> tensors, std::size_t first) {
-    const auto table = std::make_unique<Rows>();
+    StatsTable table;
     std::uint32_t items = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const DeviceTensor& tensor = tensors[i];
       const auto count = static_cast<std::uint64_t>(tensor.count);
-      table->entries[i] = make_entry(address(tensor.data), count, tensor.dtype, items, tensor.tag);
+      table.entries[i] = make_entry(address(tensor.data), count, tensor.dtype, items, tensor.tag);
       items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
     }
-    table->tensors = static_cast<std::uint32_t>(tensors.size());
-    return run(*table, items, first, tensors.size());
+    table.tensors = static_cast<std::uint32_t>(tensors.size());
+    return run(table, items, first, tensors.size());
   }
   Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
@@ -110,7 +99,10 @@ class EmulatedReadings final : public ReadingsPort {
     DeviceStatsView here = view;
     here.data = address(reinterpret_cast<const void*>(view.data));
     const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
-    return run(table_of(here, tag), items, slot, 1);
+    StatsTable table;
+    table.view = here;
+    table.tag = tag;
+    return run(table, items, slot, 1);
   }
 
   Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
