@@ -4,7 +4,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace adam_eps_parts {
 
 constexpr char kMasters[] = "fp32-masters";
 constexpr char kRaisedEps[] = "eps-1e-4";
@@ -23,9 +23,10 @@ ScenarioRun train_in_fp16(const ScenarioConfig& config, double eps) {
                   classification_loss, config);
 }
 
-}  // namespace
+}  // namespace adam_eps_parts
 
 std::vector<Scenario> adam_eps() {
+  using namespace adam_eps_parts;
   // Pixels at the rim are 0 in every image, so their weights have gradient 0 whatever the rounding of the matrix
   // products: m = v = 0, eps rounds to 0, and the very first update divides 0 by 0.
   Scenario plain{

@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace bad_batch_parts {
 
 constexpr char kDropBad[] = "drop-bad-samples";
 
@@ -28,9 +28,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   {.algorithm = "adam", .lr = 3e-3}, batches, classification_loss, config);
 }
 
-}  // namespace
+}  // namespace bad_batch_parts
 
 std::vector<Scenario> bad_batch() {
+  using namespace bad_batch_parts;
   return with_twin(
       {
           .name = "bad-batch",

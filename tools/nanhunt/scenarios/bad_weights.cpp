@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace bad_weights_parts {
 
 constexpr char kReload[] = "reload-state";
 
@@ -21,9 +21,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   engine::digits_train_batches(kBatchSize, config.seed, DType::kF32), classification_loss, config);
 }
 
-}  // namespace
+}  // namespace bad_weights_parts
 
 std::vector<Scenario> bad_weights() {
+  using namespace bad_weights_parts;
   return with_twin(
       {
           .name = "bad-weights",

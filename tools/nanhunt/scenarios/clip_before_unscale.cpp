@@ -5,7 +5,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace clip_before_unscale_parts {
 
 constexpr char kUnscaleFirst[] = "unscale-first";
 
@@ -20,9 +20,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   classification_loss, config, options);
 }
 
-}  // namespace
+}  // namespace clip_before_unscale_parts
 
 std::vector<Scenario> clip_before_unscale() {
+  using namespace clip_before_unscale_parts;
   return with_twin(
       {
           .name = "clip-before-unscale",

@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace grad_underflow_parts {
 
 using engine::Tensor;
 
@@ -37,9 +37,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   weighted_reconstruction_loss, config, options);
 }
 
-}  // namespace
+}  // namespace grad_underflow_parts
 
 std::vector<Scenario> grad_underflow() {
+  using namespace grad_underflow_parts;
   return with_twin(
       {
           .name = "grad-underflow",

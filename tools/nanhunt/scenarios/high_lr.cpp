@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace high_lr_parts {
 
 using engine::Tensor;
 
@@ -36,9 +36,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), {.algorithm = "sgd", .lr = lr}, batches, reconstruction_loss, config);
 }
 
-}  // namespace
+}  // namespace high_lr_parts
 
 std::vector<Scenario> high_lr() {
+  using namespace high_lr_parts;
   return with_twin(
       {
           .name = "high-lr",

@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace log_negative_parts {
 
 using engine::Tensor;
 
@@ -43,9 +43,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), {.algorithm = "adam", .lr = 3e-3}, batches, loss, config);
 }
 
-}  // namespace
+}  // namespace log_negative_parts
 
 std::vector<Scenario> log_negative() {
+  using namespace log_negative_parts;
   return with_twin(
       {
           .name = "log-negative",

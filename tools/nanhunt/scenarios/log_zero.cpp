@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace log_zero_parts {
 
 using engine::Tensor;
 
@@ -54,9 +54,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   {.algorithm = "adam", .lr = 1e-2}, batches, loss, config);
 }
 
-}  // namespace
+}  // namespace log_zero_parts
 
 std::vector<Scenario> log_zero() {
+  using namespace log_zero_parts;
   return with_twin(
       {
           .name = "log-zero",

@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace lost_updates_parts {
 
 constexpr char kMasters[] = "fp32-masters";
 constexpr double kLearningRate = 3e-5;
@@ -27,9 +27,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), adam, batches, classification_loss, config);
 }
 
-}  // namespace
+}  // namespace lost_updates_parts
 
 std::vector<Scenario> lost_updates() {
+  using namespace lost_updates_parts;
   return with_twin(
       {
           .name = "lost-updates",

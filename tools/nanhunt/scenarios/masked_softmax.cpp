@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace masked_softmax_parts {
 
 using engine::Tensor;
 
@@ -81,9 +81,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), {.algorithm = "adam", .lr = 3e-2}, batches, classification_loss, config);
 }
 
-}  // namespace
+}  // namespace masked_softmax_parts
 
 std::vector<Scenario> masked_softmax() {
+  using namespace masked_softmax_parts;
   return with_twin(
       {
           .name = "masked-softmax",

@@ -9,7 +9,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace no_valid_label_parts {
 
 using engine::Tensor;
 
@@ -70,9 +70,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), {.algorithm = "adam", .lr = 3e-2}, batches, loss, config);
 }
 
-}  // namespace
+}  // namespace no_valid_label_parts
 
 std::vector<Scenario> no_valid_label() {
+  using namespace no_valid_label_parts;
   return with_twin(
       {
           .name = "no-valid-label",

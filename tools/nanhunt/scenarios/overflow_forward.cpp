@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace overflow_forward_parts {
 
 using engine::Tensor;
 
@@ -57,9 +57,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   digits_with_odd_sample(order, odd_id, kIntensity, dtype), classification_loss, config);
 }
 
-}  // namespace
+}  // namespace overflow_forward_parts
 
 std::vector<Scenario> overflow_forward() {
+  using namespace overflow_forward_parts;
   return with_twin(
       {
           .name = "overflow-forward",

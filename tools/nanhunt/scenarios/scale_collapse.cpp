@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace scale_collapse_parts {
 
 using engine::Tensor;
 
@@ -56,9 +56,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-2}, batches, classification_loss, config, options);
 }
 
-}  // namespace
+}  // namespace scale_collapse_parts
 
 std::vector<Scenario> scale_collapse() {
+  using namespace scale_collapse_parts;
   return with_twin(
       {
           .name = "scale-collapse",

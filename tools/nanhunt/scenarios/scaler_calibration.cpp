@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace scaler_calibration_parts {
 
 using engine::Tensor;
 
@@ -73,9 +73,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   engine::digits_train_batches(kBatchSize, config.seed, DType::kF32), summed_loss, config, options);
 }
 
-}  // namespace
+}  // namespace scaler_calibration_parts
 
 std::vector<Scenario> scaler_calibration() {
+  using namespace scaler_calibration_parts;
   return with_twin(
       {
           .name = "scaler-calibration",

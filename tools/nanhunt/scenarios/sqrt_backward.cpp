@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace sqrt_backward_parts {
 
 using engine::Tensor;
 
@@ -75,9 +75,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   return assemble(std::make_unique<Siamese>(config.seed), {.algorithm = "adam", .lr = 3e-3}, batches, loss, config);
 }
 
-}  // namespace
+}  // namespace sqrt_backward_parts
 
 std::vector<Scenario> sqrt_backward() {
+  using namespace sqrt_backward_parts;
   return with_twin(
       {
           .name = "sqrt-backward",

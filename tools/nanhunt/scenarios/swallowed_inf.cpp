@@ -6,7 +6,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace swallowed_inf_parts {
 
 using engine::Tensor;
 
@@ -51,9 +51,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, batches, classification_loss, config);
 }
 
-}  // namespace
+}  // namespace swallowed_inf_parts
 
 std::vector<Scenario> swallowed_inf() {
+  using namespace swallowed_inf_parts;
   return with_twin(
       {
           .name = "swallowed-inf",

@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace t5_feed_forward_parts {
 
 using engine::Tensor;
 
@@ -119,9 +119,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, batches, loss, config);
 }
 
-}  // namespace
+}  // namespace t5_feed_forward_parts
 
 std::vector<Scenario> t5_feed_forward() {
+  using namespace t5_feed_forward_parts;
   return with_twin(
       {
           .name = "t5-feed-forward",

@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace vae_log_variance_parts {
 
 using engine::Tensor;
 
@@ -107,9 +107,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   loss, config, options);
 }
 
-}  // namespace
+}  // namespace vae_log_variance_parts
 
 std::vector<Scenario> vae_log_variance() {
+  using namespace vae_log_variance_parts;
   return with_twin(
       {
           .name = "vae-log-variance",

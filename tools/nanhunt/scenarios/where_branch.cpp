@@ -7,7 +7,7 @@
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
-namespace {
+namespace where_branch_parts {
 
 using engine::Tensor;
 
@@ -44,9 +44,10 @@ ScenarioRun make(const ScenarioConfig& config) {
                   classification_loss, config);
 }
 
-}  // namespace
+}  // namespace where_branch_parts
 
 std::vector<Scenario> where_branch() {
+  using namespace where_branch_parts;
   return with_twin(
       {
           .name = "where-branch",
