@@ -6,6 +6,7 @@
 
 #include "reports/json/json_values.h"
 #include "reports/views/report_model.h"
+#include "src/trace/cells.h"
 
 namespace nanhunt::reports {
 namespace {
@@ -86,7 +87,7 @@ json tensor_to_json(const TensorSummary& t) {
 // The same with how it was used and what is in it.
 json tensor_with_stats(const TensorSummary& t) {
   json out = tensor_to_json(t);
-  out["use"] = arg_role_name(t.arg_role);
+  out["use"] = trace::arg_role_name(t.arg_role);
   out["flushed"] = t.flushed < 0 ? json() : json_integer(t.flushed);
   out["stats"] = t.has_stats ? stats_to_json(t.stats) : json();
   return out;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "nanhunt/trace.h"
@@ -63,12 +62,6 @@ json json_texts(const std::vector<std::string>& texts, std::size_t limit) {
   json out = json::array();
   for (std::size_t i = 0; i < texts.size() && i < limit; ++i) out.push_back(json_text(texts[i]));
   return out;
-}
-
-std::string_view arg_role_name(ArgRole role) {
-  static constexpr std::string_view kNames[] = {"read", "saved", "overwritten", "mask", "index"};
-  const auto i = static_cast<std::size_t>(role);
-  return i < std::size(kNames) ? kNames[i] : "unknown";
 }
 
 std::string dump_json(const json& value, int indent) {

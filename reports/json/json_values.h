@@ -30,8 +30,6 @@ nlohmann::json json_text(std::string_view raw, std::size_t limit = 4096);
 nlohmann::json json_text_or_null(std::string_view raw);                                      // "" becomes null
 nlohmann::json json_texts(const std::vector<std::string>& texts, std::size_t limit = 1024);  // the first `limit`
 
-std::string_view arg_role_name(ArgRole role);  // "read", "saved", ...
-
 // Sorted keys, ASCII only (nothing in it can steer a terminal), never throws on foreign bytes.
 // indent < 0: one line. No newline at the end.
 std::string dump_json(const nlohmann::json& value, int indent = 2);

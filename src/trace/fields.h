@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One declaration of a record kind's fields, in the order of its columns, from which follow how it is encoded, decoded,
-// refused and weighed, and its row in FORMAT.md:
+// refused, weighed and shown, and its row in FORMAT.md:
 //   constexpr auto kFields = fields(delta("seq", &NoteRecord::seq), id("text", &NoteRecord::text), ...);
 //   constinit const RecordKind kNotes = field_kind<&RecordBatch::notes, kFields>({.type = 21, .name = "notes", ...});
 // Everything goes a column at a time, with the field's coding known to the compiler.
@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "src/trace/encoding/bytes.h"
+#include "src/trace/cells.h"
 #include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
 
@@ -34,6 +37,9 @@ struct Sentence {
 
 enum class Stored : std::uint8_t { kAsIs, kZigzag, kBits, kPlusOne };
 
+// What a number is to whoever is shown it.
+enum class Means : std::uint8_t { kNumber, kSeq, kValue, kName, kParts, kUnknownIfNan };
+
 // One number of every row. Above `limit`, once stored, the row is refused, with `refusal` where the type allows it.
 template <Stored kStored, typename Record, typename T>
 struct NumberField {
@@ -45,6 +51,52 @@ struct NumberField {
   Sentence refusal{"", "", ""};
   std::string_view note = "";
   bool can_refuse = false;
+  Means means = Means::kNumber;
+  std::string_view shown = "";               // "": as `name`
+  std::string_view (*word)(T) = nullptr;     // of an enumeration
+  std::optional<T> (*known)(const Record&) = nullptr;  // what is shown instead, if anything
+
+  constexpr NumberField as(std::string_view called) const {
+    NumberField field = *this;
+    field.shown = called;
+    return field;
+  }
+  constexpr NumberField meaning(Means what) const {
+    NumberField field = *this;
+    field.means = what;
+    return field;
+  }
+  constexpr NumberField where(std::optional<T> (*is_known)(const Record&)) const {
+    NumberField field = *this;
+    field.known = is_known;
+    return field;
+  }
+
+  void show(const Record& row, const TraceNames& names, Cells& cells) const {
+    const std::string_view called = shown.empty() ? name : shown;
+    const T value = row.*member;
+    if constexpr (std::is_enum_v<T>) {
+      cells.text(called, word(value));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      cells.flag(called, value);
+    } else if constexpr (std::is_same_v<T, double>) {
+      if (means == Means::kUnknownIfNan) cells.number_or_nan(called, value);
+      else cells.number(called, known != nullptr ? known(row) : value);
+    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+      if (means == Means::kSeq) cells.seq(called, value);
+      else if (means == Means::kValue) cells.id(called, value);
+      else cells.count(called, value);
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+      cells.integer(called, value);
+    } else if constexpr (std::is_same_v<T, std::int32_t>) {
+      cells.i32(called, kStored == Stored::kPlusOne && value < 0 ? std::nullopt : std::optional(value));
+    } else {
+      static_assert(std::is_same_v<T, std::uint32_t>);
+      if (means == Means::kName) cells.text(called, names.text(value));
+      else if (means == Means::kParts) cells.parts(called, value);
+      else cells.u32(called, value);
+    }
+  }
 
   static std::uint64_t stored(T value) {
     if constexpr (kStored == Stored::kZigzag) return zigzag_signed(value);
@@ -105,6 +157,10 @@ struct FlagsField {
     }
     return nullptr;
   }
+  void show(const Record& row, const TraceNames&, Cells& cells) const {
+    cells.flag(first_name, row.*first);
+    cells.flag(second_name, row.*second);
+  }
   std::string notation() const {
     return std::string("bits (1 ").append(first_name).append(", 2 ").append(second_name).append(")");
   }
@@ -136,7 +192,27 @@ struct TextField {
     for (std::size_t i = 0; i < n; ++i) rows[i].*member = std::move(column[i]);
     return nullptr;
   }
+  void show(const Record& row, const TraceNames&, Cells& cells) const { cells.own_text(name, row.*member); }
   std::string notation() const { return std::string("text ").append(name); }
+};
+
+// Not stored: module and name of the op that the row is about, and its step where the row has none of its own.
+template <typename Record>
+struct OpField {
+  struct Column {};
+  std::uint64_t Record::*seq;
+
+  constexpr bool refuses() const { return false; }
+  static constexpr bool kWeighs = false;
+  const char* refuse(const Record&) const { return nullptr; }
+  std::size_t weight(const Record&) const { return 0; }
+  void encode(const std::vector<Record>&, RowRange, ColumnWriter&) const {}
+  Column fetch(ColumnReader&, std::size_t) const { return {}; }
+  const char* fill(Record*, std::size_t, Column) const { return nullptr; }
+  void show(const Record& row, const TraceNames& names, Cells& cells) const {
+    show_op(cells, names, row.*seq, !requires { row.step; });
+  }
+  std::string notation() const { return {}; }
 };
 
 // A list of numbers in the row: a column of counts, then one of all rows' items.
@@ -153,6 +229,16 @@ struct ListField {
   std::size_t most;     // items of a row
   const char* refusal;  // of a row with more
   std::string_view note = "";
+  std::string_view shown = "";  // "": the list's part of `name`
+
+  constexpr ListField as(std::string_view called) const {
+    ListField field = *this;
+    field.shown = called;
+    return field;
+  }
+  void show(const Record& row, const TraceNames&, Cells& cells) const {
+    cells.integers(shown.empty() ? name.substr(0, name.find('.')) : shown, std::span<const T>(row.*member));
+  }
 
   constexpr bool refuses() const { return true; }
   static constexpr bool kWeighs = true;
@@ -205,6 +291,20 @@ constexpr auto delta(std::string_view name, T R::*member, std::string_view note 
   return NumberField<Stored::kAsIs, R, T>{
       .name = name, .member = member, .coding = Coding::kDelta, .limit = limit_of<T>(), .note = note};
 }
+// Of an op; kNoSeq: none.
+template <typename R>
+constexpr auto seq(std::string_view name, std::uint64_t R::*member) {
+  return delta(name, member).meaning(Means::kSeq);
+}
+// The id of a value; 0: none.
+template <typename R>
+constexpr auto value(std::string_view name, ValueId R::*member) {
+  return delta(name, member).meaning(Means::kValue);
+}
+template <typename R>
+constexpr auto of_op(std::uint64_t R::*member) {
+  return OpField<R>{member};
+}
 template <typename R, typename T>
 constexpr auto zigzag(std::string_view name, T R::*member, std::string_view note = "") {
   return NumberField<Stored::kZigzag, R, T>{.name = name, .member = member, .note = note};
@@ -235,12 +335,13 @@ constexpr auto plus_one(std::string_view name, std::int32_t R::*member) {
 }
 // A value of an enumeration whose last one is `last`.
 template <typename R, typename T>
-constexpr auto one_of(std::string_view name, T R::*member, T last) {
+constexpr auto one_of(std::string_view name, T R::*member, T last, std::string_view (*word)(T)) {
   return NumberField<Stored::kAsIs, R, T>{.name = name,
                                           .member = member,
                                           .limit = static_cast<std::uint64_t>(last),
                                           .refusal = Sentence("its ", name, " is unknown"),
-                                          .can_refuse = true};
+                                          .can_refuse = true,
+                                          .word = word};
 }
 // The id of a string.
 template <typename R>
@@ -252,7 +353,8 @@ constexpr auto id(std::string_view name, StringId R::*member, Coding coding = Co
       .coding = coding,
       .limit = kMaxTableId,
       .refusal = Sentence("its ", own ? "" : name, own ? "id is above 1048575" : "'s id is above 1048575"),
-      .can_refuse = true};
+      .can_refuse = true,
+      .means = Means::kName};
 }
 template <typename R>
 constexpr auto flags(std::string_view first_name, bool R::*first, std::string_view second_name, bool R::*second) {
@@ -326,10 +428,21 @@ constexpr RecordKind field_kind(RecordKind kind) {
   kind.columns = [] {
     std::string text;
     std::apply(
-        [&](const auto&... field) { (text.append(text.empty() ? "" : " · ").append(field.notation()), ...); },
+        [&](const auto&... field) {
+          const auto add = [&](const std::string& one) {
+            if (!one.empty()) text.append(text.empty() ? "" : " · ").append(one);
+          };
+          (add(field.notation()), ...);
+        },
         kFields);
     return text;
   };
+  if (!kind.hidden) {
+    kind.show = [](const RecordBatch& batch, std::size_t at, const TraceNames& names, Cells& cells) {
+      const Row& row = (batch.*kList)[at];
+      std::apply([&](const auto&... field) { (field.show(row, names, cells), ...); }, kFields);
+    };
+  }
   return list_kind<kList>(kind);
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "nanhunt/trace.h"
 #include "src/trace/encoding/columns.h"
@@ -23,9 +25,29 @@ struct KeyRange {
   std::uint64_t first = 0, last = 0;
 };
 
+class Cells;
+class TraceNames;
+
+// What goes when a writer at its limit thins out steps (segments/segment_rewriter).
+enum class Retires : std::uint8_t {
+  kByHand,    // the rewriter knows more of this kind
+  kNever,     // few, and what a finding rests on
+  kWithStep,  // with the row's step
+  kWithOp,    // with the op that it is about
+};
+
 struct RecordKind {
   std::uint16_t type;
   std::string_view name;  // as RecordBatch calls the list
+  Retires retires = Retires::kByHand;
+  // What it is called where rows are shown, and where `nanhunt info --json` counts them. "": as `name`; not counted.
+  std::string_view shown = "", counted = "";
+  // Cells that come first in tables, where that is not the order of the columns that are stored.
+  std::string_view first_cells = "";
+  // Cells of a line for people. "": all, the step first and the op before its module.
+  std::string_view line_cells = "";
+  // A cell that tables alone have.
+  std::string_view table_cell = "";
   void (*encode)(const RecordBatch&, RowRange, ColumnWriter&) = nullptr;
   // Appends `rows` rows and returns nullptr, or says why it cannot (the caller then clears the kind).
   const char* (*decode)(ColumnReader&, std::size_t rows, RecordBatch&) = nullptr;
@@ -39,35 +61,53 @@ struct RecordKind {
   KeyRange (*keys)(const RecordBatch&, RowRange) = nullptr;
   // Its columns as FORMAT.md notes them; nullptr: described there by hand. field_kind() fills it in.
   std::string (*columns)() = nullptr;
-  // list_kind() fills these in.
+  // Names what it shows of a row; nullptr: nothing. field_kind() fills it in where the kind is not `hidden`.
+  void (*show)(const RecordBatch&, std::size_t row, const TraceNames&, Cells&) = nullptr;
+  bool hidden = false;
+  // list_kind() fills these in; the step and the op of a row where it has them.
+  std::uint32_t (*step)(const RecordBatch&, std::size_t row) = nullptr;
+  std::uint64_t (*seq)(const RecordBatch&, std::size_t row) = nullptr;
   std::size_t (*count)(const RecordBatch&) = nullptr;
   void (*clear)(RecordBatch&) = nullptr;
   void (*copy)(const RecordBatch& from, std::size_t row, RecordBatch& to) = nullptr;
+
+  constexpr std::string_view shown_name() const { return shown.empty() ? name : shown; }
 };
 
 // All kinds in the order of RecordBatch's fields, which is that of their type numbers and of chunks in a frame.
 std::span<const RecordKind> record_kinds();
-inline constexpr std::size_t kKindCount = 23;
 inline constexpr std::uint16_t kStringsType = 1, kLayoutsType = 2, kValuesType = 3, kOpsType = 4, kMarksType = 5,
-                               kEvidenceType = 8, kHistogramsType = 13, kEndType = 255;
+                               kSamplesType = 6, kStepsType = 7, kEvidenceType = 8, kHistogramsType = 13,
+                               kEndType = 255;
 
 const RecordKind* find_record_kind(std::uint16_t type);  // nullptr: unknown
 std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unknown"
 
-extern const RecordKind kStrings, kLayouts, kValues, kOps, kMarks, kSampleIds, kSteps, kEvidence, kEndsOfLife,
-    kExperiments, kDrops, kScaler, kHistograms, kRetired, kHealth, kNorms, kReplays, kChanged, kProbes, kCaptures,
-    kNotes, kCollectives, kKernels;
+// Every kind with its list in RecordBatch, by type number: first those that are numbered for good, then those whose rows
+// an event may add, whatever its kind.
+#define NANHUNT_TABLE_KINDS(KIND) KIND(kStrings, strings) KIND(kLayouts, layouts)
+#define NANHUNT_EVENT_KINDS(KIND)                                                                                     \
+  KIND(kValues, values) KIND(kOps, ops) KIND(kMarks, marks) KIND(kSampleIds, sample_ids) KIND(kSteps, steps)           \
+  KIND(kEvidence, evidence) KIND(kEndsOfLife, ends_of_life) KIND(kExperiments, experiments) KIND(kDrops, drops)        \
+  KIND(kScaler, scaler) KIND(kHistograms, histograms) KIND(kRetired, retired) KIND(kHealth, health)                    \
+  KIND(kNorms, norms) KIND(kReplays, replays) KIND(kChanged, changed) KIND(kProbes, probes)                            \
+  KIND(kCaptures, captures) KIND(kNotes, notes) KIND(kCollectives, collectives) KIND(kKernels, kernels)
 
-// The lists of RecordBatch whose rows one event may add, whatever its kind: all but strings and layouts, which are
-// numbered for good. Values first.
+#define NANHUNT_DECLARE_KIND(kind, list) extern const RecordKind kind;
+NANHUNT_TABLE_KINDS(NANHUNT_DECLARE_KIND)
+NANHUNT_EVENT_KINDS(NANHUNT_DECLARE_KIND)
+#undef NANHUNT_DECLARE_KIND
+
+// Values first.
+#define NANHUNT_LIST_OF_KIND(kind, list) &RecordBatch::list,
 inline constexpr std::tuple kEventLists{
-    &RecordBatch::values,   &RecordBatch::ops,      &RecordBatch::inputs,       &RecordBatch::outputs,
-    &RecordBatch::scalars,  &RecordBatch::marks,    &RecordBatch::sample_ids,   &RecordBatch::steps,
-    &RecordBatch::evidence, &RecordBatch::scaler,   &RecordBatch::ends_of_life, &RecordBatch::experiments,
-    &RecordBatch::drops,    &RecordBatch::retired,  &RecordBatch::histograms,   &RecordBatch::health,
-    &RecordBatch::norms,    &RecordBatch::replays,  &RecordBatch::changed,      &RecordBatch::probes,
-    &RecordBatch::captures, &RecordBatch::notes,    &RecordBatch::collectives,  &RecordBatch::kernels};
-static_assert(std::tuple_size_v<decltype(kEventLists)> == kKindCount - 2 + 3, "ops have three more lists");
+    NANHUNT_EVENT_KINDS(NANHUNT_LIST_OF_KIND) &RecordBatch::inputs, &RecordBatch::outputs, &RecordBatch::scalars};
+#undef NANHUNT_LIST_OF_KIND
+
+#define NANHUNT_COUNT_KIND(kind, list) +1
+inline constexpr std::size_t kKindCount = 0 NANHUNT_TABLE_KINDS(NANHUNT_COUNT_KIND)
+    NANHUNT_EVENT_KINDS(NANHUNT_COUNT_KIND);
+#undef NANHUNT_COUNT_KIND
 
 // A kind whose rows are one list of RecordBatch: every kind but ops.
 template <auto kList>
@@ -77,6 +117,13 @@ constexpr RecordKind list_kind(RecordKind kind) {
   kind.copy = [](const RecordBatch& from, std::size_t row, RecordBatch& to) {
     (to.*kList).push_back((from.*kList)[row]);
   };
+  using Row = std::remove_cvref_t<decltype(std::declval<RecordBatch>().*kList)>::value_type;
+  if constexpr (requires(Row row) { row.step; }) {
+    kind.step = [](const RecordBatch& batch, std::size_t row) { return (batch.*kList)[row].step; };
+  }
+  if constexpr (requires(Row row) { row.seq; }) {
+    kind.seq = [](const RecordBatch& batch, std::size_t row) { return (batch.*kList)[row].seq; };
+  }
   return kind;
 }
 

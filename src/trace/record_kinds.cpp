@@ -6,11 +6,10 @@
 namespace nanhunt::trace {
 
 std::span<const RecordKind> record_kinds() {
+#define NANHUNT_LIST_KIND(kind, list) kind,
   static const std::array<RecordKind, kKindCount> kinds = {
-      kStrings,    kLayouts,     kValues, kOps,    kMarks,     kSampleIds, kSteps, kEvidence,
-      kEndsOfLife, kExperiments, kDrops,  kScaler, kHistograms, kRetired,
-      kHealth,     kNorms,       kReplays, kChanged, kProbes,  kCaptures, kNotes,
-      kCollectives, kKernels};
+      NANHUNT_TABLE_KINDS(NANHUNT_LIST_KIND) NANHUNT_EVENT_KINDS(NANHUNT_LIST_KIND)};
+#undef NANHUNT_LIST_KIND
   return kinds;
 }
 

@@ -66,6 +66,12 @@ def globs_or_downloads(cmake_text: str) -> list[str]:
     return [match.group(1) or match.group(2) for match in _GLOB_OR_DOWNLOAD.finditer(cmake_text)]
 
 
+def kinds_spelled(code: str, kinds: list[str]) -> list[str]:
+    """What only a file that knows single kinds of records needs: their types, and their lists in a batch."""
+    types = re.findall(r"\b[A-Z]\w*Record\b", code)
+    return types + [kind for kind in kinds if re.search(rf"(?:\.|::|->|{{\"){kind}\b", code)]
+
+
 def machine_paths(text: str) -> list[str]:
     return [match.group(0) for match in _MACHINE_PATH.finditer(text)]
 

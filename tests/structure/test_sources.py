@@ -38,6 +38,32 @@ def test_no_source_file_is_longer_than_600_lines():
     assert [path for path in tree.project_files() if tree.is_source(path) and rules.too_long(tree.read(path))] == []
 
 
+def record_lists() -> list[str]:
+    return re.findall(r"KIND\(k[A-Z]\w+, (\w+)\)", tree.read("src/trace/record_kind.h"))
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["for (const NoteRecord& row : rows)", "emit(batch.notes);", "Kind<&RecordBatch::notes>", '{"notes", rows}'],
+)
+def test_a_kind_of_records_that_is_spelled_again_is_found(planted):
+    assert len(record_lists()) == 23
+    assert rules.kinds_spelled(planted, record_lists())
+    assert not rules.kinds_spelled("for (const trace::RecordKind& kind : trace::record_kinds())", record_lists())
+
+
+def test_whoever_shows_rows_names_no_kind_of_them():
+    shows = ("src/c_api/tables/", "tools/nanhunt/dump/", "tools/nanhunt/verbs/dump.", "tools/nanhunt/verbs/export.",
+             "src/trace/record_kinds.cpp", "src/trace/batch.cpp")  # fmt: skip
+    paths = [path for path in tree.cpp_files() if path.startswith(shows)]
+    assert len(paths) > 8
+
+    def spelled(path):
+        return rules.kinds_spelled(tree.without_cpp_comments(tree.read(path)), record_lists())
+
+    assert offenders(paths, spelled) == []
+
+
 # The package is rebuilt next, and its tests with it.
 STILL_CROWDED = {"hooks/torch/nanhunt", "tests/torch"}
 

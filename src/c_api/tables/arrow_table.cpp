@@ -145,7 +145,7 @@ std::size_t Column::bytes() const {
   return sum;
 }
 
-Column* Row::next(const char* name, const char* format) {
+Column* Row::next(std::string_view name, const char* format) {
   if (!declare_) return &columns_[at_++];
   Column& made = columns_.emplace_back();
   made.name = name;
@@ -194,7 +194,22 @@ std::size_t Table::bytes() const {
   return sum;
 }
 
-void Table::export_schema(ArrowSchema& out) const { export_schema_of("", "+s", columns_, out); }
+void Table::put_in_order(std::span<const std::string_view> first) {
+  order_.clear();
+  for (const std::string_view name : first) {
+    const auto at = std::ranges::find(columns_, name, &Column::name);
+    if (at != columns_.end()) order_.push_back(static_cast<std::size_t>(at - columns_.begin()));
+  }
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (std::ranges::find(order_, i) == order_.end()) order_.push_back(i);
+  }
+}
+
+void Table::export_schema(ArrowSchema& out) const {
+  std::vector<Column> ordered;
+  for (const std::size_t i : order_) ordered.push_back(empty_like(columns_[i]));
+  export_schema_of("", "+s", ordered, out);
+}
 
 void Table::export_rows(ArrowArray& out) {
   Column whole;
@@ -202,7 +217,8 @@ void Table::export_rows(ArrowArray& out) {
   whole.length = rows_;
   std::vector<Column> fresh;
   for (const Column& column : columns_) fresh.push_back(empty_like(column));
-  whole.children = std::exchange(columns_, std::move(fresh));
+  for (const std::size_t i : order_) whole.children.push_back(std::move(columns_[i]));
+  columns_ = std::move(fresh);
   rows_ = 0;
   export_array(std::move(whole), out);
 }

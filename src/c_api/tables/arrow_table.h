@@ -3,13 +3,14 @@
 //
 // A row is written by a function that names each cell once; run on an empty row it declares the columns, so that the
 // two cannot disagree:
-//   void cells(Row& row, const StepRecord& r) { row.cell("step", r.step); row.cell("loss", r.loss); }
+//   row.cell("step", r.step); row.cell("loss", r.loss);
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -46,7 +47,7 @@ class Row {
       : columns_(columns), declare_(declare), text_budget_(text_budget) {}
 
   template <typename T>
-  void cell(const char* name, const T& value) {
+  void cell(std::string_view name, const T& value) {
     if constexpr (std::is_same_v<T, bool>) {
       if (Column* column = next(name, "b")) add_bit(*column, value);
     } else if constexpr (std::is_same_v<T, Text>) {
@@ -55,18 +56,20 @@ class Row {
       if (Column* column = next(name, format_of<T>())) add_raw(*column, &value, sizeof value);
     }
   }
-  void cell(const char* name, std::string_view text) { cell(name, Text{text}); }
+  void cell(std::string_view name, std::string_view text) { cell(name, Text{text}); }
   template <typename T>
-  void cell(const char* name, const std::optional<T>& value) {
+  void cell(std::string_view name, const std::optional<T>& value) {
     if (value || declare_) return cell(name, value.value_or(T{}));
     add_null(*next(name, ""));
   }
-  void cell(const char* name, const std::vector<std::int64_t>& values) {
-    list(name, values.size(), [&](Row& row, std::size_t i) { row.cell("item", declare_ ? 0 : values[i]); }, false);
+  template <typename T>
+  void integers(std::string_view name, std::span<const T> values) {
+    const auto item = [&](Row& row, std::size_t i) { row.cell("item", declare_ ? 0 : std::int64_t{values[i]}); };
+    list(name, values.size(), item, false);
   }
   // A list of structs: `item(row, i)` writes the cells of element i; once with i = 0 to declare them.
   template <typename Item>
-  void list(const char* name, std::size_t count, const Item& item, bool structs = true) {
+  void list(std::string_view name, std::size_t count, const Item& item, bool structs = true) {
     Column* column = next(name, "+l");
     if (declare_) {
       Column& made = columns_.back();
@@ -115,7 +118,7 @@ class Row {
     }
   }
 
-  Column* next(const char* name, const char* format);  // nullptr: it was declared
+  Column* next(std::string_view name, const char* format);  // nullptr: it was declared
   void add_raw(Column& column, const void* value, std::size_t size);
   void add_bit(Column& column, bool value);
   void add_text(Column& column, std::string_view text);
@@ -131,11 +134,13 @@ class Row {
 // Rows of one kind. Text of one row past a budget becomes null: a hostile trace may name a long text very often.
 class Table {
  public:
+  // Columns are handed out in the order of `cells`, but for those in `first`.
   template <typename Cells>
-  void declare(const Cells& cells) {
+  void declare(const Cells& cells, std::span<const std::string_view> first = {}) {
     std::size_t budget = 0;
     Row row(columns_, true, budget);
     cells(row);
+    put_in_order(first);
   }
   template <typename Cells>
   void add(const Cells& cells) {
@@ -152,7 +157,10 @@ class Table {
 
  private:
   static constexpr std::size_t kRowTextBytes = 16u << 20;
+  void put_in_order(std::span<const std::string_view> first);
+
   std::vector<Column> columns_;
+  std::vector<std::size_t> order_;  // in which columns_ are handed out
   std::int64_t rows_ = 0;
 };
 

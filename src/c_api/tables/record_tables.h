@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of records of a trace as tables, with names resolved. A kind is one entry of the list in record_tables.cpp;
-// kinds and their names are those of `nanhunt dump`.
+// The records of a trace as tables, with names resolved: the kinds of trace::shown_kinds(), each with the cells that it
+// shows.
 #pragma once
 
 #include <functional>
-#include <span>
-#include <string_view>
 
 #include "nanhunt/trace.h"
 #include "src/c_api/tables/arrow_table.h"
+#include "src/trace/record_kind.h"
 #include "src/trace/trace_names.h"
 
 namespace nanhunt::c_api {
@@ -20,14 +19,9 @@ struct RowContext {
   const RecordBatch& batch;
 };
 
-struct TableKind {
-  std::string_view name;
-  void (*declare)(Table& table);
-  // Adds the batch's rows of this kind; `added` is called after each.
-  void (*add)(const RowContext& context, Table& table, const std::function<void()>& added);
-};
-
-std::span<const TableKind> table_kinds();
-const TableKind* find_table_kind(std::string_view name);  // nullptr: none
+void declare_table(const trace::RecordKind& kind, Table& table);
+// Adds the batch's rows of this kind; `added` is called after each.
+void add_rows(const trace::RecordKind& kind, const RowContext& context, Table& table,
+              const std::function<void()>& added);
 
 }  // namespace nanhunt::c_api

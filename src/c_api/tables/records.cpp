@@ -20,6 +20,7 @@
 #include "src/c_api/error.h"
 #include "src/c_api/tables/record_tables.h"
 #include "src/core/text.h"
+#include "src/trace/cells.h"
 
 namespace nanhunt::c_api {
 namespace {
@@ -31,9 +32,9 @@ struct Released {};  // thrown out of the trace reader once nobody wants more
 
 class RecordStream {
  public:
-  RecordStream(std::vector<AttemptTrace> attempts, const TableKind& kind)
+  RecordStream(std::vector<AttemptTrace> attempts, const trace::RecordKind& kind)
       : attempts_(std::move(attempts)), kind_(kind) {
-    kind_.declare(table_);
+    declare_table(kind_, table_);
   }
 
   ~RecordStream() {
@@ -51,7 +52,7 @@ class RecordStream {
 
   void schema(ArrowSchema& out) const {
     Table empty;
-    kind_.declare(empty);
+    declare_table(kind_, empty);
     empty.export_schema(out);
   }
 
@@ -112,7 +113,7 @@ class RecordStream {
       TraceHealth health;
       const auto on_batch = [&](const RecordBatch& batch) {
         names.add(batch);
-        kind_.add({attempt.info, names, batch}, table_, [this] {
+        add_rows(kind_, {attempt.info, names, batch}, table_, [this] {
           if (table_.rows() >= kBatchRows || table_.bytes() >= kBatchBytes) hand_over();
         });
       };
@@ -140,7 +141,7 @@ class RecordStream {
   }
 
   const std::vector<AttemptTrace> attempts_;
-  const TableKind& kind_;
+  const trace::RecordKind& kind_;
   const pid_t pid_ = getpid();
   Table table_;  // the reading thread's
 
@@ -219,9 +220,9 @@ std::vector<AttemptTrace> newest_of_each_rank(std::vector<AttemptTrace> all) {
 const std::string& kind_names() {
   static const std::string kNames = [] {
     std::string names;
-    for (const TableKind& kind : table_kinds()) {
+    for (const trace::RecordKind* kind : trace::shown_kinds()) {
       if (!names.empty()) names.push_back(' ');
-      names.append(kind.name);
+      names.append(kind->shown_name());
     }
     return names;
   }();
@@ -231,7 +232,7 @@ const std::string& kind_names() {
 nanhunt_status open_stream(const char* run, const char* kind_name, ArrowArrayStream* stream) {
   if (stream == nullptr) return fail(NANHUNT_USAGE, "nanhunt_records: expected a stream to fill, got NULL");
   *stream = {};
-  const TableKind* kind = find_table_kind(text_of(kind_name));
+  const trace::RecordKind* kind = trace::find_shown_kind(text_of(kind_name));
   if (kind == nullptr) {
     return fail(NANHUNT_USAGE, fmt::format("nanhunt_records: expected a kind of records ({}), got '{}'", kind_names(),
                                            printable(text_of(kind_name))));

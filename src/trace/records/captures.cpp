@@ -4,8 +4,9 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kCaptureFields = fields(delta("seq", &CaptureRecord::seq),
+constexpr auto kCaptureFields = fields(seq("seq", &CaptureRecord::seq),
                                        delta("step", &CaptureRecord::step),
+                                       of_op(&CaptureRecord::seq),
                                        id("file", &CaptureRecord::file),
                                        delta("bytes", &CaptureRecord::bytes));
 
@@ -13,6 +14,7 @@ constexpr auto kCaptureFields = fields(delta("seq", &CaptureRecord::seq),
 
 constinit const RecordKind kCaptures =
     field_kind<&RecordBatch::captures, kCaptureFields>(
-        {.type = 20, .name = "captures", .before = after_its_op<&RecordBatch::captures>});
+        {.type = 20, .name = "captures", .retires = Retires::kNever, .counted = "captures",
+         .before = after_its_op<&RecordBatch::captures>});
 
 }  // namespace nanhunt::trace

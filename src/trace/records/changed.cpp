@@ -4,11 +4,11 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kChangedFields = fields(delta("seq", &ChangedRecord::seq),
+constexpr auto kChangedFields = fields(seq("seq", &ChangedRecord::seq),
                                        delta("step", &ChangedRecord::step),
-                                       delta("before", &ChangedRecord::before),
-                                       delta("after", &ChangedRecord::after),
-                                       delta("since_seq", &ChangedRecord::since_seq),
+                                       value("before", &ChangedRecord::before),
+                                       value("after", &ChangedRecord::after),
+                                       seq("since_seq", &ChangedRecord::since_seq),
                                        delta("since_step", &ChangedRecord::since_step),
                                        plain("opaque", &ChangedRecord::opaque));
 
@@ -16,6 +16,7 @@ constexpr auto kChangedFields = fields(delta("seq", &ChangedRecord::seq),
 
 constinit const RecordKind kChanged =
     field_kind<&RecordBatch::changed, kChangedFields>(
-        {.type = 18, .name = "changed", .before = up_to_op<&RecordBatch::changed>});
+        {.type = 18, .name = "changed", .retires = Retires::kWithStep, .counted = "changed_unseen",
+         .before = up_to_op<&RecordBatch::changed>});
 
 }  // namespace nanhunt::trace

@@ -4,7 +4,7 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kDropFields = fields(delta("seq", &DropRecord::seq),
+constexpr auto kDropFields = fields(seq("seq", &DropRecord::seq),
                                     plain("ops", &DropRecord::ops),
                                     plain("values", &DropRecord::values),
                                     plain("other", &DropRecord::other));

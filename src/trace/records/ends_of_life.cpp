@@ -5,12 +5,13 @@ namespace nanhunt::trace {
 namespace {
 
 constexpr auto kEndOfLifeFields = fields(delta("storage", &EndOfLifeRecord::storage),
-                                         delta("seq", &EndOfLifeRecord::seq));
+                                         seq("seq", &EndOfLifeRecord::seq));
 
 }  // namespace
 
 constinit const RecordKind kEndsOfLife =
     field_kind<&RecordBatch::ends_of_life, kEndOfLifeFields>(
-        {.type = 9, .name = "ends_of_life", .before = up_to_op<&RecordBatch::ends_of_life>});
+        {.type = 9, .name = "ends_of_life", .shown = "frees",
+         .first_cells = "seq", .before = up_to_op<&RecordBatch::ends_of_life>});
 
 }  // namespace nanhunt::trace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/trace/cells.h"
 #include "src/trace/encoding/bytes.h"
 #include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
@@ -62,15 +63,34 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
 
 std::size_t weight(const RecordBatch& batch, std::size_t row) { return 28 * batch.evidence[row].operands.size(); }
 
+void show(const RecordBatch& batch, std::size_t row, const TraceNames& names, Cells& cells) {
+  const EvidenceRecord& evidence = batch.evidence[row];
+  cells.seq("seq", evidence.seq);
+  show_op(cells, names, evidence.seq, /*with_step=*/true);
+  cells.id("value", evidence.value);
+  cells.integer("flat_index", evidence.flat_index);
+  cells.number("number", evidence.number);
+  cells.list("operands", evidence.operands.size(), [&](Cells& item, std::size_t i) {
+    const Operand operand = at_or_empty<Operand>(evidence.operands, i);
+    item.own_text("slot", names.text(operand.slot));
+    item.id("value", operand.value);
+    item.integer("flat_index", operand.flat_index);
+    item.number("number", operand.number);
+  });
+}
+
 }  // namespace
 
 constinit const RecordKind kEvidence = list_kind<&RecordBatch::evidence>(
     {.type = kEvidenceType,
      .name = "evidence",
+     .retires = Retires::kWithOp,
+     .counted = "evidence",
      .encode = encode,
      .decode = decode,
      .refuse = refuse,
      .weight = weight,
-     .before = after_its_op<&RecordBatch::evidence>});
+     .before = after_its_op<&RecordBatch::evidence>,
+     .show = show});
 
 }  // namespace nanhunt::trace

@@ -17,6 +17,10 @@ constexpr auto kExperimentFields = fields(text("fix", &ExperimentRecord::fix),
 }  // namespace
 
 constinit const RecordKind kExperiments =
-    field_kind<&RecordBatch::experiments, kExperimentFields>({.type = 10, .name = "experiments"});
+    field_kind<&RecordBatch::experiments, kExperimentFields>(
+        {.type = 10, .name = "experiments", .retires = Retires::kNever, .counted = "experiments",
+         .first_cells = "step",
+         .line_cells = "step fix verified finite further_steps loss_before loss_after update_factor "
+          "description"});
 
 }  // namespace nanhunt::trace

@@ -4,8 +4,9 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kKernelFields = fields(delta("seq", &KernelRecord::seq),
+constexpr auto kKernelFields = fields(seq("seq", &KernelRecord::seq),
                                       delta("step", &KernelRecord::step),
+                                      of_op(&KernelRecord::seq),
                                       id("name", &KernelRecord::name),
                                       plain("own", &KernelRecord::own),
                                       delta("count", &KernelRecord::count),
@@ -16,6 +17,7 @@ constexpr auto kKernelFields = fields(delta("seq", &KernelRecord::seq),
 
 constinit const RecordKind kKernels =
     field_kind<&RecordBatch::kernels, kKernelFields>(
-        {.type = 23, .name = "kernels", .before = after_its_op<&RecordBatch::kernels>});
+        {.type = 23, .name = "kernels", .retires = Retires::kWithStep, .counted = "kernel_rows",
+         .before = after_its_op<&RecordBatch::kernels>});
 
 }  // namespace nanhunt::trace

@@ -4,17 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kMarkFields = fields(delta("seq", &MarkRecord::seq),
+constexpr auto kMarkFields = fields(seq("seq", &MarkRecord::seq),
                                     delta("step", &MarkRecord::step),
                                     delta("micro_batch", &MarkRecord::micro_batch),
-                                    one_of("kind", &MarkRecord::kind, MarkKind::kLabel),
+                                    one_of("kind", &MarkRecord::kind, MarkKind::kLabel, mark_kind_name).as("mark"),
                                     id("path", &MarkRecord::path),
-                                    delta("value", &MarkRecord::value));
+                                    value("value", &MarkRecord::value));
 
 }  // namespace
 
 constinit const RecordKind kMarks =
     field_kind<&RecordBatch::marks, kMarkFields>(
-        {.type = kMarksType, .name = "marks", .before = up_to_op<&RecordBatch::marks>});
+        {.type = kMarksType, .name = "marks", .retires = Retires::kWithStep, .counted = "marks",
+         .line_cells = "step seq mark path value", .before = up_to_op<&RecordBatch::marks>});
 
 }  // namespace nanhunt::trace

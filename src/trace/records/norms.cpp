@@ -4,9 +4,9 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kNormFields = fields(delta("seq", &NormRecord::seq),
+constexpr auto kNormFields = fields(seq("seq", &NormRecord::seq),
                                     delta("step", &NormRecord::step),
-                                    one_of("kind", &NormRecord::kind, MarkKind::kLabel),
+                                    one_of("kind", &NormRecord::kind, MarkKind::kLabel, mark_kind_name).as("mark"),
                                     id("path", &NormRecord::path),
                                     f64("norm", &NormRecord::norm),
                                     f64("amax", &NormRecord::amax));
@@ -15,6 +15,7 @@ constexpr auto kNormFields = fields(delta("seq", &NormRecord::seq),
 
 constinit const RecordKind kNorms =
     field_kind<&RecordBatch::norms, kNormFields>(
-        {.type = 16, .name = "norms", .before = up_to_op<&RecordBatch::norms>});
+        {.type = 16, .name = "norms", .retires = Retires::kWithStep, .counted = "norm_rows",
+         .before = up_to_op<&RecordBatch::norms>});
 
 }  // namespace nanhunt::trace

@@ -4,7 +4,7 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kNoteFields = fields(delta("seq", &NoteRecord::seq),
+constexpr auto kNoteFields = fields(seq("seq", &NoteRecord::seq),
                                     delta("step", &NoteRecord::step),
                                     id("text", &NoteRecord::text),
                                     delta("count", &NoteRecord::count));
@@ -13,6 +13,6 @@ constexpr auto kNoteFields = fields(delta("seq", &NoteRecord::seq),
 
 constinit const RecordKind kNotes =
     field_kind<&RecordBatch::notes, kNoteFields>(
-        {.type = 21, .name = "notes", .before = up_to_op<&RecordBatch::notes>});
+        {.type = 21, .name = "notes", .counted = "notes", .before = up_to_op<&RecordBatch::notes>});
 
 }  // namespace nanhunt::trace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "src/trace/cells.h"
 #include "src/trace/encoding/bytes.h"
 #include "src/trace/encoding/limits.h"
 #include "src/trace/record_kind.h"
@@ -223,15 +224,64 @@ const char* decode(ColumnReader& in, std::size_t rows, RecordBatch& batch) {
   return nullptr;
 }
 
+// A range of `list` as an op has it; a range that does not fit is empty.
+template <typename T>
+std::span<const T> range_of(const std::vector<T>& list, std::uint32_t first, std::uint32_t length) {
+  return range_fits(first, length, list.size()) && length != 0 ? std::span<const T>(list).subspan(first, length)
+                                                               : std::span<const T>();
+}
+
+// What goes in or comes out of an op. Statistics are those of the whole value.
+void show_arg(Cells& cells, const TraceNames& names, const OpArg& arg) {
+  const ValueBrief* value = names.value(arg.value);
+  const auto counted = [&](std::int64_t ValueBrief::*count) {
+    return value != nullptr && value->has_stats ? std::optional(value->*count) : std::nullopt;
+  };
+  cells.own_text("slot", names.text(arg.slot));
+  cells.id("value", arg.value);
+  cells.text("role", arg_role_name(arg.role));
+  show_layout(cells, names, value == nullptr ? 0 : value->layout);
+  cells.integer("nan", counted(&ValueBrief::nan));
+  cells.integer("pos_inf", counted(&ValueBrief::pos_inf));
+  cells.integer("neg_inf", counted(&ValueBrief::neg_inf));
+}
+
+void show(const RecordBatch& batch, std::size_t row, const TraceNames& names, Cells& cells) {
+  const OpRecord& op = batch.ops[row];
+  const auto inputs = range_of(batch.inputs, op.first_input, op.input_count);
+  const auto outputs = range_of(batch.outputs, op.first_output, op.output_count);
+  const auto scalars = range_of(batch.scalars, op.first_scalar, op.scalar_count);
+  cells.seq("seq", op.seq);
+  cells.u32("step", op.step);
+  cells.u32("micro_batch", op.micro_batch);
+  cells.text("phase", phase_name(op.phase));
+  cells.text("module", names.text(op.module));
+  cells.text("op", names.text(op.op));
+  cells.text("call_site", names.text(op.call_site));
+  cells.text("compute_dtype", dtype_name(op.compute_dtype));
+  cells.list("inputs", inputs.size(),
+             [&](Cells& item, std::size_t i) { show_arg(item, names, at_or_empty(inputs, i)); });
+  cells.list("outputs", outputs.size(),
+             [&](Cells& item, std::size_t i) { show_arg(item, names, at_or_empty(outputs, i)); });
+  cells.list("scalars", scalars.size(), [&](Cells& item, std::size_t i) {
+    const ScalarArg arg = at_or_empty(scalars, i);
+    item.own_text("name", names.text(arg.name));
+    item.number("value", arg.value);
+  });
+}
+
 }  // namespace
 
 constinit const RecordKind kOps = {.type = kOpsType,
                                    .name = "ops",
+                                   .counted = "ops",
+                                   .line_cells = "step seq phase module op inputs scalars outputs call_site",
                                    .encode = encode,
                                    .decode = decode,
                                    .refuse = refuse,
                                    .weight = weight,
                                    .keys = keys,
+                                   .show = show,
                                    .count = count,
                                    .clear = clear,
                                    .copy = copy};

@@ -4,10 +4,12 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kProbeFields = fields(delta("seq", &ProbeRecord::seq),
+constexpr auto kProbeFields = fields(seq("seq", &ProbeRecord::seq),
                                      delta("step", &ProbeRecord::step),
-                                     one_of("mode", &ProbeRecord::mode, ProbeMode::kWider),
-                                     one_of("dtype", &ProbeRecord::dtype, static_cast<DType>(kDTypeCount - 1)),
+                                     of_op(&ProbeRecord::seq),
+                                     one_of("mode", &ProbeRecord::mode, ProbeMode::kWider, probe_mode_name),
+                                     one_of("dtype", &ProbeRecord::dtype, static_cast<DType>(kDTypeCount - 1),
+                                            dtype_name),
                                      plain("ops", &ProbeRecord::ops),
                                      plain("ran", &ProbeRecord::ran),
                                      zigzag("nan", &ProbeRecord::nan),
@@ -21,6 +23,8 @@ constexpr auto kProbeFields = fields(delta("seq", &ProbeRecord::seq),
 
 constinit const RecordKind kProbes =
     field_kind<&RecordBatch::probes, kProbeFields>(
-        {.type = 19, .name = "probes", .before = after_its_op<&RecordBatch::probes>});
+        {.type = 19, .name = "probes", .retires = Retires::kNever, .counted = "probes",
+         .line_cells = "step seq op module mode dtype ops ran nan pos_inf neg_inf number text",
+         .before = after_its_op<&RecordBatch::probes>});
 
 }  // namespace nanhunt::trace

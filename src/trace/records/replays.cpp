@@ -4,16 +4,18 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kReplayFields = fields(delta("seq", &ReplayRecord::seq),
+constexpr auto kReplayFields = fields(seq("seq", &ReplayRecord::seq),
                                       delta("step", &ReplayRecord::step),
-                                      one_of("trigger", &ReplayRecord::trigger, ReplayTrigger::kUser),
-                                      one_of("result", &ReplayRecord::result, ReplayResult::kRefused),
+                                      one_of("trigger", &ReplayRecord::trigger, ReplayTrigger::kUser,
+                                             replay_trigger_name),
+                                      one_of("result", &ReplayRecord::result, ReplayResult::kRefused,
+                                             replay_result_name),
                                       id("text", &ReplayRecord::text));
 
 }  // namespace
 
 constinit const RecordKind kReplays =
     field_kind<&RecordBatch::replays, kReplayFields>(
-        {.type = 17, .name = "replays", .before = up_to_op<&RecordBatch::replays>});
+        {.type = 17, .name = "replays", .retires = Retires::kNever, .before = up_to_op<&RecordBatch::replays>});
 
 }  // namespace nanhunt::trace

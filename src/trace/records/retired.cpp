@@ -4,7 +4,7 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kRetiredFields = fields(delta("seq", &RetiredRecord::seq),
+constexpr auto kRetiredFields = fields(seq("seq", &RetiredRecord::seq),
                                        plain("steps", &RetiredRecord::steps),
                                        plain("anomalies", &RetiredRecord::anomalies),
                                        plain("ops", &RetiredRecord::ops),

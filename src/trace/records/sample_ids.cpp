@@ -7,7 +7,7 @@ namespace {
 constexpr auto kSampleIdsFields = fields(delta("step", &SampleIdsRecord::step),
                                          delta("micro_batch", &SampleIdsRecord::micro_batch),
                                          list("ids.id", &SampleIdsRecord::sample_ids, Coding::kDelta,
-                                              "it has more than 524288 samples"));
+                                              "it has more than 524288 samples").as("sample_ids"));
 
 bool samples_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
   return batch.sample_ids[row].step <= op.step;
@@ -16,6 +16,8 @@ bool samples_before(const RecordBatch& batch, std::size_t row, const OpRecord& o
 }  // namespace
 
 constinit const RecordKind kSampleIds =
-    field_kind<&RecordBatch::sample_ids, kSampleIdsFields>({.type = 6, .name = "sample_ids", .before = samples_before});
+    field_kind<&RecordBatch::sample_ids, kSampleIdsFields>(
+        {.type = 6, .name = "sample_ids", .retires = Retires::kWithStep, .shown = "samples",
+         .counted = "sample_rows", .before = samples_before});
 
 }  // namespace nanhunt::trace

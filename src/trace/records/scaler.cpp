@@ -4,10 +4,11 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr auto kScalerFields = fields(delta("seq", &ScalerRecord::seq),
+constexpr auto kScalerFields = fields(seq("seq", &ScalerRecord::seq),
                                       delta("step", &ScalerRecord::step),
                                       delta("micro_batch", &ScalerRecord::micro_batch),
-                                      one_of("action", &ScalerRecord::action, ScalerAction::kRefused),
+                                      one_of("action", &ScalerRecord::action, ScalerAction::kRefused,
+                                             scaler_action_name),
                                       plain("optimizer", &ScalerRecord::optimizer),
                                       flags("found_inf", &ScalerRecord::found_inf, "dynamic", &ScalerRecord::dynamic),
                                       f64("scale", &ScalerRecord::scale),
@@ -23,6 +24,10 @@ constexpr auto kScalerFields = fields(delta("seq", &ScalerRecord::seq),
 
 constinit const RecordKind kScaler =
     field_kind<&RecordBatch::scaler, kScalerFields>(
-        {.type = 12, .name = "scaler", .before = up_to_op<&RecordBatch::scaler>});
+        {.type = 12, .name = "scaler", .retires = Retires::kWithStep,
+         .first_cells = "seq step micro_batch action optimizer found_inf scale growth_tracker total_norm "
+          "max_norm dynamic growth_factor backoff_factor growth_interval",
+         .line_cells = "step seq action scale found_inf growth_tracker total_norm max_norm text",
+         .before = up_to_op<&RecordBatch::scaler>});
 
 }  // namespace nanhunt::trace

@@ -7,9 +7,9 @@ namespace {
 constexpr auto kStepFields = fields(delta("step", &StepRecord::step),
                                     plain("skipped", &StepRecord::skipped),
                                     f64("loss", &StepRecord::loss),
-                                    f64("lr", &StepRecord::lr),
-                                    f64("scale", &StepRecord::scale),
-                                    delta("end_seq", &StepRecord::end_seq),
+                                    f64("lr", &StepRecord::lr).meaning(Means::kUnknownIfNan),
+                                    f64("scale", &StepRecord::scale).meaning(Means::kUnknownIfNan),
+                                    seq("end_seq", &StepRecord::end_seq),
                                     delta("wall_ns", &StepRecord::wall_ns, " (volatile)"));
 
 bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
@@ -19,6 +19,8 @@ bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) 
 }  // namespace
 
 constinit const RecordKind kSteps =
-    field_kind<&RecordBatch::steps, kStepFields>({.type = 7, .name = "steps", .before = step_before});
+    field_kind<&RecordBatch::steps, kStepFields>(
+        {.type = 7, .name = "steps", .retires = Retires::kWithStep,
+         .line_cells = "step skipped loss lr scale end_seq", .before = step_before});
 
 }  // namespace nanhunt::trace

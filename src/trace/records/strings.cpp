@@ -10,6 +10,7 @@ constexpr auto kStringFields = fields(id("id", &StringRecord::id, Coding::kDelta
 }  // namespace
 
 constinit const RecordKind kStrings =
-    field_kind<&RecordBatch::strings, kStringFields>({.type = kStringsType, .name = "strings"});
+    field_kind<&RecordBatch::strings, kStringFields>(
+        {.type = kStringsType, .name = "strings", .hidden = true});
 
 }  // namespace nanhunt::trace

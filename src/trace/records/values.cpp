@@ -8,6 +8,7 @@
 
 #include "src/trace/encoding/bytes.h"
 #include "src/trace/encoding/limits.h"
+#include "src/trace/cells.h"
 #include "src/trace/record_kind.h"
 
 namespace nanhunt::trace {
@@ -373,9 +374,46 @@ KeyRange keys(const RecordBatch& batch, RowRange range) {
   return found;
 }
 
+template <typename T>
+std::optional<T> if_known(bool is_known, T number) {
+  return is_known ? std::optional<T>(number) : std::nullopt;
+}
+
+void show(const RecordBatch& batch, std::size_t at, const TraceNames& names, Cells& cells) {
+  const ValueRecord& row = batch.values[at];
+  const TensorStats& s = row.stats;
+  const bool counts = row.has_stats && s.level >= StatsLevel::kCounts;
+  const bool sums = row.has_stats && s.level >= StatsLevel::kSums;
+  cells.count("id", row.id);
+  cells.count("storage", row.storage);
+  cells.u32("version", row.version);
+  cells.integer("offset", row.offset);
+  cells.id("base", row.base);
+  cells.seq("producer", row.producer);
+  show_op(cells, names, row.producer, /*with_step=*/true);
+  show_layout(cells, names, row.layout);
+  cells.integer("numel", if_known(row.has_stats, s.numel));
+  cells.integer("first_nonfinite", if_known(row.has_stats && s.any_nonfinite, s.first_nonfinite));
+  cells.integer("nan", if_known(counts, s.nan));
+  cells.integer("pos_inf", if_known(counts, s.pos_inf));
+  cells.integer("neg_inf", if_known(counts, s.neg_inf));
+  cells.integer("zero", if_known(counts, s.zero));
+  cells.integer("subnormal", if_known(counts, s.subnormal));
+  cells.number("amin_nonzero", if_known(counts && s.has_nonzero(), s.amin_nonzero));
+  cells.number("amax", if_known(counts && s.has_finite(), s.amax));
+  cells.number("min", if_known(counts && s.has_finite(), s.min));
+  cells.number("max", if_known(counts && s.has_finite(), s.max));
+  cells.number("sum", if_known(sums, s.sum));
+  cells.number("sum_sq", if_known(sums, s.sum_sq));
+  cells.integer("flushed", if_known(row.flushed >= 0, row.flushed));
+}
+
 }  // namespace
 
 constinit const RecordKind kValues = list_kind<&RecordBatch::values>(
-    {.type = kValuesType, .name = "values", .encode = encode, .decode = decode, .refuse = refuse, .keys = keys});
+    {.type = kValuesType, .name = "values", .counted = "values",
+     .line_cells = "id producer step op module dtype shape nan pos_inf neg_inf zero subnormal amin_nonzero "
+                   "min max flushed storage version",
+     .encode = encode, .decode = decode, .refuse = refuse, .keys = keys, .show = show});
 
 }  // namespace nanhunt::trace

@@ -155,24 +155,9 @@ class Copy {
       gone_.other += row.other;
     }
     for (const OpRecord& op : b.ops) add_op(b, op);
-    keep_steps(b.marks, batch_.marks);
-    keep_steps(b.sample_ids, batch_.sample_ids);
-    const std::uint64_t others = gone_.other;
-    keep_steps(b.steps, batch_.steps);
-    gone_.steps += gone_.other - others;
-    keep_steps(b.scaler, batch_.scaler);
-    keep_steps(b.health, batch_.health);
-    keep_steps(b.norms, batch_.norms);
-    keep_steps(b.changed, batch_.changed);
-    keep_steps(b.collectives, batch_.collectives);
-    keep_steps(b.kernels, batch_.kernels);
-    keep_about(b.evidence, batch_.evidence);
-    keep_about(b.histograms, batch_.histograms);
-    keep_all(b.experiments, batch_.experiments);
-    // Few, bounded by the budget of trips, and what a finding rests on.
-    keep_all(b.replays, batch_.replays);
-    keep_all(b.probes, batch_.probes);
-    keep_all(b.captures, batch_.captures);
+    for (const RecordKind& kind : record_kinds()) {
+      if (kind.retires != Retires::kByHand) keep(kind, b);
+    }
     for (const NoteRecord& note : b.notes) {
       if (!notes_.insert_or_assign(note.text, note).second) ++gone_.other;
     }
@@ -237,28 +222,18 @@ class Copy {
     }
   }
 
-  template <typename Row>
-  static void keep_all(const std::vector<Row>& from, std::vector<Row>& to) {
-    to.insert(to.end(), from.begin(), from.end());
-  }
-  template <typename Row>
-  void keep_steps(const std::vector<Row>& from, std::vector<Row>& to) {
-    for (const Row& row : from) {
-      if (plan_.keeps_step(row.step)) {
-        to.push_back(row);
-      } else {
-        ++gone_.other;
+  void keep(const RecordKind& kind, const RecordBatch& b) {
+    const std::size_t rows = kind.count(b);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const bool stays = kind.retires == Retires::kNever ||
+                         (kind.retires == Retires::kWithStep ? plan_.keeps_step(kind.step(b, row))
+                                                             : plan_.keeps_about(kind.seq(b, row)));
+      if (stays) {
+        kind.copy(b, row, batch_);
+        continue;
       }
-    }
-  }
-  template <typename Row>
-  void keep_about(const std::vector<Row>& from, std::vector<Row>& to) {
-    for (const Row& row : from) {
-      if (plan_.keeps_about(row.seq)) {
-        to.push_back(row);
-      } else {
-        ++gone_.other;
-      }
+      ++gone_.other;
+      if (kind.type == kStepsType) ++gone_.steps;
     }
   }
 

@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
+#include <utility>
 
 #include "reports/json/json_values.h"
 #include "src/core/text.h"
-#include "tools/nanhunt/dump/dump_kinds.h"
 
 namespace nanhunt::cli {
 namespace {
@@ -15,183 +14,107 @@ namespace {
 using nlohmann::json;
 using namespace reports;
 
-void add_layout(json& row, const TraceNames& names, LayoutId id) {
-  const LayoutRecord* layout = names.layout(id);
-  row["dtype"] = layout == nullptr ? json() : json(dtype_name(layout->dtype));
-  row["shape"] = layout == nullptr ? json() : json_integers(layout->sizes);
-}
-
-// What goes in or comes out of an op. Statistics are those of the whole value.
-json arg_json(const OpArg& arg, const TraceNames& names) {
-  json out = {{"slot", json_text(names.text(arg.slot))},
-              {"value", id_json(arg.value)},
-              {"role", arg_role_name(arg.role)}};
-  const ValueBrief* value = names.value(arg.value);
-  add_layout(out, names, value == nullptr ? 0 : value->layout);
-  const bool counted = value != nullptr && value->has_stats;
-  out["nan"] = counted ? json_integer(value->nan) : json();
-  out["pos_inf"] = counted ? json_integer(value->pos_inf) : json();
-  out["neg_inf"] = counted ? json_integer(value->neg_inf) : json();
+// "loss, gradient, audit": the parts of a step that were bad.
+json bad_json(std::uint32_t bad) {
+  json out = json::array();
+  for (unsigned kind = 0; kind <= static_cast<unsigned>(MarkKind::kLabel); ++kind) {
+    if ((bad >> kind & 1u) != 0) out.push_back(mark_kind_name(static_cast<MarkKind>(kind)));
+  }
+  if ((bad & kHealthAudit) != 0) out.push_back("audit");
+  if ((bad & kHealthChanged) != 0) out.push_back("changed");
   return out;
 }
 
-// A range of `list` as an op has it; a range that does not fit is empty.
-template <typename T>
-std::span<const T> range_of(const std::vector<T>& list, std::uint32_t first, std::uint32_t count) {
-  if (first > list.size() || count > list.size() - first) return {};
-  return std::span<const T>(list).subspan(first, count);
-}
-
-void op_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const OpRecord& op : batch.ops) {
-    json inputs = json::array(), outputs = json::array(), scalars = json::array();
-    for (const OpArg& arg : range_of(batch.inputs, op.first_input, op.input_count))
-      inputs.push_back(arg_json(arg, names));
-    for (const OpArg& arg : range_of(batch.outputs, op.first_output, op.output_count))
-      outputs.push_back(arg_json(arg, names));
-    for (const ScalarArg& arg : range_of(batch.scalars, op.first_scalar, op.scalar_count)) {
-      scalars.push_back({{"name", json_text(names.text(arg.name))}, {"value", json_number(arg.value)}});
+// Cells as JSON that every parser reads back.
+class JsonCells final : public trace::Cells {
+ public:
+  void u32(std::string_view name, std::optional<std::uint32_t> value) override {
+    if (name == "step") place.step = value;
+    put(name, value ? json(*value) : json());
+  }
+  void i32(std::string_view name, std::optional<std::int32_t> value) override {
+    put(name, value ? json(*value) : json());
+  }
+  void integer(std::string_view name, std::optional<std::int64_t> value) override {
+    put(name, value ? json_integer(*value) : json());
+  }
+  void count(std::string_view name, std::optional<std::uint64_t> value) override {
+    put(name, value ? json_count(*value) : json());
+  }
+  void seq(std::string_view name, std::uint64_t value) override { put(name, json_seq(value)); }
+  void number(std::string_view name, std::optional<double> value) override {
+    put(name, value ? json_number(*value) : json());
+  }
+  void number_or_nan(std::string_view name, double value) override { put(name, json_number_or_null(value)); }
+  void flag(std::string_view name, bool value) override { put(name, value); }
+  void text(std::string_view name, std::string_view value) override {
+    if (name == "module" || name == "path") place.module = value;
+    put(name, json_text_or_null(value));
+  }
+  void own_text(std::string_view name, std::string_view value) override { put(name, json_text(value)); }
+  void parts(std::string_view name, std::uint32_t bad) override { put(name, bad_json(bad)); }
+  void integers(std::string_view name, std::span<const std::int64_t> values) override {
+    json list = json::array();
+    for (const std::int64_t value : values) list.push_back(json_integer(value));
+    put(name, std::move(list));
+  }
+  void integers(std::string_view name, std::span<const std::uint32_t> values) override {
+    put(name, json(std::vector<std::uint32_t>(values.begin(), values.end())));
+  }
+  void shape(std::string_view name, const std::vector<std::int64_t>* sizes) override {
+    put(name, sizes == nullptr ? json() : json_integers(*sizes));
+  }
+  void list(std::string_view name, std::size_t count, const ShowItem& item) override {
+    json items = json::array();
+    for (std::size_t i = 0; i < count; ++i) {
+      JsonCells cells;
+      item(cells, i);
+      items.push_back(std::move(cells.row));
     }
-    emit({op.step, names.text(op.module)}, {{"seq", json_seq(op.seq)},
-                                            {"step", op.step},
-                                            {"micro_batch", op.micro_batch},
-                                            {"phase", phase_name(op.phase)},
-                                            {"module", name_json(names, op.module)},
-                                            {"op", name_json(names, op.op)},
-                                            {"call_site", name_json(names, op.call_site)},
-                                            {"compute_dtype", dtype_name(op.compute_dtype)},
-                                            {"inputs", std::move(inputs)},
-                                            {"outputs", std::move(outputs)},
-                                            {"scalars", std::move(scalars)}});
+    put(name, std::move(items));
   }
-}
 
-void add_stats(json& row, const ValueRecord& value) {
-  const TensorStats& s = value.stats;
-  const bool counts = value.has_stats && s.level >= StatsLevel::kCounts;
-  const bool sums = value.has_stats && s.level >= StatsLevel::kSums;
-  const auto put = [&](const char* key, bool known, auto to_json, auto number) {
-    row[key] = known ? to_json(number) : json();
-  };
-  put("numel", value.has_stats, json_integer, s.numel);
-  put("first_nonfinite", value.has_stats && s.any_nonfinite, json_integer, s.first_nonfinite);
-  put("nan", counts, json_integer, s.nan);
-  put("pos_inf", counts, json_integer, s.pos_inf);
-  put("neg_inf", counts, json_integer, s.neg_inf);
-  put("zero", counts, json_integer, s.zero);
-  put("subnormal", counts, json_integer, s.subnormal);
-  put("amin_nonzero", counts && s.has_nonzero(), json_number, s.amin_nonzero);
-  put("amax", counts && s.has_finite(), json_number, s.amax);
-  put("min", counts && s.has_finite(), json_number, s.min);
-  put("max", counts && s.has_finite(), json_number, s.max);
-  put("sum", sums, json_number, s.sum);
-  put("sum_sq", sums, json_number, s.sum_sq);
-  put("flushed", value.flushed >= 0, json_integer, value.flushed);
-}
+  json row = json::object();
+  std::vector<std::string_view> names;  // in order
+  RowPlace place;
 
-void value_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const ValueRecord& value : batch.values) {
-    const OpBrief* op = value.producer == kNoSeq ? nullptr : names.op(value.producer);
-    json row = {{"id", json_count(value.id)},
-                {"storage", json_count(value.storage)},
-                {"version", value.version},
-                {"offset", json_integer(value.offset)},
-                {"base", id_json(value.base)},
-                {"producer", json_seq(value.producer)},
-                {"step", op == nullptr ? json() : json(op->step)},
-                {"module", op == nullptr ? json() : name_json(names, op->module)},
-                {"op", op == nullptr ? json() : name_json(names, op->op)}};
-    add_layout(row, names, value.layout);
-    add_stats(row, value);
-    RowPlace place;
-    if (op != nullptr) place = {op->step, names.text(op->module)};
-    emit(place, row);
+ private:
+  void put(std::string_view name, json value) {
+    names.push_back(name);
+    row[std::string(name)] = std::move(value);
   }
-}
+};
 
-void mark_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const MarkRecord& mark : batch.marks) {
-    emit({mark.step, names.text(mark.path)}, {{"seq", json_seq(mark.seq)},
-                                              {"step", mark.step},
-                                              {"micro_batch", mark.micro_batch},
-                                              {"mark", mark_kind_name(mark.kind)},
-                                              {"path", name_json(names, mark.path)},
-                                              {"value", id_json(mark.value)}});
+DumpKind dump_kind_of(const trace::RecordKind& kind) {
+  JsonCells cells;
+  kind.show(trace::one_row_of_each(), 0, TraceNames(), cells);
+  const auto shows = [&](std::string_view name) { return std::ranges::find(cells.names, name) != cells.names.end(); };
+  DumpKind out{&kind, kind.shown_name(), shows("step"), shows("module") || shows("path"), {}, {}};
+  std::erase(cells.names, kind.table_cell);
+  out.columns = trace::words_of(kind.line_cells);
+  if (out.columns.empty()) {
+    out.columns = cells.names;
+    const auto put_first = [&](std::string_view name) {
+      const auto at = std::ranges::find(out.columns, name);
+      if (at != out.columns.end()) std::rotate(out.columns.begin(), at, at + 1);
+    };
+    if (!kind.first_cells.empty()) put_first(trace::words_of(kind.first_cells).front());
+    put_first("step");
+    const auto module = std::ranges::find(out.columns, "module"), op = std::ranges::find(out.columns, "op");
+    if (module < op && op != out.columns.end()) std::iter_swap(module, op);
   }
-}
-
-void step_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const StepRecord& step : batch.steps) {
-    emit({step.step, {}}, {{"step", step.step},
-                           {"skipped", step.skipped},
-                           {"loss", json_number(step.loss)},
-                           {"lr", json_number_or_null(step.lr)},
-                           {"scale", json_number_or_null(step.scale)},
-                           {"end_seq", json_seq(step.end_seq)},
-                           {"wall_ns", json_integer(step.wall_ns)}});
+  out.all_columns = out.columns;
+  std::ranges::sort(cells.names);
+  for (const std::string_view name : cells.names) {
+    if (std::ranges::find(out.columns, name) == out.columns.end()) out.all_columns.push_back(name);
   }
-}
-
-void sample_rows(const RecordBatch& batch, const TraceNames&, const EmitRow& emit) {
-  for (const SampleIdsRecord& row : batch.sample_ids) {
-    emit({row.step, {}},
-         {{"step", row.step}, {"micro_batch", row.micro_batch}, {"sample_ids", json_integers(row.sample_ids)}});
-  }
-}
-
-void evidence_rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) {
-  for (const EvidenceRecord& e : batch.evidence) {
-    const OpBrief* op = names.op(e.seq);
-    json operands = json::array();
-    for (const Operand& operand : e.operands) {
-      operands.push_back({{"slot", json_text(names.text(operand.slot))},
-                          {"value", id_json(operand.value)},
-                          {"flat_index", json_integer(operand.flat_index)},
-                          {"number", json_number(operand.number)}});
-    }
-    RowPlace place;
-    if (op != nullptr) place = {op->step, names.text(op->module)};
-    emit(place, {{"seq", json_seq(e.seq)},
-                 {"step", op == nullptr ? json() : json(op->step)},
-                 {"module", op == nullptr ? json() : name_json(names, op->module)},
-                 {"op", op == nullptr ? json() : name_json(names, op->op)},
-                 {"value", id_json(e.value)},
-                 {"flat_index", json_integer(e.flat_index)},
-                 {"number", json_number(e.number)},
-                 {"operands", std::move(operands)}});
-  }
-}
-
-std::vector<DumpKind> graph_kinds() {
-  return {
-      {"ops",
-       true,
-       true,
-       {"step", "seq", "phase", "module", "op", "inputs", "scalars", "outputs", "call_site"},
-       op_rows},
-      {"values",
-       true,
-       true,
-       {"id", "producer", "step", "op", "module", "dtype", "shape", "nan", "pos_inf", "neg_inf", "zero", "subnormal",
-        "amin_nonzero", "min", "max", "flushed", "storage", "version"},
-       value_rows},
-      {"marks", true, true, {"step", "seq", "mark", "path", "value"}, mark_rows},
-      {"steps", true, false, {"step", "skipped", "loss", "lr", "scale", "end_seq"}, step_rows},
-      {"samples", true, false, {"step", "micro_batch", "sample_ids"}, sample_rows},
-      {"evidence",
-       true,
-       true,
-       {"step", "seq", "op", "module", "value", "flat_index", "number", "operands"},
-       evidence_rows},
-  };
+  return out;
 }
 
 const std::vector<DumpKind>& kinds() {
   static const std::vector<DumpKind> kKinds = [] {
-    std::vector<DumpKind> all = graph_kinds();
-    for (auto* more : {run_kinds, watch_kinds}) {
-      for (DumpKind& kind : more()) all.push_back(std::move(kind));
-    }
+    std::vector<DumpKind> all;
+    for (const trace::RecordKind* kind : trace::shown_kinds()) all.push_back(dump_kind_of(*kind));
     return all;
   }();
   return kKinds;
@@ -229,6 +152,16 @@ std::string cell(const json& value) {
 }
 
 }  // namespace
+
+void DumpKind::rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) const {
+  const std::size_t count = record->count(batch);
+  for (std::size_t at = 0; at < count; ++at) {
+    JsonCells cells;
+    record->show(batch, at, names, cells);
+    if (!record->table_cell.empty()) cells.row.erase(std::string(record->table_cell));
+    emit(cells.place, cells.row);
+  }
+}
 
 std::span<const DumpKind> dump_kinds() { return kinds(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One kind of record as rows for `nanhunt dump`: JSON with names resolved, and the order of its columns
-// for people. A kind is one entry of the table in dump_rows.cpp.
+// One kind of record as rows for `nanhunt dump`: JSON with names resolved, and the order of its columns for people.
+// What a kind shows is said where it is declared (src/trace/records).
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
-#include "src/trace/trace_names.h"
+#include "src/trace/cells.h"
 
 namespace nanhunt::cli {
 
-using trace::OpBrief;
 using trace::TraceNames;
-using trace::ValueBrief;
 
 // Where a row belongs, for --step and --module.
 struct RowPlace {
@@ -28,10 +26,13 @@ struct RowPlace {
 using EmitRow = std::function<void(const RowPlace& place, const nlohmann::json& row)>;
 
 struct DumpKind {
+  const trace::RecordKind* record;
   std::string_view name;
   bool has_step, has_module;
-  std::vector<std::string_view> columns;  // for people, in this order
-  void (*rows)(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit);
+  std::vector<std::string_view> columns;      // for people, in this order
+  std::vector<std::string_view> all_columns;  // these, then the others by name
+
+  void rows(const RecordBatch& batch, const TraceNames& names, const EmitRow& emit) const;
 };
 
 std::span<const DumpKind> dump_kinds();

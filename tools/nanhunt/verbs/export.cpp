@@ -17,12 +17,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <string_view>
 #include <vector>
 
 #include "reports/json/json_values.h"
 #include "src/core/text.h"
-#include "src/trace/record_kind.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/dump/dump_rows.h"
 #include "tools/nanhunt/terminal.h"
@@ -34,24 +33,6 @@ namespace {
 using nlohmann::json;
 
 struct ReaderLeft {};  // thrown out of the trace reader once nobody wants more rows
-
-// One of each, to learn the names of the columns from.
-RecordBatch one_of_each() {
-  RecordBatch batch;
-  std::apply([&](auto... list) { ((batch.*list).resize(1), ...); }, trace::kEventLists);
-  return batch;
-}
-
-// Those that people are shown first, then the others by name.
-std::vector<std::string> columns_of(const DumpKind& kind) {
-  std::vector<std::string> columns(kind.columns.begin(), kind.columns.end());
-  kind.rows(one_of_each(), {}, [&](const RowPlace&, const json& row) {
-    for (const auto& [key, value] : row.items()) {
-      if (std::ranges::find(columns, key) == columns.end()) columns.push_back(key);
-    }
-  });
-  return columns;
-}
 
 std::string csv_text(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
@@ -174,13 +155,12 @@ class ExportVerb final : public Verb {
     } else {
       out = std::make_unique<FileSink>(out_);
     }
-    const std::vector<std::string> columns = columns_of(*kind);
     std::string header = "rank,attempt";
-    for (const std::string& column : columns) header += "," + csv_text(column);
+    for (const std::string_view column : kind->all_columns) header += "," + csv_text(std::string(column));
     out->write(header + "\r\n");
     try {
       const int read = read_each(
-          *attempts, [&](const AttemptTrace& attempt) { return write_attempt(*kind, columns, attempt, *out); });
+          *attempts, [&](const AttemptTrace& attempt) { return write_attempt(*kind, attempt, *out); });
       if (read != kDone) return read;  // and no file is made
     } catch (const ReaderLeft&) {
     }
@@ -188,15 +168,14 @@ class ExportVerb final : public Verb {
   }
 
  private:
-  static Status write_attempt(const DumpKind& kind, const std::vector<std::string>& columns,
-                              const AttemptTrace& attempt, Sink& out) {
+  static Status write_attempt(const DumpKind& kind, const AttemptTrace& attempt, Sink& out) {
     TraceNames names;
     TraceHealth health;
     const std::string place = std::to_string(attempt.info.rank) + "," + std::to_string(attempt.info.attempt);
     const auto emit = [&](const RowPlace&, const json& row) {
       if (out.closed()) throw ReaderLeft{};
       std::string line = place;
-      for (const std::string& column : columns) line += "," + cell_of(row.at(column));
+      for (const std::string_view column : kind.all_columns) line += "," + cell_of(row.at(std::string(column)));
       out.write(line + "\r\n");
     };
     const auto on_batch = [&](const RecordBatch& batch) {

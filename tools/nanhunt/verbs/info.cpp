@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt info: what ran and what was recorded of it, without judging it.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "reports/views/numbers.h"
 #include "reports/text/text_layout.h"
 #include "src/core/text.h"
+#include "src/trace/record_kind.h"
 #include "src/trace/trace_names.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/terminal.h"
@@ -30,13 +33,13 @@ constexpr std::size_t kOpNamesInJson = 1024;
 constexpr std::size_t kLabelWidth = 11;
 
 struct Contents {
-  std::uint64_t ops = 0, values = 0, bad_values = 0, marks = 0, samples = 0, evidence = 0, experiments = 0, dropped = 0;
-  std::uint64_t health = 0, norms = 0, replayed = 0, replays_refused = 0, changed = 0, probes = 0, captures = 0,
-                notes = 0;
-  std::uint64_t collectives = 0, kernels = 0;
+  std::array<std::uint64_t, trace::kKindCount> rows{};  // by type number - 1
+  std::uint64_t bad_values = 0, dropped = 0, replayed = 0, replays_refused = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;
   std::map<std::string, std::uint64_t> by_op;
+
+  std::uint64_t of(const trace::RecordKind& kind) const { return rows[kind.type - 1u]; }
 };
 
 struct Summary {
@@ -48,20 +51,7 @@ struct Summary {
 };
 
 void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::uint64_t>& ops) {
-  c.ops += batch.ops.size();
-  c.values += batch.values.size();
-  c.marks += batch.marks.size();
-  c.samples += batch.sample_ids.size();
-  c.evidence += batch.evidence.size();
-  c.experiments += batch.experiments.size();
-  c.health += batch.health.size();
-  c.norms += batch.norms.size();
-  c.changed += batch.changed.size();
-  c.probes += batch.probes.size();
-  c.captures += batch.captures.size();
-  c.notes += batch.notes.size();
-  c.collectives += batch.collectives.size();
-  c.kernels += batch.kernels.size();
+  for (const trace::RecordKind& kind : trace::record_kinds()) c.rows[kind.type - 1u] += kind.count(batch);
   for (const ReplayRecord& replay : batch.replays) {
     if (replay.result == ReplayResult::kRefused) ++c.replays_refused;
     else if (replay.result != ReplayResult::kBegin) ++c.replayed;
@@ -110,41 +100,30 @@ json to_json(const Summary& s) {
     if (ops.size() == kOpNamesInJson) break;
     ops.push_back({{"op", json_text(name)}, {"count", json_count(count)}});
   }
+  json contents = {{"steps", json_count(c.steps)},
+                   {"first_step", c.steps == 0 ? json() : json(c.first_step)},
+                   {"last_step", c.steps == 0 ? json() : json(c.last_step)},
+                   {"skipped_steps", json_count(c.skipped)},
+                   {"nonfinite_values", json_count(c.bad_values)},
+                   {"replays", json_count(c.replayed)},
+                   {"replays_refused", json_count(c.replays_refused)},
+                   {"dropped", json_count(c.dropped)},
+                   {"retired_steps", json_count(s.health.steps_retired)},
+                   {"retired_rows", json_count(s.health.rows_retired)},
+                   {"op_counts", std::move(ops)}};
+  for (const trace::RecordKind& kind : trace::record_kinds()) {
+    if (!kind.counted.empty()) contents[std::string(kind.counted)] = json_count(c.of(kind));
+  }
   return {{"run", run_info_to_json(s.attempt.info)},
           {"has_run_json", s.attempt.has_info},
           {"readable", s.readable()},
           {"error", s.status.is_ok() ? json() : json_text(s.status.message())},
           {"health", health_to_json(s.health)},
-          {"contents",
-           {{"steps", json_count(c.steps)},
-            {"first_step", c.steps == 0 ? json() : json(c.first_step)},
-            {"last_step", c.steps == 0 ? json() : json(c.last_step)},
-            {"skipped_steps", json_count(c.skipped)},
-            {"ops", json_count(c.ops)},
-            {"values", json_count(c.values)},
-            {"nonfinite_values", json_count(c.bad_values)},
-            {"marks", json_count(c.marks)},
-            {"sample_rows", json_count(c.samples)},
-            {"evidence", json_count(c.evidence)},
-            {"experiments", json_count(c.experiments)},
-            {"health_rows", json_count(c.health)},
-            {"norm_rows", json_count(c.norms)},
-            {"replays", json_count(c.replayed)},
-            {"replays_refused", json_count(c.replays_refused)},
-            {"changed_unseen", json_count(c.changed)},
-            {"probes", json_count(c.probes)},
-            {"captures", json_count(c.captures)},
-            {"notes", json_count(c.notes)},
-            {"kernel_rows", json_count(c.kernels)},
-            {"collectives", json_count(c.collectives)},
-            {"dropped", json_count(c.dropped)},
-            {"retired_steps", json_count(s.health.steps_retired)},
-            {"retired_rows", json_count(s.health.rows_retired)},
-            {"op_counts", std::move(ops)}}}};
+          {"contents", std::move(contents)}};
 }
 
 std::string ops_text(const Contents& c) {
-  std::string text = format_count(c.ops);
+  std::string text = format_count(c.of(trace::kOps));
   const auto list = ranked(c.by_op);
   if (list.empty()) return text;
   text += " of " + plural(list.size(), "kind", "kinds") + ": ";
@@ -183,19 +162,24 @@ void write_text(TextLayout& out, const Summary& s) {
   fact("Started", clip(info.started, kNameLimit));
   fact("Steps", steps_text(s.contents));
   fact("Operations", ops_text(s.contents));
-  fact("Values", format_count(s.contents.values) + ", " + format_count(s.contents.bad_values) + " not finite");
+  fact("Values", format_count(s.contents.of(trace::kValues)) + ", " + format_count(s.contents.bad_values) + " not finite");
   const Contents& c = s.contents;
-  if (c.health != 0) fact("Health", plural(c.health, "step", "steps") + " summed up by the sentinel");
+  // In the order in which people care for them.
+  const auto count = [&](std::string_view label, const trace::RecordKind& kind, auto say) {
+    if (const std::uint64_t rows = c.of(kind); rows != 0) fact(label, say(rows));
+  };
+  count("Health", trace::kHealth, [](auto n) { return plural(n, "step", "steps") + " summed up by the sentinel"; });
   if (c.replayed + c.replays_refused != 0) {
     fact("Replays", format_count(c.replayed) +
                         (c.replays_refused == 0 ? "" : ", and " + format_count(c.replays_refused) + " refused"));
   }
-  if (c.changed != 0) fact("Changed", plural(c.changed, "value", "values") + " that nothing watched wrote");
-  if (c.probes != 0) fact("Probes", format_count(c.probes) + ": origins computed again");
-  if (c.collectives != 0) fact("Collectives", format_count(c.collectives) + ": calls in which ranks exchanged tensors");
-  if (c.kernels != 0) fact("Kernels", plural(c.kernels, "row", "rows") + " of what the GPU ran for ops");
-  if (c.captures != 0) fact("Captures", plural(c.captures, "file", "files"));
-  if (s.contents.experiments != 0) fact("Tried fixes", format_count(s.contents.experiments));
+  count("Changed", trace::kChanged, [](auto n) { return plural(n, "value", "values") + " that nothing watched wrote"; });
+  count("Probes", trace::kProbes, [](auto n) { return format_count(n) + ": origins computed again"; });
+  count("Collectives", trace::kCollectives,
+        [](auto n) { return format_count(n) + ": calls in which ranks exchanged tensors"; });
+  count("Kernels", trace::kKernels, [](auto n) { return plural(n, "row", "rows") + " of what the GPU ran for ops"; });
+  count("Captures", trace::kCaptures, [](auto n) { return plural(n, "file", "files"); });
+  count("Tried fixes", trace::kExperiments, [](auto n) { return format_count(n); });
   if (s.health.steps_retired != 0) {
     fact("Retired", plural(s.health.steps_retired, "step", "steps") + " to keep the trace within its limit");
   }
