@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Analyzer: puts the tables of a batch back into the order in which things happened, feeds the value graph and the
-// audits, and words the verdict.
+// Analyzer: feeds the rows of a batch, in the order in which things happened, to the value graph and the audits, and
+// words the verdict.
 #include "nanhunt/analyzer.h"
 
 #include <fmt/format.h>
@@ -26,6 +26,7 @@
 #include "src/analyze/findings/text.h"
 #include "src/analyze/watch/timeline.h"
 #include "src/analyze/graph/value_graph.h"
+#include "src/trace/in_order.h"
 
 namespace nanhunt {
 namespace analyze {
@@ -36,8 +37,6 @@ constexpr std::size_t kMaxExperiments = 1024;
 constexpr std::size_t kMaxProbes = 1024;
 constexpr std::size_t kMaxNotes = 1024;
 constexpr std::size_t kMaxBins = 1u << 20;  // of histograms
-constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint32_t kEndStep = std::numeric_limits<std::uint32_t>::max();
 
 class AnalyzerImpl final : public RankPass {
  public:
@@ -81,23 +80,8 @@ class AnalyzerImpl final : public RankPass {
       if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
     }
     for (const CollectiveRecord& record : batch.collectives) comm_.on_row(record);
-    Cursor at;
-    for (const OpRecord& op : batch.ops) {
-      advance(batch, at, op.seq);
-      take_samples(batch, at, op.step, op.micro_batch);
-      const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
-      for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
-      comm_.on_op(view, graph_);
-      eps_.on_op(view);
-      state_underflow_.on_op(view);
-      gradient_underflow_.on_op(view);
-      update_loss_.on_op(view);
-      layers_.on_op(view);
-      device_.on_op(view);
-    }
-    for (const KernelRecord& record : batch.kernels) device_.on_kernel(record);  // none stands before its op
-    advance(batch, at, kEnd);
-    take_samples(batch, at, std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max());
+    Visitor visitor{*this, batch};
+    trace::for_each_in_order(batch, visitor);
   }
 
   Analysis finish(const RunInfo& info, const TraceHealth& health) override;
@@ -110,115 +94,60 @@ class AnalyzerImpl final : public RankPass {
   const SentinelWatch& sentinel() const override { return sentinel_; }
 
  private:
-  struct Cursor {
-    std::size_t mark = 0, step = 0, end = 0, drop = 0, retired = 0, samples = 0, scaler = 0;
-    std::size_t changed = 0, norm = 0, replay = 0, health = 0;
+  struct Visitor {
+    AnalyzerImpl& to;
+    const RecordBatch& batch;
+
+    void on(const OpRecord& op) { to.on_op(batch, op); }
+    void on(const MarkRecord& mark) { to.on_mark(mark); }
+    void on(const StepRecord& step) { to.on_step(step); }
+    void on(const SampleIdsRecord& row) { to.graph_.on_samples(row); }
+    void on(const EndOfLifeRecord& end) { to.graph_.on_end_of_life(end.storage); }
+    void on(const DropRecord& drop) {
+      to.dropped_ += drop.ops + drop.values + drop.other;
+      to.graph_.on_loss_of_records();
+    }
+    // What was retired on purpose leaves the same gap in the graph as what was dropped.
+    void on(const RetiredRecord& row) {
+      to.retired_ops_ += row.ops;
+      to.graph_.on_loss_of_records();
+    }
+    void on(const ScalerRecord& row) { to.scaler_.on_scaler(row); }
+    void on(const ChangedRecord& row) { to.graph_.on_changed(row); }
+    void on(const NormRecord& row) {
+      to.graph_.on_norm(row);
+      to.norms_.on_norm(row);
+    }
+    void on(const ReplayRecord& row) {
+      to.sentinel_.on_replay(row);
+      to.graph_.on_replay(row);
+    }
+    void on(const HealthRecord& row) { to.sentinel_.on_health(row); }
+    void on(const KernelRecord& row) { to.device_.on_kernel(row); }
   };
 
-  // What watching left before a mark or the end of a step at (seq, step): changes, norms and replays first, for what is
-  // marked may be about them. False: nothing more.
-  bool take_watching(const RecordBatch& batch, Cursor& at, std::uint64_t seq, std::uint32_t step) {
-    const auto due = [&](const auto& rows, std::size_t next) {
-      return next < rows.size() && (rows[next].seq < seq || (rows[next].seq == seq && rows[next].step <= step));
-    };
-    const auto take = [&](const auto& rows, std::size_t& next, auto&& use) {
-      if (!due(rows, next)) return false;
-      use(rows[next++]);
-      return true;
-    };
-    return take(batch.changed, at.changed, [&](const ChangedRecord& row) { graph_.on_changed(row); }) ||
-           take(batch.norms, at.norm,
-                [&](const NormRecord& row) {
-                  graph_.on_norm(row);
-                  norms_.on_norm(row);
-                }) ||
-           take(batch.replays, at.replay, [&](const ReplayRecord& row) {
-             sentinel_.on_replay(row);
-             graph_.on_replay(row);
-           }) ||
-           take(batch.health, at.health, [&](const HealthRecord& row) { sentinel_.on_health(row); });
+  void on_op(const RecordBatch& batch, const OpRecord& op) {
+    const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
+    for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
+    comm_.on_op(view, graph_);
+    eps_.on_op(view);
+    state_underflow_.on_op(view);
+    gradient_underflow_.on_op(view);
+    update_loss_.on_op(view);
+    layers_.on_op(view);
+    device_.on_op(view);
   }
 
-  // Everything that happened before op `seq`. Marks come before the end of their step, and both before a release at the
-  // same moment: what is released cannot be marked any more.
-  void advance(const RecordBatch& batch, Cursor& at, std::uint64_t seq) {
-    for (;;) {
-      const MarkRecord* mark = at.mark < batch.marks.size() ? &batch.marks[at.mark] : nullptr;
-      const StepRecord* step = at.step < batch.steps.size() ? &batch.steps[at.step] : nullptr;
-      const EndOfLifeRecord* end = at.end < batch.ends_of_life.size() ? &batch.ends_of_life[at.end] : nullptr;
-      const DropRecord* drop = at.drop < batch.drops.size() ? &batch.drops[at.drop] : nullptr;
-      if (mark != nullptr && mark->seq > seq) mark = nullptr;
-      if (step != nullptr && step->end_seq > seq) step = nullptr;
-      if (end != nullptr && end->seq > seq) end = nullptr;
-      if (drop != nullptr && drop->seq > seq) drop = nullptr;
-      // What was retired on purpose leaves the same gap in the graph as what was dropped.
-      for (; at.retired < batch.retired.size() && batch.retired[at.retired].seq <= seq; ++at.retired) {
-        retired_ops_ += batch.retired[at.retired].ops;
-        graph_.on_loss_of_records();
-      }
-      if (mark != nullptr && step != nullptr) {
-        const bool mark_first = mark->seq < step->end_seq || (mark->seq == step->end_seq && mark->step <= step->step);
-        if (mark_first) {
-          step = nullptr;
-        } else {
-          mark = nullptr;
-        }
-      }
-      // So does what a scaler did in that step.
-      const ScalerRecord* scaled = at.scaler < batch.scaler.size() ? &batch.scaler[at.scaler] : nullptr;
-      if (scaled != nullptr && scaled->seq > seq) scaled = nullptr;
-      if (scaled != nullptr && mark != nullptr && mark->seq <= scaled->seq) scaled = nullptr;
-      if (scaled != nullptr && step != nullptr &&
-          (step->end_seq < scaled->seq || (step->end_seq == scaled->seq && step->step < scaled->step)))
-        scaled = nullptr;
-      if (scaled != nullptr) {
-        scaler_.on_scaler(*scaled);
-        ++at.scaler;
-        continue;
-      }
-      const bool watched = mark != nullptr   ? take_watching(batch, at, mark->seq, mark->step)
-                           : step != nullptr ? take_watching(batch, at, step->end_seq, step->step)
-                                             : take_watching(batch, at, seq, kEndStep);
-      if (watched) continue;
-      const std::uint64_t next = mark != nullptr ? mark->seq : step != nullptr ? step->end_seq : kEnd;
-      if (drop != nullptr && drop->seq <= next) {
-        dropped_ += drop->ops + drop->values + drop->other;
-        graph_.on_loss_of_records();
-        ++at.drop;
-      } else if (end != nullptr && end->seq < next) {
-        graph_.on_end_of_life(end->storage);
-        ++at.end;
-      } else if (mark != nullptr) {
-        take_samples(batch, at, mark->step, mark->micro_batch);
-        if (sentinel_.was_refused(mark->step) && is_sink(mark->kind)) {
-          graph_.on_refused_mark(*mark);
-        } else {
-          graph_.on_mark(*mark);
-        }
-        for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
-        if (const Value* value = graph_.value(mark->value)) {
-          const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
-          norms_.on_mark(*mark, *value, unscaled ? 1 : scaler_.gradient_factor());
-        }
-        ++at.mark;
-      } else if (step != nullptr) {
-        on_step(*step);
-        ++at.step;
-      } else if (end != nullptr) {
-        graph_.on_end_of_life(end->storage);
-        ++at.end;
-      } else {
-        return;
-      }
+  void on_mark(const MarkRecord& mark) {
+    if (sentinel_.was_refused(mark.step) && is_sink(mark.kind)) {
+      graph_.on_refused_mark(mark);
+    } else {
+      graph_.on_mark(mark);
     }
-  }
-
-  // Sample ids carry no sequence number: they belong before the first op or mark of their micro-batch.
-  void take_samples(const RecordBatch& batch, Cursor& at, std::uint32_t step, std::uint32_t micro_batch) {
-    for (; at.samples < batch.sample_ids.size(); ++at.samples) {
-      const SampleIdsRecord& next = batch.sample_ids[at.samples];
-      if (next.step > step || (next.step == step && next.micro_batch > micro_batch)) return;
-      graph_.on_samples(next);
+    for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
+    if (const Value* value = graph_.value(mark.value)) {
+      const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
+      norms_.on_mark(mark, *value, unscaled ? 1 : scaler_.gradient_factor());
     }
   }
 

@@ -115,8 +115,8 @@ TEST(MadeUpKind, is_described_and_shown) {
   Words first, second;
   kSightings.show(batch, 0, names, first);
   kSightings.show(batch, 1, names, second);
-  EXPECT_THAT(first.shown, ElementsAre("seq=7", "module=fc1", "op=send", "step=3", "where=hall", "sight=send", "by=none",
-                                       "seen=4 6 "));
+  EXPECT_THAT(first.shown, ElementsAre("seq=7", "module=fc1", "op=send", "step=3", "where=hall", "sight=send",
+                                       "by=none", "seen=4 6 "));
   EXPECT_THAT(second.shown,
               ElementsAre("seq=9", "module=", "op=", "step=3", "where=hall", "sight=send", "by=2", "seen="));
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "src/analyze/stream/names.h"
+#include "src/trace/in_order.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -34,18 +35,34 @@ class DiffStream::Gather {
     }
     for (const LayoutRecord& record : batch.layouts) names_.add(record);
     for (const ValueRecord& record : batch.values) remember(record);
-    Cursor at;
-    for (const OpRecord& op : batch.ops) {
-      advance(batch, at, op.seq);
-      if (!in_replay_) add_op(batch, op);
-    }
-    advance(batch, at, kNoSeq);
+    Visitor visitor{*this, batch};
+    trace::for_each_in_order(batch, visitor);
   }
   void finish() { flush(); }
 
  private:
-  struct Cursor {
-    std::size_t mark = 0, step = 0, health = 0, replay = 0;
+  struct Visitor {
+    Gather& to;
+    const RecordBatch& batch;
+
+    void on(const OpRecord& op) {
+      if (!to.in_replay_) to.add_op(batch, op);
+    }
+    void on(const MarkRecord& mark) {
+      if (!to.in_replay_) to.add_mark(mark);
+    }
+    void on(const ReplayRecord& row) { to.in_replay_ = row.result == ReplayResult::kBegin; }
+    void on(const HealthRecord& health) {
+      to.go_to(health.step);
+      to.now_.health = health;
+    }
+    void on(const StepRecord& step) {
+      to.go_to(step.step);
+      to.now_.end = step;
+      to.flush();
+    }
+    template <typename Row>
+    void on(const Row&) {}  // of no interest to a comparison
   };
   struct Known {
     DiffValue value;
@@ -78,36 +95,6 @@ class DiffStream::Gather {
   const Known* known(ValueId id) const {
     const auto found = values_.find(id);
     return found == values_.end() ? nullptr : &found->second;
-  }
-
-  // Everything that happened before op `seq`.
-  void advance(const RecordBatch& batch, Cursor& at, std::uint64_t seq) {
-    for (; at.replay < batch.replays.size() && batch.replays[at.replay].seq <= seq; ++at.replay) {
-      in_replay_ = batch.replays[at.replay].result == ReplayResult::kBegin;
-    }
-    for (;;) {
-      const MarkRecord* mark = at.mark < batch.marks.size() ? &batch.marks[at.mark] : nullptr;
-      const StepRecord* step = at.step < batch.steps.size() ? &batch.steps[at.step] : nullptr;
-      const HealthRecord* health = at.health < batch.health.size() ? &batch.health[at.health] : nullptr;
-      if (mark != nullptr && mark->seq > seq) mark = nullptr;
-      if (step != nullptr && step->end_seq > seq) step = nullptr;
-      if (health != nullptr && health->seq > seq) health = nullptr;
-      if (health != nullptr && (step == nullptr || health->step <= step->step)) {
-        go_to(health->step);
-        now_.health = *health;
-        ++at.health;
-      } else if (mark != nullptr && (step == nullptr || mark->step <= step->step)) {
-        if (!in_replay_) add_mark(*mark);
-        ++at.mark;
-      } else if (step != nullptr) {
-        go_to(step->step);
-        now_.end = *step;
-        flush();
-        ++at.step;
-      } else {
-        return;
-      }
-    }
   }
 
   // What came from outside the watched ops: batches, labels, and parameters, state and buffers at first sight.
