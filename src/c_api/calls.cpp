@@ -68,7 +68,7 @@ std::int64_t CallTable::number(record::NumberingRecorder& recorder, const nanhun
   call.event.op = recorder.text(op);
   call.event.compute_dtype = compute;
   call.numbers.op = op;
-  call.numbers.traits = record::op_traits(call.event.op);
+  call.numbers.traits = op_traits(call.event.op);
   calls_.push_back(std::move(call));
   // Spans of where it stays.
   Call& kept = calls_.back();

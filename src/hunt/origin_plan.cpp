@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 #include "src/core/op_name.h"
 
 namespace nanhunt::hunt {
@@ -161,7 +161,7 @@ class StepReader {
   }
 
   static bool is_pole_slot(const PlannedOp& op, const std::string& slot) {
-    const auto& slots = analyze::op_info(op.at.op).pole_slots;
+    const auto& slots = op_info(op.at.op).pole_slots;
     return !slot.empty() && std::find(slots.begin(), slots.end(), slot) != slots.end();
   }
   static bool has_pole_slot(const PlannedOp& op) {

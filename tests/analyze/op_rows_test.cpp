@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt::analyze {

@@ -11,6 +11,9 @@ MAX_LINES = 600
 MAX_LINES_OF_THE_FRONT_PAGE = 150
 MAX_LINES_OF_A_FOLDERS_README = 40
 MAX_FILES = 30
+MAX_OPS_NAMED = 5
+# Columns, statistics and settings that happen to be called like an op.
+WORDS_OF_OTHER_THINGS = set("amax gather index max mean min mode norm numel scatter sum to weight_norm zero".split())
 CROWDING = {".h", ".cpp", ".cu", ".cuh", ".c", ".py", ".ts", ".js", ".mjs"}
 
 _FAST_MATH = re.compile(
@@ -45,6 +48,20 @@ def crowded_folders(paths: Iterable[str]) -> list[str]:
     """Folders with more source files of their own than one looks through."""
     files = Counter(PurePosixPath(p).parent.as_posix() for p in paths if PurePosixPath(p).suffix in CROWDING)
     return sorted(folder for folder, count in files.items() if count > MAX_FILES)
+
+
+def op_names(rows: str) -> set[str]:
+    """Of the rows of the op table."""
+    return set(re.findall(r'\bop\("([\w:]+)"', rows))
+
+
+def ops_named(code: str, ops: set[str]) -> set[str]:
+    """Ops of the table that C++ names as string literals, its comments already removed, in any form of their names."""
+    found = set()
+    for literal in re.findall(r'"(?:aten::)?([\w:]+)"', code):
+        plain = literal.removesuffix("_")
+        found |= ops & {plain if plain in ops else plain.removesuffix("_backward")}
+    return found - WORDS_OF_OTHER_THINGS
 
 
 def fast_math_flags(build_text: str) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analyzer's op table knows what the steps of usual models dispatch."""
+"""The op table knows what the steps of usual models dispatch."""
 from __future__ import annotations
 
 import re
@@ -12,20 +12,17 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ROWS = Path(__file__).resolve().parents[2] / "src" / "analyze" / "op_rows.cpp"
+ROWS = (Path(__file__).resolve().parents[2] / "src" / "core" / "ops").glob("rows_*.h")
+TABLE = {name for rows in ROWS for name in re.findall(r'op\("([\w:]+)"', rows.read_text())}
 
 
-def table():
-    return set(re.findall(r'\{"([\w:]+)",', ROWS.read_text()))
-
-
-def known(op, rows):
-    """As op_info() of src/analyze/op_table.cpp finds it."""
+def known(op):
+    """As op_info() of src/core/ops/op_table.cpp finds it."""
     name = op.removeprefix("aten::").split(".")[0]
     if len(name) > 1 and name.endswith("_"):
         name = name[:-1]
-    return name in rows or name.removeprefix("_foreach_") in rows or (
-        name.endswith("_backward") and name[:-len("_backward")] in rows)
+    return name in TABLE or name.removeprefix("_foreach_") in TABLE or (
+        name.endswith("_backward") and name[:-len("_backward")] in TABLE)
 
 
 class Seen(TorchDispatchMode):
@@ -169,8 +166,7 @@ OPTIMIZERS = [
 def unknown_of(run):
     with Seen() as seen:
         run()
-    rows = table()
-    return sorted(op for op in seen.ops if not known(op, rows))
+    return sorted(op for op in seen.ops if not known(op))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -200,5 +196,5 @@ def test_ops_of_a_language_model_of_hugging_face_are_in_the_table():
 
 
 def test_an_op_that_nobody_listed_is_found_missing():
-    assert not known("aten::no_such_op", table())
-    assert known("aten::add_", table()) and known("aten::_foreach_add_", table())
+    assert not known("aten::no_such_op")
+    assert known("aten::add_") and known("aten::_foreach_add_")

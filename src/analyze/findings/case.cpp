@@ -257,7 +257,7 @@ double magnitude_bound(const Case& c) {
       return terms * total * total + total;
     case Bound::kGradient: {
       const std::string forward = forward_op(c.op());
-      if (!forward.empty() && is_bilinear(op_info(forward))) return bilinear_bound(c);
+      if (!forward.empty() && op_info(forward).has(kBilinear)) return bilinear_bound(c);
       const double most = std::max(1.0, largest);
       return terms * most * most * most * most;
     }

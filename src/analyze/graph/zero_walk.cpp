@@ -129,7 +129,7 @@ DType dtype_of(const ArgSnapshot& arg, const Names& names, DType otherwise) {
 Guard guard_of(const OpSnapshot& op, const OpInfo& info, const Names& names) {
   const std::string_view wanted = info.zero == ZeroRule::kAdd ? "other" : info.zero == ZeroRule::kClamp ? "min" : "";
   if (wanted.empty()) return {};
-  const bool minus = info.name == "sub";
+  const bool minus = info.has(kSubtracts);
   for (const ScalarSnapshot& scalar : op.scalars) {
     const std::string& name = names.text(scalar.name);
     if (name != wanted && name != "eps") continue;

@@ -20,14 +20,12 @@ std::optional<double> result_at(const Case& c, const EvidenceRecord& element) {
   const ScalarSnapshot* alpha = c.scalar("alpha");
   const double factor = alpha == nullptr ? 1 : alpha->value;
   if (!self) return std::nullopt;
-  if (c.info->name == "exp" || c.info->name == "expm1") return std::exp(*self);
-  if (c.info->name == "exp2") return std::exp2(*self);
+  if (c.info->bound == Bound::kExp) return c.info->name == "exp2" ? std::exp2(*self) : std::exp(*self);
   if (!other) return std::nullopt;
-  if (c.info->name == "mul") return *self * *other;
-  if (c.info->name == "div" && *other != 0) return *self / *other;
-  if (c.info->name == "pow") return std::pow(*self, *other);
-  if (c.info->name == "add") return *self + factor * *other;
-  if (c.info->name == "sub") return *self - factor * *other;
+  if (c.info->bound == Bound::kProduct) return *self * *other;
+  if (c.info->bound == Bound::kQuotient && *other != 0) return *self / *other;
+  if (c.info->bound == Bound::kPower) return std::pow(*self, *other);
+  if (c.info->zero == ZeroRule::kAdd) return c.info->has(kSubtracts) ? *self - factor * *other : *self + factor * *other;
   return std::nullopt;
 }
 
@@ -53,7 +51,7 @@ ResultSize compute_result_size(const Case& c) {
     size.at_most = c.info->name == "exp2" ? largest : std::max(largest, 1.0);
   }
   const std::string forward = forward_op(c.op());
-  if (is_bilinear(forward.empty() ? *c.info : op_info(forward)))
+  if ((forward.empty() ? *c.info : op_info(forward)).has(kBilinear))
     size.at_most = std::min(size.at_most, bilinear_bound(c));
   size.at_most = std::max(size.at_most, size.at_least);
   return size;

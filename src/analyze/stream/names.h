@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanhunt/trace.h"
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::analyze {
 

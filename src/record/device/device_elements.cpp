@@ -8,7 +8,7 @@
 
 #include "src/record/measure/flush_count.h"
 #include "src/record/measure/lost_updates.h"
-#include "src/record/op_table.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::record {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "nanhunt/event.h"
 #include "nanhunt/tensor_view.h"
-#include "src/record/op_table.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::record {
 

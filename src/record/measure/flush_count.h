@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the elements of an op's output that were stored as 0 although the exact result is not 0. op_table.h says
+// Counts the elements of an op's output that were stored as 0 although the exact result is not 0. src/core/ops says
 // for which ops, and when.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "nanhunt/event.h"
 #include "nanhunt/tensor_stats.h"
-#include "src/record/op_table.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::record {
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/portable/update_kernels.h"
 #include "src/core/op_name.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::record {
 namespace {
@@ -90,27 +91,30 @@ struct Update {
 std::optional<Update> update_of(const Call& call, std::string_view op) {
   Update u;
   kernels::UpdateFormula& f = u.formula;
-  if (op == "add_" || op == "sub_") {
+  if (!plain_op_name(op).ends_with('_')) return std::nullopt;
+  const UpdateRule rule = op_info(op).update;
+  if (rule == UpdateRule::kNotMeasured) return std::nullopt;
+  if (rule == UpdateRule::kSum || rule == UpdateRule::kDifference) {
     const auto alpha = static_cast<float>(call.scalar("alpha", 1));
-    f.factor = op == "sub_" ? -alpha : alpha;
+    f.factor = rule == UpdateRule::kDifference ? -alpha : alpha;
     u.a = call.operand("other");
     return u.a != nullptr ? std::optional(u) : std::nullopt;
   }
-  if (op == "addcdiv_") {
+  if (rule == UpdateRule::kQuotient) {
     f.kind = UpdateKind::kQuotient;
     f.factor = static_cast<float>(call.scalar("value", 1));
     u.a = call.operand("tensor1");
     u.b = call.operand("tensor2");
     return u.a != nullptr && u.b != nullptr ? std::optional(u) : std::nullopt;
   }
-  if (op == "mul_") {
+  if (rule == UpdateRule::kDecay) {
     f.kind = UpdateKind::kDecay;
     f.keep = static_cast<float>(call.scalar("other", 1));
     return call.has_scalar("other") ? std::optional(u) : std::nullopt;
   }
   f.slack = kFusedSlack;
   const double lr = call.scalar("lr", 0), decay = call.scalar("weight_decay", 0);
-  if (op == "_fused_sgd_") {
+  if (rule == UpdateRule::kSgd) {
     f.kind = UpdateKind::kSgd;
     u.a = call.operand("grad");
     f.momentum = static_cast<float>(call.scalar("momentum", 0));
@@ -120,20 +124,17 @@ std::optional<Update> update_of(const Call& call, std::string_view op) {
     if (f.momentum == 0) f.keep = static_cast<float>(1 - lr * decay);
     return u.a != nullptr && u.b != nullptr ? std::optional(u) : std::nullopt;
   }
-  if (op == "_fused_adam_" || op == "_fused_adamw_") {
-    f.kind = UpdateKind::kAdam;
-    u.a = call.operand("exp_avg");
-    u.b = call.operand("exp_avg_sq");
-    const double step = call.scalar("step", 0);
-    if (u.a == nullptr || u.b == nullptr || call.operand("grad") == nullptr || !(step >= 1)) return std::nullopt;
-    f.factor = static_cast<float>(-lr / (1 - std::pow(call.scalar("beta1", 0.9), step)));
-    f.correction = static_cast<float>(std::sqrt(1 - std::pow(call.scalar("beta2", 0.999), step)));
-    f.eps = static_cast<float>(call.scalar("eps", 0));
-    if (op == "_fused_adamw_") f.keep = static_cast<float>(1 - lr * decay);
-    f.smallest_square = is_16_bit(u.b->dtype) ? format_limits(u.b->dtype).min_normal : 0;
-    return u;
-  }
-  return std::nullopt;
+  f.kind = UpdateKind::kAdam;
+  u.a = call.operand("exp_avg");
+  u.b = call.operand("exp_avg_sq");
+  const double step = call.scalar("step", 0);
+  if (u.a == nullptr || u.b == nullptr || call.operand("grad") == nullptr || !(step >= 1)) return std::nullopt;
+  f.factor = static_cast<float>(-lr / (1 - std::pow(call.scalar("beta1", 0.9), step)));
+  f.correction = static_cast<float>(std::sqrt(1 - std::pow(call.scalar("beta2", 0.999), step)));
+  f.eps = static_cast<float>(call.scalar("eps", 0));
+  if (rule == UpdateRule::kAdamW) f.keep = static_cast<float>(1 - lr * decay);
+  f.smallest_square = is_16_bit(u.b->dtype) ? format_limits(u.b->dtype).min_normal : 0;
+  return u;
 }
 
 // The change of each element but for `keep`. false where it is not known.
@@ -208,7 +209,7 @@ std::optional<LateUpdate> late_update(const OpEvent& event) {
   const Call call(event, /*readable=*/false);
   const TensorView* self = call.self();
   if (self == nullptr) return std::nullopt;
-  const std::optional<Update> update = update_of(call, element_op_name(event.op));
+  const std::optional<Update> update = update_of(call, event.op);
   if (!update) return std::nullopt;
   return LateUpdate{update->formula, self, update->a, update->b};
 }
@@ -217,7 +218,7 @@ std::optional<LostUpdates> count_lost_updates(const OpEvent& event) {
   const Call call(event);
   const TensorView* self = call.self();
   if (self == nullptr) return std::nullopt;
-  const std::optional<Update> update = update_of(call, element_op_name(event.op));
+  const std::optional<Update> update = update_of(call, event.op);
   if (!update) return std::nullopt;
 
   LostUpdates found;

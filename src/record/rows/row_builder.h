@@ -12,7 +12,7 @@
 #include "src/record/measure/flush_count.h"
 #include "src/record/rows/interner.h"
 #include "src/record/measure/lost_updates.h"
-#include "src/record/op_table.h"
+#include "src/core/ops/op_info.h"
 #include "src/record/rows/pending_rows.h"
 #include "src/record/rows/value_table.h"
 

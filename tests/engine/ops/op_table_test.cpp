@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The analyzer's op table knows every op that the engine runs: without a row the reason for what an op did stays open.
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 
 #include <gtest/gtest.h>
 
@@ -30,17 +30,17 @@ TEST(OpTable, knows_every_op_of_the_engine_and_its_gradient) {
   }
   ASSERT_GT(names.seen.size(), 60U);
   // then
-  for (const std::string& name : names.seen) EXPECT_TRUE(analyze::op_info(name).known()) << name;
+  for (const std::string& name : names.seen) EXPECT_TRUE(op_info(name).known()) << name;
 }
 
 TEST(OpTable, takes_pooling_and_joining_for_handing_values_on_and_sums_for_sums) {
   for (const char* name : {"cat", "max_pool2d_with_indices", "upsample_nearest2d"}) {
-    EXPECT_TRUE(analyze::op_info(name).has(analyze::kSelects)) << name;
-    EXPECT_FALSE(analyze::op_info(name).has(analyze::kArithmetic)) << name;
-    EXPECT_EQ(analyze::op_info(name).bound, analyze::Bound::kCopy) << name;
+    EXPECT_TRUE(op_info(name).has(kSelects)) << name;
+    EXPECT_FALSE(op_info(name).has(kArithmetic)) << name;
+    EXPECT_EQ(op_info(name).bound, Bound::kCopy) << name;
   }
   for (const char* name : {"convolution", "native_batch_norm", "avg_pool2d", "mse_loss", "convolution_backward"}) {
-    EXPECT_TRUE(analyze::op_info(name).has(analyze::kAccumulates)) << name;
+    EXPECT_TRUE(op_info(name).has(kAccumulates)) << name;
   }
 }
 

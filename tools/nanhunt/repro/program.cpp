@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/nanhunt/repro/program.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "reports/json/json_values.h"
 #include "src/core/op_name.h"
+#include "src/core/ops/op_info.h"
 
 // show_op.py as bytes of the binary; the build says where it is (CMakeLists.txt).
 __asm__(
@@ -29,79 +29,17 @@ namespace {
 
 using nlohmann::json;
 
-// The keys of OPS in show_op.py, sorted: a test holds the two to each other.
-constexpr std::string_view kOps[] = {
-    "_amp_foreach_non_finite_check_and_unscale_",
-    "_to_copy",
-    "abs",
-    "abs_backward",
-    "add",
-    "addcdiv",
-    "addcmul",
-    "addmm",
-    "addmm_backward",
-    "bmm",
-    "bmm_backward",
-    "clamp",
-    "div",
-    "div_backward",
-    "exp",
-    "exp_backward",
-    "gelu",
-    "lerp",
-    "log",
-    "log_backward",
-    "log_softmax",
-    "log_softmax_backward",
-    "masked_fill",
-    "mean",
-    "mean_backward",
-    "mm",
-    "mm_backward",
-    "mse_loss",
-    "mul",
-    "mul_backward",
-    "native_layer_norm",
-    "neg",
-    "neg_backward",
-    "nll_loss",
-    "norm",
-    "norm_backward",
-    "pow",
-    "pow_backward",
-    "reciprocal",
-    "reciprocal_backward",
-    "relu",
-    "rsqrt",
-    "rsqrt_backward",
-    "sigmoid",
-    "silu",
-    "smooth_l1_loss",
-    "softmax",
-    "softmax_backward",
-    "sqrt",
-    "sqrt_backward",
-    "sub",
-    "sum",
-    "sum_backward",
-    "tanh",
-    "where",
-};
-static_assert(std::is_sorted(std::begin(kOps), std::end(kOps)));
-
 constexpr std::string_view kSlot = R"(json.loads("{}"))";
 
 }  // namespace
 
 std::optional<std::string_view> repro_op(std::string_view op) {
-  op = plain_op_name(op);
-  for (int tries = 0; tries < 2; ++tries) {
-    const auto* found = std::lower_bound(std::begin(kOps), std::end(kOps), op);
-    if (found != std::end(kOps) && *found == op) return *found;
-    if (op.size() < 2 || !op.ends_with('_')) break;
-    op.remove_suffix(1);  // in place
-  }
-  return std::nullopt;
+  op = table_name(op);
+  const std::string_view forward = forward_op_name(op);
+  const std::string_view listed = forward.empty() ? op : forward;
+  const OpInfo& info = op_info(listed);
+  if (info.name != listed || !info.has(forward.empty() ? kNumpy : kNumpyGradient)) return std::nullopt;
+  return op;
 }
 
 bool repro_knows(DType dtype) { return dtype != DType::kE4M3FN && dtype != DType::kE5M2; }

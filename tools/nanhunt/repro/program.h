@@ -18,7 +18,7 @@ struct ReproCase {
     std::string array;  // in inputs.safetensors
     DType dtype = DType::kF32;
   };
-  std::string_view op;  // from repro_op(): never a name that came from a trace
+  std::string_view op;  // from repro_op(): a name of the op table
   std::string place;    // for people, raw
   std::vector<Input> inputs;
   std::vector<std::pair<std::string, double>> scalars;

@@ -229,7 +229,7 @@ def gelu(u: Use) -> Array:
 
 
 ELEMENTWISE: dict[str, Callable[[Use], Array]] = {
-    "_amp_foreach_non_finite_check_and_unscale_": lambda u: u["self"] * u.number("inv_scale"),
+    "_amp_foreach_non_finite_check_and_unscale": lambda u: u["self"] * u.number("inv_scale"),
     "_to_copy": lambda u: u["self"],
     "abs": lambda u: abs(u["self"]),
     "abs_backward": lambda u: u.grad * np.sign(u["self"]),

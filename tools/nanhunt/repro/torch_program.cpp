@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "reports/json/json_values.h"
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::cli {
 namespace {
@@ -119,7 +119,7 @@ Result<TorchRepro> torch_repro(const trace::Safetensors& captured, const std::st
   TorchRepro repro;
   const std::string op = call["op"].get<std::string>();
   repro.op = "aten::" + op;
-  if (call.value("namespace", "") != "aten" || !analyze::op_info(op).known()) {
+  if (call.value("namespace", "") != "aten" || !op_info(op).known()) {
     return Status(StatusCode::kUsage,
                   "repro: " + op + " is none of the operations that a stand-alone program may call.");
   }

@@ -13,12 +13,6 @@
 namespace nanhunt::analyze {
 namespace {
 
-// Each element is one element of one operand, perhaps with another sign or rounded; so is the derivative.
-bool is_copy(const OpInfo& info) {
-  return info.name == "_to_copy" || info.name == "copy" || info.name == "add" || info.name == "sub" ||
-         info.name == "neg";
-}
-
 double zero_share(const Value& value) {
   return value.stats.numel == 0 ? 1 : static_cast<double>(value.stats.zero) / static_cast<double>(value.stats.numel);
 }
@@ -43,8 +37,9 @@ GradientUnderflow::Layer* GradientUnderflow::layer_of(StringId module) {
 std::optional<double> GradientUnderflow::exact_zeros(const OpInView& op, std::size_t output) const {
   const std::string forward = forward_op(names_.text(op.record->op));
   const OpInfo& info = forward.empty() ? *op.info : op_info(forward);
-  const bool copies = forward.empty() ? info.name == "_to_copy" || info.name == "copy" : is_copy(info);
-  if (!copies && !is_bilinear(info)) return std::nullopt;
+  // Each element is one element of one operand, perhaps with another sign or rounded.
+  const bool copies = info.flush == FlushRule::kCopy || (!forward.empty() && info.has(kUnitDerivative));
+  if (!copies && !info.has(kBilinear)) return std::nullopt;
   const std::string& made = names_.text(op.outputs[output].slot);
   // A product with the number 0 is 0 because the program says so.
   if (info.bound == Bound::kProduct) {

@@ -36,8 +36,7 @@ bool may_be_magnitude(const Case& c) {
   if (dtype_size(c.context->op.compute_dtype) <= 2) return true;
   const std::string forward = forward_op(c.op());
   const OpInfo& info = forward.empty() ? *c.info : op_info(forward);
-  return !info.known() || info.bound == Bound::kMatmul || info.has(kSoftmax) || info.name == "convolution" ||
-         info.name == "linear" || info.name == "baddbmm" || info.name == "addbmm";
+  return !info.known() || info.has(kInnerProducts) || info.has(kSoftmax);
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 // The op table answers for every way a name is written.
 #include <gtest/gtest.h>
 
-#include "src/analyze/op_table.h"
+#include "src/core/ops/op_info.h"
 
-namespace nanhunt::analyze {
+namespace nanhunt {
 namespace {
 
 TEST(OpTable, finds_an_op_under_all_its_names) {
@@ -27,6 +27,25 @@ TEST(OpTable, takes_the_gradient_of_a_listed_op_for_products_and_sums) {
   EXPECT_EQ(op_info("exp_backward").pole, Pole::kNone);
 }
 
+TEST(OpTable, holds_every_op_once) {
+  const std::span<const OpInfo> rows = op_rows();
+  EXPECT_GT(rows.size(), 500U);
+  for (std::size_t i = 1; i < rows.size(); ++i) EXPECT_LT(rows[i - 1].name, rows[i].name);
+}
+
+TEST(OpTable, gives_an_op_in_place_and_over_lists_the_rules_of_the_plain_one) {
+  for (const char* name : {"mul", "mul_", "aten::mul_.Tensor", "_foreach_mul_.Scalar"}) {
+    EXPECT_EQ(op_traits(name).flush, FlushRule::kProduct) << name;
+    EXPECT_EQ(op_traits(name).elements, ElementMap::kElementwise) << name;
+  }
+  EXPECT_TRUE(op_traits("copy_").ignores_old);
+  EXPECT_FALSE(op_traits("add_").ignores_old);
+  // and its gradient only the elements
+  EXPECT_EQ(op_traits("mul_backward").flush, FlushRule::kNotMeasured);
+  EXPECT_EQ(op_traits("mul_backward").elements, ElementMap::kElementwise);
+  EXPECT_FALSE(op_traits("copy_backward").ignores_old);
+}
+
 TEST(OpTable, names_the_forward_op_of_a_gradient) {
   EXPECT_EQ(forward_op("sqrt_backward"), "sqrt");
   EXPECT_EQ(forward_op("sqrt"), "");
@@ -34,4 +53,4 @@ TEST(OpTable, names_the_forward_op_of_a_gradient) {
 }
 
 }  // namespace
-}  // namespace nanhunt::analyze
+}  // namespace nanhunt

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the analyzer knows of ops by name, as data: where they are not defined, how a zero gets into their output, how
-// large their output can be, which infinities they write on purpose. An op that is not listed is analysed all the
-// same; only the reason for what it did stays open.
+// What is known of ops by name, as data, in one table for everybody: where they are not defined, how a zero gets into
+// their output, how large it can be, which infinities they write on purpose, which elements meet. An op that is not
+// listed is recorded and analysed all the same; only the reason for what it did stays open.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 #include "nanhunt/dtype.h"
 
-namespace nanhunt::analyze {
+namespace nanhunt {
 
 // Where an op has no finite answer, given the argument named in OpInfo::pole_slots.
 enum class Pole : std::uint8_t {
@@ -67,7 +67,7 @@ enum class EpsForm : std::uint8_t {
   kOpMath,  // fp32 for 16-bit inputs, whatever the kernel was given: norm layers, fused optimizers
 };
 
-enum OpFlag : std::uint16_t {
+enum OpFlag : std::uint32_t {
   kOverwritesAll = 1,   // in place, old contents do not matter: fill_, copy_
   kWritesConstant = 2,  // an infinity in its output was written on purpose
   kKeepsMask = 4,       // an infinity written on purpose is still one after this op: add, where, views
@@ -77,40 +77,89 @@ enum OpFlag : std::uint16_t {
   kElementwise = 64,    // output element i depends on input elements i alone
   kStoresState = 128,   // in phase optimizer: what it writes is state
   kSelects = 256,       // hands on some elements of its operands as they are: where, cat, gather
-  kMakesGarbage = 1024,  // its output is memory that nothing has written: empty
   kAbsorbs = 512,       // makes a finite number of an infinite one: x / Inf, tanh, clamp
+  kMakesGarbage = 1024,  // its output is memory that nothing has written: empty
   kReadsShape = 2048,   // takes shape and format of its input, not its contents: full_like
+  kBilinear = 4096,     // products, or sums of them: an element is exactly 0 only where in each product one factor is
+  kInnerProducts = 8192,  // a sum of products inside, which a kernel may keep in 16 bits
+  kUnitDerivative = 16384,  // its derivative is 1 or -1
+  kNumpy = 32768,       // tools/nanhunt/repro/show_op.py computes it
+  kNumpyGradient = 65536,  // and its gradient
+  kSubtracts = 131072,  // self - alpha * other
+};
+
+// When is an output element that is 0 a lost value? The exact result must be non-zero.
+enum class FlushRule : std::uint8_t {
+  kNotMeasured,
+  kProduct,    // self * other, either may be a scalar: every factor is non-zero
+  kQuotient,   // self / other: self is non-zero, other is not infinite
+  kPower,      // self ^ exponent: exponent > 0: self is non-zero; exponent < 0: self is not infinite
+  kCopy,       // same number in another format: it was not zero
+  kSquareAdd,  // self + value * tensor1 * tensor2, with tensor1 and tensor2 the same value and value > 0: tensor1 is
+               // non-zero. Needs old contents that are not negative (a second moment); refused where they are known to
+               // be.
+};
+
+// How an in-place op of an optimizer changes a parameter.
+enum class UpdateRule : std::uint8_t {
+  kNotMeasured,
+  kSum,         // self + alpha * other
+  kDifference,  // self - alpha * other
+  kQuotient,    // self + value * tensor1 / tensor2
+  kDecay,       // self * other, a number
+  kSgd,
+  kAdam,
+  kAdamW,
+};
+
+// Which elements of an input meet in output element i?
+enum class ElementMap : std::uint8_t {
+  kNone,         // sums, products of matrices, gathers: too many to list
+  kSameShape,    // inputs of the output's shape at i, and single numbers; others are mixed over a dimension
+  kElementwise,  // every input that broadcasts to the output, at i
 };
 
 struct OpInfo {
   std::string_view name;
-  std::uint16_t flags = 0;
+  std::uint32_t flags = 0;
   Pole pole = Pole::kNone;
   std::array<std::string_view, 2> pole_slots{};  // the dispatcher's name, then another it is known by
   ZeroRule zero = ZeroRule::kStop;
   Bound bound = Bound::kUnknown;
   EpsForm eps = EpsForm::kNone;
+  ElementMap elements = ElementMap::kNone;
+  FlushRule flush = FlushRule::kNotMeasured;
+  UpdateRule update = UpdateRule::kNotMeasured;
   std::uint16_t scratch = 0;  // bit i: infinities in output i are meant: log-probabilities of CTC, log-sums of rows
   std::string_view forward{};      // the op whose gradient this is, where the name does not say so
 
-  bool has(OpFlag flag) const { return (flags & flag) != 0; }
-  bool known() const { return !name.empty(); }
+  constexpr bool has(OpFlag flag) const { return (flags & flag) != 0; }
+  constexpr bool known() const { return !name.empty(); }
 };
 
-// Names as recorded: "add_", "addmm", "sqrt_backward", with or without "aten::". Never fails.
+// Names as recorded: "add_", "addmm", "sqrt_backward", "_foreach_add", with or without "aten::". Never fails.
 const OpInfo& op_info(std::string_view op);
 
 // All rows, sorted by name.
 std::span<const OpInfo> op_rows();
 
+// What the recorder asks of each op. `<op>_backward` maps elements as its forward op does; what it loses is not
+// measured.
+struct OpTraits {
+  FlushRule flush = FlushRule::kNotMeasured;
+  ElementMap elements = ElementMap::kNone;
+  bool ignores_old = false;  // kOverwritesAll
+};
+OpTraits op_traits(std::string_view op);
+
 // The format in which the op forms x + eps, given the one it says it computes in.
 DType eps_dtype(const OpInfo& info, DType compute);
-
-// Sums of products of two operands: an element is exactly 0 only where in each product one factor is 0.
-bool is_bilinear(const OpInfo& info);
 
 // The forward op of "<op>_backward" and of gradients with names of their own, else "". In-place and dispatcher marks
 // are taken off.
 std::string forward_op(std::string_view op);
 
-}  // namespace nanhunt::analyze
+// "add" of "aten::add_.Tensor": the name without namespace, overload and the mark of the in-place form.
+std::string_view table_name(std::string_view op);
+
+}  // namespace nanhunt
