@@ -37,7 +37,7 @@ struct CheckedTensor {
 // A tensor without gaps; its tag is a reference, as above. Where its contents count as new they are read in the same
 // pass, where they differ from the reference they are read after all: at level kSums, to a record in slot `slot`.
 inline constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};  // not read
-struct LookedTensor {
+struct ChecksumStatsTensor {
   DeviceTensor tensor;
   std::uint32_t slot = kNoSlot;
 };

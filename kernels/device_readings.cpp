@@ -39,7 +39,7 @@ DeviceReadings::DeviceReadings(std::unique_ptr<ReadingsPort> port, const Reading
   others_.reserve(64);
   if (options_.references > 0) {
     checked_.reserve(kChecksInParameters);
-    looked_.reserve(kChecksInParameters);
+    batch_.reserve(kChecksInParameters);
   }
 }
 
@@ -85,12 +85,12 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors,
-                                               std::span<const FindingsCall> findings, const UpdatesCall* updates,
+                                               std::span<const EvidenceCall> findings, const UpdatesCall* updates,
                                                std::span<const std::uint32_t> references,
-                                               std::span<const BirthCall> births,
+                                               std::span<const OriginCall> origins,
                                                std::span<const TensorView> shown) noexcept {
-  if (options_.arena_words == 0 || references.empty()) births = {};
-  std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + births.size();
+  if (options_.arena_words == 0 || references.empty()) origins = {};
+  std::size_t slots = tensors.size() + findings.size() + (updates == nullptr ? 0 : 1) + origins.size();
   counts_.tensors += slots;
   try {
     if (tensors.empty()) return 0;
@@ -105,7 +105,7 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
       lose(slots, "there was no room for more results under way");
       return 0;
     }
-    return enqueue_all(tensors, findings, updates, references, births, shown,
+    return enqueue_all(tensors, findings, updates, references, origins, shown,
                        checks);
   } catch (...) {  // no memory
     counts_.lost += slots;
@@ -114,15 +114,15 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
 }
 
 DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> tensors,
-                                                   std::span<const FindingsCall> findings, const UpdatesCall* updates,
+                                                   std::span<const EvidenceCall> findings, const UpdatesCall* updates,
                                                    std::span<const std::uint32_t> references,
-                                                   std::span<const BirthCall> births,
+                                                   std::span<const OriginCall> origins,
                                                    std::span<const TensorView> shown, std::uint64_t checks) {
   const std::uint64_t begin = head_;
   const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
   others_.clear();
   // Where the next tensor's result goes.
-  std::uint64_t at = references.empty() ? gather(tensors, begin) : launch_looks(tensors, begin, begin + checks);
+  std::uint64_t at = references.empty() ? gather(tensors, begin) : launch_checksum_stats(tensors, begin, begin + checks);
   for (const std::uint32_t i : others_) {
     Slot& mine = slot(at);
     mine = {.index = i, .is_checked = !references.empty()};
@@ -135,28 +135,28 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
   }
   const std::uint64_t end = at;
   // Histograms come right behind what decides on them: the next decision has the same memory.
-  const std::uint64_t births_at = at + findings.size() + (updates == nullptr ? 0 : 1);
-  std::size_t born = 0;
+  const std::uint64_t origins_at = at + findings.size() + (updates == nullptr ? 0 : 1);
+  std::size_t origin = 0;
   for (std::size_t i = 0; i < findings.size(); ++i) {
     const auto index = static_cast<std::uint32_t>(i);
-    if (born == births.size() || births[born].decided_by != index) {
-      static_cast<void>(launch_findings(findings[i], index, begin, end, at++, nullptr));
+    if (origin == origins.size() || origins[origin].decided_by != index) {
+      static_cast<void>(launch_evidence(findings[i], index, begin, end, at++, nullptr));
       continue;
     }
-    PlannedBirths its = plan_births(tensors, shown, births[born], begin, end);
-    its.index = static_cast<std::uint32_t>(born);
-    its.at = births_at + born++;
-    its.decided = launch_findings(findings[i], index, begin, end, at++, its.status ? &its : nullptr).is_ok();
-    launch_births(its);
+    PlannedOrigins its = plan_origins(tensors, shown, origins[origin], begin, end);
+    its.index = static_cast<std::uint32_t>(origin);
+    its.at = origins_at + origin++;
+    its.decided = launch_evidence(findings[i], index, begin, end, at++, its.status ? &its : nullptr).is_ok();
+    launch_origins(its);
   }
   if (updates != nullptr) launch_updates(*updates, at);
-  for (; born < births.size(); ++born) {
-    PlannedBirths its = plan_births(tensors, shown, births[born], begin, end);
-    its.index = static_cast<std::uint32_t>(born);
-    its.at = births_at + born;
-    launch_births(its);
+  for (; origin < origins.size(); ++origin) {
+    PlannedOrigins its = plan_origins(tensors, shown, origins[origin], begin, end);
+    its.index = static_cast<std::uint32_t>(origin);
+    its.at = origins_at + origin;
+    launch_origins(its);
   }
-  at = births_at + births.size();
+  at = origins_at + origins.size();
   head_ = at;
   entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
@@ -225,7 +225,7 @@ std::uint64_t DeviceReadings::plan_checks(std::span<const TensorView> tensors,
 
 // Checks all, from `at` on; what has no gaps is read in the same pass, to places from `stats` on, the others are left
 // in others_. Gives where the next result goes.
-std::uint64_t DeviceReadings::launch_looks(std::span<const TensorView> tensors, std::uint64_t at,
+std::uint64_t DeviceReadings::launch_checksum_stats(std::span<const TensorView> tensors, std::uint64_t at,
                                            std::uint64_t stats) {
   for (std::size_t i = 0; i < checked_.size();) {
     const std::size_t first = i;
@@ -240,21 +240,21 @@ std::uint64_t DeviceReadings::launch_looks(std::span<const TensorView> tensors, 
       ++i;
     } else {
       const std::size_t room = (slots_.size() - at % slots_.size()) * kChecksInRecord;
-      looked_.clear();
+      batch_.clear();
       do {
         const CheckedTensor& checked = checked_[i].tensor;  // of a broadcast, what there is
-        LookedTensor looked{{reinterpret_cast<const void*>(checked.view.data),
+        ChecksumStatsTensor entry{{reinterpret_cast<const void*>(checked.view.data),
                              static_cast<std::int64_t>(checked.view.count), tensors[i].dtype, checked.reference}};
         if (has_rows_in_order(tensors[i])) {
           slot(stats) = {.index = static_cast<std::uint32_t>(i), .is_checked = true};
-          looked.slot = static_cast<std::uint32_t>(stats++ % slots_.size());
+          entry.slot = static_cast<std::uint32_t>(stats++ % slots_.size());
         } else {
           others_.push_back(static_cast<std::uint32_t>(i));
         }
-        looked_.push_back(looked);
+        batch_.push_back(entry);
         ++i;
-      } while (looked_.size() < std::min(kChecksInParameters, room) && i < checked_.size() && checked_[i].joins);
-      status = port_->launch(looked_, at % slots_.size());
+      } while (batch_.size() < std::min(kChecksInParameters, room) && i < checked_.size() && checked_[i].joins);
+      status = port_->launch(batch_, at % slots_.size());
       ++counts_.launches;
     }
     for (std::size_t k = first; k < i; k += kChecksInRecord, ++at) {
@@ -271,16 +271,16 @@ std::uint64_t DeviceReadings::launch_looks(std::span<const TensorView> tensors, 
 }
 
 // The statistics of its output lie somewhere from `begin` to `end`.
-Status DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin,
-                                       std::uint64_t end, std::uint64_t at, const PlannedBirths* births) {
+Status DeviceReadings::launch_evidence(const EvidenceCall& call, std::uint32_t index, std::uint64_t begin,
+                                       std::uint64_t end, std::uint64_t at, const PlannedOrigins* origins) {
   Slot& mine = slot(at);
   mine = {.index = index, .holds = Slot::Holds::kFindings};
   std::uint64_t its = begin;
   while (its < end && (slot(its).index != call.of || slot(its).holds != Slot::Holds::kStats)) ++its;
   Status status(StatusCode::kUnsupported, "what the output holds is not known");
   if (its < end && slot(its).launched) {
-    status = port_->launch(call, its % slots_.size(), at % slots_.size(), births == nullptr ? nullptr : &births->plan,
-                           births == nullptr ? 0 : births->at % slots_.size());
+    status = port_->launch(call, its % slots_.size(), at % slots_.size(), origins == nullptr ? nullptr : &origins->plan,
+                           origins == nullptr ? 0 : origins->at % slots_.size());
     ++counts_.launches;
   }
   mine.launched = status.is_ok();
@@ -288,18 +288,18 @@ Status DeviceReadings::launch_findings(const FindingsCall& call, std::uint32_t i
   return status;
 }
 
-DeviceReadings::PlannedBirths DeviceReadings::plan_births(std::span<const TensorView> tensors,
-                                                          std::span<const TensorView> shown, const BirthCall& call,
+DeviceReadings::PlannedOrigins DeviceReadings::plan_origins(std::span<const TensorView> tensors,
+                                                          std::span<const TensorView> shown, const OriginCall& call,
                                                           std::uint64_t begin, std::uint64_t end) {
-  PlannedBirths births;
-  BirthPlan& plan = births.plan;
+  PlannedOrigins origins;
+  OriginPlan& plan = origins.plan;
   plan.call = call;
   for (std::uint32_t i = 0; i < call.outputs; ++i) {
     std::uint64_t its = begin;
     while (its < end && (slot(its).index != call.output[i] || slot(its).holds != Slot::Holds::kStats)) ++its;
     if (its == end || !slot(its).launched) {
-      births.status = {StatusCode::kUnsupported, "what an output holds is not known"};
-      return births;
+      origins.status = {StatusCode::kUnsupported, "what an output holds is not known"};
+      return origins;
     }
     plan.call.output[i] = static_cast<std::uint32_t>(its % slots_.size());
   }
@@ -308,39 +308,39 @@ DeviceReadings::PlannedBirths DeviceReadings::plan_births(std::span<const Tensor
     const TensorView& tensor = (call.tensor[k] & kShownOnly) != 0 ? shown[number] : tensors[number];
     Result<DeviceStatsView> view = plan_device_view(tensor, plan.repeats[k]);
     if (!view) {
-      births.status = view.status();
-      return births;
+      origins.status = view.status();
+      return origins;
     }
-    births.views[k] = *view;
+    origins.views[k] = *view;
     plan.words[k] = kStatsRecordWords + static_cast<std::uint32_t>(kDetailThresholds) +
                     static_cast<std::uint32_t>(format_codes(tensor.dtype).binades());
   }
-  return births;
+  return origins;
 }
 
-void DeviceReadings::launch_births(PlannedBirths& births) {
-  const std::uint32_t tensors = births.plan.call.tensors;
-  Slot& mine = slot(births.at);
-  mine = {.index = births.index, .holds = Slot::Holds::kBirths, .checks = static_cast<std::uint8_t>(tensors)};
-  if (births.status && !births.decided) {
-    births.status = port_->launch(births.plan, births.at % slots_.size());
+void DeviceReadings::launch_origins(PlannedOrigins& origins) {
+  const std::uint32_t tensors = origins.plan.call.tensors;
+  Slot& mine = slot(origins.at);
+  mine = {.index = origins.index, .holds = Slot::Holds::kOrigins, .checks = static_cast<std::uint8_t>(tensors)};
+  if (origins.status && !origins.decided) {
+    origins.status = port_->launch(origins.plan, origins.at % slots_.size());
     ++counts_.launches;
   }
-  if (births.status) {
-    births.status = port_->launch(std::span(births.views).first(tensors));
+  if (origins.status) {
+    origins.status = port_->launch(std::span(origins.views).first(tensors));
     ++counts_.launches;
   }
-  mine.launched = births.status.is_ok();
-  if (!births.status) lose(1, births.status.message());
+  mine.launched = origins.status.is_ok();
+  if (!origins.status) lose(1, origins.status.message());
 }
 
-void DeviceReadings::copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides) {
+void DeviceReadings::copy_origins(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras) {
   if (!slot.launched) return;
-  DeviceBirths found;
+  DeviceOrigins found;
   std::memcpy(static_cast<void*>(&found), record, sizeof found);
   if (found.born == 0) return;
-  besides.histograms.resize(std::max<std::size_t>(besides.histograms.size(), slot.index + 1));
-  std::vector<std::optional<TensorStats>>& histograms = besides.histograms[slot.index];
+  extras.histograms.resize(std::max<std::size_t>(extras.histograms.size(), slot.index + 1));
+  std::vector<std::optional<TensorStats>>& histograms = extras.histograms[slot.index];
   histograms.resize(slot.checks);
   for (std::uint32_t k = 0; k < slot.checks; ++k) {
     if (found.place[k] == 0) continue;
@@ -412,13 +412,13 @@ void DeviceReadings::look_for_arrivals() {
   }
 }
 
-void DeviceReadings::copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides) {
-  besides.checks.resize(std::max<std::size_t>(besides.checks.size(), slot.index + slot.checks));
+void DeviceReadings::copy_checks(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras) {
+  extras.checks.resize(std::max<std::size_t>(extras.checks.size(), slot.index + slot.checks));
   if (!slot.launched) return;
   DeviceChecks found;
   std::memcpy(static_cast<void*>(&found), record, sizeof found);
   for (std::uint32_t i = 0; i < slot.checks; ++i) {
-    besides.checks[slot.index + i] = Checked{found.checksum[i], found.differs[i] != 0};
+    extras.checks[slot.index + i] = Checked{found.checksum[i], found.differs[i] != 0};
   }
 }
 
@@ -429,25 +429,25 @@ DeviceReadings::Entry* DeviceReadings::find(Ticket ticket) {
 }
 
 ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<TensorStats>> out,
-                                    Besides* besides) {
+                                    ReadingExtras* extras) {
   for (auto& one : out) one.reset();
-  if (besides != nullptr) *besides = {};
-  Besides mere_checks;  // they come before what they decide
-  if (besides == nullptr) besides = &mere_checks;
+  if (extras != nullptr) *extras = {};
+  ReadingExtras mere_checks;  // they come before what they decide
+  if (extras == nullptr) extras = &mere_checks;
   for (std::uint64_t position = entry.begin; position < entry.end; ++position) {
     const Slot& mine = slot(position);
     const DeviceStatsRecord* record = port_->records() + position % slots_.size();
     if (mine.holds != Slot::Holds::kStats) {
       const auto copy = [&](auto& found) { std::memcpy(static_cast<void*>(&found), record, sizeof found); };
       if (mine.holds == Slot::Holds::kFindings) {
-        besides->findings.resize(std::max<std::size_t>(besides->findings.size(), mine.index + 1));
-        if (mine.launched) copy(besides->findings[mine.index].emplace());
+        extras->findings.resize(std::max<std::size_t>(extras->findings.size(), mine.index + 1));
+        if (mine.launched) copy(extras->findings[mine.index].emplace());
       } else if (mine.holds == Slot::Holds::kChecks) {
-        copy_checks(mine, record, *besides);
-      } else if (mine.holds == Slot::Holds::kBirths) {
-        copy_births(mine, record, *besides);
+        copy_checks(mine, record, *extras);
+      } else if (mine.holds == Slot::Holds::kOrigins) {
+        copy_origins(mine, record, *extras);
       } else if (mine.launched) {
-        copy(besides->updates.emplace());
+        copy(extras->updates.emplace());
       }
       if (!mine.launched) continue;
       ++counts_.delivered;
@@ -456,7 +456,7 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
     if (!mine.launched || mine.index >= out.size()) continue;
     ++counts_.delivered;
     // Without its check it is not known whether the record was written.
-    const auto& checks = besides->checks;
+    const auto& checks = extras->checks;
     if (mine.is_checked && !(mine.index < checks.size() && checks[mine.index] && checks[mine.index]->differs)) continue;
     out[mine.index] = stats_of_record(*record, nullptr, mine.repeats);
   }
@@ -466,14 +466,14 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
 }
 
 ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<TensorStats>> out,
-                                   Besides* besides) noexcept {
+                                   ReadingExtras* extras) noexcept {
   const std::uint64_t delivered = counts_.delivered;
   try {
     Entry* entry = find(ticket);
     if (entry == nullptr) return ReadingsState::kLost;
     if (entry->end > arrived_) look_for_arrivals();
     if (entry->done) return ReadingsState::kLost;  // by a failure
-    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, extras);
   } catch (...) {  // no memory: there may be some the next time
     counts_.delivered = delivered;
     return ReadingsState::kPending;
@@ -481,7 +481,7 @@ ReadingsState DeviceReadings::poll(Ticket ticket, std::span<std::optional<Tensor
 }
 
 ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<TensorStats>> out,
-                                   Besides* besides) noexcept {
+                                   ReadingExtras* extras) noexcept {
   const std::uint64_t delivered = counts_.delivered;
   try {
     Entry* entry = find(ticket);
@@ -505,7 +505,7 @@ ReadingsState DeviceReadings::wait(Ticket ticket, std::span<std::optional<Tensor
       break;
     }
     if (entry->done) return ReadingsState::kLost;
-    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, besides);
+    return entry->end > arrived_ ? ReadingsState::kPending : fetch(*entry, out, extras);
   } catch (...) {  // no memory: whoever waited does not ask again
     counts_.delivered = delivered;
     if (Entry* entry = find(ticket); entry != nullptr) {

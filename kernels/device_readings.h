@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device_births.h"
+#include "kernels/origin_histograms.h"
 #include "kernels/device_checks.h"
-#include "kernels/device_findings.h"
+#include "kernels/element_evidence.h"
 #include "kernels/device_stats.h"
 #include "nanhunt/status.h"
 #include "nanhunt/tensor_stats.h"
@@ -30,7 +30,7 @@ struct ReadingsOptions {
   int copies = 8;              // of results, under way at once
   std::uint64_t max_items = std::uint64_t{1} << 16;  // of one launch (DeviceStatsOptions)
   std::size_t references = 0;  // of checks, from 1: 16 bytes of the device each. 0: no checks
-  std::size_t arena_words = 0;  // of 8 bytes, pinned memory: for histograms of all births that there will be. 0: none
+  std::size_t arena_words = 0;  // of 8 bytes, pinned memory: for histograms of all origins that there will be. 0: none
 };
 
 // What a device does for readings; who does what when is decided by DeviceReadings. Slots are numbers below
@@ -45,16 +45,16 @@ class ReadingsPort {
   virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) = 0;
   // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each, and what is read
   // of them in slots of its own. At most kChecksInParameters.
-  virtual Status launch(std::span<const LookedTensor> tensors, std::size_t first) = 0;
+  virtual Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) = 0;
   // One launch for a view with gaps; leaves DeviceChecks in slot `slot`.
   virtual Status launch(const CheckedTensor& tensor, std::size_t slot) = 0;
-  // What elements say of an op, one launch: looks at slot `of`, the statistics of call.out, and leaves DeviceFindings
-  // in slot `slot`. `births`: and decides on them, as below.
-  virtual Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
-                        std::size_t births_slot) = 0;
+  // What elements say of an op, one launch: looks at slot `of`, the statistics of call.out, and leaves DeviceEvidence
+  // in slot `slot`. `origins`: and decides on them, as below.
+  virtual Status launch(const EvidenceCall& call, std::size_t of, std::size_t slot, const OriginPlan* origins,
+                        std::size_t origins_slot) = 0;
   virtual Status launch(const UpdatesCall& call, std::size_t slot) = 0;  // leaves DeviceUpdates
-  // One launch; the plan's outputs are slots. Leaves DeviceBirths in slot `slot`.
-  virtual Status launch(const BirthPlan& plan, std::size_t slot) = 0;
+  // One launch; the plan's outputs are slots. Leaves DeviceOrigins in slot `slot`.
+  virtual Status launch(const OriginPlan& plan, std::size_t slot) = 0;
   // One launch behind it: leaves histograms of the plan's tensors in the arena, where it was decided to take them.
   virtual Status launch(std::span<const DeviceStatsView> views) = 0;
   virtual const std::uint64_t* arena() const = 0;  // the host's
@@ -87,13 +87,13 @@ enum class ReadingsState : std::uint8_t {
 // What was asked for besides statistics, as far as it came.
 struct Checked {
   std::uint64_t checksum = 0;  // kernels/cpu/checksum.h
-  bool differs = false;        // from when the reference was last looked at, or there was nothing to compare with
+  bool differs = false;        // from when the reference was last both at, or there was nothing to compare with
 };
-struct Besides {
+struct ReadingExtras {
   std::vector<std::optional<Checked>> checks;  // one for each tensor, where there were references
-  // For each BirthCall where bad numbers were born one for each of its tensors; of those without room none.
+  // For each OriginCall where bad numbers began one for each of its tensors; of those without room none.
   std::vector<std::vector<std::optional<TensorStats>>> histograms;
-  std::vector<std::optional<DeviceFindings>> findings;  // one for each call that was made
+  std::vector<std::optional<DeviceEvidence>> findings;  // one for each call that was made
   std::optional<DeviceUpdates> updates;
 };
 
@@ -112,22 +112,22 @@ class DeviceReadings {
   // `findings`: of outputs among the tensors, in one launch more each; `updates`: in one more.
   // `references`: one for each tensor. All are checked, and statistics are taken of those alone that
   // count as new or differ from their reference; the others have none, but a check. One launch for tensors without
-  // gaps, which reads what counts as new once; views with gaps one to be checked and one to be read. `births`: with
+  // gaps, which reads what counts as new once; views with gaps one to be checked and one to be read. `origins`: with
   // references; one launch more each, two where no call for elements decides on them. `shown`: tensors that are not
   // read, for their histograms alone.
-  Ticket enqueue(std::span<const TensorView> tensors, std::span<const FindingsCall> findings = {},
+  Ticket enqueue(std::span<const TensorView> tensors, std::span<const EvidenceCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
-                 std::span<const BirthCall> births = {}, std::span<const TensorView> shown = {}) noexcept;
+                 std::span<const OriginCall> origins = {}, std::span<const TensorView> shown = {}) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
 
   // A ticket is fetched once. `out` has a place for each tensor; one that could not be read stays empty (and is lost).
   ReadingsState poll(Ticket ticket, std::span<std::optional<TensorStats>> out,
-                     Besides* besides = nullptr) noexcept;
+                     ReadingExtras* extras = nullptr) noexcept;
   // Hands over and waits where it has to. Counted.
   ReadingsState wait(Ticket ticket, std::span<std::optional<TensorStats>> out,
-                     Besides* besides = nullptr) noexcept;
+                     ReadingExtras* extras = nullptr) noexcept;
   void drop(Ticket ticket) noexcept;
 
   const ReadingsCounts& counts() const { return counts_; }
@@ -140,35 +140,35 @@ class DeviceReadings {
   };
   struct Slot {
     std::uint32_t index = 0;    // of the tensor in its call
-    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates, kChecks, kBirths };
+    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates, kChecks, kOrigins };
     bool launched = false;
     Holds holds = Holds::kStats;
     bool is_checked = false;    // statistics: there where a check found a difference
-    std::uint8_t checks = 0;    // of tensors `index`, index + 1, ...; of births: how many tensors
+    std::uint8_t checks = 0;    // of tensors `index`, index + 1, ...; of origins: how many tensors
     std::int64_t repeats = 1;
   };
 
-  Ticket enqueue_all(std::span<const TensorView> tensors, std::span<const FindingsCall> findings,
+  Ticket enqueue_all(std::span<const TensorView> tensors, std::span<const EvidenceCall> findings,
                      const UpdatesCall* updates, std::span<const std::uint32_t> references,
-                     std::span<const BirthCall> births, std::span<const TensorView> shown, std::uint64_t checks);
-  struct PlannedBirths {
+                     std::span<const OriginCall> origins, std::span<const TensorView> shown, std::uint64_t checks);
+  struct PlannedOrigins {
     Status status;
-    std::uint32_t index = 0;  // among the births of the call
+    std::uint32_t index = 0;  // among the origins of the call
     std::uint64_t at = 0;
     bool decided = false;     // by the launch of a call for elements
-    BirthPlan plan;
-    DeviceStatsView views[kMaxBirthTensors];
+    OriginPlan plan;
+    DeviceStatsView views[kMaxOriginTensors];
   };
-  PlannedBirths plan_births(std::span<const TensorView> tensors, std::span<const TensorView> shown,
-                            const BirthCall& call, std::uint64_t begin, std::uint64_t end);
-  void launch_births(PlannedBirths& births);
-  void copy_births(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
+  PlannedOrigins plan_origins(std::span<const TensorView> tensors, std::span<const TensorView> shown,
+                            const OriginCall& call, std::uint64_t begin, std::uint64_t end);
+  void launch_origins(PlannedOrigins& origins);
+  void copy_origins(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
-  std::uint64_t launch_looks(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);
+  std::uint64_t launch_checksum_stats(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);
   std::uint64_t gather(std::span<const TensorView> tensors, std::uint64_t at);
-  void copy_checks(const Slot& slot, const DeviceStatsRecord* record, Besides& besides);
-  Status launch_findings(const FindingsCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
-                         std::uint64_t at, const PlannedBirths* births);
+  void copy_checks(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras);
+  Status launch_evidence(const EvidenceCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
+                         std::uint64_t at, const PlannedOrigins* origins);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
   void launch_gathered(std::uint64_t first);
   bool make_room(std::uint64_t slots);
@@ -177,7 +177,7 @@ class DeviceReadings {
   void look_for_arrivals();
   void fail(const Status& status);
   void lose(std::uint64_t tensors, const std::string& why);
-  ReadingsState fetch(Entry& entry, std::span<std::optional<TensorStats>> out, Besides* besides);
+  ReadingsState fetch(Entry& entry, std::span<std::optional<TensorStats>> out, ReadingExtras* extras);
   Slot& slot(std::uint64_t position) { return slots_[position % slots_.size()]; }
 
   std::unique_ptr<ReadingsPort> port_;
@@ -193,7 +193,7 @@ class DeviceReadings {
     bool has_gaps() const { return tensor.view.size == 0 || tensor.view.dims > 0; }
   };
   std::vector<Planned> checked_;         // of the call at hand
-  std::vector<LookedTensor> looked_;     // of the launch at hand
+  std::vector<ChecksumStatsTensor> batch_;    // of the launch at hand
   Ticket oldest_ = 1, next_ = 1;
   std::uint64_t tail_ = 0, head_ = 0;    // positions in use
   std::uint64_t handed_ = 0, arrived_ = 0;

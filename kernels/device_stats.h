@@ -117,7 +117,7 @@ struct DeviceStatsTarget {
   // A tensor whose tag is not 0 is read where the word of its tag is not 0 when the kernel runs, and else leaves
   // nothing. nullptr: all are read.
   const std::uint32_t* gates = nullptr;
-  // by tag: what is not finite in it (kInfBits, kNanBits of device_births.h)
+  // by tag: what is not finite in it (kInfBits, kNanBits of origin_histograms.h)
   std::uint32_t* known = nullptr;
 };
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/deferred_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {
@@ -26,10 +26,10 @@ DeviceReader::~DeviceReader() {
 void DeviceReader::finish() {
   if (readings_ == nullptr) return;
   while (!under_way_.empty()) {
-    const Taken taken = std::move(under_way_.front());
+    const PendingReading taken = std::move(under_way_.front());
     under_way_.pop_front();
     results_.resize(taken.readings.size());
-    kernels::Besides found;
+    kernels::ReadingExtras found;
     const ReadingsState state = readings_->wait(taken.ticket, results_, &found);
     tell(taken, state, found);
   }
@@ -82,7 +82,7 @@ void DeviceReader::overwritten(std::size_t input, const ValueView& value) {
 void DeviceReader::release(std::uint64_t storage) noexcept { contents_.release(storage); }
 
 // The event's lists are the call's without what is not defined.
-std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEvent& event) {
+std::uint64_t DeviceReader::read_evidence(const engine::OpCall& call, const OpEvent& event) {
   if (readings_ == nullptr) return 0;
   const auto fill = [&](std::vector<record::DeviceOperand>& operands, auto arguments, auto values) {
     operands.clear();
@@ -95,14 +95,14 @@ std::uint64_t DeviceReader::read_findings(const engine::OpCall& call, const OpEv
   fill(outputs_, call.outputs, event.outputs);
   for (const auto& [input, reference] : old_) inputs_[input].reference = reference;
   const record::DeviceOperands operands = {inputs_, outputs_};
-  record::AskedElements& asked = at_hand_.findings.emplace();
+  record::ElementRequest& asked = at_hand_.findings.emplace();
   if (!record::ask_elements(event, operands, calls_, asked)) {
     at_hand_.findings.reset();
     return 0;
   }
   updates_ = record::ask_updates(event, operands);
   asked.counts_updates = updates_.has_value();
-  births_ = record::ask_births(event, operands, asked);
+  origins_ = record::ask_origins(event, operands, asked);
   asked.number = ++last_number_;
   return last_number_;
 }
@@ -124,9 +124,9 @@ record::DeviceOperand DeviceReader::operand(const engine::OpArgument& argument, 
 void DeviceReader::take() {
   if (views_.empty() || readings_ == nullptr) return;
   const bool counts_updates = at_hand_.findings && at_hand_.findings->counts_updates;
-  const std::span<const kernels::BirthCall> births(&births_, at_hand_.findings ? 1 : 0);
+  const std::span<const kernels::OriginCall> origins(&origins_, at_hand_.findings ? 1 : 0);
   at_hand_.ticket = readings_->enqueue(views_, calls_, counts_updates ? &*updates_ : nullptr,
-                                       references_, births);
+                                       references_, origins);
   for (const Reading& reading : at_hand_.readings) {
     reading.contents->has_reference = at_hand_.ticket != 0 && reading.contents->reference != 0;
   }
@@ -136,14 +136,14 @@ void DeviceReader::take() {
   views_.clear();
 }
 
-void DeviceReader::tell_lost() {
+void DeviceReader::report_lost() {
   views_.clear();  // where there was no memory to take them
   calls_.clear();
   references_.clear();
   old_.clear();
   contents_.launched();
   if (at_hand_.readings.empty()) return;
-  Taken taken = std::exchange(at_hand_, {});
+  PendingReading taken = std::exchange(at_hand_, {});
   if (taken.ticket == 0) {
     results_.resize(taken.readings.size());
     tell(taken, ReadingsState::kLost, {});
@@ -165,9 +165,9 @@ void DeviceReader::end_step() {
 
 void DeviceReader::poll() {
   while (!under_way_.empty()) {
-    const Taken& taken = under_way_.front();
+    const PendingReading& taken = under_way_.front();
     results_.resize(taken.readings.size());
-    kernels::Besides found;
+    kernels::ReadingExtras found;
     const ReadingsState state = readings_->poll(taken.ticket, results_, &found);
     if (state == ReadingsState::kPending) return;
     tell(taken, state, found);
@@ -175,17 +175,17 @@ void DeviceReader::poll() {
   }
 }
 
-void DeviceReader::tell(const Taken& taken, ReadingsState state, const kernels::Besides& besides) {
+void DeviceReader::tell(const PendingReading& taken, ReadingsState state, const kernels::ReadingExtras& extras) {
   for (std::size_t i = 0; i < taken.readings.size(); ++i) {
-    const bool came = state == ReadingsState::kReady && i < besides.checks.size();
+    const bool came = state == ReadingsState::kReady && i < extras.checks.size();
     record::DeviceContents::tell(recorder_, taken.readings[i].number, *taken.readings[i].contents,
-                                 came ? besides.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
+                                 came ? extras.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
   }
   if (!taken.findings) return;
   if (state == ReadingsState::kReady) {
-    record::tell_elements(*taken.findings, besides, recorder_);
+    record::report_elements(*taken.findings, extras, recorder_);
   } else {
-    recorder_.on_late_lost(taken.findings->number);
+    recorder_.on_deferred_lost(taken.findings->number);
   }
 }
 

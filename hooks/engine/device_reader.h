@@ -36,9 +36,9 @@ class DeviceReader {
   void release(std::uint64_t storage) noexcept;
   // What elements say of an op besides; after its inputs and outputs were read. The number for OpEvent::late, 0:
   // nothing.
-  std::uint64_t read_findings(const engine::OpCall& call, const OpEvent& event);
+  std::uint64_t read_evidence(const engine::OpCall& call, const OpEvent& event);
   void take();       // one launch for what was read, or a few
-  void tell_lost();  // after the recorder knows of the event: what take() could not launch
+  void report_lost();  // after the recorder knows of the event: what take() could not launch
 
   void forget() noexcept;  // what is at hand and was not told, for want of memory
 
@@ -56,14 +56,14 @@ class DeviceReader {
     std::shared_ptr<record::DeviceContents::Contents> contents;
     bool is_first = false;
   };
-  struct Taken {
+  struct PendingReading {
     kernels::DeviceReadings::Ticket ticket = 0;
     std::vector<Reading> readings;
-    std::optional<record::AskedElements> findings;
+    std::optional<record::ElementRequest> findings;
   };
 
   void poll();
-  void tell(const Taken& taken, kernels::ReadingsState state, const kernels::Besides& besides);
+  void tell(const PendingReading& taken, kernels::ReadingsState state, const kernels::ReadingExtras& extras);
   record::DeviceOperand operand(const engine::OpArgument& argument, const ValueView& value) const;
 
   Recorder& recorder_;
@@ -74,14 +74,14 @@ class DeviceReader {
   std::vector<TensorView> views_;  // of the event at hand
   std::vector<std::uint32_t> references_;
   record::DeviceContents contents_{static_cast<std::uint32_t>(kReadings.references)};
-  Taken at_hand_;
-  std::vector<kernels::FindingsCall> calls_;
+  PendingReading at_hand_;
+  std::vector<kernels::EvidenceCall> calls_;
   std::vector<record::DeviceOperand> inputs_, outputs_;  // of the op at hand
   std::optional<kernels::UpdatesCall> updates_;
-  kernels::BirthCall births_;
+  kernels::OriginCall origins_;
   std::vector<std::pair<std::size_t, std::uint32_t>> old_;  // inputs of the op at hand, references of what they were
   std::size_t tensors_since_copy_ = 0;
-  std::deque<Taken> under_way_;
+  std::deque<PendingReading> under_way_;
   std::vector<std::optional<TensorStats>> results_;
 };
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/engine/sentinel/door.h"
+#include "hooks/engine/sentinel/optimizer_boundary.h"
 #include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/trainer.h"
@@ -33,15 +33,15 @@ enum class DeviceStats : std::uint8_t {
   // Contents are copied to the host, which waits for the device at every op.
   kSync,
   // Read on the device and told later: no wait (hooks/engine/README.md).
-  kLate,
+  kDeferred,
 };
-std::string_view device_stats_name(DeviceStats stats);  // "sync", "late"
+std::string_view device_stats_name(DeviceStats stats);  // "sync", "deferred"
 std::optional<DeviceStats> parse_device_stats(std::string_view name);
 
 // Level `ops`: every op, mark, batch and step of this thread's engine goes to `recorder` while this lives.
 class EngineWatch {
  public:
-  explicit EngineWatch(Recorder& recorder, DeviceStats stats = DeviceStats::kLate);  // not owned; must outlive this
+  explicit EngineWatch(Recorder& recorder, DeviceStats stats = DeviceStats::kDeferred);  // not owned; must outlive this
   ~EngineWatch();
   EngineWatch(const EngineWatch&) = delete;
   EngineWatch& operator=(const EngineWatch&) = delete;
@@ -59,26 +59,26 @@ enum class WatchLevel : std::uint8_t { kSentinel, kSampled, kOps };
 struct WatchOptions {
   WatchLevel level = WatchLevel::kSentinel;
   std::uint32_t sample_every = 100;  // kSampled: steps from one recorded op by op to the next
-  std::uint32_t ring_steps = 32;     // of norms in memory, written on a trip
-  std::uint32_t max_trips = 10, trip_distance = 100;  // hunt::TripOptions
-  bool replay = true;                // false: a trip records the norms and what is bad, and runs nothing again
-  // Parameters and state together, of a model that is watched more closely: copied at the door, so that a step whose
+  std::uint32_t ring_steps = 32;     // of norms in memory, written on a trigger
+  std::uint32_t max_triggers = 10, trigger_distance = 100;  // hunt::TriggerOptions
+  bool replay = true;                // false: a trigger records the norms and what is bad, and runs nothing again
+  // Parameters and state together, of a model that is watched more closely: copied at the optimizer boundary, so that a step whose
   // optimizer made them bad can be replayed, parameters compared before every update, and state read every step. In a
   // larger model that costs more than the percent of a step that the sentinel may take: there parameters are compared
   // when a step is bad.
   std::size_t close_bytes = std::size_t{96} << 10;
-  // On a device (hooks/engine/sentinel/door.h): how what goes bad is learnt, and the most that a copy of parameters and state
+  // On a device (hooks/engine/sentinel/optimizer_boundary.h): how what goes bad is learnt, and the most that a copy of parameters and state
   // may take there. On the CPU everything is known at once.
-  Door door = Door::kAuto;
+  OptimizerBoundary boundary = OptimizerBoundary::kAuto;
   std::uint64_t shadow_bytes = std::uint64_t{4} << 30;
-  DeviceStats device_stats = DeviceStats::kLate;  // kOps
+  DeviceStats device_stats = DeviceStats::kDeferred;  // kOps
   // kOps: told which launches belong to which op, and asked for their kernels after every step. Not owned.
   record::KernelSource* kernels = nullptr;
 };
 
 // Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At
 // kOps it is an EngineWatch. At kSentinel nothing is done for single ops: every step the batch, the loss, the gradients
-// at the door and what the optimizer left are read once; the optimizer's update is audited before it happens; contents
+// at the optimizer boundary and what the optimizer left are read once; the optimizer's update is audited before it happens; contents
 // that changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder. kSampled
 // also records one step in `sample_every` op by op.
 class TrainerWatch {
@@ -88,10 +88,10 @@ class TrainerWatch {
   TrainerWatch(const TrainerWatch&) = delete;
   TrainerWatch& operator=(const TrainerWatch&) = delete;
 
-  std::uint32_t trips() const;  // replays so far
-  // Tells what is still under way on a device, and waits for it. For the end of a run; the destructor does it too.
+  std::uint32_t triggers() const;  // replays so far
+  // Reports what is still under way on a device, and waits for it. For the end of a run; the destructor does it too.
   void finish() noexcept;
-  DoorPlan door() const;  // as it is now
+  BoundaryPlan boundary() const;  // as it is now
   kernels::ReadingsCounts readings() const;  // of a device
 
  private:
@@ -100,7 +100,7 @@ class TrainerWatch {
   std::unique_ptr<LastingWatch> lasting_;
   std::unique_ptr<Sentinel> sentinel_;
   std::unique_ptr<DeviceSentinel> on_device_;
-  DoorPlan door_;
+  BoundaryPlan boundary_;
   engine::HookHandle handle_;
 };
 

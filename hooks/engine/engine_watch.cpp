@@ -6,7 +6,7 @@
 namespace nanhunt::hooks {
 
 EngineWatch::EngineWatch(Recorder& recorder, DeviceStats stats)
-    : reader_(stats == DeviceStats::kLate ? std::make_unique<DeviceReader>(recorder) : nullptr),
+    : reader_(stats == DeviceStats::kDeferred ? std::make_unique<DeviceReader>(recorder) : nullptr),
       adapter_(std::make_unique<OpAdapter>(recorder, /*whole_run=*/true, reader_.get())),
       handle_(engine::add_observer(*adapter_)) {}
 

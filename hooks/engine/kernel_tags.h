@@ -33,7 +33,7 @@ class KernelTags {
     void on_op(const engine::OpCall&) noexcept override { tags_.tell(first_, true); }
     void on_step_begin(std::uint32_t step) noexcept override;
     void on_micro_batch(std::uint32_t, std::span<const std::int64_t>) noexcept override { tags_.tell(first_, false); }
-    void on_mark(MarkKind, std::string_view, const engine::Tensor&) noexcept override { tags_.tell(first_, false); }
+    void on_mark(TensorRole, std::string_view, const engine::Tensor&) noexcept override { tags_.tell(first_, false); }
     void on_scaler(const ScalerEvent&) noexcept override { tags_.tell(first_, false); }
     void on_optimizer_begin() noexcept override { tags_.tell(first_, false); }
     void on_optimizer_end(bool) noexcept override { tags_.tell(first_, false); }

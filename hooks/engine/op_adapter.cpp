@@ -29,7 +29,7 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   try {
     gather(call);
   } catch (...) {
-    tell_lost();
+    report_lost();
     return;  // no memory for three short lists: the op goes unseen, its results show up as made unseen
   }
   OpEvent event;
@@ -44,19 +44,19 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   event.scalars = call.scalars;
   if (reader_ == nullptr) return recorder_.on_op(event);
   try {
-    event.late = reader_->read_findings(call, event);
+    event.late = reader_->read_evidence(call, event);
     reader_->take();
   } catch (...) {  // no memory: what is not launched is told as lost
   }
   recorder_.on_op(event);
-  tell_lost();
+  report_lost();
 }
 
 // No memory: the recorder gives up by itself what it is not told.
-void OpAdapter::tell_lost() noexcept {
+void OpAdapter::report_lost() noexcept {
   if (reader_ == nullptr) return;
   try {
-    reader_->tell_lost();
+    reader_->report_lost();
   } catch (...) {
     reader_->forget();
   }
@@ -102,7 +102,7 @@ void OpAdapter::check(std::span<const engine::Tensor> tensors) noexcept {
   } catch (...) {  // no memory: what is not launched is told as lost
   }
   for (const ValueView& value : checked_) recorder_.check_contents(step_, value);
-  tell_lost();
+  report_lost();
 }
 
 void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
@@ -115,7 +115,7 @@ void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::i
   if (whole_run_) recorder_.on_batch({step_, micro_batch, sample_ids});
 }
 
-void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+void OpAdapter::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   if (paused_ || !tensor.defined()) return;
   const ScopedHostContents contents;
   try {
@@ -124,7 +124,7 @@ void OpAdapter::on_mark(MarkKind kind, std::string_view path, const engine::Tens
     recorder_.on_mark({step_, micro_batch_, kind, path, value});
   } catch (...) {  // no memory
   }
-  tell_lost();
+  report_lost();
 }
 
 void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {

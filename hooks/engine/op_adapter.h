@@ -28,14 +28,14 @@ class OpAdapter : public engine::Observer {
   void on_op(const engine::OpCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_scaler(const ScalerEvent& event) noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
   void on_storage_released(std::uint64_t generation) noexcept override;
   // Contents that an op will write over, or that nothing was to write since they were recorded.
   void check(std::span<const engine::Tensor> tensors) noexcept;
 
-  // Tells what is still under way, and waits for it.
+  // Reports what is still under way, and waits for it.
   void finish() noexcept;
 
   // Paused, it tells of nothing but storages that end.
@@ -47,7 +47,7 @@ class OpAdapter : public engine::Observer {
 
  private:
   void gather(const engine::OpCall& call);
-  void tell_lost() noexcept;
+  void report_lost() noexcept;
 
   ValueView view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents);
 

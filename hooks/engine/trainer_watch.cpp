@@ -28,10 +28,10 @@ std::optional<WatchLevel> parse_watch_level(std::string_view name) {
   return std::nullopt;
 }
 
-std::string_view device_stats_name(DeviceStats stats) { return stats == DeviceStats::kLate ? "late" : "sync"; }
+std::string_view device_stats_name(DeviceStats stats) { return stats == DeviceStats::kDeferred ? "deferred" : "sync"; }
 
 std::optional<DeviceStats> parse_device_stats(std::string_view name) {
-  for (const DeviceStats stats : {DeviceStats::kSync, DeviceStats::kLate}) {
+  for (const DeviceStats stats : {DeviceStats::kSync, DeviceStats::kDeferred}) {
     if (device_stats_name(stats) == name) return stats;
   }
   return std::nullopt;
@@ -57,9 +57,9 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
       return;
     }
     recorder.on_note(
-        {0, "door sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(), 1});
+        {0, "boundary sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(), 1});
     on_device_.reset();
-    door_.way = DoorPlan::Way::kSync;
+    boundary_.way = BoundaryPlan::Way::kSync;
   }
   sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);
   handle_ = engine::add_observer(*sentinel_);
@@ -67,11 +67,11 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
 
 TrainerWatch::~TrainerWatch() = default;
 
-std::uint32_t TrainerWatch::trips() const {
-  return sentinel_ ? sentinel_->trips() : on_device_ ? on_device_->trips() : 0;
+std::uint32_t TrainerWatch::triggers() const {
+  return sentinel_ ? sentinel_->triggers() : on_device_ ? on_device_->triggers() : 0;
 }
 
-DoorPlan TrainerWatch::door() const { return on_device_ ? on_device_->door() : door_; }
+BoundaryPlan TrainerWatch::boundary() const { return on_device_ ? on_device_->boundary() : boundary_; }
 
 kernels::ReadingsCounts TrainerWatch::readings() const {
   return on_device_ ? on_device_->counts() : ops_ ? ops_->readings() : kernels::ReadingsCounts{};

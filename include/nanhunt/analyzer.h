@@ -38,7 +38,7 @@ enum class FindingClass : std::uint8_t {
   kScalerCalibration,
   kScalerCollapse,
   kNotReproducible,
-  kUnexplained,  // bad numbers were born here and no rule knows why
+  kUnexplained,  // bad numbers began here and no rule knows why
 };
 std::string_view finding_class_name(FindingClass c);  // "eps_underflow", ...
 
@@ -113,13 +113,13 @@ struct Advice {
   std::string evidence;          // what was seen when it was tried
 };
 
-// How what was born on some ranks came to others.
-struct Passage {
+// How what began on some ranks came to others.
+struct RankPropagation {
   std::vector<std::uint32_t> ranks;  // that it came to, ascending
   std::string through;               // "allreduce", "recv", "reduction of gradients"
   std::string group;                 // process group, "" when not known
   std::uint32_t step = 0;
-  bool operator==(const Passage&) const = default;
+  bool operator==(const RankPropagation&) const = default;
 };
 
 // Steps in which something that is trained was not finite because of a finding: count = anew + unwatched + those in
@@ -140,8 +140,8 @@ struct Finding {
   OpPlace place;
   std::uint32_t rank = 0;  // the lowest of `ranks`
   std::vector<std::uint32_t>
-      ranks;  // on which it was born: several for the same fault on each, or for one born between them
-  std::vector<Passage> passages;     // to ranks on which it was not born, in order of steps
+      ranks;  // on which it began: several for the same fault on each, or for one that began between them
+  std::vector<RankPropagation> rank_propagation;     // to ranks on which it did not begin, in order of steps
   std::string call_site;
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string kernel;  // of its op, the one that ran longest; "": not known
@@ -253,7 +253,7 @@ struct TimelineStep {
   bool skipped = false;
   double loss = 0, lr = 0, scale = 1;
   std::uint64_t bad_ops = 0;  // ops with a non-finite output that nobody meant: a mask does not count
-  double gradient_norm = 0;   // 2-norm over the gradients at the door, unscaled by the step's scale; NaN: not seen
+  double gradient_norm = 0;   // 2-norm over the gradients at the optimizer boundary, unscaled by the step's scale; NaN: not seen
   double weight_norm = 0;     // 2-norm over the parameters after the step; NaN: not seen
 };
 

@@ -66,7 +66,7 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * takes, or gives back as a view of the same elements, is not read again at all, unless a check or
  * nanhunt_record_changed() named other parts of its storage since. Of an op's outputs that are floating-point numbers,
  * but not of fp8, elements are looked at as well: where the first bad one is and what met in it, values lost to zero,
- * updates that change nothing, and histograms where bad numbers are born. What does not come is unknown, counted and
+ * updates that change nothing, and histograms where bad numbers begin. What does not come is unknown, counted and
  * noted, and nobody is blamed for it. */
 #define NANHUNT_ON_STREAM(layout, stream) ((int64_t)(layout) | (int64_t)(stream) << 32)
 /* `device`: as cudaGetDevice() counts; `stream`: a cudaStream_t, which lives as long as the recorder. A number from 1,
@@ -99,7 +99,7 @@ typedef struct nanhunt_health {
 } nanhunt_health;
 NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_health* health);
 
-/* Norm and largest magnitude of a gradient (NANHUNT_DOOR_GRADIENT) or parameter (NANHUNT_PARAMETER). */
+/* Norm and largest magnitude of a gradient (NANHUNT_BOUNDARY_GRADIENT) or parameter (NANHUNT_PARAMETER). */
 NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind,
                                                const char* path, double norm, double amax);
 
@@ -126,7 +126,7 @@ typedef struct nanhunt_probe {
 NANHUNT_API nanhunt_status nanhunt_record_probe(nanhunt_recorder* recorder, const nanhunt_probe* probe);
 NANHUNT_API nanhunt_status nanhunt_record_capture(nanhunt_recorder* recorder, uint64_t seq, uint32_t step,
                                                   const char* file, uint64_t bytes);
-/* A call in which ranks exchange tensors: CollectiveEvent in event.h. Told before the call runs, while the shares can
+/* A call in which ranks exchange tensors: CollectiveEvent in event.h. Reported before the call runs, while the shares can
  * be read; its op row, phase NANHUNT_PHASE_COMM, follows when the result can be. */
 enum {
   NANHUNT_ALLREDUCE = 0, NANHUNT_BROADCAST, NANHUNT_ALLGATHER, NANHUNT_REDUCE_SCATTER, NANHUNT_ALLTOALL, NANHUNT_REDUCE,
@@ -234,7 +234,7 @@ typedef struct nanhunt_audit_memory { /* zeroed with known = 0: nothing is known
 } nanhunt_audit_memory;
 typedef struct nanhunt_audit {
   uint32_t struct_size;
-  int32_t read_elements, trips;
+  int32_t read_elements, triggers;
   int64_t zero_over_zero, x_over_zero, bad_denominators, bad_updates, bad_state, first_index;
 } nanhunt_audit;
 /* `values`: data address and layout number of gradient, parameter, first and second moment; address 0: there is none.
@@ -243,13 +243,13 @@ NANHUNT_API nanhunt_status nanhunt_pre_audit(nanhunt_recorder* recorder, const n
                                              const int64_t* values, int64_t step, double grad_amax,
                                              nanhunt_audit_memory* memory, nanhunt_audit* result);
 
-/* Which bad steps are worth a replay: src/hunt/trip_policy.h. */
-typedef struct nanhunt_trip_policy nanhunt_trip_policy;
+/* Which bad steps are worth a replay: src/hunt/trigger_policy.h. */
+typedef struct nanhunt_trigger_policy nanhunt_trigger_policy;
 enum { NANHUNT_TRIP_NONE = 0, NANHUNT_TRIP_REPLAY = 1, NANHUNT_TRIP_WAITS = 2, NANHUNT_TRIP_SPENT = 3 };
-NANHUNT_API nanhunt_trip_policy* nanhunt_trip_policy_new(uint32_t max_trips, uint32_t distance); /* 0: 10 and 100 */
+NANHUNT_API nanhunt_trigger_policy* nanhunt_trigger_policy_new(uint32_t max_triggers, uint32_t distance); /* 0: 10 and 100 */
 /* harm: 0 none, 1 gradients only and a dynamic scaler holds the optimizer back, 2 anything else. -1: wrong argument. */
-NANHUNT_API int32_t nanhunt_trip_policy_judge(nanhunt_trip_policy* policy, uint32_t step, int32_t harm);
-NANHUNT_API void nanhunt_trip_policy_free(nanhunt_trip_policy* policy);
+NANHUNT_API int32_t nanhunt_trigger_policy_judge(nanhunt_trigger_policy* policy, uint32_t step, int32_t harm);
+NANHUNT_API void nanhunt_trigger_policy_free(nanhunt_trigger_policy* policy);
 
 /* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read
  * as the caller asks for more. `stream` is a struct ArrowArrayStream of the Arrow C stream interface, which is filled

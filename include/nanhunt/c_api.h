@@ -82,7 +82,7 @@ enum {
 /* The part a value plays. */
 enum {
   NANHUNT_LOSS = 0,
-  NANHUNT_DOOR_GRADIENT = 1, /* a gradient as the optimizer is about to use it */
+  NANHUNT_BOUNDARY_GRADIENT = 1, /* a gradient as the optimizer is about to use it */
   NANHUNT_PARAMETER = 2,
   NANHUNT_STATE = 3, /* optimizer state */
   NANHUNT_BUFFER = 4,

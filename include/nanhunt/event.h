@@ -56,7 +56,7 @@ struct ValueView {
   std::int64_t offset = 0;      // in elements from the start of the storage
   // With tensor.data nullptr: the host cannot read the contents, but they were read where they are.
   const KnownContents* known = nullptr;
-  // Not 0: they are read where they are, and what is learnt comes under this number (Recorder::on_late_contents).
+  // Not 0: they are read where they are, and what is learnt comes under this number (Recorder::on_deferred_contents).
   std::uint64_t late = 0;
 };
 
@@ -77,7 +77,7 @@ struct OpScalar {
   double value = 0;
 };
 
-struct LateFindings;
+struct DeferredEvidence;
 struct OpEvent {
   std::uint32_t step = 0;
   std::uint32_t micro_batch = 0;
@@ -90,32 +90,32 @@ struct OpEvent {
   std::span<const OpOutput> outputs;
   std::span<const OpScalar> scalars;
   // Of outputs whose contents are `known`: what single elements say. The recorder keeps what its rules ask for.
-  const LateFindings* findings = nullptr;
+  const DeferredEvidence* findings = nullptr;
   std::uint64_t late = 0;  // not 0: these findings come under this number
 };
 
 // What only those can say of an op who read its elements where the host cannot (src/record/README.md).
-struct LateOperand {
+struct DeferredOperand {
   std::size_t input = 0;  // index among the op's inputs
   std::int64_t flat_index = -1;
   double number = 0;
 };
-struct LateElement {
+struct DeferredElement {
   std::size_t output = 0;        // index among the op's outputs
   bool nan = false;              // its first NaN; false: its first infinity
   std::int64_t flat_index = -1;  // row-major
   double number = 0;
-  std::span<const LateOperand> operands = {};
+  std::span<const DeferredOperand> operands = {};
 };
-struct LateHistogram {
+struct DeferredHistogram {
   bool of_output = false;
   std::size_t index = 0;  // among the op's outputs, or inputs
   std::int32_t min_exponent = 0;
   std::span<const std::int64_t> bins = {};
 };
-struct LateFindings {
-  std::span<const LateElement> elements = {};
-  std::span<const LateHistogram> histograms = {};
+struct DeferredEvidence {
+  std::span<const DeferredElement> elements = {};
+  std::span<const DeferredHistogram> histograms = {};
   std::int64_t flushed = -1;    // of the first output: stored as 0 although the exact result is not; -1: not taken
   std::int64_t updates = -1;    // of an optimizer's op: elements that it meant to change; -1: not taken
   std::int64_t lost_updates = 0;
@@ -123,28 +123,28 @@ struct LateFindings {
 };
 
 // The part a value plays. The first five are sinks: bad numbers there are harm. Written to traces: never renumber.
-enum class MarkKind : std::uint8_t {
+enum class TensorRole : std::uint8_t {
   kLoss = 0,
-  kDoorGradient = 1,  // a gradient as the optimizer is about to use it
+  kBoundaryGradient = 1,  // a gradient as the optimizer is about to use it
   kParameter = 2,
   kState = 3,   // optimizer state
   kBuffer = 4,
   kBatch = 5,   // an input tensor of the step
   kLabel = 6,
 };
-std::string_view mark_kind_name(MarkKind kind);
-inline constexpr bool is_sink(MarkKind kind) { return kind <= MarkKind::kBuffer; }
+std::string_view tensor_role_name(TensorRole kind);
+inline constexpr bool is_sink(TensorRole kind) { return kind <= TensorRole::kBuffer; }
 // A set of kinds as HealthRecord::bad has it.
-inline constexpr std::uint32_t mark_bit(MarkKind kind) { return 1u << static_cast<std::uint32_t>(kind); }
-inline constexpr std::uint32_t kSinkBits = mark_bit(MarkKind::kLoss) | mark_bit(MarkKind::kDoorGradient) |
-                                           mark_bit(MarkKind::kParameter) | mark_bit(MarkKind::kState) |
-                                           mark_bit(MarkKind::kBuffer);
-inline constexpr std::uint32_t kLoadedBits = mark_bit(MarkKind::kBatch) | mark_bit(MarkKind::kLabel);
+inline constexpr std::uint32_t role_bit(TensorRole kind) { return 1u << static_cast<std::uint32_t>(kind); }
+inline constexpr std::uint32_t kSinkBits = role_bit(TensorRole::kLoss) | role_bit(TensorRole::kBoundaryGradient) |
+                                           role_bit(TensorRole::kParameter) | role_bit(TensorRole::kState) |
+                                           role_bit(TensorRole::kBuffer);
+inline constexpr std::uint32_t kLoadedBits = role_bit(TensorRole::kBatch) | role_bit(TensorRole::kLabel);
 
 struct MarkEvent {
   std::uint32_t step = 0;
   std::uint32_t micro_batch = 0;
-  MarkKind kind = MarkKind::kLoss;
+  TensorRole kind = TensorRole::kLoss;
   std::string_view path;  // "fc1.weight", "fc1.weight.exp_avg_sq", "loss", "images"
   ValueView value;
 };
@@ -188,7 +188,7 @@ struct ScalerEvent {
 // What the sentinel found in one step: HealthRecord has the fields.
 struct HealthEvent {
   std::uint32_t step = 0;
-  std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite, and the two below
+  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite, and the two below
   std::uint32_t bad_tensors = 0;
   std::string_view first_bad;
   double gradient_norm = 0, weight_norm = 0;
@@ -198,7 +198,7 @@ inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or s
 
 struct NormEvent {
   std::uint32_t step = 0;
-  MarkKind kind = MarkKind::kParameter;  // or kDoorGradient
+  TensorRole kind = TensorRole::kParameter;  // or kBoundaryGradient
   std::string_view path;
   double norm = 0, amax = 0;
 };
@@ -278,7 +278,7 @@ enum class Reduction : std::uint8_t { kNone = 0, kSum = 1, kAvg = 2, kMin = 3, k
 std::string_view collective_kind_name(CollectiveKind kind);  // "allreduce", "reduce_scatter", ...
 std::string_view reduction_name(Reduction reduction);        // "none", "sum", ...
 
-// Told before the call runs, while what this rank gives can still be read.
+// Reported before the call runs, while what this rank gives can still be read.
 struct CollectiveEvent {
   std::uint64_t seq = ~std::uint64_t{0};  // of its op row, most often the next one; all ones: its op is not recorded
   std::uint32_t step = 0;

@@ -36,8 +36,8 @@ struct RecorderOptions {
   bool check_inputs = true;
   // Events that wait for readings (ValueView::late): past so many bytes of them, or past so many ends of steps, what
   // has not come is given up and told as unknown.
-  std::size_t late_bytes = 32u << 20;
-  std::uint32_t late_steps = 8;
+  std::size_t deferred_bytes = 32u << 20;
+  std::uint32_t deferred_steps = 8;
   TraceWriterOptions writer = {};
 };
 
@@ -45,7 +45,7 @@ struct RecorderCounters {
   std::uint64_t ops = 0, values = 0, marks = 0;
   std::uint64_t dropped_ops = 0, dropped_values = 0, dropped_other = 0;
   // Readings of contents where the host cannot read (ValueView::late, OpEvent::late): told of, and not there.
-  std::uint64_t late_readings = 0, late_lost = 0;
+  std::uint64_t deferred_readings = 0, deferred_lost = 0;
   std::uint64_t write_errors = 0;
   std::string first_write_error = {};  // empty: none
 };
@@ -92,15 +92,15 @@ class Recorder {
   //   out.late = ++number;
   //   recorder.on_op(event);                       // names `out`; it waits
   //   ...                                          // steps later, in any order, from any thread:
-  //   recorder.on_late_contents(number, contents); // or on_late_lost(number)
+  //   recorder.on_deferred_contents(number, contents); // or on_deferred_lost(number)
   //
   // Numbers are the caller's, not 0; views of one event may share one. One that nothing waits for (any more) is
-  // ignored. Events stay in order: one that waits holds up those after it, within late_bytes and late_steps.
-  virtual void on_late_contents(std::uint64_t /*number*/, const KnownContents& /*contents*/) noexcept {}
-  virtual void on_late_findings(std::uint64_t /*number*/, const LateFindings& /*findings*/) noexcept {}
-  virtual void on_late_lost(std::uint64_t /*number*/) noexcept {}
+  // ignored. Events stay in order: one that waits holds up those after it, within deferred_bytes and deferred_steps.
+  virtual void on_deferred_contents(std::uint64_t /*number*/, const KnownContents& /*contents*/) noexcept {}
+  virtual void on_deferred_evidence(std::uint64_t /*number*/, const DeferredEvidence& /*findings*/) noexcept {}
+  virtual void on_deferred_lost(std::uint64_t /*number*/) noexcept {}
   // Contents of which only statistics are known.
-  void on_late_stats(std::uint64_t number, const TensorStats& stats) noexcept;
+  void on_deferred_stats(std::uint64_t number, const TensorStats& stats) noexcept;
 
   virtual RecorderCounters counters() const = 0;
   virtual std::uint64_t anomalies() const = 0;  // ops whose outputs were not finite so far

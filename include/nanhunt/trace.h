@@ -83,7 +83,7 @@ struct OpRecord {
 struct MarkRecord {
   std::uint64_t seq = 0;  // seq of the next op: the mark was made before it
   std::uint32_t step = 0, micro_batch = 0;
-  MarkKind kind = MarkKind::kLoss;
+  TensorRole kind = TensorRole::kLoss;
   StringId path = 0;
   ValueId value = 0;
   bool operator==(const MarkRecord&) const = default;
@@ -164,7 +164,7 @@ struct ScalerRecord {
   bool operator==(const ScalerRecord&) const = default;
 };
 
-// How the magnitudes of one value are spread: of inputs and outputs of ops where badness was born. Bins as in
+// How the magnitudes of one value are spread: of inputs and outputs of ops where badness began. Bins as in
 // TensorStats: bin i counts finite non-zero |x| in [2^(min_exponent+i), 2^(min_exponent+i+1)).
 struct HistogramRecord {
   std::uint64_t seq = 0;  // of the op
@@ -188,20 +188,20 @@ struct RetiredRecord {
 struct HealthRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;
-  std::uint32_t bad = 0;  // bit 1 << MarkKind for each part that was not finite; kHealth... bits below
+  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite; kHealth... bits below
   std::uint32_t bad_tensors = 0;
   StringId first_bad = 0;      // path of the first of them
-  // over door gradients, finite or not; NaN also: none
+  // over boundary gradients, finite or not; NaN also: none
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();
   double weight_norm = std::numeric_limits<double>::quiet_NaN();    // NaN also: not read in this step
   bool operator==(const HealthRecord&) const = default;
 };
-// Norms of one parameter or gradient in a step before a trip: the sentinel keeps the last steps in memory and writes
-// them when it trips, so that growth can be told from a single accident.
+// Norms of one parameter or gradient in a step before a trigger: the sentinel keeps the last steps in memory and writes
+// them when it triggers, so that growth can be told from a single accident.
 struct NormRecord {
   std::uint64_t seq = 0;
   std::uint32_t step = 0;
-  MarkKind kind = MarkKind::kParameter;  // or kDoorGradient
+  TensorRole kind = TensorRole::kParameter;  // or kBoundaryGradient
   StringId path = 0;
   double norm = 0, amax = 0;  // over finite elements; norm NaN: an element was NaN, infinite: one was infinite
   bool operator==(const NormRecord&) const = default;
@@ -380,7 +380,7 @@ struct TraceHealth {
   std::uint64_t chunks_lost = 0, rows_lost = 0;  // rows_lost counts only what intact headers claim
   std::uint64_t bytes_skipped = 0;
   std::uint64_t unknown_chunks = 0;              // skipped, not damage
-  // Taken out by retention (RetentionOptions), not damage. Steps are among the rows.
+  // PendingReading out by retention (RetentionOptions), not damage. Steps are among the rows.
   std::uint64_t steps_retired = 0, rows_retired = 0;
   std::vector<std::string> problems;             // one line each: file, offset, what; at most 100
   bool damaged() const { return chunks_lost != 0 || bytes_skipped != 0; }

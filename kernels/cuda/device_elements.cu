@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/device_lanes.h"
+#include "kernels/cuda/device_row_threads.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/portable/index_kernels.h"
 #include "kernels/portable/map_kernels.h"

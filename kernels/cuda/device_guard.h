@@ -29,7 +29,7 @@ inline void check(cudaError_t status, const char* doing) {
                            cudaGetErrorName(status) + ")");
 }
 
-// The driver that the runtime has loaded. Asked by name, because linking libcuda would tie a build to machines that
+// The driver that the runtime has loaded. Request by name, because linking libcuda would tie a build to machines that
 // have it.
 struct ContextCalls {
   decltype(&::cuCtxGetCurrent) get = nullptr;

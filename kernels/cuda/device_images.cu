@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/portable/batch_norm_kernels.h"
-#include "kernels/cuda/device_lanes.h"
+#include "kernels/cuda/device_row_threads.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/portable/image_kernels.h"
 

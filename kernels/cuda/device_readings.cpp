@@ -7,8 +7,8 @@
 #include <exception>
 #include <utility>
 
-#include "kernels/cuda/device_births.h"
-#include "kernels/cuda/device_findings.h"
+#include "kernels/cuda/origin_histograms.h"
+#include "kernels/cuda/element_evidence.h"
 #include "kernels/cuda/device_guard.h"
 #include "kernels/cuda/stats_launches.h"
 
@@ -30,7 +30,7 @@ class CudaReadings final : public ReadingsPort {
     static_cast<void>(cudaFree(partials_));
     static_cast<void>(cudaFree(so_far_));
     static_cast<void>(cudaFreeHost(arena_));
-    static_cast<void>(cudaFree(births_.used));
+    static_cast<void>(cudaFree(origins_.used));
     static_cast<void>(cudaGetLastError());
   }
 
@@ -43,7 +43,7 @@ class CudaReadings final : public ReadingsPort {
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     stats_ = std::move(*made);
-    if (Status s = status_of(open_findings(so_far_, stream_), "elements cannot be looked at there"); !s) return s;
+    if (Status s = status_of(open_evidence(so_far_, stream_), "elements cannot be looked at there"); !s) return s;
     if (Status s = status_of(open_updates(updates_, stream_), "updates cannot be looked at there"); !s) return s;
     const std::size_t bytes = options.tensors * sizeof(DeviceStatsRecord);
     void* got = nullptr;
@@ -62,7 +62,7 @@ class CudaReadings final : public ReadingsPort {
       partials_ = static_cast<StatsPartial*>(got);
       if (Status s = open_checks(options.references + 1, got); !s) return s;
       if (options.arena_words > 0) {
-        if (Status s = open_births(options, got); !s) return s;
+        if (Status s = open_origins(options, got); !s) return s;
       }
     }
     for (int i = 0; i < options.copies; ++i) {
@@ -79,14 +79,14 @@ class CudaReadings final : public ReadingsPort {
   Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     return stats_->enqueue(view, tag, {records_ + slot, checks_.gates, known_}, stream_);
   }
-  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
+  Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);
-    LookCall call;
+    ChecksumStatsCall call;
     call.memory = {checks_, partials_, records_, known_};
     call.memory.checks.checks = reinterpret_cast<DeviceChecks*>(records_ + first);
-    const std::uint32_t items = fill_looks(tensors, call.table);
+    const std::uint32_t items = fill_checksum_stats(tensors, call.table);
     if (items > max_items_) return {StatusCode::kUsage, "contents of more work items than a launch may have"};
-    return status_of(cuda::launch(LookKernel{call}, items, stream_), "contents could not be looked at");
+    return status_of(cuda::launch(ChecksumStatsKernel{call}, items, stream_), "contents could not be looked at");
   }
   Status launch(const CheckedTensor& tensor, std::size_t slot) override {
     const DeviceGuard guard(device_);
@@ -94,24 +94,24 @@ class CudaReadings final : public ReadingsPort {
     memory.checks = reinterpret_cast<DeviceChecks*>(records_ + slot);
     return status_of(cuda::launch(ChecksumKernel{memory, {tensor.view, tensor.reference}}, stream_), "contents could not be checked");
   }
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
-                std::size_t births_slot) override {
+  Status launch(const EvidenceCall& call, std::size_t of, std::size_t slot, const OriginPlan* origins,
+                std::size_t origins_slot) override {
     const DeviceGuard guard(device_);
-    FindingsKernel kernel{call, records_ + of, so_far_, reinterpret_cast<DeviceFindings*>(records_ + slot)};
-    if (births != nullptr) kernel.births = decision(*births, births_slot);
-    return status_of(launch_findings(kernel, stream_), "elements could not be looked at");
+    EvidenceKernel kernel{call, records_ + of, so_far_, reinterpret_cast<DeviceEvidence*>(records_ + slot)};
+    if (origins != nullptr) kernel.origins = decision(*origins, origins_slot);
+    return status_of(launch_evidence(kernel, stream_), "elements could not be looked at");
   }
   Status launch(const UpdatesCall& call, std::size_t slot) override {
     const DeviceGuard guard(device_);
     const LostUpdatesKernel kernel{call, updates_, reinterpret_cast<DeviceUpdates*>(records_ + slot)};
     return status_of(launch_updates(kernel, stream_), "updates could not be looked at");
   }
-  Status launch(const BirthPlan& plan, std::size_t slot) override {
+  Status launch(const OriginPlan& plan, std::size_t slot) override {
     const DeviceGuard guard(device_);
-    return status_of(launch_births(decision(plan, slot), stream_), "births could not be looked for");
+    return status_of(launch_origins(decision(plan, slot), stream_), "origins could not be looked for");
   }
   Status launch(std::span<const DeviceStatsView> views) override {
-    return histograms_->enqueue_histograms(views, births_.places, arena_on_device_, stream_);
+    return histograms_->enqueue_histograms(views, origins_.places, arena_on_device_, stream_);
   }
   const std::uint64_t* arena() const override { return arena_; }
   Status copy(std::size_t first, std::size_t count) override {
@@ -137,38 +137,38 @@ class CudaReadings final : public ReadingsPort {
   const DeviceStatsRecord* records() const override { return host_; }
 
  private:
-  BirthKernel decision(const BirthPlan& plan, std::size_t slot) const {
-    return {plan, births_, reinterpret_cast<DeviceBirths*>(records_ + slot)};
+  OriginKernel decision(const OriginPlan& plan, std::size_t slot) const {
+    return {plan, origins_, reinterpret_cast<DeviceOrigins*>(records_ + slot)};
   }
 
   // The arena is mapped, for it is written once in a long while, and the host need not ask for what it does not know
   // of.
-  Status open_births(const ReadingsOptions& options, void*& got) {
+  Status open_origins(const ReadingsOptions& options, void*& got) {
     DeviceStatsOptions stats;
     stats.device = device_;
     stats.max_items = options.max_items;
-    stats.max_tensors = kMaxBirthTensors;
+    stats.max_tensors = kMaxOriginTensors;
     stats.histograms = true;
     stats.check_memory = false;
     auto made = DeviceStats::create(stats);
     if (!made) return made.status();
     histograms_ = std::move(*made);
-    if (Status s = status_of(load_births(), "births cannot be looked for on this device"); !s) return s;
+    if (Status s = status_of(load_origins(), "origins cannot be looked for on this device"); !s) return s;
     const std::size_t bytes = options.arena_words * sizeof(std::uint64_t);
     if (Status s = status_of(cudaHostAlloc(&got, bytes, cudaHostAllocMapped), "no pinned memory for histograms"); !s)
       return s;
     arena_ = static_cast<std::uint64_t*>(got);
     if (Status s = status_of(cudaHostGetDevicePointer(&got, arena_, 0), "pinned memory is not mapped"); !s) return s;
     arena_on_device_ = static_cast<std::uint64_t*>(got);
-    const std::size_t words = 1 + kMaxBirthTensors;
+    const std::size_t words = 1 + kMaxOriginTensors;
     const std::size_t small = words * sizeof(std::uint64_t);
-    if (Status s = status_of(cudaMalloc(&got, small), "no memory for births on the device"); !s) return s;
-    births_.used = static_cast<std::uint64_t*>(got);
-    births_.places = reinterpret_cast<std::uint32_t*>(births_.used + 1);  // by tag, from 1
-    births_.records = records_;
-    births_.known = known_;
-    births_.words = options.arena_words;
-    return status_of(cudaMemsetAsync(births_.used, 0, small, stream_), "memory for births could not be cleared");
+    if (Status s = status_of(cudaMalloc(&got, small), "no memory for origins on the device"); !s) return s;
+    origins_.used = static_cast<std::uint64_t*>(got);
+    origins_.places = reinterpret_cast<std::uint32_t*>(origins_.used + 1);  // by tag, from 1
+    origins_.records = records_;
+    origins_.known = known_;
+    origins_.words = options.arena_words;
+    return status_of(cudaMemsetAsync(origins_.used, 0, small, stream_), "memory for origins could not be cleared");
   }
 
   // One piece of memory: references, sums of tensors, gates, tickets, what is known of contents; all 0.
@@ -192,9 +192,9 @@ class CudaReadings final : public ReadingsPort {
   ChecksumMemory checks_;
   StatsPartial* partials_ = nullptr;
   std::uint64_t max_items_ = 0;
-  FindingsSoFar* so_far_ = nullptr;
+  EvidenceSoFar* so_far_ = nullptr;
   std::uint32_t* known_ = nullptr;
-  BirthMemory births_;
+  OriginMemory origins_;
   std::unique_ptr<DeviceStats> histograms_;
   std::uint64_t *arena_ = nullptr, *arena_on_device_ = nullptr;
   std::unique_ptr<DeviceStats> stats_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/device_lanes.h"
+#include "kernels/cuda/device_row_threads.h"
 #include "kernels/cuda/device_launches.h"
 #include "kernels/portable/row_kernels.h"
 #include "kernels/portable/unscale_kernels.h"
@@ -10,7 +10,7 @@ namespace {
 // By how a kernel is called: an element each, or a row by lanes.
 template <class Kernel>
 void launch_any(const Kernel& kernel, cudaStream_t stream) {
-  if constexpr (requires(const DeviceLanes& lanes) { kernel(lanes, std::int64_t{0}); }) {
+  if constexpr (requires(const DeviceRowThreads& lanes) { kernel(lanes, std::int64_t{0}); }) {
     launch_rows(kernel, stream);
   } else {
     launch_each(kernel, stream);

@@ -120,7 +120,7 @@ class CudaStats final : public DeviceStats {
 
   Status enqueue_histograms(std::span<const DeviceStatsView> views, const std::uint32_t* gates, std::uint64_t* arena,
                             DeviceStream stream) override {
-    if (memory_.accumulators == nullptr || views.size() > kMaxBirthTensors || views.size() > options_.max_tensors) {
+    if (memory_.accumulators == nullptr || views.size() > kMaxOriginTensors || views.size() > options_.max_tensors) {
       return usage("histograms of so many views were not asked for at creation");
     }
     Counter counter(options_.max_items);

@@ -14,7 +14,7 @@ const void* stats_function() { return reinterpret_cast<const void*>(&run_kernel<
 const void* histogram_function() {
   return reinterpret_cast<const void*>(&run_kernel<HistogramKernel, kStatsThreads, 2>);
 }
-const void* look_function() { return reinterpret_cast<const void*>(&run_kernel<LookKernel, kStatsThreads, 2>); }
+const void* checksum_stats_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumStatsKernel, kStatsThreads, 2>); }
 const void* check_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumKernel, kChecksumThreads>); }
 
 cudaError_t load(std::initializer_list<const void*> functions) {
@@ -33,8 +33,8 @@ cudaError_t launch(const StatsKernel& kernel, std::uint32_t items, cudaStream_t 
 cudaError_t launch(const HistogramKernel& kernel, std::uint32_t items, cudaStream_t stream) {
   return launch_kernel(histogram_function(), items, kStatsThreads, kernel, stream);
 }
-cudaError_t launch(const LookKernel& kernel, std::uint32_t items, cudaStream_t stream) {
-  return launch_kernel(look_function(), items, kStatsThreads, kernel, stream);
+cudaError_t launch(const ChecksumStatsKernel& kernel, std::uint32_t items, cudaStream_t stream) {
+  return launch_kernel(checksum_stats_function(), items, kStatsThreads, kernel, stream);
 }
 cudaError_t launch(const ChecksumKernel& kernel, cudaStream_t stream) {
   const std::uint32_t blocks = checksum_blocks(kernel.walk.view.count * kernel.walk.view.size);
@@ -43,6 +43,6 @@ cudaError_t launch(const ChecksumKernel& kernel, cudaStream_t stream) {
 
 cudaError_t load_stats() { return load({stats_function()}); }
 cudaError_t load_histograms() { return load({histogram_function()}); }
-cudaError_t load_checks() { return load({look_function(), check_function()}); }
+cudaError_t load_checks() { return load({checksum_stats_function(), check_function()}); }
 
 }  // namespace nanhunt::kernels::cuda

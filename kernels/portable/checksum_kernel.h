@@ -2,7 +2,7 @@
 // The checksum (checksum_words.h) of a view with gaps as one kernel (block.h), the CPU's bit for bit: a block of
 // threads for each block of 32 KiB. The last one compares the sum with the reference that an earlier launch left,
 // leaves it there in its place, and says whether it differed; the ticket and the sum are left as they were found, zero.
-// Tensors without gaps: look_kernel.h.
+// Tensors without gaps: checksum_stats_kernel.h.
 #pragma once
 
 #include <cstdint>

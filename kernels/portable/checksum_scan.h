@@ -17,10 +17,10 @@ static_assert(kBlockVectors % kStatsThreads == 0, "a thread has the same lanes o
 static_assert(kChecksumLaneCount == 8 && kVectorBytes == 16, "a vector has two lanes, four have a stripe");
 
 // What threads tell each other of an item.
-inline constexpr std::uint32_t kLookTotals = 2 * kChecksumLaneCount, kLookParts = 8;
-struct LookShared {
+inline constexpr std::uint32_t kLookTotals = 2 * kChecksumLaneCount, kChecksumStatsParts = 8;
+struct ChecksumStatsShared {
   std::uint64_t sums[2][kStatsThreads], products[2][kStatsThreads];
-  std::uint64_t parts[kLookParts * kLookTotals], totals[kLookTotals];
+  std::uint64_t parts[kChecksumStatsParts * kLookTotals], totals[kLookTotals];
   std::uint64_t left_over[kChecksumLaneCount];  // words after the last whole stripe
   std::uint64_t checksum;                       // of the blocks that begin in the item
   StatsPartial warps[kStatsThreads / kWarpLanes];
@@ -86,7 +86,7 @@ class ChecksumShare {
       products_[i] += checksum_product(words[i], keys_[i] + step);
     }
   }
-  NANHUNT_HOST_DEVICE void leave(LookShared& shared, std::uint32_t thread) const {
+  NANHUNT_HOST_DEVICE void leave(ChecksumStatsShared& shared, std::uint32_t thread) const {
     NANHUNT_UNROLL
     for (std::uint32_t i = 0; i < 2; ++i) {
       shared.sums[i][thread] = sums_[i];
@@ -101,14 +101,14 @@ class ChecksumShare {
 
 // Adds the checksum of a block whose threads left their shares.
 template <class Block>
-NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, LookShared& shared, const ChecksumExtent& extent,
+NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, ChecksumStatsShared& shared, const ChecksumExtent& extent,
                                               std::uint64_t number) {
   block.phase([&](const Thread& thread) {
-    if (thread.index >= kLookParts * kLookTotals) return;
+    if (thread.index >= kChecksumStatsParts * kLookTotals) return;
     const std::uint32_t total = thread.index % kLookTotals, part = thread.index / kLookTotals;
     const std::uint32_t lane = total % kChecksumLaneCount;
     const auto& of = (total < kChecksumLaneCount ? shared.sums : shared.products)[lane % 2];
-    constexpr std::uint32_t kShares = kStatsThreads / (kChecksumLaneCount / 2) / kLookParts;
+    constexpr std::uint32_t kShares = kStatsThreads / (kChecksumLaneCount / 2) / kChecksumStatsParts;
     std::uint64_t sum = 0;
     for (std::uint32_t i = 0; i < kShares; ++i) {
       sum += of[(part * kShares + i) * (kChecksumLaneCount / 2) + lane / 2];
@@ -118,7 +118,7 @@ NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, LookShared& shared, 
   block.phase([&](const Thread& thread) {
     if (thread.index >= kLookTotals) return;
     std::uint64_t sum = 0;
-    for (std::uint32_t part = 0; part < kLookParts; ++part) sum += shared.parts[part * kLookTotals + thread.index];
+    for (std::uint32_t part = 0; part < kChecksumStatsParts; ++part) sum += shared.parts[part * kLookTotals + thread.index];
     shared.totals[thread.index] = sum;
   });
   block.phase([&](const Thread& thread) {
@@ -136,7 +136,7 @@ NANHUNT_HOST_DEVICE inline void fold_checksum(Block& block, LookShared& shared, 
 
 // Leaves the item's checksum in shared.checksum.
 template <class Block>
-NANHUNT_HOST_DEVICE inline void checksum_item(Block& block, LookShared& shared, std::uint64_t data, std::uint64_t bytes,
+NANHUNT_HOST_DEVICE inline void checksum_item(Block& block, ChecksumStatsShared& shared, std::uint64_t data, std::uint64_t bytes,
                                               ItemRange item) {
   const VectorsOfMemory memory{data, bytes};
   const std::uint64_t vectors = (bytes + kVectorBytes - 1) / kVectorBytes;

@@ -11,7 +11,7 @@
 //   template <class Lanes>
 //   NANHUNT_HOST_DEVICE void operator()(const Lanes& lanes, std::int64_t row) const;
 //
-// What Lanes offers (on the device: device_lanes.h; on the CPU: tests/support/emulated_device.cpp):
+// What Lanes offers (on the device: device_row_threads.h; on the CPU: tests/support/emulated_device.cpp):
 //
 //   lanes.each(n, f)             // f(i) for every i below n, in no order; no lane may read what another wrote
 //   lanes.sum<T>(n, f)           // f(0) + ... + f(n - 1) in the CPU engine's order; every lane gets it

@@ -9,7 +9,7 @@
 #include "kernels/portable/binade_scan.h"
 #include "kernels/portable/block.h"
 #include "kernels/portable/tensor_stats_scan.h"
-#include "kernels/device_births.h"
+#include "kernels/origin_histograms.h"
 
 namespace nanhunt::kernels::cuda {
 
@@ -114,8 +114,8 @@ struct StatsTable {
 // A few views by value, each with the tag that is its number, from 1.
 struct FewViews {
   std::uint32_t tensors = 0;
-  std::uint32_t first_item[kMaxBirthTensors] = {};
-  DeviceStatsView views[kMaxBirthTensors];
+  std::uint32_t first_item[kMaxOriginTensors] = {};
+  DeviceStatsView views[kMaxOriginTensors];
 
   NANHUNT_HOST_DEVICE void locate(std::uint32_t block, Work& work) const {
     std::uint32_t at = 0;

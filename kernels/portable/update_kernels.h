@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that changed nothing (device_findings.h), found from what is left after the op: x is certainly unchanged
+// Updates that changed nothing (element_evidence.h), found from what is left after the op: x is certainly unchanged
 // where the same change leaves x as it is and takes neither neighbour of x to x. The change's formula is the CPU's too.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "kernels/portable/arrays.h"
 #include "kernels/portable/block.h"
-#include "kernels/device_findings.h"
+#include "kernels/element_evidence.h"
 
 namespace nanhunt::kernels::cuda {
 

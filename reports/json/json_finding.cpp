@@ -20,7 +20,7 @@ constexpr std::size_t kJsonDims = 64;
 constexpr std::size_t kJsonChain = 64;
 constexpr std::size_t kJsonAdvice = 64;
 constexpr std::size_t kJsonBins = 4096;
-constexpr std::size_t kJsonPassages = 256;
+constexpr std::size_t kJsonRankPropagation = 256;
 
 std::string_view level_name(StatsLevel level) {
   switch (level) {
@@ -191,13 +191,13 @@ json finding_to_json(const Finding& f) {
   out["confidence"] = confidence_name(f.confidence);
   out["rank"] = f.rank;
   out["ranks"] = f.ranks.empty() ? json::array({f.rank}) : ranks_to_json(f.ranks);
-  out["passages"] = json::array();
-  for (const Passage& passage : f.passages) {
-    if (out["passages"].size() == kJsonPassages) break;
-    out["passages"].push_back({{"ranks", ranks_to_json(passage.ranks)},
-                               {"through", json_text(passage.through)},
-                               {"group", json_text_or_null(passage.group)},
-                               {"step", passage.step}});
+  out["rank_propagation"] = json::array();
+  for (const RankPropagation& propagation : f.rank_propagation) {
+    if (out["rank_propagation"].size() == kJsonRankPropagation) break;
+    out["rank_propagation"].push_back({{"ranks", ranks_to_json(propagation.ranks)},
+                               {"through", json_text(propagation.through)},
+                               {"group", json_text_or_null(propagation.group)},
+                               {"step", propagation.step}});
   }
   out["kernel"] = json_text_or_null(f.kernel);
   out["call_site"] = json_text_or_null(f.call_site);

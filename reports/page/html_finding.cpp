@@ -311,7 +311,7 @@ void write_finding_parts(HtmlWriter& out, const FindingView& f, const MagnitudeV
   if (!f.chain.empty()) {
     begin_part(out, "chain", "What happened");
     out.markup(
-        "<p>From the <b>origin</b>, where the bad numbers were born, through the operations that carried them on, to "
+        "<p>From the <b>origin</b>, where the bad numbers began, through the operations that carried them on, to "
         "the "
         "<b>sinks</b> that they harmed.</p>");
     write_chain(out, f.chain, kMaxChainNodes);

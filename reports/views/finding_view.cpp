@@ -166,20 +166,20 @@ std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
   return text;
 }
 
-// Where it was born, and how it came to other ranks.
+// Where it began, and how it came to other ranks.
 std::string ranks_sentence(const Finding& f) {
   const bool between = f.cls == FindingClass::kComm && f.lifecycle != Lifecycle::kDisappear;
   std::string text = ranks_text(f.ranks.empty() ? std::vector<std::uint32_t>{f.rank} : f.ranks);
   if (between) {
-    text = "born between the ranks: it came back bad to " + text;
+    text = "began between the ranks: it came back bad to " + text;
   } else {
-    text = "born on " + text + (f.ranks.size() > 1 ? ", on each by itself" : "");
+    text = "began on " + text + (f.ranks.size() > 1 ? ", on each by itself" : "");
   }
   std::size_t told = 0;
-  for (const Passage& passage : f.passages) {
+  for (const RankPropagation& propagation : f.rank_propagation) {
     if (++told > 4) break;
-    text += (told == 1 ? "; it came to " : ", and to ") + ranks_text(passage.ranks) + " through " +
-            clip(passage.through, kNameLimit) + ", step " + format_count(passage.step);
+    text += (told == 1 ? "; it came to " : ", and to ") + ranks_text(propagation.ranks) + " through " +
+            clip(propagation.through, kNameLimit) + ", step " + format_count(propagation.step);
   }
   return clip(text, kSentenceLimit);
 }
@@ -254,7 +254,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.step = format_count(f.place.step);
   view.matter = matter_sentence(f);
   view.confidence = confidence_phrase(f.confidence);
-  if (many_ranks || f.ranks.size() > 1 || !f.passages.empty()) view.ranks = ranks_sentence(f);
+  if (many_ranks || f.ranks.size() > 1 || !f.rank_propagation.empty()) view.ranks = ranks_sentence(f);
   view.how_often = how_often(f);
   view.bad_steps = bad_steps(f);
   if (!f.same_line_as.empty())

@@ -106,7 +106,7 @@ std::string_view class_explanation(FindingClass c) {
     case FindingClass::kNotReproducible:
       return "The same operation or step gave finite numbers when it was run again from the same inputs.";
     case FindingClass::kUnexplained:
-      return "Bad numbers were born here, and no rule of this version knows why.";
+      return "Bad numbers began here, and no rule of this version knows why.";
   }
   return "";
 }
@@ -206,7 +206,7 @@ std::span<const Word> words() {
   };
   const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_name(l), lifecycle_phrase(l)}; };
   static const std::array<Word, 18> kWords = {{
-      {"origin", "the operation at which the numbers that did harm were born"},
+      {"origin", "the operation at which the numbers that did harm began"},
       {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},
       {"class", "the kind of thing that went wrong, such as overflow"},
       lifecycle(Lifecycle::kAppear),

@@ -128,7 +128,7 @@ class AnalyzerImpl final : public RankPass {
 
   void on_op(const RecordBatch& batch, const OpRecord& op) {
     const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
-    for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
+    for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     comm_.on_op(view, graph_);
     eps_.on_op(view);
     state_underflow_.on_op(view);
@@ -144,7 +144,7 @@ class AnalyzerImpl final : public RankPass {
     } else {
       graph_.on_mark(mark);
     }
-    for (const ValueGraph::LateResult& late : graph_.take_late_results()) comm_.on_late(late);
+    for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     if (const Value* value = graph_.value(mark.value)) {
       const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
       norms_.on_mark(mark, *value, unscaled ? 1 : scaler_.gradient_factor());

@@ -35,7 +35,7 @@ nanhunt_audit audit_of(const hunt::PreAudit& audit, std::uint32_t struct_size) {
   nanhunt_audit result{};
   result.struct_size = struct_size;
   result.read_elements = audit.read_elements ? 1 : 0;
-  result.trips = audit.trips() ? 1 : 0;
+  result.triggers = audit.triggers() ? 1 : 0;
   result.zero_over_zero = audit.zero_over_zero;
   result.x_over_zero = audit.x_over_zero;
   result.bad_denominators = audit.bad_denominators;

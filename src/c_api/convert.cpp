@@ -14,7 +14,7 @@ constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 static_assert(NANHUNT_BOOL == static_cast<int>(DType::kBool) && NANHUNT_BOOL + 1 == kDTypeCount);
 static_assert(NANHUNT_PHASE_UPDATE == static_cast<int>(Phase::kUpdate));
 static_assert(NANHUNT_INDEX == static_cast<int>(ArgRole::kIndex));
-static_assert(NANHUNT_LABEL == static_cast<int>(MarkKind::kLabel));
+static_assert(NANHUNT_LABEL == static_cast<int>(TensorRole::kLabel));
 static_assert(NANHUNT_SCALER_REFUSED == static_cast<int>(ScalerAction::kRefused));
 
 [[noreturn]] void misuse(const char* slot, const std::string& what) {
@@ -109,7 +109,7 @@ OpEvent Converter::op(const nanhunt_op& given) {
 
 MarkEvent Converter::mark(const nanhunt_mark& given) {
   strides_used_ = 0;
-  return {given.step, given.micro_batch, enum_of("mark", given.kind, MarkKind::kLabel), text_of(given.path),
+  return {given.step, given.micro_batch, enum_of("mark", given.kind, TensorRole::kLabel), text_of(given.path),
           value(given.path, given.value)};
 }
 

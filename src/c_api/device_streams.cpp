@@ -61,12 +61,12 @@ Result<std::int64_t> DeviceStreams::open(int device, std::uint64_t stream) {
 
 // Nothing is left of a call for which there was no memory: it is soon somebody else's. Its rows wait for nothing.
 void DeviceStreams::begin_call(Recorder& recorder) noexcept {
-  asked_.clear();
+  requests_.clear();
   for (Stream& stream : streams_) {
     for (const Reading& reading : stream.at_hand.readings) {
       record::DeviceContents::tell(recorder, reading.number, *reading.contents, std::nullopt, std::nullopt);
     }
-    for (const record::AskedElements& elements : stream.at_hand.elements) recorder.on_late_lost(elements.number);
+    for (const record::ElementRequest& elements : stream.at_hand.elements) recorder.on_deferred_lost(elements.number);
     clear(stream);
     stream.at_hand = {};
   }
@@ -78,7 +78,7 @@ void DeviceStreams::clear(Stream& stream) noexcept {
   stream.shown.clear();
   stream.places.clear();
   stream.findings.clear();
-  stream.births.clear();
+  stream.origins.clear();
   stream.updates.reset();
 }
 
@@ -94,19 +94,19 @@ void DeviceStreams::value(const char* what, std::int64_t layout_word, ValueView&
   if (value.tensor.numel() == 0 && use != Use::kOld) {
     value.tensor.data = &kNoElements;
   } else if (address != nullptr || use == Use::kOld) {
-    asked_.push_back({static_cast<std::size_t>(number - 1), address, &value, use, {}});
+    requests_.push_back({static_cast<std::size_t>(number - 1), address, &value, use, {}});
   }
 }
 
 void DeviceStreams::take(Recorder& recorder) {
   // Never amid an event: what comes, or is lost, before the recorder has been told to expect it is never heard of.
   for (Stream& stream : streams_) {
-    if (stream.views.size() + asked_.size() > kMostValues) launch(stream, recorder);
+    if (stream.views.size() + requests_.size() > kMostValues) launch(stream, recorder);
   }
-  for (Asked& asked : asked_) read(asked);
+  for (Request& asked : requests_) read(asked);
 }
 
-void DeviceStreams::read(Asked& asked) {
+void DeviceStreams::read(Request& asked) {
   Stream& stream = streams_[asked.stream];
   ValueView& value = *asked.value;
   if (asked.use == Use::kOld || asked.use == Use::kKnown) {
@@ -148,11 +148,11 @@ void DeviceStreams::read(Asked& asked) {
 }
 
 // Of an op: what goes in, and what comes out as a view of the same elements.
-bool DeviceStreams::is_trusted(const Asked& asked) const {
+bool DeviceStreams::is_trusted(const Request& asked) const {
   if (!trusts_ || !asked.contents->has_reference || asked.contents->doubted) return false;
   if (asked.use == Use::kInput) return true;
   if (asked.use != Use::kMade || asked.value->storage == 0) return false;
-  return std::ranges::any_of(asked_, [&](const Asked& in) {
+  return std::ranges::any_of(requests_, [&](const Request& in) {
     return in.use == Use::kInput && in.stream == asked.stream && in.value->storage == asked.value->storage &&
            in.value->version == asked.value->version && in.value->offset == asked.value->offset &&
            in.value->tensor.dtype == asked.value->tensor.dtype &&
@@ -160,15 +160,15 @@ bool DeviceStreams::is_trusted(const Asked& asked) const {
   });
 }
 
-void DeviceStreams::trust(Asked& asked) {
+void DeviceStreams::trust(Request& asked) {
   const record::DeviceContents::Contents& contents = *asked.contents;
   asked.value->late = contents.pending;
   if (contents.pending == 0) asked.value->known = &contents.known;
   std::vector<TensorView>& shown = streams_[asked.stream].shown;
-  const auto its = std::ranges::find_if(asked_, [&](const Asked& other) {
+  const auto its = std::ranges::find_if(requests_, [&](const Request& other) {
     return other.contents == asked.contents && other.operand.shown != record::kNoReading;
   });
-  if (its != asked_.end()) {
+  if (its != requests_.end()) {
     asked.operand.shown = its->operand.shown;
     return;
   }
@@ -179,16 +179,16 @@ void DeviceStreams::trust(Asked& asked) {
 
 void DeviceStreams::take(OpEvent& event, Recorder& recorder) {
   event.late = 0;
-  if (asked_.empty()) return;
+  if (requests_.empty()) return;
   for (Stream& stream : streams_) {
     if (stream.updates) launch(stream, recorder);  // there is room for those of one op
   }
   take(recorder);
-  if (asked_.size() > kMostValues) return;
+  if (requests_.size() > kMostValues) return;
   // An op's outputs lie on one device.
   for (const OpOutput& output : event.outputs) {
-    const auto its = std::ranges::find(asked_, &output.value, &Asked::value);
-    if (its == asked_.end() || its->operand.reading == record::kNoReading) continue;
+    const auto its = std::ranges::find(requests_, &output.value, &Request::value);
+    if (its == requests_.end() || its->operand.reading == record::kNoReading) continue;
     ask(event, its->stream);
     return;
   }
@@ -198,7 +198,7 @@ void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
   Stream& its = streams_[stream];
   const auto fill = [&](std::vector<record::DeviceOperand>& operands, auto values) {
     operands.assign(values.size(), {});
-    for (const Asked& asked : asked_) {
+    for (const Request& asked : requests_) {
       if (asked.stream != stream) continue;
       for (std::size_t i = 0; i < values.size(); ++i) {
         if (asked.value != &values[i].value) continue;
@@ -209,12 +209,12 @@ void DeviceStreams::ask(OpEvent& event, std::size_t stream) {
   fill(inputs_, event.inputs);
   fill(outputs_, event.outputs);
   const record::DeviceOperands operands = {inputs_, outputs_};
-  record::AskedElements elements;
+  record::ElementRequest elements;
   if (!record::ask_elements(event, operands, its.findings, elements)) return;
   its.updates = record::ask_updates(event, operands);
   elements.counts_updates = its.updates.has_value();
-  elements.births = its.births.size();
-  its.births.push_back(record::ask_births(event, operands, elements));
+  elements.origins = its.origins.size();
+  its.origins.push_back(record::ask_origins(event, operands, elements));
   elements.number = event.late = ++last_number_;
   its.at_hand.elements.push_back(std::move(elements));
 }
@@ -229,10 +229,10 @@ void DeviceStreams::launch(Stream& stream, Recorder& recorder) {
     stream.shown.clear();
     return;
   }
-  Taken taken = std::exchange(stream.at_hand, {});
+  PendingReading taken = std::exchange(stream.at_hand, {});
   taken.ticket = stream.readings->enqueue(stream.views, stream.findings,
                                           stream.updates ? &*stream.updates : nullptr, stream.references,
-                                          stream.births, stream.shown);
+                                          stream.origins, stream.shown);
   for (const Reading& reading : taken.readings) {
     reading.contents->has_reference = taken.ticket != 0 && reading.contents->reference != 0;
   }
@@ -257,26 +257,26 @@ void DeviceStreams::hand_over(Stream& stream, Recorder& recorder) {
 
 void DeviceStreams::poll(Stream& stream, Recorder& recorder) {
   while (!stream.under_way.empty()) {
-    const Taken& taken = stream.under_way.front();
+    const PendingReading& taken = stream.under_way.front();
     results_.resize(taken.readings.size());
-    const ReadingsState state = stream.readings->poll(taken.ticket, results_, &besides_);
+    const ReadingsState state = stream.readings->poll(taken.ticket, results_, &extras_);
     if (state == ReadingsState::kPending) return;
     tell(taken, state, recorder);
     stream.under_way.pop_front();
   }
 }
 
-void DeviceStreams::tell(const Taken& taken, ReadingsState state, Recorder& recorder) {
+void DeviceStreams::tell(const PendingReading& taken, ReadingsState state, Recorder& recorder) {
   for (std::size_t i = 0; i < taken.readings.size(); ++i) {
-    const bool came = state == ReadingsState::kReady && i < besides_.checks.size();
+    const bool came = state == ReadingsState::kReady && i < extras_.checks.size();
     record::DeviceContents::tell(recorder, taken.readings[i].number, *taken.readings[i].contents,
-                                 came ? besides_.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
+                                 came ? extras_.checks[i] : std::nullopt, came ? results_[i] : std::nullopt);
   }
-  for (const record::AskedElements& elements : taken.elements) {
+  for (const record::ElementRequest& elements : taken.elements) {
     if (state == ReadingsState::kReady) {
-      record::tell_elements(elements, besides_, recorder);
+      record::report_elements(elements, extras_, recorder);
     } else {
-      recorder.on_late_lost(elements.number);
+      recorder.on_deferred_lost(elements.number);
     }
   }
 }
@@ -290,9 +290,9 @@ void DeviceStreams::settle(Recorder& recorder) {
     const bool capturing = stream.foreign->is_capturing();
     if (capturing) poll(stream, recorder);
     while (!capturing && !stream.under_way.empty()) {
-      const Taken& taken = stream.under_way.front();
+      const PendingReading& taken = stream.under_way.front();
       results_.resize(taken.readings.size());
-      tell(taken, stream.readings->wait(taken.ticket, results_, &besides_), recorder);
+      tell(taken, stream.readings->wait(taken.ticket, results_, &extras_), recorder);
       stream.under_way.pop_front();
     }
   }
@@ -309,7 +309,7 @@ void DeviceStreams::settle(Recorder& recorder) {
 void DeviceStreams::close(Recorder& recorder) {
   settle(recorder);
   for (Stream& stream : streams_) {
-    for (const Taken& taken : stream.under_way) tell(taken, ReadingsState::kLost, recorder);
+    for (const PendingReading& taken : stream.under_way) tell(taken, ReadingsState::kLost, recorder);
     stream.under_way.clear();
   }
 }

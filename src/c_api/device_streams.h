@@ -43,7 +43,7 @@ class DeviceStreams {
   // One call: begin_call(), its events, launch(): what they name is read together. One event: begin(), value() for each
   // of its values, take(), the event to the recorder.
   void begin_call(Recorder& recorder) noexcept;
-  void begin() noexcept { asked_.clear(); }
+  void begin() noexcept { requests_.clear(); }
   // The fourth word of `value` names a stream: its address is of that device. Misuse where there is no such stream.
   // `value` stays where it is until take().
   enum class Use : std::uint8_t {
@@ -69,7 +69,7 @@ class DeviceStreams {
   DeviceCounts counts() const;
 
  private:
-  // Tensors, checks, elements and births each take a result. Histograms are as many as a recorder takes.
+  // Tensors, checks, elements and origins each take a result. Histograms are as many as a recorder takes.
   static constexpr kernels::ReadingsOptions kReadings = {
       .tensors = 1 << 16, .tickets = 1 << 14, .references = 1 << 16, .arena_words = 1 << 19};
 
@@ -77,10 +77,10 @@ class DeviceStreams {
     std::uint64_t number = 0;
     std::shared_ptr<record::DeviceContents::Contents> contents;
   };
-  struct Taken {
+  struct PendingReading {
     kernels::DeviceReadings::Ticket ticket = 0;
     std::vector<Reading> readings;
-    std::vector<record::AskedElements> elements;
+    std::vector<record::ElementRequest> elements;
   };
   struct Stream {
     std::unique_ptr<kernels::ForeignStream> foreign;
@@ -90,15 +90,15 @@ class DeviceStreams {
     std::vector<std::uint32_t> references;
     std::vector<TensorView> shown;  // known, and not read
     std::unordered_map<const record::DeviceContents::Contents*, std::size_t> places;  // among the readings at hand
-    std::vector<kernels::BirthCall> births;
-    std::vector<kernels::FindingsCall> findings;
+    std::vector<kernels::OriginCall> origins;
+    std::vector<kernels::EvidenceCall> findings;
     std::optional<kernels::UpdatesCall> updates;
-    Taken at_hand;
+    PendingReading at_hand;
     bool is_capturing = false;      // during the call at hand
     std::size_t tensors_since_copy = 0;
-    std::deque<Taken> under_way;
+    std::deque<PendingReading> under_way;
   };
-  struct Asked {
+  struct Request {
     std::size_t stream = 0;
     const void* address = nullptr;
     ValueView* value = nullptr;
@@ -107,9 +107,9 @@ class DeviceStreams {
     std::shared_ptr<record::DeviceContents::Contents> contents = {};
   };
 
-  void read(Asked& asked);
-  bool is_trusted(const Asked& asked) const;
-  void trust(Asked& asked);
+  void read(Request& asked);
+  bool is_trusted(const Request& asked) const;
+  void trust(Request& asked);
   void doubt(std::uint64_t storage) noexcept {
     for (Stream& stream : streams_) stream.contents.doubt(storage);
   }
@@ -118,16 +118,16 @@ class DeviceStreams {
   void hand_over(Stream& stream, Recorder& recorder);
   void poll(Stream& stream, Recorder& recorder);
   void ask(OpEvent& event, std::size_t stream);
-  void tell(const Taken& taken, kernels::ReadingsState state, Recorder& recorder);
+  void tell(const PendingReading& taken, kernels::ReadingsState state, Recorder& recorder);
   void add_note(const std::string& text, std::uint64_t count, Recorder& recorder);
 
   std::vector<Stream> streams_;
   std::map<std::pair<int, std::uint64_t>, std::size_t> numbers_;
   std::map<std::pair<int, std::uint64_t>, std::string> refused_;
-  std::vector<Asked> asked_;  // of the event at hand
+  std::vector<Request> requests_;  // of the event at hand
   std::vector<record::DeviceOperand> inputs_, outputs_;
   std::vector<std::optional<TensorStats>> results_;
-  kernels::Besides besides_;
+  kernels::ReadingExtras extras_;
   std::uint64_t last_number_ = 0, captured_ = 0;
   bool trusts_ = false;
   std::map<std::string, std::uint64_t> noted_;

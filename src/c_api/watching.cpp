@@ -51,11 +51,11 @@ nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_h
 nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,
                                    double norm, double amax) {
   return recording(recorder, [&](nanhunt_recorder& to) {
-    if (kind != NANHUNT_DOOR_GRADIENT && kind != NANHUNT_PARAMETER) {
-      throw Misuse("nanhunt_record_norm: expected NANHUNT_DOOR_GRADIENT or NANHUNT_PARAMETER, got " +
+    if (kind != NANHUNT_BOUNDARY_GRADIENT && kind != NANHUNT_PARAMETER) {
+      throw Misuse("nanhunt_record_norm: expected NANHUNT_BOUNDARY_GRADIENT or NANHUNT_PARAMETER, got " +
                    std::to_string(kind));
     }
-    to.recorder->on_norm({step, static_cast<MarkKind>(kind), text_of(path), norm, amax});
+    to.recorder->on_norm({step, static_cast<TensorRole>(kind), text_of(path), norm, amax});
   });
 }
 

@@ -12,9 +12,9 @@ constexpr std::array<std::string_view, 10> kPhaseNames = {"data", "forward", "lo
                                                           "comm", "unscale", "clip", "optimizer", "update"};
 static_assert(kPhaseNames.size() == static_cast<std::size_t>(Phase::kUpdate) + 1);
 
-constexpr std::array<std::string_view, 7> kMarkKindNames = {"loss",   "door_gradient", "parameter", "state",
+constexpr std::array<std::string_view, 7> kTensorRoleNames = {"loss",   "boundary_gradient", "parameter", "state",
                                                             "buffer", "batch",         "label"};
-static_assert(kMarkKindNames.size() == static_cast<std::size_t>(MarkKind::kLabel) + 1);
+static_assert(kTensorRoleNames.size() == static_cast<std::size_t>(TensorRole::kLabel) + 1);
 
 }  // namespace
 
@@ -109,9 +109,9 @@ std::string_view reduction_name(Reduction reduction) {
   return "unknown";
 }
 
-std::string_view mark_kind_name(MarkKind kind) {
+std::string_view tensor_role_name(TensorRole kind) {
   const auto i = static_cast<std::size_t>(kind);
-  return i < kMarkKindNames.size() ? kMarkKindNames[i] : "unknown";
+  return i < kTensorRoleNames.size() ? kTensorRoleNames[i] : "unknown";
 }
 
 }  // namespace nanhunt

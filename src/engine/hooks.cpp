@@ -16,24 +16,24 @@ struct Entry {
 
 struct ObserverList {
   std::vector<Entry> entries;
-  int telling = 0;
+  int reporting = 0;
 };
 
 // Null before the first observer and again once the thread's list is gone: a storage may be released by
 // a destructor that runs later than the list's.
 thread_local ObserverList* current_list = nullptr;
 thread_local bool in_replay = false;
-thread_local int told_now = 0, told_ops_now = 0;  // observers, and those of them that want ops
+thread_local int reported_now = 0, reported_ops_now = 0;  // observers, and those of them that want ops
 
-bool is_told(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
+bool is_reported(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
 
 void recount() {
-  told_now = told_ops_now = 0;
+  reported_now = reported_ops_now = 0;
   if (current_list == nullptr) return;
   for (const Entry& entry : current_list->entries) {
-    if (!is_told(entry)) continue;
-    ++told_now;
-    if (entry.wants_ops) ++told_ops_now;
+    if (!is_reported(entry)) continue;
+    ++reported_now;
+    if (entry.wants_ops) ++reported_ops_now;
   }
 }
 
@@ -59,7 +59,7 @@ void remove_from_list(Observer* observer, bool of_replay) {
     return entry.observer == observer && entry.of_replay == of_replay;
   });
   if (found == entries.end()) return;
-  if (current_list->telling > 0) {
+  if (current_list->reporting > 0) {
     found->observer = nullptr;
   } else {
     entries.erase(found);
@@ -70,19 +70,19 @@ void remove_from_list(Observer* observer, bool of_replay) {
 // Observers may come and go, and release storages, while they are being told.
 template <typename F>
 void tell(const F& call, bool of_ops = false) noexcept {
-  if ((of_ops ? told_ops_now : told_now) == 0) return;
+  if ((of_ops ? reported_ops_now : reported_now) == 0) return;
   ObserverList* list = current_list;
-  ++list->telling;
+  ++list->reporting;
   const std::size_t count = list->entries.size();
   for (std::size_t i = 0; i < count; ++i) {
     const Entry entry = list->entries[i];
-    if (is_told(entry) && (!of_ops || entry.wants_ops)) call(*entry.observer);
+    if (is_reported(entry) && (!of_ops || entry.wants_ops)) call(*entry.observer);
   }
-  if (--list->telling == 0) std::erase_if(list->entries, [](const Entry& entry) { return entry.observer == nullptr; });
+  if (--list->reporting == 0) std::erase_if(list->entries, [](const Entry& entry) { return entry.observer == nullptr; });
 }
 
-constexpr bool is_of_ops(MarkKind kind) {
-  return kind == MarkKind::kParameter || kind == MarkKind::kState || kind == MarkKind::kBuffer;
+constexpr bool is_of_ops(TensorRole kind) {
+  return kind == TensorRole::kParameter || kind == TensorRole::kState || kind == TensorRole::kBuffer;
 }
 
 thread_local Phase phase_now = Phase::kForward;
@@ -116,8 +116,8 @@ void HookHandle::remove() {
 
 HookHandle add_observer(Observer& observer) { return HookHandle(&observer); }
 
-bool has_observers() { return told_now > 0; }
-bool ops_observed() { return told_ops_now > 0; }
+bool has_observers() { return reported_now > 0; }
+bool ops_observed() { return reported_ops_now > 0; }
 
 ScopedReplay::ScopedReplay(Observer& observer) : observer_(&observer) {
   add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true, /*of_replay=*/true});
@@ -145,7 +145,7 @@ ScopedModule::~ScopedModule() { module_now() = std::move(previous_); }
 void notify_op(const OpCall& call) {
   tell([&](Observer& observer) { observer.on_op(call); }, /*of_ops=*/true);
 }
-void notify_mark(MarkKind kind, std::string_view path, const Tensor& tensor) {
+void notify_mark(TensorRole kind, std::string_view path, const Tensor& tensor) {
   tell([&](Observer& observer) { observer.on_mark(kind, path, tensor); }, is_of_ops(kind));
 }
 void notify_module_enter(std::string_view path) {

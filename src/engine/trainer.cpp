@@ -24,7 +24,7 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_from(copies[i]);
 }
 
-void mark_all(MarkKind kind, const std::vector<NamedTensor>& tensors) {
+void mark_all(TensorRole kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
 }
 
@@ -43,8 +43,8 @@ void Trainer::Impl::mark_start() {
   if (!ops_observed()) start_marked = false;  // who comes later has not heard it
   if (start_marked || !ops_observed()) return;
   start_marked = true;
-  mark_all(MarkKind::kParameter, model->named_parameters());
-  mark_all(MarkKind::kState, optimizer->named_state());
+  mark_all(TensorRole::kParameter, model->named_parameters());
+  mark_all(TensorRole::kState, optimizer->named_state());
   buffer_versions.clear();
   mark_changed_buffers();
 }
@@ -55,7 +55,7 @@ void Trainer::Impl::mark_changed_buffers() {
     const auto [known, is_new] = buffer_versions.try_emplace(path, tensor.version());
     if (!is_new && known->second == tensor.version()) continue;
     known->second = tensor.version();
-    notify_mark(MarkKind::kBuffer, path, tensor);
+    notify_mark(TensorRole::kBuffer, path, tensor);
   }
 }
 
@@ -65,8 +65,8 @@ Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, b
   mark_start();
   const Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
   notify_micro_batch(micro_batch, batch.sample_ids);
-  if (batch.inputs.defined()) notify_mark(MarkKind::kBatch, "inputs", batch.inputs);
-  if (batch.targets.defined()) notify_mark(MarkKind::kLabel, "targets", batch.targets);
+  if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
+  if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
   return batch;
 }
 
@@ -88,7 +88,7 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   const ScopedModule module("<loss>");
   Tensor value = loss(output, batch);
   if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
-  notify_mark(MarkKind::kLoss, "loss", value);
+  notify_mark(TensorRole::kLoss, "loss", value);
   return value;
 }
 
@@ -109,7 +109,7 @@ void Trainer::Impl::prepare_gradients() {
   if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
   const ScopedPhase phase(Phase::kOptimizer);
   for (const auto& [path, parameter] : optimizer->parameters()) {
-    if (parameter.grad().defined()) notify_mark(MarkKind::kDoorGradient, path, parameter.grad());
+    if (parameter.grad().defined()) notify_mark(TensorRole::kBoundaryGradient, path, parameter.grad());
   }
 }
 
@@ -123,7 +123,7 @@ bool Trainer::Impl::step_optimizer() {
   return ran;
 }
 
-void Trainer::Impl::run_to_door(StepResult& result, bool replay) {
+void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
   for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
     const Batch batch = load_batch(result.step, m, replay);
     if (m == 0 && !keep_gradients) optimizer->zero_grad();
@@ -168,8 +168,8 @@ StepResult Trainer::step() {
   run.unread_losses.clear();
   run.keep_start();
   notify_step_begin(result.step);
-  run.run_to_door(result, /*replay=*/false);
-  if (run.door_callback) run.door_callback(*this);
+  run.run_to_boundary(result, /*replay=*/false);
+  if (run.boundary_callback) run.boundary_callback(*this);
   result.skipped = !run.step_optimizer();
   run.read_losses(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
@@ -186,7 +186,7 @@ GradScaler* Trainer::scaler() { return impl_->scaler ? &*impl_->scaler : nullptr
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 bool Trainer::stepping() const { return impl_->stepping; }
 
-void Trainer::set_door_callback(std::function<void(Trainer&)> callback) { impl_->door_callback = std::move(callback); }
+void Trainer::set_boundary_callback(std::function<void(Trainer&)> callback) { impl_->boundary_callback = std::move(callback); }
 
 std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
   auto out = std::make_shared<Snapshot>();

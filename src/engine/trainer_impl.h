@@ -17,7 +17,7 @@ inline std::uint32_t version_of(const Tensor& tensor) { return tensor.defined() 
 
 // What a step began with, and the batches it loaded.
 struct StepStart {
-  struct HeldBatch {
+  struct KeptBatch {
     Batch batch;
     std::uint32_t inputs_version = 0, targets_version = 0;
   };
@@ -32,7 +32,7 @@ struct StepStart {
   std::optional<GradScaler> scaler;
   double scale = 1;
   std::vector<std::uint32_t> parameter_versions;
-  std::vector<HeldBatch> batches;  // by micro-batch
+  std::vector<KeptBatch> batches;  // by micro-batch
 };
 
 struct Trainer::Impl {
@@ -42,7 +42,7 @@ struct Trainer::Impl {
   LossFunction loss;
   TrainerOptions options;
   std::optional<GradScaler> scaler;
-  std::function<void(Trainer&)> door_callback;
+  std::function<void(Trainer&)> boundary_callback;
   std::uint32_t next_step = 0;
   bool keep_gradients = false;                           // of the step before, which was skipped
   bool start_marked = false;                             // observers know what the coming step starts from
@@ -54,8 +54,8 @@ struct Trainer::Impl {
 
   void keep_start();
   // In a replay the batches are those of `start`.
-  void run_to_door(StepResult& result, bool replay);
-  // Adds what run_to_door() did not wait for. To be called once all work of the step is on its way.
+  void run_to_boundary(StepResult& result, bool replay);
+  // Adds what run_to_boundary() did not wait for. To be called once all work of the step is on its way.
   void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran
   void mark_changed_buffers();

@@ -219,7 +219,7 @@ std::string Trainer::Impl::why_not_replayable(const OptimizerCopy* before) const
   if (!start.kept) return "the step began before replays were asked for";
   if (start.batches.size() != options.micro_batches) return "not all of the step's batches are loaded yet";
   for (std::size_t m = 0; m < start.batches.size(); ++m) {
-    const StepStart::HeldBatch& held = start.batches[m];
+    const StepStart::KeptBatch& held = start.batches[m];
     if (version_of(held.batch.inputs) == held.inputs_version &&
         version_of(held.batch.targets) == held.targets_version) {
       continue;
@@ -261,7 +261,7 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     }
     out.result.step = run.start.step;
     notify_step_begin(out.result.step);
-    run.run_to_door(out.result, /*replay=*/true);
+    run.run_to_boundary(out.result, /*replay=*/true);
     out.result.skipped = !run.step_optimizer();
     run.read_losses(out.result);
     run.mark_changed_buffers();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is about to do to one parameter, foreseen at the door, before anything changes: how many elements
+// What an optimizer is about to do to one parameter, foreseen at the optimizer boundary, before anything changes: how many elements
 // would divide by zero, by what is not finite, or store something that is not finite. Knows no engine and changes
 // nothing; it carries out the arithmetic that the optimizer will, rounding where the optimizer stores.
 #pragma once
@@ -57,7 +57,7 @@ struct PreAudit {
   PreAuditMemory memory{};             // for the next audit
 
   bool bad() const { return bad_updates > 0 || bad_state > 0; }  // what is stored would not be finite
-  bool trips() const { return bad() || zero_over_zero > 0 || x_over_zero > 0 || bad_denominators > 0; }
+  bool triggers() const { return bad() || zero_over_zero > 0 || x_over_zero > 0 || bad_denominators > 0; }
 };
 
 // Reads param and state only where they can matter:

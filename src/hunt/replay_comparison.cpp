@@ -12,16 +12,16 @@ namespace nanhunt::hunt {
 namespace {
 
 std::string name_of(const StepFact& fact) {
-  if (fact.kind == MarkKind::kLoss) return fact.path;
-  if (fact.kind == MarkKind::kDoorGradient) return fmt::format("the gradient of {}", fact.path);
-  return fmt::format("{} {}", mark_kind_name(fact.kind), fact.path);
+  if (fact.kind == TensorRole::kLoss) return fact.path;
+  if (fact.kind == TensorRole::kBoundaryGradient) return fmt::format("the gradient of {}", fact.path);
+  return fmt::format("{} {}", tensor_role_name(fact.kind), fact.path);
 }
 
 std::string_view state_of(bool finite) { return finite ? "finite" : "not finite"; }
 
 // "loss and 4 gradients".
 std::string compared(const std::vector<StepFact>& facts) {
-  std::map<MarkKind, std::size_t> counts;
+  std::map<TensorRole, std::size_t> counts;
   for (const StepFact& fact : facts) ++counts[fact.kind];
   std::string text;
   std::size_t left = counts.size();
@@ -29,13 +29,13 @@ std::string compared(const std::vector<StepFact>& facts) {
     --left;
     if (!text.empty()) text += left == 0 ? " and " : ", ";
     switch (kind) {
-      case MarkKind::kLoss: text += count == 1 ? "the loss" : fmt::format("{} losses", count); break;
-      case MarkKind::kDoorGradient:
-        text += fmt::format("{} gradient{} at the door", count, count == 1 ? "" : "s");
+      case TensorRole::kLoss: text += count == 1 ? "the loss" : fmt::format("{} losses", count); break;
+      case TensorRole::kBoundaryGradient:
+        text += fmt::format("{} gradient{} at the optimizer boundary", count, count == 1 ? "" : "s");
         break;
-      case MarkKind::kParameter: text += fmt::format("{} parameter{}", count, count == 1 ? "" : "s"); break;
-      case MarkKind::kState: text += fmt::format("{} tensor{} of optimizer state", count, count == 1 ? "" : "s"); break;
-      default: text += fmt::format("{} {}{}", count, mark_kind_name(kind), count == 1 ? "" : "s"); break;
+      case TensorRole::kParameter: text += fmt::format("{} parameter{}", count, count == 1 ? "" : "s"); break;
+      case TensorRole::kState: text += fmt::format("{} tensor{} of optimizer state", count, count == 1 ? "" : "s"); break;
+      default: text += fmt::format("{} {}{}", count, tensor_role_name(kind), count == 1 ? "" : "s"); break;
     }
   }
   return text.empty() ? "nothing" : text;
@@ -47,7 +47,7 @@ bool is_bad(const StepFact& fact) { return !fact.finite; }
 
 ReplayComparison compare_replay(const std::vector<StepFact>& original, const std::vector<StepFact>& replay,
                                 std::string_view what) {
-  std::map<std::pair<MarkKind, std::string_view>, const StepFact*> replayed;
+  std::map<std::pair<TensorRole, std::string_view>, const StepFact*> replayed;
   for (const StepFact& fact : replay) replayed[{fact.kind, fact.path}] = &fact;
   std::size_t different = 0;
   std::string first;

@@ -13,7 +13,7 @@ namespace nanhunt::hunt {
 
 // Contents of one value in one run of a step.
 struct StepFact {
-  MarkKind kind = MarkKind::kLoss;
+  TensorRole kind = TensorRole::kLoss;
   std::string path;             // "loss", "loss of micro-batch 1", "fc1.weight"
   bool finite = true;
   std::uint64_t checksum = 0;   // of the bytes, or of what else they are compared by

@@ -146,7 +146,7 @@ class RecorderImpl final : public NumberingRecorder {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }
 
-  // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Asked before any lock
+  // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Request before any lock
   // is taken: whoever held it at the fork is not here to give it back.
   bool in_forked_child() const noexcept override { return forks_so_far() != forks_; }
 
@@ -195,8 +195,8 @@ class RecorderImpl final : public NumberingRecorder {
     c.dropped_ops = all.ops;
     c.dropped_values = all.values;
     c.dropped_other = all.other + builder_.refused();
-    c.late_readings = builder_.late_readings();
-    c.late_lost = builder_.not_taken().statistics;
+    c.deferred_readings = builder_.deferred_readings();
+    c.deferred_lost = builder_.not_recorded().statistics;
     c.write_errors = failures.errors;
     c.first_write_error = failures.first.message();
     return c;
@@ -418,7 +418,7 @@ Result<std::unique_ptr<Interface>> make(const RecorderOptions& options, std::uni
   const std::string dir = writer->attempt_dir();
   try {
     auto recorder = std::make_unique<RecorderImpl>(options, std::move(writer));
-    const DeferredOptions deferred{options.late_bytes, options.late_steps};
+    const DeferredOptions deferred{options.deferred_bytes, options.deferred_steps};
     return std::unique_ptr<Interface>(std::make_unique<DeferredRecorder>(std::move(recorder), deferred));
   } catch (const std::exception& e) {
     return Status(StatusCode::kWriteFailed, fmt::format("cannot start recording to {}: {}", dir, e.what()));
@@ -441,14 +441,14 @@ Result<std::unique_ptr<NumberingRecorder>> open_numbering_recorder(const Recorde
 
 namespace nanhunt {
 
-void Recorder::on_late_stats(std::uint64_t number, const TensorStats& stats) noexcept {
+void Recorder::on_deferred_stats(std::uint64_t number, const TensorStats& stats) noexcept {
   try {
     KnownContents contents;
     contents.stats = stats;
     contents.has_stats = true;
-    on_late_contents(number, contents);
+    on_deferred_contents(number, contents);
   } catch (...) {  // no memory for a copy
-    on_late_lost(number);
+    on_deferred_lost(number);
   }
 }
 

@@ -137,9 +137,9 @@ void WriterThread::note_lost_rows(std::uint64_t batch, const RecordBatch* unwrit
 // `rows` of the batch are not in the file and will not be; its names go with the next one.
 void WriterThread::lose(RecordBatch& batch, const RecordBatch& rows) noexcept {
   Dropped lost = rows_of(rows);
-  Dropped untold = lost;
+  Dropped unreported = lost;
   // What the batch was to report goes unreported with it.
-  for (const DropRecord& drop : rows.drops) untold.add({drop.ops, drop.values, drop.other});
+  for (const DropRecord& drop : rows.drops) unreported.add({drop.ops, drop.values, drop.other});
   if (!batch.strings.empty() || !batch.layouts.empty()) {
     Names* names = nullptr;
     if (carried_count_ < carried_.size()) {
@@ -152,7 +152,7 @@ void WriterThread::lose(RecordBatch& batch, const RecordBatch& rows) noexcept {
       } catch (...) {  // still no memory: these names are lost as well
         const std::uint64_t gone = batch.strings.size() + batch.layouts.size();
         lost.other += gone;
-        untold.other += gone;
+        unreported.other += gone;
         names = nullptr;
       }
     }
@@ -161,7 +161,7 @@ void WriterThread::lose(RecordBatch& batch, const RecordBatch& rows) noexcept {
       names->layouts = std::move(batch.layouts);
     }
   }
-  unreported_.add(untold);
+  unreported_.add(unreported);
   std::lock_guard lock(mutex_);
   failures_.dropped.add(lost);
 }

@@ -20,10 +20,10 @@ TEST(Chain, runs_from_the_origin_to_the_first_sink_of_each_kind) {
   const Handle e = t.in("fc1").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(2));
   const Handle m = t.in("fc2").op("sub", {{"self", e}, {"other", e}}, finite().nan(2));
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", m}}, finite(1).nan(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   const Handle g = t.in("fc1", Phase::kBackward).op("exp_backward", {{"result", e, ArgRole::kSaved}}, finite().nan(8));
-  t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
-  t.mark(MarkKind::kDoorGradient, "fc1.bias", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.bias", g);
   t.end_step();
   const Chain chain = analysis_of(t).findings.at(0).chain;
   EXPECT_EQ(labels(chain),
@@ -46,7 +46,7 @@ TEST(Chain, takes_the_short_way) {
   Handle far = e;
   for (int i = 0; i < 10; ++i) far = t.in("far").op("mul", {{"self", far}}, finite().inf(1), {{"other", 1}});
   const Handle y = t.in("end").op("add", {{"self", far}, {"other", e}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   const Chain chain = analysis_of(t).findings.at(0).chain;
   ASSERT_EQ(chain.nodes.size(), 3u);
   EXPECT_EQ(chain.nodes[1].module, "end");
@@ -57,7 +57,7 @@ TEST(Chain, is_cut_to_64_nodes_and_keeps_origin_transform_and_sink) {
   Handle y = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
   for (int i = 0; i < 200; ++i)
     y = t.in("mid").op("mul", {{"self", y}}, i < 150 ? finite().inf(1) : finite().nan(1), {{"other", 1}});
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   const Chain chain = analysis_of(t).findings.at(0).chain;
   EXPECT_EQ(chain.nodes.size(), 64u);
   EXPECT_EQ(chain.omitted, 201u - 63u);
@@ -73,7 +73,7 @@ TEST(Chain, of_a_huge_bad_step_is_bounded) {
   TraceBuilder t;
   Handle y = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
   for (int i = 0; i < 120000; ++i) y = t.in("mid").op("mul", {{"self", y}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | exp | a | forward | step 0 | appear | observed\n");
   EXPECT_LE(a.findings[0].chain.nodes.size(), 64u);

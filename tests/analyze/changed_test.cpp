@@ -25,14 +25,14 @@ Analysis trained_with(const Flip& flip) {
   TraceBuilder t;
   t.step(4);
   Handle w = t.value(finite().range(-1, 1));
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.in("fc0").op("relu", {{"self", t.value(finite())}}, finite());
   if (flip.w) w = t.changed(w, *flip.w);
   Handle h = t.in("fc1").op("mul", {{"self", w}, {"other", t.value(finite())}}, flip.w ? *flip.w : finite());
   if (flip.h) h = t.changed(h, *flip.h, flip.opaque);
   const Handle e = t.in("fc2").op("exp", {{"self", h}}, flip.exp);
   const Handle loss = t.in("<loss>", Phase::kLoss).op("sum", {{"self", e}}, flip.loss);
-  t.mark(MarkKind::kLoss, "loss", loss);
+  t.mark(TensorRole::kLoss, "loss", loss);
   t.end_step();
   return analysis_of(t);
 }
@@ -112,7 +112,7 @@ TEST(Corruption, does_not_depend_on_how_the_records_are_cut) {
   t.in("fc1").op("relu", {{"self", x}}, finite());
   x = t.changed(x, finite().nan(1));
   const Handle y = t.op("neg", {{"self", x}}, finite().nan(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
   const std::string whole = table(analysis_of(t));
   for (std::size_t events : {1u, 2u, 3u, 5u}) EXPECT_EQ(table(analysis_of(t, events)), whole);
@@ -135,7 +135,7 @@ Analysis with_buffer(bool written, const Numbers& garbage) {
   const Handle sum = t.op("add", {{"self", b}, {"other", t.value(finite())}}, bad ? garbage : finite());
   const bool huge = !written && garbage.high > 1e30;
   const Handle e = t.op("exp", {{"self", sum}}, bad ? garbage : huge ? finite().inf(1) : finite());
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   return analysis_of(t);
 }
@@ -163,7 +163,7 @@ Analysis with_buffer_given_to(const std::string& op, const std::string& slot, Ar
   const Handle y = t.op(op, {{slot, b, role}, {"batch1", q}, {"batch2", k}}, bad_at_once ? finite().nan(1) : finite(),
                         {{"beta", beta}});
   const Handle e = t.op("exp", {{"self", y}}, bad_at_once ? finite().nan(1) : finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   return analysis_of(t);
 }
@@ -192,7 +192,7 @@ TEST(Uninitialised, memory_of_whole_numbers_has_no_format_to_overflow) {
     TraceBuilder t;
     const Handle b = t.in("attn").op("empty", {}, finite().as(dtype).range(0, 255));
     const Handle y = t.op("embedding", {{"weight", t.value(finite())}, {"indices", b}}, finite().inf(1));
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     t.end_step();
     EXPECT_EQ(analysis_of(t).findings.size(), 1u);
   }
@@ -202,7 +202,7 @@ Analysis reduced(const Numbers& mine, const Numbers& all) {
   TraceBuilder t;
   Handle g = t.in("fc1", Phase::kBackward).op("mm_backward", {{"grad_output", t.value(finite())}}, mine);
   const Handle sum = t.in("fc1", Phase::kComm).op("all_reduce", {{"self", g}}, all);
-  t.mark(MarkKind::kDoorGradient, "fc1.weight", sum);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", sum);
   t.end_step();
   return analysis_of(t);
 }
@@ -217,7 +217,7 @@ TEST(Comm, what_a_call_was_given_bad_without_a_record_of_its_making_is_not_laid_
   TraceBuilder t;
   // nobody knows who made it: the birth is at the call, and is no op
   const Handle sum = t.in("fc1", Phase::kComm).op("all_reduce", {{"self", t.value(finite().nan(2))}}, finite().nan(2));
-  t.mark(MarkKind::kDoorGradient, "fc1.weight", sum);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", sum);
   t.end_step();
   const Analysis a = analysis_of(t);
   ASSERT_EQ(a.findings.size(), 1u);

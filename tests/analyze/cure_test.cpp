@@ -30,7 +30,7 @@ bool says(const Finding& f, const std::string& words) { return text_of(f).find(w
 Finding exp_overflow(double largest_argument) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-267.8, largest_argument));
-  t.mark(MarkKind::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
+  t.mark(TensorRole::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
   t.end_step();
   return analysis_of(t).findings.at(0);
 }
@@ -49,7 +49,7 @@ Finding pow_overflow(double exponent, bool counted = true) {
   TraceBuilder t;
   const Numbers base = finite().as(DType::kF16).range(0, 300);
   const Handle x = t.value(counted ? base : base.uncounted());
-  t.mark(MarkKind::kLoss, "loss",
+  t.mark(TensorRole::kLoss, "loss",
          t.in("act").op("pow", {{"self", x}}, finite().as(DType::kF16).inf(1), {{"exponent", exponent}}));
   t.end_step();
   return analysis_of(t).findings.at(0);
@@ -68,7 +68,7 @@ TEST(Cures, of_a_product_whose_operands_were_seen_to_pass_fp32_too_offer_no_form
   const Handle a = wide(), b = wide();
   const Handle y = t.in("act").op("mul", {{"self", a}, {"other", b}}, finite().as(DType::kBF16).inf(1));
   t.element(y, 3, kInf, {{{"self", a}, 1e30}, {{"other", b}, 1e30}});
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
   EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), "lower-magnitude ");
 }
@@ -82,12 +82,12 @@ Finding returned(bool recorded) {
   t.element(e, 5, kInf, {{{"self", x}, 30}});
   const Handle chosen = t.op(
       "where", {{"condition", t.value(finite().as(DType::kBool)), ArgRole::kMask}, {"self", x}, {"other", e}}, h());
-  t.mark(MarkKind::kLoss, "loss", t.op("mean", {{"self", chosen}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", chosen}}, finite(1)));
   t.in("act", Phase::kBackward);
   const Handle d = t.value(h().zeros(1));
   const Handle g = t.op("exp_backward", {{"grad_output", d}, {"result", e, ArgRole::kSaved}}, h().nan(1));
   if (recorded) t.element(g, 5, std::nan(""), {{{"grad_output", d}, 0.0}, {{"result", e}, kInf}});
-  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
   t.end_step();
   return analysis_of(t).findings.at(0);
 }
@@ -103,7 +103,7 @@ TEST(Cures, of_a_hidden_infinity_begin_with_how_it_came_back) {
 TEST(Cures, that_were_tried_in_a_concrete_form_are_not_listed_as_untried_too) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-1, 12));
-  t.mark(MarkKind::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
+  t.mark(TensorRole::kLoss, "loss", t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(2)));
   t.end_step();
   ExperimentRecord tried;
   tried.fix = "clamp-before-exp";
@@ -118,7 +118,7 @@ TEST(Histograms, of_an_origin_reach_the_report_at_the_level_that_says_so) {
   const Handle x = t.value(finite().range(0, 100));
   const Handle e = t.in("a").op("exp", {{"self", x}}, finite().inf(1));
   t.histogram(x, -2, {1, 2, 3});
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   const Finding f = analysis_of(t).findings.at(0);
   EXPECT_EQ(f.inputs.at(0).stats.level, StatsLevel::kHistogram);

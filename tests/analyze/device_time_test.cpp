@@ -35,7 +35,7 @@ TraceBuilder make_run(bool overflows, bool watched) {
   const std::uint64_t exp_seq = t.next_seq() - 1;
   const Handle s = t.op("sum", {{"self", e}}, overflows ? finite(1).inf(1) : finite(1));
   const std::uint64_t sum_seq = t.next_seq() - 1;
-  t.mark(MarkKind::kLoss, "loss", s);
+  t.mark(TensorRole::kLoss, "loss", s);
   t.end_step(overflows ? std::numeric_limits<double>::infinity() : 1);
   if (watched) {
     t.kernels_of(sum_seq, "reduce", 300);

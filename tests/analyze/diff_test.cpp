@@ -66,7 +66,7 @@ TraceBuilder make(const Planted& run) {
   for (std::uint32_t step = 0; step < run.steps; ++step) {
     t.step(step);
     auto x = t.value(finite(64).shape({8, 8}));
-    t.mark(MarkKind::kBatch, "images", x);
+    t.mark(TensorRole::kBatch, "images", x);
     if (run.extra_cast) x = t.in("fc1").op("_to_copy", {{"self", x}}, finite(64).shape({8, 8}).as(run.format));
     const Numbers out = finite(64)
                             .shape({8, 8})
@@ -158,8 +158,8 @@ TEST_F(Diff, compares_loss_scale_and_skips_of_runs_without_ops) {
 
 TEST_F(Diff, says_when_runs_start_from_other_data) {
   TraceBuilder a, b;
-  a.mark(MarkKind::kBatch, "images", a.value(finite(8)));
-  b.mark(MarkKind::kBatch, "images", b.value(finite(8).range(-5, 5)));
+  a.mark(TensorRole::kBatch, "images", a.value(finite(8)));
+  b.mark(TensorRole::kBatch, "images", b.value(finite(8).range(-5, 5)));
   a.end_step(1);
   b.end_step(1);
   EXPECT_EQ(told(diff(a, b)), "statistics | <batch> | images | data | step 0 | amax");
@@ -303,12 +303,12 @@ TraceBuilder summaries(std::uint32_t steps, std::uint32_t bad_from) {
     if (step == bad_from) {
       t.replay(ReplayResult::kBegin);
       const auto w = t.value(finite(64).shape({8, 8}));
-      t.mark(MarkKind::kParameter, "fc1.weight", w);
+      t.mark(TensorRole::kParameter, "fc1.weight", w);
       const auto y = t.in("fc1").op("mm", {{"self", w}}, finite(64).shape({8, 8}).inf(1).first_at(3));
-      t.mark(MarkKind::kLoss, "loss", y);
+      t.mark(TensorRole::kLoss, "loss", y);
       t.replay(ReplayResult::kReproduced);
     }
-    t.health(bad ? 1u << static_cast<unsigned>(MarkKind::kLoss) : 0, bad ? "loss" : "");
+    t.health(bad ? 1u << static_cast<unsigned>(TensorRole::kLoss) : 0, bad ? "loss" : "");
     t.end_step(bad ? std::numeric_limits<double>::quiet_NaN() : 1.0);
   }
   return t;
@@ -320,7 +320,7 @@ TEST_F(Diff, of_two_levels_compares_what_both_have_and_says_so) {
     full.step(step);
     const bool bad = step >= 3;
     const auto w = full.value(finite(64).shape({8, 8}));
-    full.mark(MarkKind::kParameter, "fc1.weight", w);
+    full.mark(TensorRole::kParameter, "fc1.weight", w);
     const Numbers out = finite(64).shape({8, 8});
     full.in("fc1").op("mm", {{"self", w}}, bad ? out.inf(1).first_at(3) : out);
     full.in("fc1.weight", Phase::kOptimizer).op("add_", {{"self", w}}, bad ? out.nan(1) : out);

@@ -16,7 +16,7 @@ TEST(Graph, the_op_with_clean_inputs_and_a_bad_output_is_the_origin_not_those_th
   const Handle e = t.in("fc1").op("exp", {{"self", x}}, finite().inf(1));
   const Handle m = t.in("fc2").op("mul", {{"self", e}}, finite().inf(1), {{"other", 2}});
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", m}}, finite(1).inf(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   t.end_step(std::numeric_limits<double>::infinity());
   // then
   const Analysis a = analysis_of(t);
@@ -31,7 +31,7 @@ TEST(Graph, a_clean_run_is_clean) {
   TraceBuilder t;
   const Handle x = t.value(finite());
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", x}}, finite(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -50,7 +50,7 @@ TEST(Graph, badness_that_disappears_and_reaches_no_sink_is_no_fault) {
   const Handle e = t.in("act").op("exp", {{"self", x}}, finite().inf(1));
   const Handle w = t.op("where", {{"condition", c, ArgRole::kMask}, {"self", e}, {"other", x}}, finite());
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", w}}, finite(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -63,12 +63,12 @@ TEST(Graph, an_inf_of_the_unselected_branch_that_returns_in_backward_is_the_orig
   const Handle e = t.in("act").op("exp", {{"self", x}}, finite().inf(1));
   const Handle w = t.op("where", {{"condition", c, ArgRole::kMask}, {"self", x}, {"other", e}}, finite());
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", w}}, finite(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   // and in backward 0 * Inf
   const Handle g =
       t.in("act", Phase::kBackward).op("where_backward", {{"grad_output", t.value(finite())}}, finite().zeros(3));
   const Handle ge = t.op("exp_backward", {{"grad_output", g}, {"result", e, ArgRole::kSaved}}, finite().nan(1));
-  t.mark(MarkKind::kDoorGradient, "fc1.weight", ge);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", ge);
   t.end_step();
   // then exp is named, in forward, and both firsts are told
   const Analysis a = analysis_of(t);
@@ -88,7 +88,7 @@ TEST(Graph, softmax_of_a_fully_masked_row_is_the_origin_not_the_mask) {
                                    {{"value", -inf}});
   const Handle p = t.op("softmax", {{"self", f}}, finite(16).nan(4));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "invalid | softmax | attn | forward | step 0 | transform | observed\n");
@@ -104,7 +104,7 @@ TEST(Graph, a_deliberate_infinity_that_softmax_absorbs_is_benign) {
   const Handle v = t.view("reshape", f, finite(16).neg_inf(6));
   const Handle p = t.op("softmax", {{"self", v}}, finite(16).zeros(6));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -113,13 +113,13 @@ TEST(Graph, a_mask_registered_as_a_buffer_is_not_bad_state_unless_a_row_is_fully
   for (const bool full_row : {false, true}) {
     TraceBuilder t;
     const Handle mask = t.value(finite(16).neg_inf(6));
-    t.mark(MarkKind::kBuffer, "attn.causal", mask);
+    t.mark(TensorRole::kBuffer, "attn.causal", mask);
     const Handle scores = t.value(finite(16));
     const Handle f = t.in("attn").op("add", {{"self", scores}, {"other", mask}}, finite(16).neg_inf(6));
     const Handle p = t.op("softmax", {{"self", f}}, full_row ? finite(16).nan(4) : finite(16).zeros(6));
     t.in("<loss>", Phase::kLoss);
-    t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, full_row ? finite(1).nan(1) : finite(1)));
-    t.mark(MarkKind::kBuffer, "attn.causal", mask);
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, full_row ? finite(1).nan(1) : finite(1)));
+    t.mark(TensorRole::kBuffer, "attn.causal", mask);
     t.end_step();
     EXPECT_EQ(table(analysis_of(t)),
               full_row ? "invalid | softmax | attn | forward | step 0 | transform | observed\n" : "clean\n");
@@ -133,7 +133,7 @@ TEST(Graph, an_inf_of_arithmetic_that_transforms_later_keeps_its_origin) {
   const Handle h = t.in("fc2").op("mm", {{"self", x}, {"mat2", w}}, finite(64).as(DType::kF16).inf(2));
   const Handle n = t.in("norm").op("sub", {{"self", h}, {"other", h}}, finite(64).as(DType::kF16).nan(2));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", n}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", n}}, finite(1).nan(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | mm | fc2 | forward | step 0 | appear | observed\n");
@@ -152,7 +152,7 @@ TEST(Graph, arithmetic_badness_beside_a_deliberate_one_takes_the_blame) {
       t.in("m").op("full", {}, finite().neg_inf(2), {{"fill_value", -std::numeric_limits<double>::infinity()}});
   const Handle s = t.in("s").op("add", {{"self", e}, {"other", f}}, finite().nan(1).neg_inf(1).inf(0));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", s}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", s}}, finite(1).nan(1)));
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | a | forward | step 0 | appear | observed\n");
 }
 
@@ -163,7 +163,7 @@ TEST(Graph, two_independent_origins_are_two_findings_in_order) {
   const Handle a = t.in("left").op("exp", {{"self", x}}, finite().inf(1));
   const Handle b = t.in("right").op("log", {{"self", z}}, finite().neg_inf(2));
   const Handle s = t.in("<loss>", Phase::kLoss).op("add", {{"self", b}, {"other", a}}, finite().inf(1).neg_inf(2));
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", s}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", s}}, finite(1).nan(1)));
   t.end_step();
   const Analysis analysis = analysis_of(t);
   EXPECT_EQ(table(analysis),
@@ -184,7 +184,7 @@ TEST(Graph, badness_travels_through_views_and_in_place_writes) {
   // and through a view that no op made
   const Handle seen = t.seen_as(acc, finite(4).inf(1), acc.id);
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", seen}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", seen}}, finite(1).inf(1)));
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | a | forward | step 0 | appear | observed\n");
 }
 
@@ -199,7 +199,7 @@ TEST(Graph, a_partial_write_leaves_the_rest_of_a_bad_buffer_bad) {
   // when the whole, at its new version, is read
   const Handle whole = t.seen_as(half, finite(8).inf(2), half.id);
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", whole}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", whole}}, finite(1).inf(1)));
   // then
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | kv | forward | step 0 | appear | observed\n");
 }
@@ -217,7 +217,7 @@ TEST(Graph, a_clean_write_to_one_slice_leaves_the_badness_of_the_other) {
     // then what is still bad in A has its origin there
     const Handle left = t.seen_as(b, over_a ? finite(4) : finite(4).inf(1), 0);
     t.in("<loss>", Phase::kLoss);
-    t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", left}}, over_a ? finite(1) : finite(1).inf(1)));
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", left}}, over_a ? finite(1) : finite(1).inf(1)));
     t.end_step();
     const Analysis found = analysis_of(t);
     if (over_a) {
@@ -237,7 +237,7 @@ TEST(Graph, two_slices_seen_alone_are_not_taken_for_the_whole) {
   Handle b = t.seen_as(a, finite(4).at_offset(4), 0);
   t.in("b").in_place("copy_", b, {{"src", t.value(finite(4))}}, finite(4).at_offset(4));
   const Handle left = t.seen_as(b, finite(4).inf(1), 0);
-  t.mark(MarkKind::kLoss, "loss", left);
+  t.mark(TensorRole::kLoss, "loss", left);
   t.end_step();
   EXPECT_EQ(analysis_of(t).findings.at(0).place.op, "exp_");
 }
@@ -253,7 +253,7 @@ TEST(Graph, a_full_overwrite_ends_badness_and_takes_the_blame_for_its_own) {
   t.in("c").in_place("copy_", half, {{"src", big}}, finite().as(DType::kF16).inf(1));
   t.in("<loss>", Phase::kLoss);
   const Handle sum = t.op("add", {{"self", buffer}, {"other", half}}, finite(1).inf(1));
-  t.mark(MarkKind::kLoss, "loss", sum);
+  t.mark(TensorRole::kLoss, "loss", sum);
   EXPECT_EQ(table(analysis_of(t)), "overflow | copy_ | c | forward | step 0 | appear | observed\n");
 }
 
@@ -263,10 +263,10 @@ TEST(Graph, a_freed_storage_takes_its_badness_with_it) {
   t.release(e);
   const Handle x = t.value(finite());
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", x}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", x}}, finite(1)));
   t.end_step();
   // an op that still names the freed value gets no clean bill for it
-  t.mark(MarkKind::kLoss, "loss", t.in("b").op("sum", {{"self", x}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.in("b").op("sum", {{"self", x}}, finite(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -274,19 +274,19 @@ TEST(Graph, a_freed_storage_takes_its_badness_with_it) {
 TEST(Graph, nan_that_recurs_is_counted_not_repeated) {
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   for (int step = 0; step < 5; ++step) {
     const bool bad = step >= 2;
     const Handle x = t.value(finite());
     const Handle y = t.in("fc1").op("mul", {{"self", x}, {"other", w}}, bad ? finite().nan(8) : finite());
     const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, bad ? finite(1).nan(1) : finite(1));
-    t.mark(MarkKind::kLoss, "loss", l);
+    t.mark(TensorRole::kLoss, "loss", l);
     t.in("fc1.weight", Phase::kOptimizer);
     const Handle g = t.value(finite());
     const Handle d = t.value(step == 1 ? finite().zeros(3) : finite());
     t.in_place("addcdiv_", w, {{"tensor1", g}, {"tensor2", d}}, step >= 1 ? finite().nan(3) : finite(),
                {{"value", -1e-3}});
-    t.mark(MarkKind::kParameter, "fc1.weight", w);
+    t.mark(TensorRole::kParameter, "fc1.weight", w);
     t.end_step(bad ? std::nan("") : 1.0);
   }
   const Analysis a = analysis_of(t);
@@ -311,7 +311,7 @@ TEST(Graph, an_input_that_was_not_read_makes_the_conclusion_inferred) {
   TraceBuilder t;
   const Handle x = t.value(finite().unread());
   const Handle e = t.in("a").op("exp", {{"self", x}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | exp | a | forward | step 0 | unknown | inferred\n");
   EXPECT_GE(a.coverage.unwatched.size(), 2u);
@@ -324,7 +324,7 @@ TEST(Graph, what_is_overwritten_through_a_view_that_was_never_read_carries_the_o
   const Handle g = t.in("fc", Phase::kBackward).op("exp", {{"self", x}}, finite().inf(2));
   Handle flat = t.seen_as(g, finite().unread(), 0);
   t.in("fc.weight", Phase::kUnscale).in_place("div_", flat, {}, finite().inf(2));
-  t.mark(MarkKind::kDoorGradient, "fc.weight", flat);
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", flat);
   t.end_step();
   // then
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | fc | backward | step 0 | appear | observed\n");
@@ -337,7 +337,7 @@ TEST(Graph, what_is_overwritten_through_a_view_of_clean_contents_blames_the_op) 
   Handle flat = t.seen_as(g, finite().unread(), 0);
   const Handle zero = t.value(finite(1).zeros(1).range(0, 0));
   t.in("fc.weight", Phase::kUnscale).in_place("div_", flat, {{"other", zero}}, finite().inf(2));
-  t.mark(MarkKind::kDoorGradient, "fc.weight", flat);
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", flat);
   t.end_step();
   const Analysis a = analysis_of(t);
   ASSERT_EQ(a.findings.size(), 1u);
@@ -349,7 +349,7 @@ TEST(Graph, an_unread_value_between_carries_the_origin_on) {
   const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
   const Handle hidden = t.in("b").op("mul", {{"self", e}}, finite().unread(), {{"other", 2}});
   const Handle y = t.in("c").op("add", {{"self", hidden}}, finite().inf(1), {{"other", 1}});
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | a | forward | step 0 | appear | observed\n");
 }
 
@@ -359,7 +359,7 @@ TEST(Graph, lost_rows_before_the_origin_make_the_conclusion_inferred_and_are_cou
   t.in("a").op("mul", {{"self", x}}, finite(), {{"other", 2}});
   const Handle lost = t.lost_op();
   const Handle y = t.in("b").op("log", {{"self", lost}}, finite().nan(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "unexplained | log | b | forward | step 0 | unknown | inferred\n");
   EXPECT_NE(a.coverage.unwatched[1].find("1 ops whose records are missing"), std::string::npos);
@@ -397,7 +397,7 @@ TEST(Graph, a_bad_value_whose_op_was_lost_is_told_as_unwatched) {
   TraceBuilder t;
   const Handle x = t.value(finite().nan(1));  // no producer, never said to be anything
   const Handle y = t.in("b").op("mul", {{"self", x}}, finite().nan(1), {{"other", 2}});
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n");
 }
 
@@ -405,9 +405,9 @@ TEST(Graph, a_bad_sample_that_a_loader_puts_into_a_batch_is_bad_input) {
   TraceBuilder t;
   const Handle sample = t.value(finite().nan(1));
   const Handle batch = t.in("", Phase::kData).op("stack", {{"tensors", sample}}, finite(16).nan(1));
-  t.mark(MarkKind::kBatch, "input 0", batch);
+  t.mark(TensorRole::kBatch, "input 0", batch);
   const Handle l = t.in("<loss>", Phase::kLoss).op("sum", {{"self", batch}}, finite(1).nan(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   t.end_step();
   const Analysis a = analysis_of(t);
   ASSERT_EQ(a.findings.size(), 1u);
@@ -419,7 +419,7 @@ TEST(Graph, a_bad_sample_that_a_loader_puts_into_a_batch_is_bad_input) {
 TEST(Graph, rows_lost_after_the_origin_do_not_weaken_it) {
   TraceBuilder t;
   const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.drop(10);
   t.lost_op();
   t.op("exp", {{"self", t.value(finite())}}, finite());
@@ -431,7 +431,7 @@ TEST(Graph, rows_lost_after_the_origin_do_not_weaken_it) {
 TEST(Graph, a_parameter_left_bad_by_its_last_op_is_a_sink_even_if_the_run_was_killed_before_it_said_so) {
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   const Handle d = t.value(finite().zeros(1));
   t.in("fc1.weight", Phase::kOptimizer)
       .in_place("addcdiv_", w, {{"tensor1", t.value(finite())}, {"tensor2", d}}, finite().nan(1));
@@ -441,11 +441,11 @@ TEST(Graph, a_parameter_left_bad_by_its_last_op_is_a_sink_even_if_the_run_was_ki
 TEST(Graph, a_parameter_repaired_within_its_step_is_no_sink) {
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.in("fc1.weight", Phase::kOptimizer);
   t.in_place("addcdiv_", w, {{"tensor1", t.value(finite())}, {"tensor2", t.value(finite().zeros(1))}}, finite().nan(1));
   t.in_place("nan_to_num_", w, {}, finite());
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -454,11 +454,11 @@ TEST(Graph, the_same_fault_at_many_modules_is_one_finding_that_lists_them) {
   TraceBuilder t;
   for (const char* path : {"fc1.weight", "fc1.bias", "fc2.weight"}) {
     Handle w = t.value(finite());
-    t.mark(MarkKind::kParameter, path, w);
+    t.mark(TensorRole::kParameter, path, w);
     t.in(path, Phase::kOptimizer);
     t.in_place("addcdiv_", w, {{"tensor1", t.value(finite())}, {"tensor2", t.value(finite().zeros(2))}},
                finite().nan(2));
-    t.mark(MarkKind::kParameter, path, w);
+    t.mark(TensorRole::kParameter, path, w);
   }
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "divide_by_zero | addcdiv_ | fc1.weight | optimizer | step 0 | appear | observed\n");
@@ -472,7 +472,7 @@ TEST(Graph, a_fault_that_arises_anew_in_later_steps_is_one_finding_however_often
     const bool bad = step >= 3 && step % 2 == 1;
     const Handle x = t.value(finite().range(0, bad ? 100 : 1));
     const Handle e = t.in("fc1").op("exp", {{"self", x}}, bad ? finite().inf(1) : finite());
-    t.mark(MarkKind::kLoss, "loss", e);
+    t.mark(TensorRole::kLoss, "loss", e);
     t.release(e);
     t.end_step();
   }
@@ -489,7 +489,7 @@ TEST(Graph, many_ops_of_one_kind_in_one_module_are_one_finding_that_counts_them)
   TraceBuilder t;
   for (int head = 0; head < 12; ++head) {
     const Handle e = t.in("attn").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-    t.mark(MarkKind::kLoss, "loss", e);
+    t.mark(TensorRole::kLoss, "loss", e);
   }
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | exp | attn | forward | step 0 | appear | observed\n");

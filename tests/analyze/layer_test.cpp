@@ -185,7 +185,7 @@ TEST(Histograms, of_the_origin_are_shown_with_its_inputs_and_output) {
   const Handle e = t.in("a").op("exp", {{"self", x}}, finite().inf(1));
   t.histogram(x, -2, {1, 2, 3});
   t.histogram(e, 0, {7});
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   const Finding f = analysis_of(t).findings.at(0);
   EXPECT_EQ(f.inputs.at(0).stats.histogram, (std::vector<std::int64_t>{1, 2, 3}));

@@ -29,7 +29,7 @@ TEST(Masks, exp_that_overflows_beside_a_mask_is_the_origin) {
   const Handle total = t.op("sum", {{"self", e}}, finite(4).as(DType::kF16).inf(2));
   const Handle p = t.op("div", {{"self", e}, {"other", total}}, finite(16).as(DType::kF16).nan(2));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | attn | forward | step 0 | appear | observed\n");
 }
@@ -38,7 +38,7 @@ TEST(Masks, exp_of_a_mask_that_stays_finite_is_silent) {
   TraceBuilder t;
   const Handle e = t.op("exp", {{"self", masked(t, -kInf)}}, finite(16).as(DType::kF16).zeros(6));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "clean\n");
@@ -48,13 +48,13 @@ TEST(Masks, exp_of_a_mask_that_stays_finite_is_silent) {
 TEST(Masks, a_mask_given_with_the_batch_is_not_blamed_for_exp) {
   TraceBuilder t;
   const Handle mask = t.value(finite(16).neg_inf(6));
-  t.mark(MarkKind::kBatch, "mask", mask);
+  t.mark(TensorRole::kBatch, "mask", mask);
   const Handle s = t.value(finite(16).as(DType::kF16).range(-1, 13));
   const Handle scores =
       t.in("attn").op("add", {{"self", s}, {"other", mask}}, finite(16).as(DType::kF16).range(-1, 13).neg_inf(6));
   const Handle e = t.op("exp", {{"self", scores}}, finite(16).as(DType::kF16).inf(2).zeros(6));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1).inf(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | attn | forward | step 0 | appear | observed\n");
 }
@@ -63,11 +63,11 @@ TEST(Masks, the_op_that_turns_a_fully_masked_row_of_a_buffer_into_nan_is_the_ori
   // given a hand-written softmax over a row that the mask leaves nothing of: -Inf - -Inf
   TraceBuilder t;
   const Handle mask = t.value(finite(16).neg_inf(6));
-  t.mark(MarkKind::kBuffer, "mask", mask);
+  t.mark(TensorRole::kBuffer, "mask", mask);
   const Handle top = t.in("attn").op("amax", {{"self", mask}}, finite(4).neg_inf(1));
   const Handle shifted = t.op("sub", {{"self", mask}, {"other", top}}, finite(16).nan(4).neg_inf(2));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", shifted}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", shifted}}, finite(1).nan(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "invalid | sub | attn | forward | step 0 | transform | observed\n");
 }
@@ -77,7 +77,7 @@ TEST(Masks, a_finite_mask_constant_beyond_the_format_is_an_overflow) {
   TraceBuilder t;
   const Handle p = t.op("softmax", {{"self", masked(t, -1e9)}}, finite(16).as(DType::kF16).nan(4));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   ASSERT_EQ(a.findings.size(), 1u);
@@ -95,7 +95,7 @@ TEST(Masks, the_branch_that_where_did_not_select_is_not_the_origin) {
   const Handle s = t.op("sqrt", {{"self", y}}, finite().nan(2));
   const Handle w = t.op("where", {{"condition", c, ArgRole::kMask}, {"self", l}, {"other", s}}, finite().nan(2));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", w}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", w}}, finite(1).nan(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "invalid | sqrt | act | forward | step 0 | appear | observed\n");
 }
@@ -104,7 +104,7 @@ TEST(Masks, the_branch_that_where_did_not_select_is_not_the_origin) {
 void lose_by_softmax(TraceBuilder& t, const Handle& scores) {
   const Handle p = t.in("attn").op("softmax", {{"self", scores}}, finite(16).as(DType::kF16).nan(4));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
   t.end_step();
 }
 const char* const kSoftmaxIsTheOrigin = "invalid | softmax | attn | forward | step 0 | transform | observed\n";
@@ -148,7 +148,7 @@ TEST(Masks, a_mask_that_is_broadcast_onto_a_masked_tensor_is_no_origin) {
   // given one row of padding added to every row of a causal mask
   TraceBuilder t;
   const Handle padding = t.value(finite(4).neg_inf(2));
-  t.mark(MarkKind::kBatch, "padding", padding);
+  t.mark(TensorRole::kBatch, "padding", padding);
   const Handle scores = t.op("add", {{"self", masked(t, -kInf)}, {"other", padding}},
                              finite(16).as(DType::kF16).range(-1, 13).neg_inf(11));
   lose_by_softmax(t, scores);
@@ -194,11 +194,11 @@ TEST(Masks, minus_infinities_of_the_batch_that_are_multiplied_are_no_mask) {
   // given log-scaled features of silence, and a linear layer
   TraceBuilder t;
   const Handle x = t.value(finite(16).shape({4, 4}).neg_inf(2));
-  t.mark(MarkKind::kBatch, "inputs", x);
+  t.mark(TensorRole::kBatch, "inputs", x);
   const Handle w = t.value(finite(16).shape({4, 4}));
   const Handle y = t.in("fc1").op("mm", {{"self", x}, {"mat2", w}}, finite(16).nan(4));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", y}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", y}}, finite(1).nan(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "bad_input | <batch> | - | data | step 0 | unknown | observed\n");
 }
@@ -206,7 +206,7 @@ TEST(Masks, minus_infinities_of_the_batch_that_are_multiplied_are_no_mask) {
 TEST(Masks, plus_infinities_of_the_batch_are_no_mask_for_softmax) {
   TraceBuilder t;
   const Handle x = t.value(finite(16).inf(2));
-  t.mark(MarkKind::kBatch, "inputs", x);
+  t.mark(TensorRole::kBatch, "inputs", x);
   lose_by_softmax(t, x);
   EXPECT_EQ(table(analysis_of(t)), "bad_input | <batch> | - | data | step 0 | unknown | observed\n");
 }
@@ -214,10 +214,10 @@ TEST(Masks, plus_infinities_of_the_batch_are_no_mask_for_softmax) {
 TEST(Masks, exp2_that_overflows_beside_a_mask_is_the_origin_and_the_limit_is_its_own) {
   TraceBuilder t;
   const Handle s = t.value(finite(16).as(DType::kF16).range(-1, 20).neg_inf(6));
-  t.mark(MarkKind::kBuffer, "mask", s);
+  t.mark(TensorRole::kBuffer, "mask", s);
   const Handle e = t.in("attn").op("exp2", {{"self", s}}, finite(16).as(DType::kF16).inf(2).zeros(6));
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1).inf(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "overflow | exp2 | attn | forward | step 0 | appear | observed\n");
@@ -232,7 +232,7 @@ TEST(Masks, where_is_not_the_origin_of_badness_of_a_kind_that_was_not_counted) {
   const Handle c = t.value(finite());
   const Handle w = t.op("where", {{"condition", c, ArgRole::kMask}, {"self", e}, {"other", t.value(finite())}},
                         finite().inf(1).uncounted());
-  t.mark(MarkKind::kLoss, "loss", w);
+  t.mark(TensorRole::kLoss, "loss", w);
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | act | forward | step 0 | appear | observed\n");
 }
@@ -243,7 +243,7 @@ TEST(Masks, zero_times_an_infinite_constant_is_invalid) {
   const Handle m = t.value(finite(16).zeros(10).range(0, 1));
   const Handle b = t.in("attn").op("mul", {{"self", m}}, finite(16).nan(10).neg_inf(6), {{"other", -kInf}});
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1).nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1).nan(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "invalid | mul | attn | forward | step 0 | appear | observed\n");
@@ -255,7 +255,7 @@ TEST(Masks, zero_times_a_large_finite_constant_is_silent) {
   const Handle m = t.value(finite(16).zeros(10).range(0, 1));
   const Handle b = t.in("attn").op("mul", {{"self", m}}, finite(16).zeros(10).range(-1e4, 0), {{"other", -1e4}});
   t.in("<loss>", Phase::kLoss);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", b}}, finite(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -270,7 +270,7 @@ TEST(Masks, adding_an_infinite_constant_writes_a_mask_and_is_no_overflow) {
 TEST(Masks, a_nan_constant_is_told_as_such_whichever_op_brings_it_in) {
   TraceBuilder t;
   const Handle y = t.in("a").op("add", {{"self", t.value(finite())}}, finite().nan(8), {{"other", std::nan("")}});
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "invalid | add | a | forward | step 0 | appear | observed\n");

@@ -33,12 +33,12 @@ class EndlessRun {
     op(b, 2, {{exp, ArgRole::kRead}, {weight_, ArgRole::kRead}}, selected);
     const ValueId loss = value(b, ++storage_, 0, finite_numbers(1, was_bad_ ? 1 : 0, 0));
     op(b, 3, {{selected, ArgRole::kRead}}, loss);
-    mark(b, MarkKind::kLoss, loss);
+    mark(b, TensorRole::kLoss, loss);
     const ValueId weight = value(b, 1, version_++, finite_numbers(8, bad_weight ? 8 : 0, 0));
     op(b, 4, {{weight_, ArgRole::kOverwritten}}, weight);
     weight_ = weight;
     was_bad_ = bad_weight;
-    mark(b, MarkKind::kParameter, weight_);
+    mark(b, TensorRole::kParameter, weight_);
     for (std::uint64_t s = first_storage + 1; s <= storage_; ++s) b.ends_of_life.push_back({s, seq_});
     b.steps.push_back({step_++, false, 1, 1e-3, 1, seq_, 0});
     return b;
@@ -80,7 +80,7 @@ class EndlessRun {
     b.outputs.push_back({out, 6, ArgRole::kRead});
     b.ops.push_back(o);
   }
-  void mark(RecordBatch& b, MarkKind kind, ValueId id) { b.marks.push_back({seq_, step_, 0, kind, 7, id}); }
+  void mark(RecordBatch& b, TensorRole kind, ValueId id) { b.marks.push_back({seq_, step_, 0, kind, 7, id}); }
 
   std::vector<StringRecord> strings_;
   ValueId next_value_ = 1, weight_ = 0;
@@ -158,8 +158,8 @@ TEST(Memory, ids_of_a_made_up_trace_cost_no_more_than_its_rows) {
     o.output_count = 1;
     o.scalar_count = 5;
     b.ops.push_back(o);
-    b.marks.push_back({i, static_cast<std::uint32_t>(~0u - i), 0, MarkKind::kBatch, 1u << 31, v.id});
-    b.marks.push_back({~0ull, static_cast<std::uint32_t>(i), 0, MarkKind::kParameter, 0, v.id});
+    b.marks.push_back({i, static_cast<std::uint32_t>(~0u - i), 0, TensorRole::kBatch, 1u << 31, v.id});
+    b.marks.push_back({~0ull, static_cast<std::uint32_t>(i), 0, TensorRole::kParameter, 0, v.id});
     b.ends_of_life.push_back({i << 40, ~0ull - i});
     b.evidence.push_back({~0ull - i, v.id, -7, 0, {{0, v.id, -1, 0}}});
     b.layouts.push_back(

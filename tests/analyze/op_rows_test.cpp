@@ -22,7 +22,7 @@ std::string class_when(const OpInfo& row, const Numbers& argument, const Numbers
   TraceBuilder t;
   const std::string slot(row.pole_slots[0].empty() ? "self" : row.pole_slots[0]);
   const Handle y = t.op(std::string(row.name), {{slot, t.value(argument)}}, out, scalars);
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   return class_of(t);
 }
 
@@ -80,7 +80,7 @@ TEST(OpRows, that_sum_up_overflow_by_magnitude_and_leave_nan_of_small_numbers_un
     const auto nan_of = [&](double size) {
       TraceBuilder t;
       const Handle x = t.value(finite(64).range(-size, size)), y = t.value(finite(64).range(-size, size));
-      t.mark(MarkKind::kLoss, "loss", t.op(std::string(row.name), {{"self", x}, {"other", y}}, finite(8).nan(8)));
+      t.mark(TensorRole::kLoss, "loss", t.op(std::string(row.name), {{"self", x}, {"other", y}}, finite(8).nan(8)));
       return class_of(t);
     };
     EXPECT_EQ(nan_of(1), "unexplained") << row.name;
@@ -97,7 +97,7 @@ TEST(OpRows, that_only_hand_values_on_are_no_origin) {
     if (row.has(kArithmetic) || row.has(kWritesConstant) || !row.has(kKeepsMask) || row.has(kOverwritesAll)) continue;
     TraceBuilder t;
     const Handle bad = t.in("fc").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-    t.mark(MarkKind::kLoss, "loss", t.in("").op(std::string(row.name), {{"self", bad}}, finite().inf(1)));
+    t.mark(TensorRole::kLoss, "loss", t.in("").op(std::string(row.name), {{"self", bad}}, finite().inf(1)));
     const Analysis analysis = analysis_of(t);
     ASSERT_EQ(analysis.findings.size(), 1U) << row.name;
     EXPECT_EQ(analysis.findings[0].place.op, "exp") << row.name;
@@ -110,7 +110,7 @@ TEST(OpRows, that_write_a_constant_write_infinities_on_purpose) {
     // given a mask of -Inf, which the softmax of a row without any other number makes NaN of
     TraceBuilder t;
     const Handle mask = t.op(std::string(row.name), {}, finite().neg_inf(8), {{"value", -HUGE_VAL}});
-    t.mark(MarkKind::kLoss, "loss", t.in("attention").op("softmax", {{"self", mask}}, finite().nan(8)));
+    t.mark(TensorRole::kLoss, "loss", t.in("attention").op("softmax", {{"self", mask}}, finite().nan(8)));
     const Analysis analysis = analysis_of(t);
     ASSERT_EQ(analysis.findings.size(), 1U) << row.name;
     EXPECT_EQ(analysis.findings[0].place.op, "softmax") << row.name;
@@ -126,7 +126,7 @@ TEST(OpRows, that_take_only_the_shape_of_their_input_do_not_hand_on_what_is_in_i
     const Handle bad = t.in("fc").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
     const Handle made =
         t.in("mask").op(std::string(row.name), {{"self", bad}}, finite().neg_inf(8), {{"fill_value", -HUGE_VAL}});
-    t.mark(MarkKind::kLoss, "loss", made);
+    t.mark(TensorRole::kLoss, "loss", made);
     for (const Finding& finding : analysis_of(t).findings) EXPECT_NE(finding.place.op, "exp") << row.name;
   }
 }
@@ -144,7 +144,7 @@ TEST(OpRows, keep_infinities_of_scratch_outputs_from_being_an_origin) {
       outs[in_scratch ? scratch : 0] = finite().neg_inf(2);
       const std::vector<Handle> made = t.op_with_outputs(std::string(row.name), {{"self", t.value(finite())}}, outs);
       // then what is made NaN of the scratch is the origin, and an infinite result of the op itself is one
-      t.mark(MarkKind::kLoss, "loss",
+      t.mark(TensorRole::kLoss, "loss",
              t.op("my_backward", {{"scratch", made[scratch]}, {"result", made[0]}}, finite().nan(1)));
       const Analysis analysis = analysis_of(t);
       ASSERT_EQ(analysis.findings.size(), 1U) << row.name;

@@ -101,7 +101,7 @@ RandomRun make_run(std::uint32_t seed) {
     }
     if (chance(10)) {
       const std::size_t sink = live[random() % live.size()];
-      t.mark(chance(50) ? MarkKind::kLoss : MarkKind::kDoorGradient, "sink" + std::to_string(sink), handles[sink]);
+      t.mark(chance(50) ? TensorRole::kLoss : TensorRole::kBoundaryGradient, "sink" + std::to_string(sink), handles[sink]);
       if (nodes[sink].bad) {
         std::set<std::size_t> seen;
         std::set<std::string> origins;

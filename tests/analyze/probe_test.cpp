@@ -35,7 +35,7 @@ Analysis overflow(const std::vector<ProbeRecord>& probes) {
   const Handle x = t.value(finite().as(DType::kF16).range(-300, 300));
   const Handle y = t.in("act").op("mul", {{"self", x}, {"other", x}}, finite().as(DType::kF16).inf(kBad));
   for (const ProbeRecord& record : probes) t.probe(record);
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
   return analysis_of(t);
 }
@@ -48,7 +48,7 @@ Analysis pole(DType dtype, const std::vector<ProbeRecord>& probes) {
       t.in("n").op("sub", {{"self", a}, {"other", a}}, finite().as(dtype).zeros(kBad).range(0, 1), {{"alpha", 1.0}});
   const Handle r = t.op("reciprocal", {{"self", d}}, finite().as(dtype).inf(kBad));
   for (const ProbeRecord& record : probes) t.probe(record);
-  t.mark(MarkKind::kLoss, "loss", r);
+  t.mark(TensorRole::kLoss, "loss", r);
   t.end_step();
   return analysis_of(t);
 }
@@ -61,7 +61,7 @@ Analysis lost_eps(const std::vector<ProbeRecord>& probes) {
       t.in("n").op("add", {{"self", p}}, finite().as(DType::kF16).zeros(kBad).range(0, 1), {{"other", 1e-10}});
   const Handle l = t.op("log", {{"self", s}}, finite().as(DType::kF16).neg_inf(kBad));
   for (const ProbeRecord& record : probes) t.probe(record);
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   t.end_step();
   return analysis_of(t);
 }
@@ -137,7 +137,7 @@ TEST(Probes, of_other_ops_change_nothing) {
   const Handle y = t.in("act").op("mul", {{"self", x}, {"other", x}}, finite().as(DType::kF16).inf(kBad));
   const Handle z = t.op("neg", {{"self", y}}, finite().as(DType::kF16).neg_inf(kBad));
   t.probe(probe(ProbeMode::kSame, DType::kF16, 0));
-  t.mark(MarkKind::kLoss, "loss", z);
+  t.mark(TensorRole::kLoss, "loss", z);
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "overflow | mul | act | forward | step 0 | appear | observed\n");
 }

@@ -14,8 +14,8 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr std::uint32_t kGradientBad = 1u << static_cast<unsigned>(MarkKind::kDoorGradient);
-constexpr std::uint32_t kLossBad = 1u << static_cast<unsigned>(MarkKind::kLoss) | kGradientBad;
+constexpr std::uint32_t kGradientBad = 1u << static_cast<unsigned>(TensorRole::kBoundaryGradient);
+constexpr std::uint32_t kLossBad = 1u << static_cast<unsigned>(TensorRole::kLoss) | kGradientBad;
 
 void clean_steps(World& w, int count) {
   for (int i = 0; i < count; ++i) {
@@ -26,13 +26,13 @@ void clean_steps(World& w, int count) {
   }
 }
 
-// A replay that showed where it was born.
+// A replay that showed where it began.
 void replay_bad(TraceBuilder& t) {
   t.replay(ReplayResult::kBegin, "", ReplayTrigger::kGradient);
   const Handle a = t.value(finite().range(-1, 300).as(DType::kF16));
   const Handle g =
       t.in("fc1", Phase::kBackward).op("mul", {{"self", a}, {"other", a}}, finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
   t.replay(ReplayResult::kReproduced);
 }
 void replay_clean(TraceBuilder& t, ReplayResult result = ReplayResult::kClean) {
@@ -45,7 +45,7 @@ void replay_clean(TraceBuilder& t, ReplayResult result = ReplayResult::kClean) {
 enum class Did { kBad, kClean, kDiffers, kRefused };
 
 // Step 2 is bad in the gradients of every rank; `did` says what came of each rank's replay.
-void trip(World& w, const std::vector<Did>& did, std::uint32_t bad = kGradientBad, double loss = 1, double scale = 1,
+void trigger(World& w, const std::vector<Did>& did, std::uint32_t bad = kGradientBad, double loss = 1, double scale = 1,
           bool skipped = false) {
   clean_steps(w, 2);
   for (std::size_t rank = 0; rank < w.size(); ++rank) {
@@ -60,7 +60,7 @@ void trip(World& w, const std::vector<Did>& did, std::uint32_t bad = kGradientBa
 
 TEST(RanksSentinel, the_rank_whose_replay_was_bad_is_named_and_the_others_caught_it) {
   World w(in_order(4));
-  trip(w, {Did::kClean, Did::kClean, Did::kBad, Did::kClean});
+  trigger(w, {Did::kClean, Did::kClean, Did::kBad, Did::kClean});
   const Analysis a = w.analysis({}, "sentinel");
   EXPECT_EQ(w.lines(a),
             "overflow | mul | fc1 | backward | step 2 | appear | observed @ 2 > 0 1 3 by the reduction of gradients\n");
@@ -76,21 +76,21 @@ TEST(RanksSentinel, without_a_bad_step_have_no_finding) {
 
 TEST(RanksSentinel, a_replay_with_other_numbers_that_stayed_finite_has_caught_it_too) {
   World w(in_order(2));
-  trip(w, {Did::kBad, Did::kDiffers});
+  trigger(w, {Did::kBad, Did::kDiffers});
   EXPECT_EQ(w.lines(w.analysis({}, "sentinel")),
             "overflow | mul | fc1 | backward | step 2 | appear | observed @ 0 > 1 by the reduction of gradients\n");
 }
 
 TEST(RanksSentinel, two_bad_replays_are_both_told) {
   World w(in_order(4));
-  trip(w, {Did::kBad, Did::kClean, Did::kClean, Did::kBad});
+  trigger(w, {Did::kBad, Did::kClean, Did::kClean, Did::kBad});
   EXPECT_EQ(w.lines(w.analysis({}, "sentinel")),
             "overflow | mul | fc1 | backward | step 2 | appear | observed @ 0 3 > 1 2 by the reduction of gradients\n");
 }
 
 TEST(RanksSentinel, all_clean_by_themselves_went_bad_between_them) {
   World w(in_order(4));
-  trip(w, std::vector<Did>(4, Did::kClean));
+  trigger(w, std::vector<Did>(4, Did::kClean));
   const Analysis a = w.analysis({}, "sentinel");
   EXPECT_EQ(w.lines(a), "comm | - | - | comm | step 2 | unknown | observed @ 0 1 2 3\n");
   EXPECT_THAT(a.findings[0].title, HasSubstr("went bad between the ranks"));
@@ -99,7 +99,7 @@ TEST(RanksSentinel, all_clean_by_themselves_went_bad_between_them) {
 
 TEST(RanksSentinel, one_of_which_there_is_no_trace_may_have_been_the_bad_one) {
   World w(in_order(4));
-  trip(w, {Did::kClean, Did::kClean, Did::kBad, Did::kClean});
+  trigger(w, {Did::kClean, Did::kClean, Did::kBad, Did::kClean});
   const Analysis a = w.analysis({2}, "sentinel");
   EXPECT_EQ(w.lines(a), "comm | - | - | comm | step 2 | unknown | inferred @ 0 1 3\n");
   EXPECT_THAT(a.findings[0].explanation,
@@ -108,13 +108,13 @@ TEST(RanksSentinel, one_of_which_there_is_no_trace_may_have_been_the_bad_one) {
 
 TEST(RanksSentinel, one_that_was_not_replayed_is_part_of_what_another_has_and_said_to_be_not_known) {
   World w(in_order(4));
-  trip(w, {Did::kClean, Did::kRefused, Did::kBad, Did::kClean});
+  trigger(w, {Did::kClean, Did::kRefused, Did::kBad, Did::kClean});
   const Analysis a = w.analysis({}, "sentinel");
   ASSERT_EQ(a.findings.size(), 1u) << w.lines(a);
   EXPECT_THAT(a.findings[0].evidence, Contains(StartsWith("What rank 1 gave in that step is not known apart")));
   // and where no replay was bad, it may have been that one
   World none(in_order(4));
-  trip(none, {Did::kClean, Did::kRefused, Did::kClean, Did::kClean});
+  trigger(none, {Did::kClean, Did::kRefused, Did::kClean, Did::kClean});
   const Analysis b = none.analysis({}, "sentinel");
   EXPECT_EQ(none.lines(b), "comm | - | - | comm | step 2 | unknown | inferred @ 0 1 2 3\n");
   EXPECT_THAT(b.findings[0].explanation, HasSubstr("Or it came from rank 1"));
@@ -122,7 +122,7 @@ TEST(RanksSentinel, one_that_was_not_replayed_is_part_of_what_another_has_and_sa
 
 TEST(RanksSentinel, none_of_which_was_replayed_are_one_finding) {
   World w(in_order(4));
-  trip(w, std::vector<Did>(4, Did::kRefused));
+  trigger(w, std::vector<Did>(4, Did::kRefused));
   EXPECT_EQ(w.lines(w.analysis({}, "sentinel")),
             "unexplained | - | - | backward | step 2 | unknown | inferred @ 0 1 2 3\n");
 }
@@ -142,7 +142,7 @@ TEST(RanksSentinel, a_loss_that_was_bad_once_on_one_rank_is_that_ranks) {
 
 TEST(RanksSentinel, a_sum_of_scaled_gradients_that_fits_at_a_lower_scale_is_calibration) {
   World w(in_order(2));
-  trip(w, {Did::kClean, Did::kClean}, kGradientBad, 1, 65536, /*skipped=*/true);
+  trigger(w, {Did::kClean, Did::kClean}, kGradientBad, 1, 65536, /*skipped=*/true);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     w[rank].health();
     w[rank].end_step(1, 32768);
@@ -158,8 +158,8 @@ TEST(RanksSentinel, renumbered_give_the_same_answer_renumbered) {
                                               {Did::kRefused, Did::kDiffers, Did::kClean, Did::kClean}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     World plain(in_order(4)), renumbered({2, 3, 0, 1});
-    trip(plain, runs[i]);
-    trip(renumbered, runs[i]);
+    trigger(plain, runs[i]);
+    trigger(renumbered, runs[i]);
     EXPECT_EQ(renumbered.lines(renumbered.analysis()), plain.lines(plain.analysis())) << i;
     EXPECT_EQ(renumbered.lines(renumbered.analysis({2})), plain.lines(plain.analysis({2}))) << i << ", one missing";
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks at level ops: on which of them a fault was born, and how it came to the others.
+// Several ranks at level ops: on which of them a fault began, and how it came to the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,13 +27,13 @@ void train(World& w, const std::function<Handle(TraceBuilder&, std::size_t)>& lo
     for (std::size_t rank = 0; rank < w.size(); ++rank) {
       const Handle x = w[rank].value(kGood);
       const Handle y = w[rank].in("fc1").op("mm", {{"self", x}}, kGood);
-      w[rank].mark(MarkKind::kLoss, "loss", w[rank].in("<loss>", Phase::kLoss).op("mean", {{"self", y}}, finite(1)));
+      w[rank].mark(TensorRole::kLoss, "loss", w[rank].in("<loss>", Phase::kLoss).op("mean", {{"self", y}}, finite(1)));
       w[rank].in("fc1", Phase::kBackward);
       gradients.push_back(step == 1 ? local(w[rank], rank) : w[rank].op("mul", {{"self", y}, {"other", y}}, kGood));
     }
     w.all_reduce(gradients, step == 1 ? sum : std::vector<Numbers>(w.size(), kGood));
     for (std::size_t rank = 0; rank < w.size(); ++rank) {
-      w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", gradients[rank]);
+      w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", gradients[rank]);
       w[rank].end_step();
     }
   }
@@ -143,14 +143,14 @@ TEST(Ranks, bad_weights_broadcast_at_the_start_are_the_roots) {
   std::vector<Handle> weights;
   for (std::size_t rank = 0; rank < 4; ++rank) {
     weights.push_back(w[rank].value(rank == 0 ? finite().nan(1) : finite()));
-    w[rank].mark(MarkKind::kParameter, "fc1.weight", weights.back());
+    w[rank].mark(TensorRole::kParameter, "fc1.weight", weights.back());
   }
   w.broadcast(0, weights, std::vector<Numbers>(4, finite().nan(1)));
   for (std::size_t rank = 0; rank < 4; ++rank) {
-    w[rank].mark(MarkKind::kParameter, "fc1.weight", weights[rank]);
+    w[rank].mark(TensorRole::kParameter, "fc1.weight", weights[rank]);
     const Handle y =
         w[rank].in("fc1").op("mm", {{"self", w[rank].value(finite())}, {"mat2", weights[rank]}}, finite().nan(8));
-    w[rank].mark(MarkKind::kLoss, "loss", y);
+    w[rank].mark(TensorRole::kLoss, "loss", y);
     w[rank].end_step(std::nan(""));
   }
   EXPECT_EQ(w.lines(w.analysis()),
@@ -163,7 +163,7 @@ TEST(Ranks, old_numbers_that_a_broadcast_writes_over_are_no_share) {
   std::vector<Handle> weights = {w[0].value(finite()), w[1].value(finite().nan(2))};
   w.broadcast(0, weights, {finite(), finite()});
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    w[rank].mark(MarkKind::kParameter, "fc1.weight", weights[rank]);
+    w[rank].mark(TensorRole::kParameter, "fc1.weight", weights[rank]);
     w[rank].end_step();
   }
   EXPECT_EQ(w.lines(w.analysis()), "clean\n");
@@ -175,11 +175,11 @@ void pipeline(World& w, const Numbers& activation, const Numbers& loss, const Nu
   const Handle y = w[0].in("stage0").op("mul", {{"self", a}, {"other", b}}, activation);
   const Handle got = w.send(0, 1, y, activation);
   const Handle z = w[1].in("stage1").op("sub", {{"self", got}, {"other", got}}, loss);
-  w[1].mark(MarkKind::kLoss, "loss", z);
+  w[1].mark(TensorRole::kLoss, "loss", z);
   const Handle dz = w[1].in("stage1", Phase::kBackward).op("mul", {{"self", z}, {"other", got}}, gradient);
   const Handle back = w.send(1, 0, dz, gradient);
   const Handle dw = w[0].in("stage0", Phase::kBackward).op("mul", {{"self", back}, {"other", b}}, gradient);
-  w[0].mark(MarkKind::kDoorGradient, "stage0.weight", dw);
+  w[0].mark(TensorRole::kBoundaryGradient, "stage0.weight", dw);
   for (std::size_t rank = 0; rank < 2; ++rank) w[rank].end_step();
 }
 
@@ -243,7 +243,7 @@ void calibrate(World& w) {
     }
     w.all_reduce(gradients, std::vector<Numbers>(w.size(), step == 0 ? kBad : kGood));
     for (std::size_t rank = 0; rank < w.size(); ++rank) {
-      w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", gradients[rank]);
+      w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", gradients[rank]);
       ScalerRecord r;
       r.scale = scale;
       r.found_inf = step == 0;
@@ -293,9 +293,9 @@ TEST(Ranks, whose_later_steps_stay_bad_count_them_once) {
     }
     w.all_reduce(gradients, {kBad, kBad});
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", gradients[rank]);
+      w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", gradients[rank]);
       w[rank].in("fc1.weight", Phase::kOptimizer).in_place("add_", weights[rank], {{"other", gradients[rank]}}, kBad);
-      w[rank].mark(MarkKind::kParameter, "fc1.weight", weights[rank]);
+      w[rank].mark(TensorRole::kParameter, "fc1.weight", weights[rank]);
       w[rank].end_step();
     }
   }
@@ -315,7 +315,7 @@ TEST(Ranks, rows_of_calls_that_come_after_their_ops_are_understood_too) {
     g.push_back(rank == 0 ? overflow(w[rank]) : fine(w[rank]));
     CollectiveRecord record = w.call(rank, CollectiveKind::kAllReduce, Reduction::kSum);
     w[rank].in("", Phase::kComm).in_place("c10d::allreduce_", g[rank], {}, kBad);
-    w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", g[rank]);
+    w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", g[rank]);
     w[rank].collective_of_last_op(record);
     w[rank].end_step();
   }
@@ -333,7 +333,7 @@ void reduce_later(World& w, std::size_t bad) {
     const Handle view = w[rank].seen_as(bucket, half(1).shape({4}).inf(2), bucket.id);
     Handle gradient = w[rank].value(half(1).shape({4}));
     w[rank].in("", Phase::kBackward).in_place("copy_", gradient, {{"src", view}}, half(1).shape({4}).inf(2));
-    w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", gradient);
+    w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", gradient);
     w[rank].end_step();
   }
 }
@@ -357,7 +357,7 @@ TEST(Ranks, that_disagree_on_what_a_call_was_are_not_matched) {
     w[rank].collective(
         w.call(rank, rank == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, Reduction::kSum));
     w[rank].in("", Phase::kComm).in_place("c10d::allreduce_", g, {}, kBad);
-    w[rank].mark(MarkKind::kDoorGradient, "fc1.weight", g);
+    w[rank].mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
     w[rank].end_step();
   }
   EXPECT_EQ(w.lines(w.analysis()),
@@ -368,7 +368,7 @@ TEST(Ranks, that_disagree_on_what_a_call_was_are_not_matched) {
 // What ranks are called must not matter.
 TEST(Ranks, renumbered_give_the_same_answer_renumbered) {
   const std::vector<std::pair<const char*, std::function<void(World&)>>> runs = {
-      {"born on one", [](World& w) { born_on_one(w, 1); }},
+      {"began on one", [](World& w) { born_on_one(w, 1); }},
       {"all by themselves",
        [](World& w) {
          train(

@@ -40,7 +40,7 @@ TraceBuilder run_with(std::uint32_t bad_step) {
   for (std::uint32_t step = 0; step < 6; ++step) {
     const bool bad = step == bad_step;
     const Handle x = t.value(finite().range(0, bad ? 100 : 1));
-    t.mark(MarkKind::kLoss, "loss", t.in("fc1").op("exp", {{"self", x}}, bad ? finite().inf(1) : finite()));
+    t.mark(TensorRole::kLoss, "loss", t.in("fc1").op("exp", {{"self", x}}, bad ? finite().inf(1) : finite()));
     t.end_step();
   }
   return t;

@@ -33,7 +33,7 @@ class ScaledRun {
     made.growth_interval = interval;
     t.scaler(made, dynamic ? "torch.amp" : "static");
     weight_ = t.value(finite());
-    t.mark(MarkKind::kParameter, "fc.weight", weight_);
+    t.mark(TensorRole::kParameter, "fc.weight", weight_);
   }
 
   static constexpr std::int64_t interval = 2000;
@@ -44,7 +44,7 @@ class ScaledRun {
     const Numbers h16 = finite(64).as(DType::kF16);
     hidden_ = t.in("fc").op("mm", {{"self", x}, {"mat2", w}}, s.forward_inf ? h16.inf(2) : h16);
     loss_ = t.in("<loss>", Phase::kLoss).op("mean", {{"self", hidden_}}, s.forward_inf ? finite(1).inf(1) : finite(1));
-    t.mark(MarkKind::kLoss, "loss", loss_);
+    t.mark(TensorRole::kLoss, "loss", loss_);
   }
 
   // True: the step went through.
@@ -79,9 +79,9 @@ class ScaledRun {
     gradient_bad_ = bad;
     if (s.buffer_inf) {
       const Handle b = t.op("mul", {{"self", g}}, finite().nan(1), {{"other", 1}});
-      t.mark(MarkKind::kBuffer, "fc.seen", b);
+      t.mark(TensorRole::kBuffer, "fc.seen", b);
     }
-    t.mark(MarkKind::kDoorGradient, "fc.weight", gradient_);
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", gradient_);
     ScalerRecord unscale = record(ScalerAction::kUnscale);
     unscale.found_inf = bad;
     t.scaler(unscale);
@@ -91,7 +91,7 @@ class ScaledRun {
     t.scaler(record(bad ? ScalerAction::kSkip : ScalerAction::kStep));
     if (!bad) {
       t.in("fc.weight", Phase::kOptimizer).in_place("add_", weight_, {{"other", gradient_}}, finite(), {{"alpha", -1}});
-      t.mark(MarkKind::kParameter, "fc.weight", weight_);
+      t.mark(TensorRole::kParameter, "fc.weight", weight_);
     }
     const double used = scale_;
     if (dynamic_) scale_ = bad ? std::max(scale_ / 2, floor) : scale_;

@@ -14,9 +14,9 @@ using namespace testing_support;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr std::uint32_t bit(MarkKind kind) { return 1u << static_cast<unsigned>(kind); }
-constexpr std::uint32_t kLossBad = bit(MarkKind::kLoss) | bit(MarkKind::kDoorGradient);
-constexpr std::uint32_t kGradientBad = bit(MarkKind::kDoorGradient);
+constexpr std::uint32_t bit(TensorRole kind) { return 1u << static_cast<unsigned>(kind); }
+constexpr std::uint32_t kLossBad = bit(TensorRole::kLoss) | bit(TensorRole::kBoundaryGradient);
+constexpr std::uint32_t kGradientBad = bit(TensorRole::kBoundaryGradient);
 const double kNaN = std::nan("");
 
 void clean_steps(TraceBuilder& t, int count, double scale = 1) {
@@ -29,7 +29,7 @@ void clean_steps(TraceBuilder& t, int count, double scale = 1) {
 void record_loss(TraceBuilder& t, bool bad = true) {
   const Handle p = t.in("fc1").op("softmax", {{"self", t.value(finite())}}, finite().zeros(bad ? 1 : 0).range(0, 1));
   const Handle l = t.in("<loss>", Phase::kLoss).op("log", {{"self", p}}, bad ? finite().neg_inf(1) : finite());
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
 }
 void replayed(TraceBuilder& t, ReplayResult result, bool bad, const std::string& text) {
   t.replay(ReplayResult::kBegin);
@@ -62,7 +62,7 @@ TEST(Sentinel, later_bad_steps_without_a_replay_count_for_the_origin) {
   clean_steps(t, 1);
   replayed(t, ReplayResult::kReproduced, true, "");
   for (int i = 0; i < 5; ++i) {
-    t.health(kLossBad | bit(MarkKind::kParameter), "loss");
+    t.health(kLossBad | bit(TensorRole::kParameter), "loss");
     t.end_step(kNaN);
   }
   const Analysis a = analysis_of(t);
@@ -81,7 +81,7 @@ TEST(Sentinel, what_its_summaries_alone_show_to_be_harmed_is_listed) {
   replayed(t, ReplayResult::kReproduced, true, "");  // a replay ends before the optimizer
   t.health(kLossBad, "loss");
   t.end_step(kNaN);
-  t.health(kLossBad | bit(MarkKind::kParameter) | bit(MarkKind::kState), "fc1.weight");
+  t.health(kLossBad | bit(TensorRole::kParameter) | bit(TensorRole::kState), "fc1.weight");
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(a.findings[0].sinks, (std::vector<std::string>{"loss", "parameters", "optimizer state"}));
@@ -117,11 +117,11 @@ TEST(NotReproducible, a_step_that_stays_finite_when_replayed_is_named_with_what_
   // the optimizer has put NaN into the weights: the next replay begins with them
   t.replay(ReplayResult::kBegin);
   const Handle w = t.value(finite().nan(8));
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   const Handle y = t.in("fc1").op("mm", {{"self", w}, {"mat2", t.value(finite())}}, finite().nan(8));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.replay(ReplayResult::kReproduced);
-  t.health(kLossBad | bit(MarkKind::kParameter), "fc1.weight");
+  t.health(kLossBad | bit(TensorRole::kParameter), "fc1.weight");
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "not_reproducible | - | - | loss | step 2 | unknown | observed\n");
@@ -148,7 +148,7 @@ TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do)
   t.replay(ReplayResult::kRefused, "Replays are switched off.");
   t.health(kLossBad, "loss");
   t.end_step(kNaN);
-  t.health(kLossBad | bit(MarkKind::kParameter), "fc1.weight");
+  t.health(kLossBad | bit(TensorRole::kParameter), "fc1.weight");
   t.end_step(kNaN);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "unexplained | - | - | loss | step 1 | unknown | inferred\n");
@@ -165,8 +165,8 @@ TEST(Sentinel, a_refused_steps_bad_parameters_are_no_bad_checkpoint) {
   TraceBuilder t;
   clean_steps(t, 1);
   t.replay(ReplayResult::kRefused, "No replay is left.");
-  t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().nan(3)));
-  t.health(bit(MarkKind::kParameter), "fc1.weight");
+  t.mark(TensorRole::kParameter, "fc1.weight", t.value(finite().nan(3)));
+  t.health(bit(TensorRole::kParameter), "fc1.weight");
   t.end_step();
   // however the records are cut
   for (const std::size_t events : {0u, 1u, 2u, 3u, 5u}) {
@@ -196,7 +196,7 @@ TEST(Sentinel, skips_of_a_scaler_that_settles_are_calibration) {
       const Handle g = t.in("fc1", Phase::kBackward)
                            .op("mm_backward", {{"grad_output", t.value(finite().range(-1, 6e4).as(DType::kF16))}},
                                finite().inf(2).as(DType::kF16));
-      t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
+      t.mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
       t.replay(ReplayResult::kReproduced);
     }
     r.action = bad ? ScalerAction::kSkip : ScalerAction::kStep;
@@ -283,7 +283,7 @@ TEST(Sentinel, growth_of_loss_and_weights_before_the_trip_is_exploding) {
   t.replay(ReplayResult::kBegin);
   const Handle large = t.value(finite().range(-1, 1e38)), other = t.value(finite().range(-1, 1e20));
   const Handle y = t.in("fc1").op("mul", {{"self", large}, {"other", other}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.replay(ReplayResult::kReproduced);
   for (std::uint32_t i = 0; i < 6; ++i) {
     t.norm("fc1.weight", i, std::pow(3.0, i), 1);
@@ -307,9 +307,9 @@ TEST(Sentinel, a_parameter_that_changed_unseen_is_held_against_the_norms_before)
   t.norm("fc1.weight", 3, 2, 0.5);
   auto go_on = [](TraceBuilder& trace, const Handle& weight) {
     trace.replay(ReplayResult::kBegin, "", ReplayTrigger::kChanged);
-    trace.mark(MarkKind::kParameter, "fc1.weight", weight);
+    trace.mark(TensorRole::kParameter, "fc1.weight", weight);
     const Handle y = trace.in("fc1").op("pow", {{"self", weight}}, finite().inf(1), {{"exponent", 2.0}});
-    trace.mark(MarkKind::kLoss, "loss", y);
+    trace.mark(TensorRole::kLoss, "loss", y);
     trace.replay(ReplayResult::kReproduced);
     trace.health(kLossBad | kHealthChanged, "fc1.weight");
     trace.end_step(kNaN);
@@ -328,7 +328,7 @@ TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_change
   for (std::uint32_t step = 0; step < 4; ++step) t.norm("fc1.weight", step, 2, 0.5);
   const Handle w = t.changed({0, 77, 3}, finite().range(-1, 1e30));
   t.replay(ReplayResult::kBegin, "", ReplayTrigger::kChanged);
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.in("fc1").op("neg", {{"self", w}}, finite().range(-1e30, 1));
   t.replay(ReplayResult::kReproduced);
   t.health(kHealthChanged, "fc1.weight");

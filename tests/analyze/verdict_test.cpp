@@ -20,12 +20,12 @@ using namespace testing_support;
 TraceBuilder everything(const std::string& a, const std::string& b) {
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, a + ".weight", w);
+  t.mark(TensorRole::kParameter, a + ".weight", w);
   for (std::int64_t step = 0; step < 4; ++step) {
     t.samples({step * 2, step * 2 + 1});
     const Handle x =
         t.value(step == 2 ? finite().shape({2, 4}).nan(1).first_at(5) : finite().shape({2, 4}).range(0, 100));
-    t.mark(MarkKind::kBatch, b, x);
+    t.mark(TensorRole::kBatch, b, x);
     const Handle v = t.in(a).view("reshape", x, step == 2 ? finite().nan(1) : finite().range(0, 100));
     const Handle e = t.op("exp", {{"self", v}}, step == 2 ? finite().nan(1) : step == 1 ? finite().inf(1) : finite());
     if (step == 1) t.element(e, 4, std::numeric_limits<double>::infinity(), {{{"self", v}, 100.0}});
@@ -34,10 +34,10 @@ TraceBuilder everything(const std::string& a, const std::string& b) {
                              step == 2   ? finite(1).nan(1)
                              : step == 1 ? finite(1).inf(1)
                                          : finite(1));
-    t.mark(MarkKind::kLoss, "loss", l);
+    t.mark(TensorRole::kLoss, "loss", l);
     t.in(a + ".weight", Phase::kOptimizer)
         .in_place("add_", w, {{"other", t.value(finite())}}, finite(), {{"alpha", -0.1}});
-    t.mark(MarkKind::kParameter, a + ".weight", w);
+    t.mark(TensorRole::kParameter, a + ".weight", w);
     t.release(x);
     t.release(e);
     t.end_step(step == 1 || step == 2 ? std::nan("") : 1.0);
@@ -89,9 +89,9 @@ TEST(Verdict, the_earliest_harm_is_the_headline_whatever_was_born_first) {
   // given an Inf hidden since op 0 that does harm in step 1, and another that does harm in step 0
   const Handle hidden = t.in("old").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
   const Handle e = t.in("new").op("log", {{"self", t.value(finite().zeros(1).range(0, 1))}}, finite().neg_inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
-  t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", hidden}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", hidden}}, finite(1).inf(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a),
@@ -109,7 +109,7 @@ TraceBuilder overflow_after_a_loss_of(double loss) {
   t.end_step(loss);
   t.end_step();
   const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step(std::nan(""));
   return t;
 }
@@ -144,7 +144,7 @@ TEST(Advice, says_what_was_seen_when_it_was_tried_and_puts_cures_first) {
   TraceBuilder t;
   const Handle e =
       t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 12))}}, finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   t.experiment(tried("clamp-input", true, 54, false));
   t.experiment(tried("fp32-compute", true, 1.02, true));
@@ -170,7 +170,7 @@ TEST(Advice, says_in_words_what_no_factor_tells_of_an_update) {
   TraceBuilder t;
   const Handle e =
       t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 12))}}, finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   t.experiment(tried("clamp-input", true, std::numeric_limits<double>::infinity(), false));
   const std::vector<Advice> advice = analysis_of(t).findings.at(0).advice;
@@ -185,7 +185,7 @@ TraceBuilder two_overflows() {
   TraceBuilder t;
   const auto overflow = [&](const char* module) {
     const Handle x = t.value(finite().as(DType::kF16).range(0, 12));
-    t.mark(MarkKind::kLoss, "loss", t.in(module).op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1)));
+    t.mark(TensorRole::kLoss, "loss", t.in(module).op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1)));
     t.end_step();
   };
   overflow("a");
@@ -206,7 +206,7 @@ TEST(Advice, with_a_choice_names_the_half_that_was_tried) {
   TraceBuilder t;
   const Handle e =
       t.in("a").op("exp", {{"self", t.value(finite().as(DType::kF16).range(0, 12))}}, finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kLoss, "loss", e);
+  t.mark(TensorRole::kLoss, "loss", e);
   t.end_step();
   t.experiment(tried("fp32-compute", true, 1.02, true));
   t.experiment(tried("clamp-input", true, 54, false));
@@ -224,7 +224,7 @@ TEST(Verdict, findings_of_one_line_of_code_say_so) {
   const auto at = [&](const char* module, const char* site) {
     const Handle x = t.value(finite().as(DType::kF16).range(0, 12));
     const Handle y = t.in(module).called_from(site).op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1));
-    t.mark(MarkKind::kLoss, module, y);
+    t.mark(TensorRole::kLoss, module, y);
     t.end_step();
   };
   at("a", "train.py:30");
@@ -320,7 +320,7 @@ TEST(Verdict, findings_beyond_the_limit_are_counted) {
   TraceBuilder t;
   for (int i = 0; i < 5; ++i) {
     const Handle e = t.in("m").op("op" + std::to_string(i), {{"self", t.value(finite())}}, finite().nan(1));
-    t.mark(MarkKind::kLoss, "loss" + std::to_string(i), e);
+    t.mark(TensorRole::kLoss, "loss" + std::to_string(i), e);
   }
   const Analysis a = analysis_of(t, 0, {.max_findings = 2});
   EXPECT_EQ(a.findings.size(), 2u);
@@ -332,7 +332,7 @@ TEST(Verdict, the_scale_of_the_step_is_told) {
   const Handle g = t.in("fc", Phase::kBackward)
                        .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
                            finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
   t.end_step(1, 65536);
   EXPECT_EQ(analysis_of(t).findings.at(0).scale, 65536);
 }
@@ -342,7 +342,7 @@ TEST(Calibration, needs_a_scaler_even_where_the_run_ended_within_the_step) {
   const auto killed = [](bool scaled) {
     TraceBuilder t;
     const Handle w = t.value(finite());
-    t.mark(MarkKind::kParameter, "fc.weight", w);
+    t.mark(TensorRole::kParameter, "fc.weight", w);
     if (scaled) {
       ScalerRecord record;
       record.action = ScalerAction::kScale;
@@ -352,7 +352,7 @@ TEST(Calibration, needs_a_scaler_even_where_the_run_ended_within_the_step) {
     const Handle g = t.in("fc", Phase::kBackward)
                          .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
                              finite().as(DType::kF16).inf(1));
-    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
     return analysis_of(t);
   };
   EXPECT_EQ(table(killed(false)), "overflow | mul_backward | fc | backward | step 0 | appear | observed\n");
@@ -368,7 +368,7 @@ TEST(Calibration, is_seen_where_only_the_steps_tell_that_they_were_skipped) {
       const Numbers g16 = finite().as(DType::kF16).range(0, 6e4);
       const Handle g =
           t.in("fc", Phase::kBackward).op("mul_backward", {{"grad_output", t.value(g16)}}, over ? g16.inf(1) : g16);
-      t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+      t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
       t.end_step(1, scale, skipped && over);
     }
     EXPECT_EQ(table(analysis_of(t)),

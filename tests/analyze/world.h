@@ -87,7 +87,7 @@ class World {
       std::string line = table(one);
       line.pop_back();
       line += " @" + places(f.ranks);
-      for (const Passage& passage : f.passages) line += " >" + places(passage.ranks) + " by " + passage.through;
+      for (const RankPropagation& propagation : f.rank_propagation) line += " >" + places(propagation.ranks) + " by " + propagation.through;
       out.push_back(line + "\n");
     }
     std::sort(out.begin(), out.end());

@@ -215,7 +215,7 @@ void TrainingRows::begin_step(RecordBatch& batch) {
     Variable& v = variables_[by_name_.at(name)];
     new_value(batch, v, /*in_place=*/false, kNoSeq, /*measures_flush=*/false);
     if (marks_) {
-      const MarkKind kind = v.name == "images" ? MarkKind::kBatch : MarkKind::kLabel;
+      const TensorRole kind = v.name == "images" ? TensorRole::kBatch : TensorRole::kLabel;
       batch.marks.push_back({seq_, step_, 0, kind, text(v.name), v.value});
     }
   }
@@ -231,7 +231,7 @@ void TrainingRows::end_step(RecordBatch& batch) {
       const bool state = v.name.ends_with(".m") || v.name.ends_with(".v");
       const bool parameter = v.name.ends_with(".weight") || v.name.ends_with(".bias");
       if (!state && !parameter && !v.name.ends_with("t.grad") && !v.name.ends_with("s.grad")) continue;
-      const MarkKind kind = state ? MarkKind::kState : parameter ? MarkKind::kParameter : MarkKind::kDoorGradient;
+      const TensorRole kind = state ? TensorRole::kState : parameter ? TensorRole::kParameter : TensorRole::kBoundaryGradient;
       batch.marks.push_back({seq_, step_, 0, kind, text(v.name), v.value});
     }
     batch.steps.push_back({step_, false, std::exp2(normal()), 1e-3, 65536, seq_,

@@ -20,12 +20,12 @@ TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
   nanhunt_health health{};
   health.struct_size = sizeof health;
   health.step = 3;
-  health.bad = 1u << NANHUNT_DOOR_GRADIENT | 1u << 16;
+  health.bad = 1u << NANHUNT_BOUNDARY_GRADIENT | 1u << 16;
   health.bad_tensors = 2;
   health.first_bad = "fc1.weight";
   health.gradient_norm = INFINITY;
   ASSERT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_OK) << nanhunt_last_error();
-  ASSERT_EQ(nanhunt_record_norm(recorder_, 3, NANHUNT_DOOR_GRADIENT, "fc1.weight", NAN, 2.5), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_norm(recorder_, 3, NANHUNT_BOUNDARY_GRADIENT, "fc1.weight", NAN, 2.5), NANHUNT_OK);
   ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 0, ""), NANHUNT_OK);
   ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
   ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 4, "the batch is gone"), NANHUNT_OK);
@@ -257,14 +257,14 @@ TEST_F(CAudit, a_denominator_of_zero_is_foreseen_and_with_its_eps_it_is_not) {
   options.eps = 0;
   ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 1, 0, &memory_, &result_), NANHUNT_OK)
       << nanhunt_last_error();
-  EXPECT_EQ(result_.trips, 1);
+  EXPECT_EQ(result_.triggers, 1);
   EXPECT_EQ(result_.zero_over_zero, 2);
   EXPECT_EQ(result_.first_index, 0);
 
   memory_ = {};
   options.eps = 1e-8;
   ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 1, 0, &memory_, &result_), NANHUNT_OK);
-  EXPECT_EQ(result_.trips, 0);
+  EXPECT_EQ(result_.triggers, 0);
   EXPECT_EQ(result_.read_elements, 1) << "nothing was known";
   EXPECT_EQ(memory_.known, 1);
   ASSERT_EQ(nanhunt_pre_audit(recorder_, &options, values().data(), 2, 0, &memory_, &result_), NANHUNT_OK);
@@ -297,16 +297,16 @@ TEST_F(CAudit, wrong_questions_are_refused) {
 }
 
 TEST(CTripPolicy, the_first_of_a_streak_is_replayed) {
-  nanhunt_trip_policy* policy = nanhunt_trip_policy_new(1, 0);
+  nanhunt_trigger_policy* policy = nanhunt_trigger_policy_new(1, 0);
   ASSERT_NE(policy, nullptr);
-  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 0, 0), NANHUNT_TRIP_NONE);
-  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 1, 2), NANHUNT_TRIP_REPLAY);
-  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 2, 2), NANHUNT_TRIP_WAITS);
-  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 500, 2), NANHUNT_TRIP_SPENT);
-  EXPECT_EQ(nanhunt_trip_policy_judge(policy, 501, 3), -1);
-  EXPECT_EQ(nanhunt_trip_policy_judge(nullptr, 0, 0), -1);
-  nanhunt_trip_policy_free(policy);
-  nanhunt_trip_policy_free(nullptr);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 0, 0), NANHUNT_TRIP_NONE);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 1, 2), NANHUNT_TRIP_REPLAY);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 2, 2), NANHUNT_TRIP_WAITS);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 500, 2), NANHUNT_TRIP_SPENT);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 501, 3), -1);
+  EXPECT_EQ(nanhunt_trigger_policy_judge(nullptr, 0, 0), -1);
+  nanhunt_trigger_policy_free(policy);
+  nanhunt_trigger_policy_free(nullptr);
 }
 
 TEST_F(CAdapter, run_json_says_what_ran_and_no_secrets) {

@@ -144,17 +144,17 @@ class CDeviceAgrees : public CDeviceRows {
 };
 
 TEST_F(CDeviceAgrees, with_the_host_whatever_is_recorded) {
-  std::size_t births = 0, changes = 0;
+  std::size_t origins = 0, changes = 0;
   for (const bool trust : {true, false}) {
     for (unsigned seed = 1; seed <= 60; ++seed) {
       const RecordBatch host = record_at_random(seed, false, trust);
       const RecordBatch there = record_at_random(seed, true, trust);
       ASSERT_EQ(told(there, trust), told(host, trust)) << "seed " << seed << (trust ? ", trusted" : "");
-      births += host.histograms.size();
+      origins += host.histograms.size();
       changes += host.changed.size();
     }
   }
-  EXPECT_GT(births, 1000u);
+  EXPECT_GT(origins, 1000u);
   EXPECT_GT(changes, 100u);
 }
 

@@ -21,10 +21,10 @@ class CDeviceKill : public CDeviceRows {
   void begin(std::uint32_t steps) {
     nanhunt_recorder_close(recorder_);
     recorder_ = nullptr;
-    ASSERT_EQ(pipe(told_), 0);
+    ASSERT_EQ(pipe(reported_), 0);
     child_ = fork();
     if (child_ != 0) {
-      close(told_[1]);
+      close(reported_[1]);
       return;
     }
     nanhunt_emulated_set("copies_later", 2);
@@ -40,20 +40,20 @@ class CDeviceKill : public CDeviceRows {
       if (record(log_row_on(x_.data(), y.data(), 10 + 2 * step, step)) != NANHUNT_OK) _exit(1);
       end_step(step);
       const std::uint64_t come = ops();
-      if (step < steps && write(told_[1], &come, sizeof come) != sizeof come) _exit(2);
+      if (step < steps && write(reported_[1], &come, sizeof come) != sizeof come) _exit(2);
       usleep(1000);
     }
   }
   // Ops that had come by the end of the next step.
   std::uint64_t next() const {
     std::uint64_t come = 0;
-    EXPECT_EQ(::read(told_[0], &come, sizeof come), static_cast<ssize_t>(sizeof come));
+    EXPECT_EQ(::read(reported_[0], &come, sizeof come), static_cast<ssize_t>(sizeof come));
     return come;
   }
   // Kills it once so many ops are in its file.
   void kill_once_there_are(std::uint64_t ops) {
     testing_support::kill_once_there_are(ops, dir_.path("killed"), child_);
-    close(told_[0]);
+    close(reported_[0]);
   }
   // What is there is whole and right: op after op from the first, each with its contents.
   static void expect_right(const RecordBatch& all) {
@@ -74,7 +74,7 @@ class CDeviceKill : public CDeviceRows {
   }
 
   const std::array<float, 2> good_ = {1, 2};
-  int told_[2] = {-1, -1};
+  int reported_[2] = {-1, -1};
   pid_t child_ = -1;
 };
 

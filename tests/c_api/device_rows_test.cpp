@@ -88,7 +88,7 @@ TEST_F(CDeviceElements, histograms_of_a_birth_are_those_of_the_host) {
   const std::int64_t div = call("div", {"self", "other"}, {"out"});
   const Operand x{a.data(), NANHUNT_F32, {2, 3}, 1}, by{b.data(), NANHUNT_F32, {3}, 2};
   record_twice(div, NANHUNT_PHASE_FORWARD, {x, by, {y.data(), NANHUNT_F32, {2, 3}, 3}});
-  // Nothing is born of what is bad already, nor where nothing is.
+  // Nothing begins of what is bad already, nor where nothing is.
   record_twice(div, NANHUNT_PHASE_FORWARD,
                {{y.data(), NANHUNT_F32, {2, 3}, 3}, by, {y.data(), NANHUNT_F32, {2, 3}, 4}});
   record_twice(div, NANHUNT_PHASE_FORWARD, {x, by, {a.data(), NANHUNT_F32, {2, 3}, 5}});
@@ -258,7 +258,7 @@ TEST_F(CDeviceRows, what_a_mark_saw_is_no_change_for_a_check_of_trusted_contents
   std::array<float, 2> x = {1, 4}, y = {0, 2};
   ASSERT_EQ(record(log_row_on(x.data(), y.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   y[1] = kInf;  // by an optimizer of somebody's own
-  Words mark = {NANHUNT_ROW_MARK, static_cast<std::int64_t>(MarkKind::kParameter), 0, 0, 0};
+  Words mark = {NANHUNT_ROW_MARK, static_cast<std::int64_t>(TensorRole::kParameter), 0, 0, 0};
   append(mark, value_on(y.data(), 2));
   ASSERT_EQ(record(mark), NANHUNT_OK) << nanhunt_last_error();
 
@@ -276,7 +276,7 @@ TEST_F(CDeviceRows, nothing_waits_before_the_end) {
     end_step(step);
   }
 
-  EXPECT_EQ(counts().asked, 30u) << "in each step two tensors, their check, the elements and the births of one";
+  EXPECT_EQ(counts().asked, 30u) << "in each step two tensors, their check, the elements and the origins of one";
   EXPECT_EQ(counts().told, 25u) << "those of the last step are on their way";
   EXPECT_EQ(counts().waits, 0u);
   EXPECT_EQ(nanhunt_emulated_count("waits"), 0);
@@ -290,7 +290,7 @@ TEST_F(CDeviceRows, nothing_waits_before_the_end) {
 
 TEST_F(CDeviceRows, an_op_is_read_in_three_launches_and_what_was_read_is_compared) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().launches, 3u) << "one compares and reads both tensors, one is for elements, one for births";
+  EXPECT_EQ(counts().launches, 3u) << "one compares and reads both tensors, one is for elements, one for origins";
   EXPECT_EQ(counts().asked, 5u);
 
   // When the output is the next op's input, which overwrites nothing.

@@ -38,7 +38,7 @@ class CDeviceTrust : public CDeviceRows {
 
 TEST_F(CDeviceTrust, what_an_op_made_is_not_read_again_by_the_ops_that_take_it) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
-  EXPECT_EQ(counts().asked, 5u) << "two tensors, their check, the elements and the births of one";
+  EXPECT_EQ(counts().asked, 5u) << "two tensors, their check, the elements and the origins of one";
 
   // When what it made goes into another op, before and after it has come.
   for (const std::int64_t later : {0, 1}) {
@@ -48,7 +48,7 @@ TEST_F(CDeviceTrust, what_an_op_made_is_not_read_again_by_the_ops_that_take_it) 
     append(row, value_on(y_.data(), 2));
     append(row, value_on(z.data(), 5 + later));
     ASSERT_EQ(record(row), NANHUNT_OK) << nanhunt_last_error();
-    EXPECT_EQ(counts().asked, asked + 4u) << "the output, its check, its elements and births";
+    EXPECT_EQ(counts().asked, asked + 4u) << "the output, its check, its elements and origins";
     EXPECT_EQ(counts().launches, launches + 3u);
     ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
   }
@@ -122,7 +122,7 @@ TEST_F(CDeviceTrust, a_view_of_what_was_found_changed_is_read_again) {
   ASSERT_EQ(record(check), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(record(log_of(other, 4)), NANHUNT_OK) << nanhunt_last_error();
 
-  // Then what the op made was not born in it.
+  // Then what the op made did not begin in it.
   const RecordBatch all = close_and_read();
   EXPECT_THAT(all.changed, SizeIs(1));
   EXPECT_EQ(value_of(all, 4).stats.nan, 1);

@@ -65,7 +65,7 @@ void Witness::on_op(const engine::OpCall& call) noexcept {
   (match ? planted_ : intruder_) = Place{step_, call.phase, std::string(call.module), std::string(call.op)};
 }
 
-void Witness::on_mark(MarkKind kind, std::string_view, const Tensor& tensor) noexcept {
+void Witness::on_mark(TensorRole kind, std::string_view, const Tensor& tensor) noexcept {
   if (!first_bad_step_ && is_sink(kind) && is_bad(tensor)) first_bad_step_ = step_;
 }
 

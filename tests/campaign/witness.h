@@ -18,7 +18,7 @@ class Witness : public engine::Observer {
   // `target` may be null: then only marks are looked at.
   Witness(const Rig& rig, const Target* target);
   void on_op(const engine::OpCall& call) noexcept override;
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override { step_ = step; }
 
   const std::optional<Place>& planted() const { return planted_; }    // the target op, gone bad

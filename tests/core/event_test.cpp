@@ -22,15 +22,15 @@ TEST(Event, every_phase_has_a_name_that_parses_back) {
 
 TEST(Event, codes_from_a_damaged_trace_have_a_name_too) {
   EXPECT_EQ(phase_name(static_cast<Phase>(200)), "unknown");
-  EXPECT_EQ(mark_kind_name(static_cast<MarkKind>(200)), "unknown");
+  EXPECT_EQ(tensor_role_name(static_cast<TensorRole>(200)), "unknown");
   EXPECT_EQ(parse_phase("unknown"), std::nullopt);
 }
 
 TEST(Event, marks_are_named_and_the_first_five_are_sinks) {
-  EXPECT_EQ(mark_kind_name(MarkKind::kLoss), "loss");
-  EXPECT_EQ(mark_kind_name(MarkKind::kDoorGradient), "door_gradient");
-  EXPECT_EQ(mark_kind_name(MarkKind::kLabel), "label");
-  for (int i = 0; i <= static_cast<int>(MarkKind::kLabel); ++i) EXPECT_EQ(is_sink(static_cast<MarkKind>(i)), i < 5);
+  EXPECT_EQ(tensor_role_name(TensorRole::kLoss), "loss");
+  EXPECT_EQ(tensor_role_name(TensorRole::kBoundaryGradient), "boundary_gradient");
+  EXPECT_EQ(tensor_role_name(TensorRole::kLabel), "label");
+  for (int i = 0; i <= static_cast<int>(TensorRole::kLabel); ++i) EXPECT_EQ(is_sink(static_cast<TensorRole>(i)), i < 5);
 }
 
 TEST(Version, is_the_projects) { EXPECT_EQ(version(), NANHUNT_VERSION); }

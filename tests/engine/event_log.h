@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An observer that writes down everything it is told, one line each, in order: "step 0", "batch 0 [3 1]",
-// "enter fc1", "op forward fc1 addmm", "mark parameter fc1.weight", "scaler unscale", "door", "stepped", "end 0".
+// "enter fc1", "op forward fc1 addmm", "mark parameter fc1.weight", "scaler unscale", "boundary", "stepped", "end 0".
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,13 +43,13 @@ class EventLog : public Observer {
     for (std::size_t i = 0; i < ids.size(); ++i) line += (i ? " " : "") + std::to_string(ids[i]);
     lines.push_back(line + "]");
   }
-  void on_mark(MarkKind kind, std::string_view path, const Tensor&) noexcept override {
-    lines.push_back("mark " + std::string(mark_kind_name(kind)) + " " + std::string(path));
+  void on_mark(TensorRole kind, std::string_view path, const Tensor&) noexcept override {
+    lines.push_back("mark " + std::string(tensor_role_name(kind)) + " " + std::string(path));
   }
   void on_scaler(const ScalerEvent& event) noexcept override {
     lines.push_back("scaler " + std::string(scaler_action_name(event.action)));
   }
-  void on_optimizer_begin() noexcept override { lines.push_back("door"); }
+  void on_optimizer_begin() noexcept override { lines.push_back("boundary"); }
   void on_optimizer_end(bool skipped) noexcept override { lines.push_back(skipped ? "skipped" : "stepped"); }
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override {
     lines.push_back("end " + std::to_string(step));

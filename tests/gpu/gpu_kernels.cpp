@@ -58,15 +58,15 @@ int main(int argc, char** argv) {
   }
   if (what == "kernels") {
     nanhunt::gpu::run_kernel_checks(rows, false);
-    nanhunt::gpu::run_look_checks(rows, false);
+    nanhunt::gpu::run_checksum_stats_checks(rows, false);
   } else if (what == "quick") {
     nanhunt::gpu::run_kernel_checks(rows, true);
-    nanhunt::gpu::run_look_checks(rows, true);
+    nanhunt::gpu::run_checksum_stats_checks(rows, true);
   } else if (what == "large") {
     nanhunt::gpu::run_large_checks(rows);
   } else {
     nanhunt::gpu::run_kernel_bench(rows);
-    nanhunt::gpu::run_look_bench(rows);
+    nanhunt::gpu::run_checksum_stats_bench(rows);
   }
   return rows.failed() ? kFailed : 0;
 }

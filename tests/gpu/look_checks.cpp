@@ -44,19 +44,19 @@ struct Looks {
   };
   Seen look(const TensorView& view, std::optional<std::uint32_t> reference) {
     Seen seen;
-    kernels::Besides besides;
+    kernels::ReadingExtras extras;
     const std::array<std::uint32_t, 1> references = {reference.value_or(0)};
     const auto ticket = readings->enqueue({&view, 1}, {}, nullptr,
                                           std::span(references).first(reference ? 1 : 0));
-    if (readings->wait(ticket, {&seen.stats, 1}, &besides) != kernels::ReadingsState::kReady) return seen;
-    if (!besides.checks.empty()) seen.check = besides.checks[0];
+    if (readings->wait(ticket, {&seen.stats, 1}, &extras) != kernels::ReadingsState::kReady) return seen;
+    if (!extras.checks.empty()) seen.check = extras.checks[0];
     return seen;
   }
 };
 
 }  // namespace
 
-void run_look_checks(Rows& rows, bool quick) {
+void run_checksum_stats_checks(Rows& rows, bool quick) {
   Looks looks;
   if (!looks.open()) return rows.check("looks", false, looks.why);
   for (const DType dtype : kAllTypes) {
@@ -104,7 +104,7 @@ void run_look_checks(Rows& rows, bool quick) {
   }
 }
 
-void run_look_bench(Rows& rows) {
+void run_checksum_stats_bench(Rows& rows) {
   constexpr std::size_t kBytes = std::size_t{1} << 30;
   constexpr int kRounds = 30;
   Looks looks;

@@ -34,7 +34,7 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
   folder_ = temp_folder();
   RecorderOptions options;
   options.run_dir = folder_ + "/run";
-  const std::size_t plus = watch.find('+');  // and then a door, or CUPTI
+  const std::size_t plus = watch.find('+');  // and then an optimizer boundary, or CUPTI
   const auto level = hooks::parse_watch_level(watch.substr(0, plus));
   const std::string way = plus == std::string::npos ? "" : watch.substr(plus + 1);
   if (level != hooks::WatchLevel::kOps) options.on_full = OnFull::kDrop;
@@ -46,8 +46,8 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
         *trainer_, *recorder_,
         hooks::WatchOptions{.level = *level,
                             .sample_every = kSampleEvery,
-                            .door = hooks::parse_door(way).value_or(hooks::Door::kAuto),
-                            .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kLate),
+                            .boundary = hooks::parse_boundary(way).value_or(hooks::OptimizerBoundary::kAuto),
+                            .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kDeferred),
                             .kernels = kernels_.get()});
     return;
   }

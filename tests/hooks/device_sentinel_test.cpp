@@ -50,7 +50,7 @@ struct Plan {
   std::function<double(std::uint32_t step)> factor = [](std::uint32_t) { return 1.0; };
   // Of nothing that a version tells of.
   std::function<void(engine::Trainer&, std::uint32_t step)> strike = {};
-  bool no_memory_at_doors = false;  // beyond what is in use
+  bool no_memory_at_boundaries = false;  // beyond what is in use
 };
 
 std::unique_ptr<engine::Trainer> make_trainer(const Device& device, const Plan& run) {
@@ -93,10 +93,10 @@ std::vector<double> contents(engine::Trainer& trainer) {
 
 struct Striker : engine::Observer {
   std::function<void(std::uint32_t)> begin;
-  std::function<void()> door;
+  std::function<void()> boundary;
   bool wants_ops() const noexcept override { return false; }
   void on_optimizer_begin() noexcept override {
-    if (door) door();
+    if (boundary) boundary();
   }
   void on_step_begin(std::uint32_t step) noexcept override {
     if (begin) begin(step);
@@ -108,9 +108,9 @@ struct Seen {
   RecordBatch rows;
   std::map<StringId, std::string> strings{{0, ""}};
   std::uint64_t waits = 0;  // of the steps, before the end
-  DoorPlan door;
+  BoundaryPlan boundary;
   kernels::ReadingsCounts counts;
-  std::uint32_t trips = 0;
+  std::uint32_t triggers = 0;
 
   // "begin 5 loss", "reproduced 5 loss".
   std::vector<std::string> replays() const {
@@ -155,9 +155,9 @@ Seen watch(const Device& device, const Plan& run, const std::optional<WatchOptio
     if (run.strike && !engine::replaying()) run.strike(*trainer, step);
   };
   Striker relief;
-  if (run.no_memory_at_doors) {
-    striker.door = [&] { emulated->limit = emulated->memory().used; };
-    relief.door = [&] { emulated->limit = 0; };
+  if (run.no_memory_at_boundaries) {
+    striker.boundary = [&] { emulated->limit = emulated->memory().used; };
+    relief.boundary = [&] { emulated->limit = 0; };
   }
   {
     const engine::HookHandle handle = engine::add_observer(striker);
@@ -169,8 +169,8 @@ Seen watch(const Device& device, const Plan& run, const std::optional<WatchOptio
     if (emulated != nullptr) seen.waits = emulated->waits - before;
     if (watching) {
       watching->finish();
-      seen.trips = watching->trips();
-      seen.door = watching->door();
+      seen.triggers = watching->triggers();
+      seen.boundary = watching->boundary();
       seen.counts = watching->readings();
     }
   }
@@ -207,18 +207,18 @@ void expect_same_rows(const Seen& device, const Seen& cpu) {
   EXPECT_EQ(device.rows.scaler.size(), cpu.rows.scaler.size());
 }
 
-WatchOptions at(Door door) {
+WatchOptions at(OptimizerBoundary boundary) {
   WatchOptions options;
-  options.door = door;
+  options.boundary = boundary;
   return options;
 }
 
-TEST(DeviceSentinel, adds_no_wait_at_door_late) {
+TEST(DeviceSentinel, adds_no_wait_at_a_deferred_boundary) {
   const Plan run;
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
-  EXPECT_EQ(watched.door.way, DoorPlan::Way::kLate);
-  EXPECT_TRUE(watched.door.copies);
+  EXPECT_EQ(watched.boundary.way, BoundaryPlan::Way::kDeferred);
+  EXPECT_TRUE(watched.boundary.copies);
   EXPECT_EQ(watched.waits, unwatched.waits);
   EXPECT_EQ(watched.left, unwatched.left);
   EXPECT_EQ(watched.losses, unwatched.losses);
@@ -233,17 +233,17 @@ TEST(DeviceSentinel, adds_no_wait_beside_the_loss_scalers_own) {
   const Plan run{.scaled = Scaled::kYes, .micro_batches = 2};
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
-  EXPECT_EQ(watched.door.way, DoorPlan::Way::kScaler);
+  EXPECT_EQ(watched.boundary.way, BoundaryPlan::Way::kScaler);
   EXPECT_GT(watched.rows.health.size(), 0U);
   EXPECT_EQ(watched.waits, unwatched.waits);
   EXPECT_EQ(watched.left, unwatched.left);
 }
 
-TEST(DeviceSentinel, waits_once_a_step_at_door_sync) {
+TEST(DeviceSentinel, waits_once_a_step_at_boundary_sync) {
   const Plan run;
   const Seen unwatched = watch_emulated(run, std::nullopt);
-  const Seen watched = watch_emulated(run, at(Door::kSync));
-  EXPECT_EQ(watched.door.way, DoorPlan::Way::kSync);
+  const Seen watched = watch_emulated(run, at(OptimizerBoundary::kSync));
+  EXPECT_EQ(watched.boundary.way, BoundaryPlan::Way::kSync);
   EXPECT_EQ(watched.waits, unwatched.waits + static_cast<std::uint64_t>(run.steps));
   EXPECT_EQ(watched.notes().back(), "waits for the device that the watch has added");
   EXPECT_EQ(watched.rows.notes.back().count, static_cast<std::uint64_t>(run.steps));
@@ -255,11 +255,11 @@ TEST(DeviceSentinel, tells_of_a_healthy_run_what_the_cpu_tells) {
     const Plan run{.scaled = scaled, .micro_batches = 2};
     const Seen cpu = watch({}, run);
     EXPECT_EQ(cpu.rows.health.size(), 6U);
-    for (const Door door : {Door::kAuto, Door::kLate, Door::kSync}) {
-      SCOPED_TRACE(door_name(door));
-      const Seen device = watch_emulated(run, at(door));
+    for (const OptimizerBoundary boundary : {OptimizerBoundary::kAuto, OptimizerBoundary::kDeferred, OptimizerBoundary::kSync}) {
+      SCOPED_TRACE(boundary_name(boundary));
+      const Seen device = watch_emulated(run, at(boundary));
       expect_same_rows(device, cpu);
-      EXPECT_THAT(device.notes(), Contains(device.door.text));
+      EXPECT_THAT(device.notes(), Contains(device.boundary.text));
     }
     EXPECT_THAT(cpu.notes(), IsEmpty());
   }
@@ -284,11 +284,11 @@ std::map<std::string, Plan> faults() {
 TEST(DeviceSentinel, trips_where_the_cpu_trips_and_replays_the_same_step) {
   for (const auto& [name, run] : faults()) {
     const Seen cpu = watch({}, run);
-    EXPECT_GT(cpu.trips, 0U) << name;
-    for (const Door door : {Door::kAuto, Door::kLate, Door::kSync}) {
-      SCOPED_TRACE(name + ", door " + std::string(door_name(door)));
-      const Seen device = watch_emulated(run, at(door));
-      EXPECT_EQ(device.trips, cpu.trips);
+    EXPECT_GT(cpu.triggers, 0U) << name;
+    for (const OptimizerBoundary boundary : {OptimizerBoundary::kAuto, OptimizerBoundary::kDeferred, OptimizerBoundary::kSync}) {
+      SCOPED_TRACE(name + ", boundary " + std::string(boundary_name(boundary)));
+      const Seen device = watch_emulated(run, at(boundary));
+      EXPECT_EQ(device.triggers, cpu.triggers);
       std::vector<std::string> results, expected;
       for (const ReplayRecord& r : device.rows.replays)
         results.emplace_back(std::to_string(r.step) + std::string(replay_result_name(r.result)));
@@ -307,45 +307,45 @@ TEST(DeviceSentinel, tells_of_a_division_by_zero_in_hindsight_what_the_cpu_fores
     const Seen cpu = watch({}, run);
     EXPECT_EQ(cpu.replays()[0], "begin 0 audit");
     EXPECT_NE(cpu.rows.health[0].bad & kHealthAudit, 0U);
-    for (const Door door : {Door::kAuto, Door::kLate}) {
-      SCOPED_TRACE(door_name(door));
-      const Seen device = watch_emulated(run, at(door));
+    for (const OptimizerBoundary boundary : {OptimizerBoundary::kAuto, OptimizerBoundary::kDeferred}) {
+      SCOPED_TRACE(boundary_name(boundary));
+      const Seen device = watch_emulated(run, at(boundary));
       EXPECT_EQ(device.health(), cpu.health());
       EXPECT_EQ(device.replays()[0], "begin 0 parameter");  // the optimizer had run
-      EXPECT_EQ(device.trips, cpu.trips);
+      EXPECT_EQ(device.triggers, cpu.triggers);
       EXPECT_THAT(device.notes(), Contains(HasSubstr("bad updates are not foreseen before the optimizer runs")));
     }
   }
 }
 
-TEST(DeviceSentinel, foresees_a_division_by_zero_at_door_sync) {
+TEST(DeviceSentinel, foresees_a_division_by_zero_at_boundary_sync) {
   const Plan run{.steps = 2, .eps = 0};
   const Seen cpu = watch({}, run);
-  const Seen device = watch_emulated(run, at(Door::kSync));
+  const Seen device = watch_emulated(run, at(OptimizerBoundary::kSync));
   expect_same_rows(device, cpu);
   EXPECT_EQ(device.replays()[0], "begin 0 audit");
   EXPECT_THAT(device.notes(), Not(Contains(HasSubstr("not foreseen"))));
 }
 
-TEST(DeviceSentinel, says_at_door_sync_what_was_too_large_to_be_foreseen) {
-  WatchOptions options = at(Door::kSync);
+TEST(DeviceSentinel, says_at_boundary_sync_what_was_too_large_to_be_foreseen) {
+  WatchOptions options = at(OptimizerBoundary::kSync);
   options.close_bytes = 0;
   const Plan run{.steps = 2, .eps = 0};
   const Seen device = watch_emulated(run, options);
   EXPECT_EQ(device.rows.health[0].bad & kHealthAudit, 0U);
-  EXPECT_NE(device.rows.health[0].bad & (1U << static_cast<unsigned>(MarkKind::kParameter)), 0U);
+  EXPECT_NE(device.rows.health[0].bad & (1U << static_cast<unsigned>(TensorRole::kParameter)), 0U);
   EXPECT_THAT(device.notes(), Contains(HasSubstr("too large to be read before the optimizer runs: not foreseen")));
   // where options prove it there is nothing to say
   EXPECT_THAT(watch_emulated({.steps = 2}, options).notes(), Not(Contains(HasSubstr("not foreseen"))));
 }
 
-TEST(DeviceSentinel, changes_no_bit_through_a_trip_at_any_door) {
+TEST(DeviceSentinel, changes_no_bit_through_a_trigger_at_any_boundary) {
   for (const auto& [name, run] : faults()) {
     const Seen unwatched = watch_emulated(run, std::nullopt);
-    for (const Door door : {Door::kAuto, Door::kLate, Door::kSync}) {
-      SCOPED_TRACE(name + ", door " + std::string(door_name(door)));
-      const Seen watched = watch_emulated(run, at(door));
-      EXPECT_GT(watched.trips, 0U);
+    for (const OptimizerBoundary boundary : {OptimizerBoundary::kAuto, OptimizerBoundary::kDeferred, OptimizerBoundary::kSync}) {
+      SCOPED_TRACE(name + ", boundary " + std::string(boundary_name(boundary)));
+      const Seen watched = watch_emulated(run, at(boundary));
+      EXPECT_GT(watched.triggers, 0U);
       EXPECT_EQ(watched.left, unwatched.left);
     }
   }
@@ -360,10 +360,10 @@ TEST(DeviceSentinel, compares_a_replay_by_statistics_and_says_so) {
 }
 
 TEST(DeviceSentinel, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran_and_says_why) {
-  WatchOptions options = at(Door::kSync);
+  WatchOptions options = at(OptimizerBoundary::kSync);
   options.close_bytes = 0;
   const Seen device = watch_emulated({.lr = 1e38}, options);
-  EXPECT_FALSE(device.door.copies);
+  EXPECT_FALSE(device.boundary.copies);
   ASSERT_FALSE(device.rows.replays.empty());
   EXPECT_THAT(device.replays()[0], HasSubstr("refused"));
   EXPECT_THAT(device.strings.at(device.rows.replays[0].text), HasSubstr("no copy of them was kept"));
@@ -373,14 +373,14 @@ TEST(DeviceSentinel, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran
 TEST(DeviceSentinel, writes_rows_that_come_late_under_their_own_step_and_in_order) {
   const Plan run{.steps = 9, .scaled = Scaled::kYes, .micro_batches = 2};
   const Seen cpu = watch({}, run);
-  const Seen device = watch_emulated(run, at(Door::kLate), {.after_waits = false, .copies_later = 2});
+  const Seen device = watch_emulated(run, at(OptimizerBoundary::kDeferred), {.after_waits = false, .copies_later = 2});
   expect_same_rows(device, cpu);
   EXPECT_EQ(device.left, watch_emulated(run, std::nullopt).left);
 }
 
 TEST(DeviceSentinel, refuses_to_replay_a_step_of_which_it_hears_when_the_next_is_under_way) {
   const Seen device = watch_emulated({.steps = 9, .factor = [](std::uint32_t step) { return step == 3 ? kNaN : 1.0; }},
-                                     at(Door::kLate), {.after_waits = false, .copies_later = 2});
+                                     at(OptimizerBoundary::kDeferred), {.after_waits = false, .copies_later = 2});
   ASSERT_FALSE(device.rows.replays.empty());
   EXPECT_EQ(device.replays()[0], "refused 3 loss");
   EXPECT_THAT(device.strings.at(device.rows.replays[0].text), HasSubstr("was under way"));
@@ -398,11 +398,11 @@ TEST(DeviceSentinel, goes_on_when_nothing_ever_comes_and_calls_no_step_healthy) 
   EXPECT_EQ(device.left, watch_emulated(run, std::nullopt).left);
 }
 
-TEST(DeviceSentinel, goes_on_at_door_sync_when_there_is_no_memory_for_the_copy_and_says_so) {
-  const Plan run{.no_memory_at_doors = true};
+TEST(DeviceSentinel, goes_on_at_boundary_sync_when_there_is_no_memory_for_the_copy_and_says_so) {
+  const Plan run{.no_memory_at_boundaries = true};
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
-  EXPECT_EQ(watched.door.way, DoorPlan::Way::kSync);
+  EXPECT_EQ(watched.boundary.way, BoundaryPlan::Way::kSync);
   // One a step; and once what the first step's update, which nobody foresaw, left of four parameters: parameter,
   // gradient and two of state.
   EXPECT_EQ(watched.waits, unwatched.waits + 5 + 4 * 4);
@@ -445,9 +445,9 @@ TEST(DeviceSentinel, finds_a_stray_write_in_the_step_that_it_makes_bad) {
   const Plan run{.strike = strike};
   const Seen cpu = watch({}, run);
   ASSERT_EQ(cpu.rows.changed.size(), 1U);
-  for (const Door door : {Door::kSync, Door::kLate}) {
-    SCOPED_TRACE(door_name(door));
-    const Seen device = watch_emulated(run, at(door));
+  for (const OptimizerBoundary boundary : {OptimizerBoundary::kSync, OptimizerBoundary::kDeferred}) {
+    SCOPED_TRACE(boundary_name(boundary));
+    const Seen device = watch_emulated(run, at(boundary));
     ASSERT_EQ(device.rows.changed.size(), 1U);
     EXPECT_EQ(device.rows.changed[0].step, 4U);
     EXPECT_EQ(device.rows.changed[0].since_step, 3U);

@@ -10,7 +10,7 @@
 
 #include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
-#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/op_adapter.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
@@ -78,7 +78,7 @@ Watched watch(const Device& device, WatchLevel level, double lr = 1e-2,
   {
     TrainerWatch watching(*trainer, **recorder, {.level = level, .device_stats = stats});
     out.left = train(*trainer);
-    out.replays = watching.trips();
+    out.replays = watching.triggers();
   }
   EXPECT_TRUE((*recorder)->close());
   out.rows = script->all();
@@ -146,13 +146,13 @@ std::uint64_t waits_of(bool watched, DeviceStats stats) {
 }
 
 TEST(DeviceWatch, adds_no_wait_unless_it_is_asked_to) {
-  EXPECT_EQ(WatchOptions{}.device_stats, DeviceStats::kLate);
-  const std::uint64_t alone = waits_of(false, DeviceStats::kLate);
-  EXPECT_EQ(waits_of(true, DeviceStats::kLate), alone);
+  EXPECT_EQ(WatchOptions{}.device_stats, DeviceStats::kDeferred);
+  const std::uint64_t alone = waits_of(false, DeviceStats::kDeferred);
+  EXPECT_EQ(waits_of(true, DeviceStats::kDeferred), alone);
   EXPECT_GT(waits_of(true, DeviceStats::kSync), alone);
 }
 
-// README.md counts them. Contents are read by the look alone, and by what follows only where something bad was born.
+// README.md counts them. Contents are read by the look alone, and by what follows only where something bad began.
 TEST(DeviceWatch, an_op_takes_a_look_at_all_that_it_names_a_launch_for_each_output_and_one_for_births) {
   engine::testing::ScopedEmulatedDevice emulated;
   const auto script = std::make_shared<WriterScript>();
@@ -168,7 +168,7 @@ TEST(DeviceWatch, an_op_takes_a_look_at_all_that_it_names_a_launch_for_each_outp
     checks = emulated.device.checks - checks;
   };
   {
-    const EngineWatch watching(**recorder, DeviceStats::kLate);
+    const EngineWatch watching(**recorder, DeviceStats::kDeferred);
     for (const bool known : {false, true}) {
       added([&] { return engine::mul(x, y); });
       EXPECT_EQ(launches, 3U) << (known ? "inputs were read before" : "all is new");
@@ -183,7 +183,7 @@ TEST(DeviceWatch, an_op_takes_a_look_at_all_that_it_names_a_launch_for_each_outp
     EXPECT_EQ(launches, 3U);
   }
   ASSERT_TRUE((*recorder)->close());
-  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
+  EXPECT_EQ((*recorder)->counters().deferred_lost, 0U);
   EXPECT_EQ(script->all().changed.size(), 1U);
 }
 
@@ -196,7 +196,7 @@ TEST(DeviceWatch, gives_no_kernel_an_address_of_another_device) {
   const engine::Tensor here = big.on(kEmulated), there = big.on(other);
   engine::Tensor halves = engine::Tensor::full({2}, 1.0, DType::kF16).on(kEmulated);
   {
-    const EngineWatch watching(**recorder, DeviceStats::kLate);
+    const EngineWatch watching(**recorder, DeviceStats::kDeferred);
     engine::copy_(halves, here);
     engine::copy_(halves, there);
   }
@@ -213,12 +213,12 @@ TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
   const auto trainer = make_trainer(kEmulated, 1e-2);
-  TrainerWatch watching(*trainer, **recorder, {.level = WatchLevel::kOps, .device_stats = DeviceStats::kLate});
+  TrainerWatch watching(*trainer, **recorder, {.level = WatchLevel::kOps, .device_stats = DeviceStats::kDeferred});
   trainer->step();
   watching.finish();
   ASSERT_TRUE((*recorder)->close());
-  EXPECT_GT((*recorder)->counters().late_readings, 10U);
-  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
+  EXPECT_GT((*recorder)->counters().deferred_readings, 10U);
+  EXPECT_EQ((*recorder)->counters().deferred_lost, 0U);
 }
 
 TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
@@ -227,11 +227,11 @@ TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
        {testing_support::Order::kForwards, testing_support::Order::kBackwards, testing_support::Order::kShuffled}) {
     engine::testing::ScopedEmulatedDevice emulated;
     emulated.device.order = order;
-    const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
+    const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
     expect_same_statistics(cpu, device);
     EXPECT_EQ(device.left, watch(kEmulated, WatchLevel::kSentinel).left);
-    EXPECT_GT(device.counters.late_readings, 100U);
-    EXPECT_EQ(device.counters.late_lost, 0U);
+    EXPECT_GT(device.counters.deferred_readings, 100U);
+    EXPECT_EQ(device.counters.deferred_lost, 0U);
   }
 }
 
@@ -240,7 +240,7 @@ TEST(DeviceWatch, late_evidence_of_a_run_that_fails_is_that_of_the_cpu) {
   const Watched cpu = watch({}, WatchLevel::kOps, 1e38);
   ASSERT_FALSE(cpu.rows.evidence.empty());
   engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kLate);
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kDeferred);
   expect_same_statistics(cpu, device);
   const std::vector<EvidenceRecord>& expected = cpu.rows.evidence;
   ASSERT_EQ(device.rows.evidence.size(), expected.size());
@@ -265,18 +265,18 @@ TEST(DeviceWatch, late_histograms_of_ops_where_bad_numbers_were_born_are_those_o
   const Watched cpu = watch({}, WatchLevel::kOps, 1e38);
   ASSERT_GT(cpu.rows.histograms.size(), 2U);
   engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kLate);
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kDeferred);
   EXPECT_EQ(device.rows.histograms, cpu.rows.histograms);
-  EXPECT_EQ(device.notes.count("not taken on a device: histograms of ops where bad numbers were born"), 0U);
+  EXPECT_EQ(device.notes.count("not taken on a device: histograms of ops where bad numbers began"), 0U);
 }
 
 TEST(DeviceWatch, statistics_that_are_lost_are_unknown_and_told) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery.never = true;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
-  EXPECT_GT(device.counters.late_lost, 100U);
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
+  EXPECT_GT(device.counters.deferred_lost, 100U);
   EXPECT_EQ(device.notes.at("not taken on a device: statistics that were lost or came too late"),
-            device.counters.late_lost);
+            device.counters.deferred_lost);
   // Numbers that the host holds itself are known.
   const auto known =
       std::ranges::count_if(device.rows.values, [](const ValueRecord& value) { return value.has_stats; });
@@ -287,7 +287,7 @@ TEST(DeviceWatch, a_device_whose_results_cannot_be_had_is_copied_from) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery.fails = true;
   const Watched cpu = watch({}, WatchLevel::kOps);
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kLate);
+  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
   expect_same_statistics(cpu, device);
   EXPECT_EQ(device.notes.count("statistics on the device, so contents were copied: the emulated device fails"), 1U);
 }
@@ -308,8 +308,8 @@ TEST(DeviceWatch, forgets_old_windows_of_a_storage_so_that_memory_is_bounded) {
     ASSERT_TRUE(reader.can_read(windows.back()));
     reader.read(windows.back(), value);
     reader.take();
-    (*recorder)->on_mark({0, 0, MarkKind::kBatch, "window", value});
-    reader.tell_lost();
+    (*recorder)->on_mark({0, 0, TensorRole::kBatch, "window", value});
+    reader.report_lost();
     values.push_back(value);
   }
   const auto known = std::ranges::count_if(values, [&](const ValueView& value) { return reader.was_read(value); });
@@ -319,12 +319,12 @@ TEST(DeviceWatch, forgets_old_windows_of_a_storage_so_that_memory_is_bounded) {
   EXPECT_TRUE(reader.was_read(values.back()));
   reader.read(windows.front(), values.front());  // read anew, and told as any other
   reader.take();
-  (*recorder)->on_mark({0, 0, MarkKind::kBatch, "window", values.front()});
-  reader.tell_lost();
+  (*recorder)->on_mark({0, 0, TensorRole::kBatch, "window", values.front()});
+  reader.report_lost();
   reader.finish();
   EXPECT_TRUE((*recorder)->close());
   EXPECT_EQ(script->all().marks.size(), 1001U);
-  EXPECT_EQ((*recorder)->counters().late_lost, 0U);
+  EXPECT_EQ((*recorder)->counters().deferred_lost, 0U);
 }
 
 TEST(DeviceWatch, changes_no_bit_of_the_run_at_any_level) {

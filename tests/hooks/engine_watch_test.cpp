@@ -189,19 +189,19 @@ TEST_F(EngineWatchTest, a_watched_training_step_is_recorded_whole) {
   ASSERT_EQ(rows.sample_ids.size(), 2u);
   EXPECT_EQ(rows.sample_ids[1].step, 1u);
   EXPECT_EQ(rows.sample_ids[1].sample_ids.size(), 16u);
-  std::map<MarkKind, int> marks;
+  std::map<TensorRole, int> marks;
   std::set<std::string> paths;
   for (const MarkRecord& mark : rows.marks) {
     ++marks[mark.kind];
     paths.insert(strings.at(mark.path));
     EXPECT_TRUE(values.contains(mark.value));
   }
-  EXPECT_EQ(marks[MarkKind::kLoss], 2);
-  EXPECT_EQ(marks[MarkKind::kDoorGradient], 8);
-  EXPECT_EQ(marks[MarkKind::kParameter], 12);
-  EXPECT_EQ(marks[MarkKind::kState], 36);
-  EXPECT_EQ(marks[MarkKind::kBatch], 2);
-  EXPECT_EQ(marks[MarkKind::kLabel], 2);
+  EXPECT_EQ(marks[TensorRole::kLoss], 2);
+  EXPECT_EQ(marks[TensorRole::kBoundaryGradient], 8);
+  EXPECT_EQ(marks[TensorRole::kParameter], 12);
+  EXPECT_EQ(marks[TensorRole::kState], 36);
+  EXPECT_EQ(marks[TensorRole::kBatch], 2);
+  EXPECT_EQ(marks[TensorRole::kLabel], 2);
   EXPECT_TRUE(paths.contains("fc1.weight.exp_avg_sq"));
   std::set<Phase> phases;
   std::set<std::string> modules;

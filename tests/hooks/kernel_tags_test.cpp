@@ -135,7 +135,7 @@ TEST(KernelTags, what_observers_launch_is_nanhunts_own) {
    public:
     explicit Launches(PlayedSource& to) : to_(to) {}
     void on_op(const engine::OpCall&) noexcept override { to_.launch("own"); }
-    void on_mark(MarkKind, std::string_view, const Tensor&) noexcept override { to_.launch("own"); }
+    void on_mark(TensorRole, std::string_view, const Tensor&) noexcept override { to_.launch("own"); }
     void on_step_end(std::uint32_t, double, double, double, bool) noexcept override { to_.launch("own"); }
 
    private:

@@ -92,7 +92,7 @@ class TrainerWatchTest : public ::testing::Test {
   void train(engine::Trainer& trainer, int steps, const WatchOptions& options = {}) {
     TrainerWatch watch(trainer, *recorder, options);
     for (int i = 0; i < steps; ++i) trainer.step();
-    trips = watch.trips();
+    triggers = watch.triggers();
   }
   void finish() {
     ASSERT_TRUE(recorder->close());
@@ -114,7 +114,7 @@ class TrainerWatchTest : public ::testing::Test {
   std::unique_ptr<Recorder> recorder;
   RecordBatch rows;
   std::map<StringId, std::string> strings{{0, ""}};
-  std::uint32_t trips = 0;
+  std::uint32_t triggers = 0;
 };
 
 TEST_F(TrainerWatchTest, a_healthy_run_leaves_one_health_row_a_step_and_no_op) {
@@ -146,7 +146,7 @@ TEST_F(TrainerWatchTest, a_persistent_fault_is_replayed_and_reproduced) {
   train(*trainer, 8);
   finish();
   EXPECT_THAT(replays(), ElementsAre("begin 5 loss", "reproduced 5 loss"));
-  EXPECT_THAT(last_text(), HasSubstr("the loss and 4 gradients at the door"));
+  EXPECT_THAT(last_text(), HasSubstr("the loss and 4 gradients at the optimizer boundary"));
   ASSERT_FALSE(rows.ops.empty());
   for (const OpRecord& op : rows.ops) {
     EXPECT_EQ(op.step, 5u);
@@ -177,16 +177,16 @@ TEST_F(TrainerWatchTest, norms_of_the_steps_before_are_written_on_a_trip_and_onc
   finish();
   std::map<std::uint32_t, int> rows_of_step;
   for (const NormRecord& norm : rows.norms) ++rows_of_step[norm.step];
-  // 4 gradients and 4 parameters; those that step 5 leaves behind are not known at its door
+  // 4 gradients and 4 parameters; those that step 5 leaves behind are not known at its optimizer boundary
   EXPECT_EQ(rows_of_step, (std::map<std::uint32_t, int>{{3, 8}, {4, 8}, {5, 4}}));
   EXPECT_LE(rows.norms.back().seq, rows.replays.front().seq);
 }
 
 TEST_F(TrainerWatchTest, the_budget_is_obeyed_and_said_when_it_is_spent) {
   auto trainer = make_trainer([](std::uint32_t call) { return call % 4 == 3 ? kNaN : 1.0; }, /*scaled=*/true);
-  train(*trainer, 40, {.max_trips = 2});
+  train(*trainer, 40, {.max_triggers = 2});
   finish();
-  EXPECT_EQ(trips, 2u);
+  EXPECT_EQ(triggers, 2u);
   int begun = 0, refused = 0;
   for (const ReplayRecord& r : rows.replays) {
     begun += r.result == ReplayResult::kBegin ? 1 : 0;
@@ -289,7 +289,7 @@ TEST_F(TrainerWatchTest, without_a_copy_it_is_refused_and_the_bad_parameter_is_m
   EXPECT_THAT(replays(), ElementsAre("refused 4 parameter"));
   EXPECT_THAT(last_text(), HasSubstr("no copy"));
   ASSERT_EQ(rows.marks.size(), 1u);
-  EXPECT_EQ(rows.marks[0].kind, MarkKind::kParameter);
+  EXPECT_EQ(rows.marks[0].kind, TensorRole::kParameter);
   EXPECT_EQ(strings.at(rows.marks[0].path), "fc1.weight");
 }
 
@@ -368,7 +368,7 @@ TEST_F(TrainerWatchTest, a_nan_in_a_buffer_is_bad_also_where_the_buffer_is_a_mas
   }
   finish();
   EXPECT_EQ(rows.health[1].bad, 0u);
-  EXPECT_EQ(rows.health[2].bad, 1u << static_cast<unsigned>(MarkKind::kBuffer));
+  EXPECT_EQ(rows.health[2].bad, 1u << static_cast<unsigned>(TensorRole::kBuffer));
   EXPECT_THAT(replays(), ElementsAre("begin 2 buffer", "reproduced 2 buffer"));
 }
 
@@ -376,7 +376,7 @@ TEST_F(TrainerWatchTest, a_nan_in_a_label_that_nothing_reads_is_said_and_not_rep
   auto trainer = make_trainer_with_buffer({0, 0, 0, 0}, /*label=*/kNaN);
   train(*trainer, 6);
   finish();
-  EXPECT_EQ(rows.health[0].bad, 1u << static_cast<unsigned>(MarkKind::kLabel));
+  EXPECT_EQ(rows.health[0].bad, 1u << static_cast<unsigned>(TensorRole::kLabel));
   EXPECT_THAT(replays(), ElementsAre("begin 5 batch", "reproduced 5 batch"));
 }
 
@@ -407,7 +407,7 @@ TEST_F(TrainerWatchTest, an_update_that_would_divide_by_zero_is_foreseen_and_rep
   finish();
   EXPECT_THAT(replays(), ElementsAre("begin 0 audit", "reproduced 0 audit"));
   EXPECT_NE(rows.health[0].bad & kHealthAudit, 0u);
-  EXPECT_NE(rows.health[0].bad & (1u << static_cast<unsigned>(MarkKind::kParameter)), 0u);
+  EXPECT_NE(rows.health[0].bad & (1u << static_cast<unsigned>(TensorRole::kParameter)), 0u);
 }
 
 TEST_F(TrainerWatchTest, sampled_records_one_step_in_so_many_with_marks_of_its_start) {
@@ -416,7 +416,7 @@ TEST_F(TrainerWatchTest, sampled_records_one_step_in_so_many_with_marks_of_its_s
   finish();
   std::map<std::uint32_t, int> ops, parameters;
   for (const OpRecord& op : rows.ops) ++ops[op.step];
-  for (const MarkRecord& mark : rows.marks) parameters[mark.step] += mark.kind == MarkKind::kParameter ? 1 : 0;
+  for (const MarkRecord& mark : rows.marks) parameters[mark.step] += mark.kind == TensorRole::kParameter ? 1 : 0;
   ASSERT_EQ(ops.size(), 3u);
   EXPECT_EQ(ops[0], ops[4]);
   EXPECT_EQ(ops[0], ops[8]);
@@ -448,11 +448,11 @@ TEST_F(TrainerWatchTest, watching_does_not_change_a_bit_though_steps_are_replaye
     int skipped = 0;
     for (int i = 0; i < 150; ++i) skipped += plain->step().skipped ? 1 : 0;
     // when
-    train(*watched, 150, {.level = level, .sample_every = 10, .trip_distance = 2});
+    train(*watched, 150, {.level = level, .sample_every = 10, .trigger_distance = 2});
     // then
     EXPECT_EQ(bytes_of(*plain), bytes_of(*watched)) << watch_level_name(level);
     EXPECT_GT(skipped, 2);
-    EXPECT_EQ(trips > 1, level != WatchLevel::kOps);
+    EXPECT_EQ(triggers > 1, level != WatchLevel::kOps);
   }
 }
 

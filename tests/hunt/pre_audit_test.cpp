@@ -172,7 +172,7 @@ TEST(PreAudit, counts_the_denominators_that_round_to_zero_apart) {
   EXPECT_EQ(foreseen.bad_denominators, 0);
   EXPECT_EQ(foreseen.bad_updates, kSize - 10);
   EXPECT_EQ(foreseen.first_index, 0);
-  EXPECT_TRUE(foreseen.trips());
+  EXPECT_TRUE(foreseen.triggers());
 }
 
 TEST(PreAudit, reads_nothing_of_healthy_fp32_state) {
@@ -225,12 +225,12 @@ TEST(PreAudit, leaves_alone_what_does_not_fit_together) {
   PreAuditInput in;
   in.grad = grad.view();
   in.param = in.first = in.second = other.view();
-  EXPECT_FALSE(pre_audit({}, in).trips());
+  EXPECT_FALSE(pre_audit({}, in).triggers());
   EXPECT_FALSE(pre_audit({}, {}).read_elements);
   PreAuditOptions unknown;
   unknown.algorithm = "lion";
   in.param = in.first = in.second = grad.view();
-  EXPECT_FALSE(pre_audit(unknown, in).trips());
+  EXPECT_FALSE(pre_audit(unknown, in).triggers());
   EXPECT_EQ(pre_audit({}, in).zero_over_zero, 4);
 }
 

@@ -8,26 +8,26 @@
 namespace nanhunt::hunt {
 namespace {
 
-const std::vector<StepFact> kBadStep = {{MarkKind::kLoss, "the loss", false, 1},
-                                        {MarkKind::kDoorGradient, "fc1.weight", false, 2},
-                                        {MarkKind::kDoorGradient, "fc1.bias", true, 3}};
+const std::vector<StepFact> kBadStep = {{TensorRole::kLoss, "the loss", false, 1},
+                                        {TensorRole::kBoundaryGradient, "fc1.weight", false, 2},
+                                        {TensorRole::kBoundaryGradient, "fc1.bias", true, 3}};
 
 TEST(ReplayComparison, the_same_bits_are_reproduced_and_what_was_compared_is_said) {
   std::vector<StepFact> replay = kBadStep;
-  replay.push_back({MarkKind::kParameter, "fc1.weight", false, 9});  // not known of the step: not compared
+  replay.push_back({TensorRole::kParameter, "fc1.weight", false, 9});  // not known of the step: not compared
   const ReplayComparison out = compare_replay(kBadStep, replay);
   EXPECT_EQ(out.result, ReplayResult::kReproduced);
-  EXPECT_EQ(out.text, "The replay gave the same bits as the step: the loss and 2 gradients at the door.");
+  EXPECT_EQ(out.text, "The replay gave the same bits as the step: the loss and 2 gradients at the optimizer boundary.");
 }
 
 TEST(ReplayComparison, a_replay_in_which_nothing_is_bad_is_clean) {
-  const std::vector<StepFact> replay = {{MarkKind::kLoss, "the loss", true, 7},
-                                        {MarkKind::kDoorGradient, "fc1.weight", true, 8},
-                                        {MarkKind::kDoorGradient, "fc1.bias", true, 3}};
+  const std::vector<StepFact> replay = {{TensorRole::kLoss, "the loss", true, 7},
+                                        {TensorRole::kBoundaryGradient, "fc1.weight", true, 8},
+                                        {TensorRole::kBoundaryGradient, "fc1.bias", true, 3}};
   const ReplayComparison out = compare_replay(kBadStep, replay);
   EXPECT_EQ(out.result, ReplayResult::kClean);
   EXPECT_EQ(out.text,
-            "Compared: the loss and 2 gradients at the door. 2 differ; the loss was not finite and is finite in the "
+            "Compared: the loss and 2 gradients at the optimizer boundary. 2 differ; the loss was not finite and is finite in the "
             "replay. Nothing became bad in the replay.");
 }
 
@@ -42,7 +42,7 @@ TEST(ReplayComparison, bad_in_another_way_differs) {
 }
 
 TEST(ReplayComparison, a_step_that_was_never_bad_differs_where_bits_do) {
-  EXPECT_EQ(compare_replay({{MarkKind::kLoss, "the loss", true, 1}}, {{MarkKind::kLoss, "the loss", true, 2}}).result,
+  EXPECT_EQ(compare_replay({{TensorRole::kLoss, "the loss", true, 1}}, {{TensorRole::kLoss, "the loss", true, 2}}).result,
             ReplayResult::kDiffers);
 }
 

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "kernels/cpu/checksum.h"
-#include "kernels/portable/look_kernel.h"
+#include "kernels/portable/checksum_stats_kernel.h"
 #include "kernels/device_readings.h"
 #include "tests/kernels/stats_agree.h"
 #include "tests/support/emulated_device.h"
@@ -41,10 +41,10 @@ struct Memory {
   std::vector<StatsPartial> partials = std::vector<StatsPartial>(64);
 
   ChecksumMemory device() { return {sums.data(), tickets.data(), references.data(), gates.data(), checks.data()}; }
-  LookKernel look(std::span<const LookedTensor> tensors, std::uint32_t& items) {
-    LookCall call;
+  ChecksumStatsKernel look(std::span<const ChecksumStatsTensor> tensors, std::uint32_t& items) {
+    ChecksumStatsCall call;
     call.memory = {device(), partials.data(), nullptr, nullptr};
-    items = fill_looks(tensors, call.table);
+    items = fill_checksum_stats(tensors, call.table);
     return {call};
   }
   bool is_clean() const {
@@ -53,7 +53,7 @@ struct Memory {
   }
 };
 
-LookedTensor bytes_at(const unsigned char* data, std::size_t bytes, std::uint32_t reference = 0) {
+ChecksumStatsTensor bytes_at(const unsigned char* data, std::size_t bytes, std::uint32_t reference = 0) {
   return {{data, static_cast<std::int64_t>(bytes), DType::kU8, reference}, kNoSlot};
 }
 
@@ -63,7 +63,7 @@ TEST(DeviceChecks, are_the_checksums_of_the_cpu_at_every_length_and_alignment_an
   for (const std::size_t bytes :
        {0u, 1u, 7u, 8u, 63u, 64u, 65u, 4095u, 32767u, 32768u, 32769u, 65536u, 65600u, 131'073u}) {
     for (const std::size_t shift : {0u, 1u, 2u, 4u}) {
-      const LookedTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
+      const ChecksumStatsTensor tensors[] = {bytes_at(data.data() + shift, bytes), bytes_at(data.data(), 100)};
       std::uint32_t items = 0;
       const auto kernel = memory.look(tensors, items);
       testing_support::run_in_all_orders(kernel, items, kStatsThreads, [&] {
@@ -101,7 +101,7 @@ TEST(DeviceChecks, of_views_are_the_checksums_of_the_cpu) {
     if (planned->dims > 0) {
       run_grid(ChecksumKernel{memory.device(), {*planned, 0}}, testing_support::in_order(blocks), kChecksumThreads);
     } else {
-      const LookedTensor tensor{
+      const ChecksumStatsTensor tensor{
           {reinterpret_cast<const void*>(planned->data), static_cast<std::int64_t>(planned->count), c.dtype}, kNoSlot};
       std::uint32_t items = 0;
       const auto kernel = memory.look({&tensor, 1}, items);
@@ -120,7 +120,7 @@ TEST(DeviceChecks, differ_from_a_reference_exactly_when_a_bit_did) {
   std::vector<unsigned char> data = noise(70'000);
   Memory memory;
   const auto look = [&](std::uint32_t reference) {
-    const LookedTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
+    const ChecksumStatsTensor tensors[] = {bytes_at(data.data(), 70'000, reference), bytes_at(data.data(), 8)};
     std::uint32_t items = 0;
     const auto kernel = memory.look(tensors, items);
     run_grid(kernel, testing_support::in_order(items), kStatsThreads);
@@ -171,27 +171,27 @@ TEST(DeviceChecks, statistics_are_taken_of_what_differs_and_of_nothing_else) {
   const TensorView x = rig.add({1, 2}), y = rig.add({3, 4}), z = rig.add({5, 6});
   const std::vector<TensorView> tensors = {x, y, z};
   std::vector<std::optional<TensorStats>> stats(3);
-  Besides besides;
+  ReadingExtras extras;
   const auto look = [&](std::vector<std::uint32_t> references) {
     const std::uint64_t launches = rig.device.launches;
     const auto ticket = rig.readings->enqueue(tensors, {}, nullptr, references);
     EXPECT_EQ(rig.device.launches - launches, 1U) << "one that checks and reads";
-    EXPECT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
-    EXPECT_EQ(besides.checks.size(), 3U);
+    EXPECT_EQ(rig.readings->wait(ticket, stats, &extras), ReadingsState::kReady);
+    EXPECT_EQ(extras.checks.size(), 3U);
   };
   look({1 | kFirstCheck, 2 | kFirstCheck, 0});
   for (const auto& one : stats) EXPECT_TRUE(one);
-  const std::uint64_t before = besides.checks[1]->checksum;
+  const std::uint64_t before = extras.checks[1]->checksum;
   rig.write(y, {3, 7});
   look({1, 2, 0});
   EXPECT_FALSE(stats[0]);
-  EXPECT_FALSE(besides.checks[0]->differs);
+  EXPECT_FALSE(extras.checks[0]->differs);
   ASSERT_TRUE(stats[1]);
   EXPECT_EQ(stats[1]->sum, 10);
-  EXPECT_TRUE(besides.checks[1]->differs);
-  EXPECT_NE(besides.checks[1]->checksum, before);
+  EXPECT_TRUE(extras.checks[1]->differs);
+  EXPECT_NE(extras.checks[1]->checksum, before);
   const float now[] = {3, 7};
-  EXPECT_EQ(besides.checks[1]->checksum, checksum_bytes(now, sizeof now));
+  EXPECT_EQ(extras.checks[1]->checksum, checksum_bytes(now, sizeof now));
   ASSERT_TRUE(stats[2]);
   EXPECT_EQ(stats[2]->sum, 11);
   EXPECT_EQ(rig.readings->counts().lost, 0U);
@@ -215,15 +215,15 @@ TEST(DeviceChecks, of_many_tensors_and_of_views_among_them_find_their_own) {
     first.push_back(later.back() | kFirstCheck);
   }
   std::vector<std::optional<TensorStats>> stats(250);
-  Besides besides;
+  ReadingExtras extras;
   for (int round = 0; round < 5; ++round) {  // slots wrap in the middle of a launch
     if (round > 0) rig.write(tensors[static_cast<std::size_t>(round * 60 + 7 - 60)], std::vector<float>(10, -1.0f));
     const auto ticket = rig.readings->enqueue(tensors, {}, nullptr, round == 0 ? first : later);
-    ASSERT_EQ(rig.readings->wait(ticket, stats, &besides), ReadingsState::kReady);
-    ASSERT_EQ(besides.checks.size(), 250U);
+    ASSERT_EQ(rig.readings->wait(ticket, stats, &extras), ReadingsState::kReady);
+    ASSERT_EQ(extras.checks.size(), 250U);
     for (std::size_t i = 0; i < 250; ++i) {
       const bool changed = round == 0 || i == static_cast<std::size_t>(round * 60 + 7 - 60);
-      ASSERT_EQ(besides.checks[i]->differs, changed) << i << " in round " << round;
+      ASSERT_EQ(extras.checks[i]->differs, changed) << i << " in round " << round;
       ASSERT_EQ(stats[i].has_value(), changed) << i;
       if (round > 0) continue;
       ASSERT_EQ(stats[i]->sum, static_cast<double>(i) * static_cast<double>(tensors[i].numel()));

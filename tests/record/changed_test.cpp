@@ -61,7 +61,7 @@ TEST_F(ChangedTest, what_a_watched_op_wrote_is_no_change) {
   y.write({1, 1, 1, 1});
   add_op(builder, "fill_", {{"self", before.without_data(), ArgRole::kOverwritten}}, {{"out", y}});
   add_op(builder, "exp", {{"self", y}}, {{"out", z}});
-  builder.add_mark({3, 0, MarkKind::kParameter, "w", y.value()});
+  builder.add_mark({3, 0, TensorRole::kParameter, "w", y.value()});
   EXPECT_TRUE(batch().changed.empty());
 }
 
@@ -73,10 +73,10 @@ TEST_F(ChangedTest, contents_that_are_gone_are_not_compared) {
 }
 
 TEST_F(ChangedTest, a_mark_finds_a_change_too) {
-  builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "w", x.value()});
   add_op(builder, "neg", {{"self", x}}, {{"out", y}});
   x.corrupt(3, 0);
-  builder.add_mark({4, 0, MarkKind::kParameter, "w", x.value()});
+  builder.add_mark({4, 0, TensorRole::kParameter, "w", x.value()});
   ASSERT_EQ(batch().changed.size(), 1u);
   EXPECT_EQ(batch().changed[0].since_seq, 0u);
   EXPECT_EQ(batch().changed[0].step, 4u);
@@ -86,7 +86,7 @@ TEST_F(ChangedTest, a_mark_finds_a_change_too) {
 TEST_F(ChangedTest, a_look_before_an_overwrite_finds_a_change_and_leaves_nothing_else) {
   builder.check(0, x.value());  // of which nothing is known
   EXPECT_TRUE(batch().values.empty());
-  builder.add_mark({0, 0, MarkKind::kState, "w.exp_avg", x.value()});
+  builder.add_mark({0, 0, TensorRole::kState, "w.exp_avg", x.value()});
   builder.check(1, x.value());
   EXPECT_EQ(batch().values.size(), 1u);
   x.corrupt(0, 1e30);
@@ -126,9 +126,9 @@ TEST_F(ChangedTest, a_view_seen_for_the_first_time_is_held_against_its_base) {
 }
 
 TEST_F(ChangedTest, a_view_that_is_seen_after_the_change_of_its_base_tells_it_no_second_time) {
-  builder.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "w", x.value()});
   x.corrupt(3, 1e30);
-  builder.add_mark({1, 0, MarkKind::kParameter, "w", x.value()});
+  builder.add_mark({1, 0, TensorRole::kParameter, "w", x.value()});
   add_op(builder, "mm", {{"self", x.t()}}, {{"out", z}});
   EXPECT_EQ(batch().changed.size(), 1u);
   EXPECT_FLOAT_EQ(static_cast<float>(value(batch().inputs.back().value).stats.amax), 1e30f);
@@ -137,7 +137,7 @@ TEST_F(ChangedTest, a_view_that_is_seen_after_the_change_of_its_base_tells_it_no
 TEST_F(ChangedTest, a_change_that_a_hook_tells_leaves_no_view_its_old_statistics) {
   // given: a hook that looks for changes itself; w and its transposed view are known
   RowBuilder told{{.check_inputs = false}};
-  told.add_mark({0, 0, MarkKind::kParameter, "w", x.value()});
+  told.add_mark({0, 0, TensorRole::kParameter, "w", x.value()});
   add_op(told, "mm", {{"self", x.t()}}, {{"out", z}});
   // when: w is changed past all that is watched, and the hook tells of it
   x.corrupt(3, std::numeric_limits<double>::quiet_NaN());
@@ -158,8 +158,8 @@ TEST_F(ChangedTest, a_change_that_a_hook_tells_hides_nothing_beside_it) {
   // given: two halves of one storage
   RowBuilder told{{.check_inputs = false}};
   const TestTensor left = x.view({2}, {1}), right = x.view({2}, {1}, 2);
-  told.add_mark({0, 0, MarkKind::kParameter, "left", left.value()});
-  told.add_mark({0, 0, MarkKind::kParameter, "right", right.value()});
+  told.add_mark({0, 0, TensorRole::kParameter, "left", left.value()});
+  told.add_mark({0, 0, TensorRole::kParameter, "right", right.value()});
   // when: both are told to have changed
   told.add_changed({.step = 1, .value = left.value()});
   told.add_changed({.step = 1, .value = right.value()});
@@ -171,12 +171,12 @@ TEST_F(ChangedTest, a_change_that_a_hook_tells_hides_nothing_beside_it) {
 
 TEST_F(ChangedTest, strided_views_are_checked_element_by_element) {
   const TestTensor column = y.view({2}, {2});  // elements 0 and 2
-  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "column", column.value()});
   y.corrupt(1, 99);  // lies between
-  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "column", column.value()});
   EXPECT_TRUE(batch().changed.empty());
   y.corrupt(2, 99);
-  builder.add_mark({0, 0, MarkKind::kBuffer, "column", column.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "column", column.value()});
   EXPECT_EQ(batch().changed.size(), 1u);
 }
 
@@ -191,7 +191,7 @@ TEST_F(ChangedTest, nothing_is_checked_where_it_is_switched_off) {
 TEST_F(ChangedTest, a_run_that_writes_unseen_as_a_habit_is_checked_no_longer) {
   for (std::uint32_t i = 0; i < 2 * kMaxChangesFound; ++i) {
     y.corrupt(0, i);
-    builder.add_mark({i, 0, MarkKind::kParameter, "w", y.value()});
+    builder.add_mark({i, 0, TensorRole::kParameter, "w", y.value()});
   }
   EXPECT_EQ(batch().changed.size(), kMaxChangesFound);
 }

@@ -21,7 +21,7 @@
 #include "kernels/cpu/checksum.h"
 #include "nanhunt/recorder.h"
 #include "src/record/recorder.h"
-#include "tests/record/late_support.h"
+#include "tests/record/deferred_support.h"
 #include "tests/support/temp_dir.h"
 
 namespace nanhunt::record {
@@ -47,7 +47,7 @@ void expect_same_rows(const RecordBatch& got, const RecordBatch& expected) {
 TEST(DeferredRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidence_once) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), here(DType::kF32, {2}, {1, kInf}, 2),
       there(DType::kF32, {2}, {3, 4}, 3);
-  LateRun run;
+  DeferredRun run;
   const Late out{there, 7};
   run.op("frexp", {{"self", x.value()}}, {{"mantissa", here.value()}, {"exponent", out.value()}});
   run.come(out);
@@ -58,9 +58,9 @@ TEST(DeferredRecorder, an_op_whose_outputs_are_read_in_both_ways_has_its_evidenc
 
 TEST(DeferredRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_read_them) {
   const TestTensor x(DType::kF32, {4}, {1, 2, 0, 4}, 1), y(DType::kF32, {4}, {1, kInf, 0, 8}, 2);
-  LateRun host;
+  DeferredRun host;
   host.op("mul", {{"self", x.value()}}, {{"out", y.value()}}, {{"other", 2}});
-  LateRun late;
+  DeferredRun late;
   const Late in{x, 1}, out{y, 2};
   late.op("mul", {{"self", in.value()}}, {{"out", out.value()}}, {{"other", 2}}, 3);
   EXPECT_TRUE(late.written().values.empty());
@@ -69,21 +69,21 @@ TEST(DeferredRecorder, events_wait_and_their_rows_are_then_as_if_the_host_had_re
   late.come(in);
   late.come(out);
   EXPECT_TRUE(late.written().ops.empty()) << "its findings are still to come";
-  const LateOperand operand{0, 1, 2};
-  const LateElement element{0, false, 1, kInf, {&operand, 1}};
+  const DeferredOperand operand{0, 1, 2};
+  const DeferredElement element{0, false, 1, kInf, {&operand, 1}};
   const TensorStats bins = compute_stats(x.tensor(), StatsLevel::kHistogram),
                     more = compute_stats(y.tensor(), StatsLevel::kHistogram);
-  const LateHistogram histograms[] = {{false, 0, bins.histogram_min_exponent, bins.histogram},
+  const DeferredHistogram histograms[] = {{false, 0, bins.histogram_min_exponent, bins.histogram},
                                       {true, 0, more.histogram_min_exponent, more.histogram}};
-  late.recorder->on_late_findings(3, {.elements = {&element, 1}, .histograms = histograms});
+  late.recorder->on_deferred_evidence(3, {.elements = {&element, 1}, .histograms = histograms});
 
   const RecordBatch expected = host.written(), got = late.written();
   expect_same_rows(got, expected);
   EXPECT_EQ(got.evidence.size(), 1U);
   EXPECT_EQ(got.histograms.size(), 2U);
   EXPECT_EQ(late.recorder->anomalies(), 1U);
-  EXPECT_EQ(late.recorder->counters().late_readings, 3U);
-  EXPECT_EQ(late.recorder->counters().late_lost, 0U);
+  EXPECT_EQ(late.recorder->counters().deferred_readings, 3U);
+  EXPECT_EQ(late.recorder->counters().deferred_lost, 0U);
 }
 
 TEST(DeferredRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_read_them) {
@@ -92,7 +92,7 @@ TEST(DeferredRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_
     const TestTensor turned = x.t(), y(DType::kF32, {2, 2}, {2, 4, 6, 8}, 2),
                      z(DType::kF32, {2, 2}, {2, kInf, 6, 8}, 3);
     std::uint64_t number = 0;
-    LateRun run;
+    DeferredRun run;
     std::vector<std::pair<std::uint64_t, KnownContents>> coming;
     const auto see = [&](const TestTensor& tensor) {
       if (!late) return tensor.value();
@@ -106,8 +106,8 @@ TEST(DeferredRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_
     run.op("mul", {{"self", see(x)}}, {{"out", see(z)}});
     run.op("view", {{"self", see(x)}}, {{"out", see(turned)}});
     run.recorder->check_contents(0, see(y));
-    run.recorder->on_mark({0, 0, MarkKind::kParameter, "weight", see(x)});
-    for (auto it = coming.rbegin(); it != coming.rend(); ++it) run.recorder->on_late_contents(it->first, it->second);
+    run.recorder->on_mark({0, 0, TensorRole::kParameter, "weight", see(x)});
+    for (auto it = coming.rbegin(); it != coming.rend(); ++it) run.recorder->on_deferred_contents(it->first, it->second);
     return run.closed();
   };
   const RecordBatch expected = run_with(false), got = run_with(true);
@@ -119,24 +119,24 @@ TEST(DeferredRecorder, contents_that_changed_unseen_are_told_as_if_the_host_had_
 TEST(DeferredRecorder, contents_of_which_nothing_came_blame_nobody) {
   TestTensor x(DType::kF32, {2}, {1, 2}, 1);
   const TestTensor y(DType::kF32, {2}, {2, 4}, 2), z(DType::kF32, {2}, {2, kInf}, 3);
-  LateRun run;
+  DeferredRun run;
   const Late before{x, 1};
   run.op("add", {}, {{"out", before.value()}});
   run.come(before);
   x.corrupt(1, kInf);
   run.op("mul", {{"self", Late{x, 2}.value()}}, {{"out", Late{z, 3}.value()}});
-  run.recorder->on_late_lost(2);
-  run.recorder->on_late_lost(3);
+  run.recorder->on_deferred_lost(2);
+  run.recorder->on_deferred_lost(3);
   const RecordBatch rows = run.closed();
   EXPECT_TRUE(rows.changed.empty());
   EXPECT_TRUE(rows.evidence.empty());
   EXPECT_EQ(run.recorder->anomalies(), 0U);
-  EXPECT_EQ(run.recorder->counters().late_lost, 2U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 2U);
 }
 
 TEST(DeferredRecorder, what_comes_out_of_order_leaves_rows_in_order) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2), z(DType::kF32, {2}, {5, kNan}, 3);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
   run.op("log", {{"self", Late{y, 9}.value()}}, {{"out", Late{z, 3}.value()}});
   run.come({z, 3});
@@ -156,10 +156,10 @@ TEST(DeferredRecorder, what_comes_out_of_order_leaves_rows_in_order) {
 
 TEST(DeferredRecorder, what_comes_under_one_number_is_told_of_every_event_that_waits_for_it) {
   const TestTensor x(DType::kF32, {2}, {1, kNan}, 1), y(DType::kF32, {2}, {3, 4}, 2);
-  LateRun run;
-  run.recorder->on_mark({0, 0, MarkKind::kParameter, "embedding", Late{x, 1}.value()});
-  run.recorder->on_mark({0, 0, MarkKind::kParameter, "head", Late{x, 1}.value()});
-  run.recorder->on_mark({0, 0, MarkKind::kParameter, "bias", Late{y, 2}.value()});
+  DeferredRun run;
+  run.recorder->on_mark({0, 0, TensorRole::kParameter, "embedding", Late{x, 1}.value()});
+  run.recorder->on_mark({0, 0, TensorRole::kParameter, "head", Late{x, 1}.value()});
+  run.recorder->on_mark({0, 0, TensorRole::kParameter, "bias", Late{y, 2}.value()});
   run.come({x, 1});
   RecordBatch rows = run.written();
   ASSERT_EQ(rows.marks.size(), 2U);
@@ -169,13 +169,13 @@ TEST(DeferredRecorder, what_comes_under_one_number_is_told_of_every_event_that_w
   run.come({y, 2});
   rows = run.written();
   EXPECT_EQ(rows.marks.size(), 3U);
-  EXPECT_EQ(run.recorder->counters().late_lost, 0U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 0U);
 }
 
 TEST(DeferredRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits) {
   const auto run_with = [](bool late) {
     TestTensor x(DType::kF32, {2}, {1, 2}, 1);
-    LateRun run;
+    DeferredRun run;
     run.op("relu", {}, {{"out", late ? Late{x, 1}.value() : x.value()}});
     {  // everything that an event borrows is gone when it is told
       const std::string text = "a text that is too long for the small string";
@@ -188,9 +188,9 @@ TEST(DeferredRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits
       scaler.text = text;
       run.recorder->on_scaler(scaler);
       run.recorder->on_health({0, 1, 1, text, 2, 3});
-      run.recorder->on_norm({0, MarkKind::kParameter, text, 2, 3});
+      run.recorder->on_norm({0, TensorRole::kParameter, text, 2, 3});
       run.recorder->on_replay({0, ReplayTrigger::kLoss, ReplayResult::kRefused, text});
-      run.recorder->on_mark({0, 0, MarkKind::kParameter, text, shown});
+      run.recorder->on_mark({0, 0, TensorRole::kParameter, text, shown});
       run.recorder->check_contents(0, shown);
       run.recorder->on_changed({0, shown, 0, 0, true});
       ProbeEvent probe;
@@ -230,23 +230,23 @@ TEST(DeferredRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits
 
 TEST(DeferredRecorder, what_is_lost_is_written_as_unknown_and_told) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, kInf}, 2);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
   run.come({x, 1});
-  run.recorder->on_late_lost(2);
+  run.recorder->on_deferred_lost(2);
   run.end_step();
   const RecordBatch rows = run.written();
   ASSERT_EQ(rows.values.size(), 2U);
   EXPECT_TRUE(rows.values[0].has_stats);
   EXPECT_FALSE(rows.values[1].has_stats);
   EXPECT_EQ(rows.ops.size(), 1U);
-  EXPECT_EQ(run.recorder->counters().late_lost, 1U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 1U);
   EXPECT_EQ(run.notes()[std::string(kLostNote)], 1U);
 }
 
 TEST(DeferredRecorder, what_does_not_come_in_so_many_steps_is_given_up) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
-  LateRun run({.late_steps = 3});
+  DeferredRun run({.deferred_steps = 3});
   run.op("relu", {{"self", x.value()}}, {{"out", Late{y, 1}.value()}});
   for (int i = 0; i < 3; ++i) run.end_step();
   EXPECT_TRUE(run.written().ops.empty());
@@ -254,23 +254,23 @@ TEST(DeferredRecorder, what_does_not_come_in_so_many_steps_is_given_up) {
   RecordBatch rows = run.written();
   ASSERT_EQ(rows.values.size(), 2U);
   EXPECT_FALSE(rows.values[1].has_stats);
-  EXPECT_EQ(run.recorder->counters().late_lost, 1U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 1U);
   run.come({y, 1});  // too late
   EXPECT_EQ(run.closed().values, rows.values);
-  EXPECT_EQ(run.recorder->counters().late_lost, 1U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 1U);
 }
 
 TEST(DeferredRecorder, what_is_out_when_it_closes_is_given_up) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {{"self", x.value()}}, {{"out", Late{y, 1}.value()}}, {}, 2);
-  run.recorder->on_mark({0, 0, MarkKind::kLoss, "loss", Late{y, 3}.value()});
+  run.recorder->on_mark({0, 0, TensorRole::kLoss, "loss", Late{y, 3}.value()});
   const RecordBatch rows = run.closed();
   EXPECT_EQ(rows.ops.size(), 1U);
   EXPECT_EQ(rows.marks.size(), 1U);
   ASSERT_EQ(rows.values.size(), 2U);
   EXPECT_FALSE(rows.values[1].has_stats);
-  EXPECT_EQ(run.recorder->counters().late_lost, 3U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 3U);
   EXPECT_EQ(run.notes()[std::string(kLostNote)], 3U);
   run.come({y, 1});
   EXPECT_EQ(run.recorder->counters().dropped_other, 0U);
@@ -278,13 +278,13 @@ TEST(DeferredRecorder, what_is_out_when_it_closes_is_given_up) {
 
 TEST(DeferredRecorder, statistics_that_do_not_fit_the_value_are_not_believed) {
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1), more(DType::kF32, {3}, {1, 2, 3}, 2);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {}, {{"out", Late{x, 1}.value()}});
   run.op("relu", {}, {{"out", Late{more, 2}.value()}});
-  run.recorder->on_late_contents(1, Late{more, 2}.contents());
+  run.recorder->on_deferred_contents(1, Late{more, 2}.contents());
   KnownContents little = Late{more, 2}.contents();
   little.stats = compute_stats(more.tensor(), StatsLevel::kFinite);
-  run.recorder->on_late_contents(2, little);
+  run.recorder->on_deferred_contents(2, little);
   const RecordBatch rows = run.written();
   ASSERT_EQ(rows.values.size(), 2U);
   for (const ValueRecord& v : rows.values) EXPECT_FALSE(v.has_stats);
@@ -293,7 +293,7 @@ TEST(DeferredRecorder, statistics_that_do_not_fit_the_value_are_not_believed) {
 TEST(DeferredRecorder, zero_counts_settle_flushed_when_they_come) {
   const TestTensor x(DType::kF16, {4}, {1e-4, 2, 0, 4}, 1), y(DType::kF16, {4}, {0, 2e-5, 0, 4e-5}, 2);
   const TestTensor z(DType::kF16, {4}, {0, 0, 0, 0}, 3), w(DType::kF16, {4}, {1, 0, 1, 1}, 4);
-  LateRun run;
+  DeferredRun run;
   run.op("mul", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}}, {{"other", 1e-5}});
   // Two factors with zeros: only their elements say which zero excuses which.
   run.op("mul", {{"self", Late{y, 7}.value()}, {"other", Late{w, 3}.value()}}, {{"out", Late{z, 4}.value()}}, {}, 5);
@@ -303,7 +303,7 @@ TEST(DeferredRecorder, zero_counts_settle_flushed_when_they_come) {
        {Late{x, 1}, Late{y, 2}, Late{y, 7}, Late{w, 3}, Late{z, 4}, Late{y, 8}, Late{w, 9}, Late{z2, 6}}) {
     run.come(late);
   }
-  run.recorder->on_late_findings(5, {.flushed = 1});
+  run.recorder->on_deferred_evidence(5, {.flushed = 1});
   run.end_step();
   const RecordBatch rows = run.written();
   ASSERT_EQ(rows.values.size(), 5U);
@@ -315,7 +315,7 @@ TEST(DeferredRecorder, zero_counts_settle_flushed_when_they_come) {
 
 TEST(DeferredRecorder, births_without_elements_are_told) {
   const TestTensor x(DType::kF32, {2}, {0, 2}, 1), y(DType::kF32, {2}, {kInf, 0.5}, 2);
-  LateRun run;
+  DeferredRun run;
   run.op("reciprocal", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
   run.come({x, 1});
   run.come({y, 2});
@@ -323,12 +323,12 @@ TEST(DeferredRecorder, births_without_elements_are_told) {
   const RecordBatch rows = run.written();
   EXPECT_TRUE(rows.evidence.empty());
   EXPECT_EQ(run.notes()["not taken on a device: first bad elements and what they were made from"], 1U);
-  EXPECT_EQ(run.notes()["not taken on a device: histograms of ops where bad numbers were born"], 2U);
+  EXPECT_EQ(run.notes()["not taken on a device: histograms of ops where bad numbers began"], 2U);
 }
 
 TEST(DeferredRecorder, badness_that_was_carried_on_is_no_birth) {
   const TestTensor x(DType::kF32, {2}, {kInf, 2}, 1), y(DType::kF32, {2}, {kInf, 0.5}, 2);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {{"self", Late{x, 1}.value()}}, {{"out", Late{y, 2}.value()}});
   run.come({y, 2});
   run.come({x, 1});
@@ -343,39 +343,39 @@ TEST(DeferredRecorder, lost_updates_stand_among_the_scalars_or_are_told_as_not_t
   const TestTensor change(DType::kF16, {2}, {1e-5, 0.5}, 2);
   weight.write({1, 1.5});
   const TestTensor old = weight.old_version();
-  const auto add = [&](LateRun& run) {
+  const auto add = [&](DeferredRun& run) {
     run.op("add_", {{"self", old.value(), ArgRole::kOverwritten}, {"other", Late{change, 1}.value()}},
            {{"out", Late{weight, 2}.value()}}, {{"alpha", 1}}, 3, Phase::kOptimizer);
     run.come({change, 1});
     run.come({weight, 2});
   };
-  LateRun taken;
+  DeferredRun taken;
   add(taken);
-  taken.recorder->on_late_findings(3, {.updates = 2, .lost_updates = 1, .lost_update_share = 0.25});
+  taken.recorder->on_deferred_evidence(3, {.updates = 2, .lost_updates = 1, .lost_update_share = 0.25});
   const RecordBatch rows = taken.written();
   ASSERT_EQ(rows.ops[0].scalar_count, 4U);
   EXPECT_EQ(rows.scalars[rows.ops[0].first_scalar + 1].value, 2);
   EXPECT_EQ(rows.scalars[rows.ops[0].first_scalar + 2].value, 1);
   EXPECT_EQ(rows.scalars[rows.ops[0].first_scalar + 3].value, 0.25);
 
-  LateRun missing;
+  DeferredRun missing;
   add(missing);
-  missing.recorder->on_late_findings(3, {});
+  missing.recorder->on_deferred_evidence(3, {});
   missing.end_step();
   EXPECT_EQ(missing.written().ops[0].scalar_count, 1U);
   EXPECT_EQ(missing.notes()["not taken on a device: updates that changed nothing"], 1U);
 }
 
 TEST(DeferredRecorder, memory_is_bounded_by_giving_up_the_oldest) {
-  LateRun run({.late_bytes = 128 << 10, .late_steps = 1 << 30});
+  DeferredRun run({.deferred_bytes = 128 << 10, .deferred_steps = 1 << 30});
   std::vector<double> numbers(4, 1.0);
   for (std::uint64_t i = 1; i <= 4000; ++i) {
     const TestTensor x(DType::kF32, {4}, numbers, i);
     run.op("relu", {}, {{"out", Late{x, i}.value()}});
   }
   const RecorderCounters counters = run.recorder->counters();
-  EXPECT_GT(counters.late_lost, 3000U);
-  EXPECT_LT(counters.late_lost, 4000U);
+  EXPECT_GT(counters.deferred_lost, 3000U);
+  EXPECT_LT(counters.deferred_lost, 4000U);
   // The newest ones are still waited for.
   const TestTensor last(DType::kF32, {4}, numbers, 4000);
   run.come({last, 4000});
@@ -389,29 +389,29 @@ TEST(DeferredRecorder, memory_is_bounded_by_giving_up_the_oldest) {
 
 TEST(DeferredRecorder, findings_that_came_for_events_that_are_held_count_among_what_is_held) {
   // Given ops that fit, behind one whose contents do not come.
-  LateRun run({.late_bytes = 128 << 10, .late_steps = 1 << 30});
+  DeferredRun run({.deferred_bytes = 128 << 10, .deferred_steps = 1 << 30});
   const TestTensor x(DType::kF32, {2}, {1, 2}, 1);
   run.op("relu", {}, {{"out", Late{x, 1}.value()}});
   for (std::uint64_t number = 2; number < 42; ++number) run.op("neg", {}, {}, {}, number);
-  ASSERT_EQ(run.recorder->counters().late_lost, 0U);
+  ASSERT_EQ(run.recorder->counters().deferred_lost, 0U);
   ASSERT_EQ(run.written().ops.size(), 0U);
 
   // When 8 KB come for each of them, more than may be held.
   const std::vector<std::int64_t> bins(1024, 1);
-  const std::vector<LateHistogram> histograms(1, LateHistogram{.of_output = true, .bins = bins});
+  const std::vector<DeferredHistogram> histograms(1, DeferredHistogram{.of_output = true, .bins = bins});
   for (std::uint64_t number = 2; number < 42; ++number) {
-    run.recorder->on_late_findings(number, {.histograms = histograms});
+    run.recorder->on_deferred_evidence(number, {.histograms = histograms});
   }
 
   // Then the one that they waited for is given up, alone, and they are told.
   EXPECT_EQ(run.written().ops.size(), 41U);
-  EXPECT_EQ(run.recorder->counters().late_lost, 1U);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, 1U);
 }
 
 TEST(DeferredRecorder, what_the_host_can_read_is_remembered_as_it_was) {
   const TestTensor waits(DType::kF32, {2}, {1, 2}, 1), out(DType::kF32, {2}, {1, 2}, 5);
   TestTensor small(DType::kF32, {2}, {3, 4}, 2), large(DType::kF32, {1 << 19}, std::vector<double>(1 << 19, 1.0), 3);
-  LateRun run;
+  DeferredRun run;
   run.op("relu", {}, {{"out", Late{waits, 1}.value()}});
   run.op("neg", {{"self", small.value()}, {"other", large.value()}}, {{"out", out.value()}});
   small.corrupt(0, kNan);
@@ -428,7 +428,7 @@ TEST(DeferredRecorder, what_the_host_can_read_is_remembered_as_it_was) {
 TEST(DeferredRecorder, events_told_by_number_are_held_with_their_numbers) {
   const auto run_with = [](bool late) {
     const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, 4}, 2);
-    LateRun run;
+    DeferredRun run;
     auto& recorder = dynamic_cast<NumberingRecorder&>(*run.recorder);
     {
       const StringId op = recorder.number_text("relu"), self = recorder.number_text("self"),
@@ -446,7 +446,7 @@ TEST(DeferredRecorder, events_told_by_number_are_held_with_their_numbers) {
                              .input_layouts = {&layout, 1},
                              .output_layouts = {&layout, 1},
                              .traits = {}});
-      recorder.on_mark({0, 0, MarkKind::kParameter, "", y.value()}, op, layout);
+      recorder.on_mark({0, 0, TensorRole::kParameter, "", y.value()}, op, layout);
       recorder.check_contents(0, y.value(), layout);
     }
     run.come({x, 1});
@@ -457,7 +457,7 @@ TEST(DeferredRecorder, events_told_by_number_are_held_with_their_numbers) {
 }
 
 TEST(DeferredRecorder, contents_come_from_another_thread_while_the_run_goes_on) {
-  LateRun run({.late_steps = 1 << 30});
+  DeferredRun run({.deferred_steps = 1 << 30});
   constexpr std::uint64_t kOps = 3000;
   std::atomic<std::uint64_t> told{0};
   const TestTensor any(DType::kF32, {4}, {1, 2, 3, 4}, 1);
@@ -468,7 +468,7 @@ TEST(DeferredRecorder, contents_come_from_another_thread_while_the_run_goes_on) 
         std::this_thread::yield();
         continue;
       }
-      next % 100 == 7 ? run.recorder->on_late_lost(next) : run.recorder->on_late_stats(next, stats);
+      next % 100 == 7 ? run.recorder->on_deferred_lost(next) : run.recorder->on_deferred_stats(next, stats);
       ++next;
     }
   });
@@ -483,7 +483,7 @@ TEST(DeferredRecorder, contents_come_from_another_thread_while_the_run_goes_on) 
   const RecordBatch rows = run.closed();
   ASSERT_EQ(rows.values.size(), kOps);
   for (std::size_t i = 0; i < rows.values.size(); ++i) EXPECT_EQ(rows.values[i].has_stats, (i + 1) % 100 != 7) << i;
-  EXPECT_EQ(run.recorder->counters().late_lost, kOps / 100);
+  EXPECT_EQ(run.recorder->counters().deferred_lost, kOps / 100);
   expect_order(run.script->batches);
 }
 
@@ -505,7 +505,7 @@ TEST(DeferredRecorder, a_kill_while_events_wait_leaves_a_trace_that_reads_up_to_
     };
     const TestTensor x(DType::kF32, {2}, {1, 2}, 1), y(DType::kF32, {2}, {3, kNan}, 2), z(DType::kF32, {2}, {5, 6}, 3);
     relu(Late{x, 1}.value());
-    late.on_late_contents(1, Late{x, 1}.contents());
+    late.on_deferred_contents(1, Late{x, 1}.contents());
     (void)late.flush();
     relu(Late{y, 2}.value());
     relu(z.value());

@@ -42,14 +42,14 @@ class DeviceElements : public ::testing::Test {
   std::vector<DeviceOperand> in_ = {{a_.tensor().data, 1, false, 5}, {b_.tensor().data, 0, true, 6}},
                              out_ = {{y_.tensor().data, 2, true, 7}};
   DeviceOperands operands() const { return {in_, out_}; }
-  std::vector<kernels::FindingsCall> calls_;
-  AskedElements asked_;
+  std::vector<kernels::EvidenceCall> calls_;
+  ElementRequest requests_;
 };
 
 TEST_F(DeviceElements, of_an_output_its_elements_are_asked_with_what_meets_in_them) {
-  ASSERT_TRUE(ask_elements(event(), operands(), calls_, asked_));
+  ASSERT_TRUE(ask_elements(event(), operands(), calls_, requests_));
   ASSERT_THAT(calls_, SizeIs(1));
-  const kernels::FindingsCall& call = calls_[0];
+  const kernels::EvidenceCall& call = calls_[0];
   EXPECT_EQ(call.of, 2u);
   EXPECT_EQ(call.out.data, y_.tensor().data);
   ASSERT_EQ(call.inputs, 2);
@@ -65,12 +65,12 @@ TEST_F(DeviceElements, of_an_output_its_elements_are_asked_with_what_meets_in_th
 
 TEST_F(DeviceElements, contents_that_were_read_before_and_formats_without_kernels_are_not_asked_for) {
   out_[0].is_new = false;
-  EXPECT_FALSE(ask_elements(event(), operands(), calls_, asked_));
+  EXPECT_FALSE(ask_elements(event(), operands(), calls_, requests_));
   out_[0] = {y_.tensor().data, kNoReading, true, 7};
-  EXPECT_FALSE(ask_elements(event(), operands(), calls_, asked_));
+  EXPECT_FALSE(ask_elements(event(), operands(), calls_, requests_));
   out_[0] = {y_.tensor().data, 2, true, 7};
   outputs_[0].value.tensor.dtype = DType::kE4M3FN;
-  EXPECT_FALSE(ask_elements(event(), operands(), calls_, asked_));
+  EXPECT_FALSE(ask_elements(event(), operands(), calls_, requests_));
   EXPECT_THAT(calls_, SizeIs(0));
 }
 
@@ -78,7 +78,7 @@ TEST_F(DeviceElements, numbers_of_the_host_meet_in_them_and_tensors_of_the_host_
   const TestTensor two(DType::kF32, {}, {2}, 4);
   inputs_ = {{"self", a_.value()}, {"other", two.value()}};
   in_ = {{}, {}};
-  ASSERT_TRUE(ask_elements(event(), operands(), calls_, asked_));
+  ASSERT_TRUE(ask_elements(event(), operands(), calls_, requests_));
   ASSERT_EQ(calls_[0].inputs, 1);
   EXPECT_TRUE(calls_[0].in[0].is_number);
   EXPECT_EQ(calls_[0].in[0].number, 2);
@@ -88,56 +88,56 @@ TEST_F(DeviceElements, numbers_of_the_host_meet_in_them_and_tensors_of_the_host_
 TEST_F(DeviceElements, histograms_are_asked_of_what_is_known_without_reading_it_and_once_of_the_same) {
   in_[0] = {a_.tensor().data, kNoReading, false, 5, 3};
   in_[1] = {a_.tensor().data, kNoReading, false, 5, 3};
-  ASSERT_TRUE(ask_elements(event(), operands(), calls_, asked_));
-  const kernels::BirthCall births = ask_births(event(), operands(), asked_);
-  EXPECT_THAT(std::span(births.tensor).first(births.tensors), ElementsAre(3u | kernels::kShownOnly, 2u));
-  EXPECT_EQ(births.decided_by, 0u) << "with the elements of its output";
-  EXPECT_THAT(asked_.histograms, SizeIs(3));
+  ASSERT_TRUE(ask_elements(event(), operands(), calls_, requests_));
+  const kernels::OriginCall origins = ask_origins(event(), operands(), requests_);
+  EXPECT_THAT(std::span(origins.tensor).first(origins.tensors), ElementsAre(3u | kernels::kShownOnly, 2u));
+  EXPECT_EQ(origins.decided_by, 0u) << "with the elements of its output";
+  EXPECT_THAT(requests_.histograms, SizeIs(3));
 }
 
 TEST_F(DeviceElements, histograms_are_asked_of_what_is_read_where_bad_numbers_may_be_born) {
   const TestTensor old(DType::kF32, {2, 3}, {0, 0, 0, 0, 0, 0}, 3);
   inputs_.push_back({"out", away(old), ArgRole::kOverwritten});
   in_.push_back({nullptr, kNoReading, false, 9});
-  const kernels::BirthCall births = ask_births(event(), operands(), asked_);
-  EXPECT_THAT(std::span(births.tensor).first(births.tensors), ElementsAre(1u, 0u, 2u));
-  EXPECT_THAT(std::span(births.reference).first(births.inputs), ElementsAre(5u, 6u, 9u));
-  EXPECT_THAT(std::span(births.output).first(births.outputs), ElementsAre(2u));
-  EXPECT_EQ(births.known_in, 0u);
-  ASSERT_THAT(asked_.histograms, SizeIs(3));
-  EXPECT_TRUE(asked_.histograms[2].of_output);
+  const kernels::OriginCall origins = ask_origins(event(), operands(), requests_);
+  EXPECT_THAT(std::span(origins.tensor).first(origins.tensors), ElementsAre(1u, 0u, 2u));
+  EXPECT_THAT(std::span(origins.reference).first(origins.inputs), ElementsAre(5u, 6u, 9u));
+  EXPECT_THAT(std::span(origins.output).first(origins.outputs), ElementsAre(2u));
+  EXPECT_EQ(origins.known_in, 0u);
+  ASSERT_THAT(requests_.histograms, SizeIs(3));
+  EXPECT_TRUE(requests_.histograms[2].of_output);
   // An op that writes over everything reads nothing of it.
-  AskedElements filled;
-  EXPECT_EQ(ask_births(event("fill_"), operands(), filled).inputs, 2u);
+  ElementRequest filled;
+  EXPECT_EQ(ask_origins(event("fill_"), operands(), filled).inputs, 2u);
 }
 
 TEST_F(DeviceElements, what_comes_is_told_by_the_op_s_own_inputs_and_outputs) {
-  struct Told final : testing_support::SilentRecorder {
-    void on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept override {
+  struct Reported final : testing_support::SilentRecorder {
+    void on_deferred_evidence(std::uint64_t number, const DeferredEvidence& findings) noexcept override {
       told = number;
       flushed = findings.flushed;
-      for (const LateElement& element : findings.elements) {
+      for (const DeferredElement& element : findings.elements) {
         at.push_back(element.flat_index);
-        for (const LateOperand& met : element.operands) places.push_back(met.flat_index);
+        for (const DeferredOperand& met : element.operands) places.push_back(met.flat_index);
       }
-      for (const LateHistogram& histogram : findings.histograms) bins.push_back(histogram.bins.size());
+      for (const DeferredHistogram& histogram : findings.histograms) bins.push_back(histogram.bins.size());
     }
     std::uint64_t told = 0;
     std::int64_t flushed = -1;
     std::vector<std::int64_t> at, places;
     std::vector<std::size_t> bins;
   } recorder;
-  ASSERT_TRUE(ask_elements(event(), operands(), calls_, asked_));
-  static_cast<void>(ask_births(event(), operands(), asked_));
-  asked_.number = 42;
-  kernels::Besides found;
-  kernels::DeviceFindings& one = found.findings.emplace_back().emplace();
+  ASSERT_TRUE(ask_elements(event(), operands(), calls_, requests_));
+  static_cast<void>(ask_origins(event(), operands(), requests_));
+  requests_.number = 42;
+  kernels::ReadingExtras found;
+  kernels::DeviceEvidence& one = found.findings.emplace_back().emplace();
   one.first_inf = 4;  // [1, 1]
   one.flushed = 3;
   found.histograms.resize(1);
   found.histograms[0].resize(3);
   found.histograms[0][2] = compute_stats(y_.tensor(), StatsLevel::kHistogram);
-  tell_elements(asked_, found, recorder);
+  report_elements(requests_, found, recorder);
   EXPECT_EQ(recorder.told, 42u);
   EXPECT_EQ(recorder.flushed, 3);
   EXPECT_THAT(recorder.at, ElementsAre(4));

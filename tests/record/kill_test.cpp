@@ -78,7 +78,7 @@ class SharedLog {
     log.line[i].after = now_ns();
     log.lines.store(i + 1, std::memory_order_release);
     if (i % 2 == 1) {
-      (*recorder)->on_mark({std::uint32_t(i / 2), 0, MarkKind::kLoss, "loss", out.value()});
+      (*recorder)->on_mark({std::uint32_t(i / 2), 0, TensorRole::kLoss, "loss", out.value()});
       (*recorder)->on_step_end({std::uint32_t(i / 2), false, 0.5, 0.1, 1});
     }
     (*recorder)->on_storage_released(i + 2);

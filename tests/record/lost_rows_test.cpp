@@ -46,7 +46,7 @@ class Loop {
     const TestTensor out(DType::kF32, {1}, {1.0 + double(step_)}, ++storage_);
     testing::op([&](const OpEvent& e) { recorder.on_op(e); }, "mul", {{"self", weight_}, {"other", frozen_}},
                 {{"out", out}}, {}, "layer" + std::to_string(step_ % 5));
-    recorder.on_mark({step_, 0, MarkKind::kLoss, "loss", out.value()});
+    recorder.on_mark({step_, 0, TensorRole::kLoss, "loss", out.value()});
     if (step_ % 7 == 6) {
       weight_.write({double(step_)});
       testing::op([&](const OpEvent& e) { recorder.on_op(e); }, "add_",

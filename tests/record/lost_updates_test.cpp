@@ -25,7 +25,7 @@ void expect_the_same_of_a_device(OpEvent event, std::vector<OpInput> inputs, std
   for (OpOutput& out : outputs) contents[&out.value.tensor] = std::exchange(out.value.tensor.data, nullptr);
   event.inputs = inputs;
   event.outputs = outputs;
-  const auto late = late_update(event);
+  const auto late = deferred_update(event);
   // Without data on the host as well there is nothing to compare.
   for (const TensorView* view : {late ? late->self : nullptr, late ? late->a : nullptr, late ? late->b : nullptr}) {
     if (view != nullptr && contents.at(view) == nullptr) return;

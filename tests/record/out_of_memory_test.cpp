@@ -81,7 +81,7 @@ void record_all(Recorder& recorder, const Events& events) {
   div.scalars = events.scalars;
   recorder.on_op(div);
   recorder.on_batch({0, 0, events.ids});
-  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", events.nan.value()});
+  recorder.on_mark({0, 0, TensorRole::kLoss, "loss", events.nan.value()});
   recorder.on_step_end({});
   recorder.on_storage_released(2);
 }
@@ -126,7 +126,7 @@ TEST(OutOfMemory, every_failed_allocation_costs_an_event_at_most) {
 }
 
 // As record_all(), of contents that the host cannot read; what comes of them comes at the end, in another order.
-void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& number) {
+void record_all_deferred(Recorder& recorder, const Events& events, std::uint64_t& number) {
   std::vector<std::pair<std::uint64_t, KnownContents>> coming;
   const auto late = [&](const TestTensor& tensor) {
     ValueView view = tensor.value();
@@ -150,11 +150,11 @@ void record_all_late(Recorder& recorder, const Events& events, std::uint64_t& nu
   div.outputs = div_out;
   div.late = ++number;
   recorder.on_op(div);
-  recorder.on_mark({0, 0, MarkKind::kLoss, "loss", loss});
-  const LateOperand operand{0, 0, 0};
-  const LateElement element{0, true, 0, 1, {&operand, 1}};
-  recorder.on_late_findings(number, {.elements = {&element, 1}, .flushed = 0});
-  for (auto it = coming.rbegin(); it != coming.rend(); ++it) recorder.on_late_contents(it->first, it->second);
+  recorder.on_mark({0, 0, TensorRole::kLoss, "loss", loss});
+  const DeferredOperand operand{0, 0, 0};
+  const DeferredElement element{0, true, 0, 1, {&operand, 1}};
+  recorder.on_deferred_evidence(number, {.elements = {&element, 1}, .flushed = 0});
+  for (auto it = coming.rbegin(); it != coming.rend(); ++it) recorder.on_deferred_contents(it->first, it->second);
   recorder.on_step_end({});
 }
 
@@ -168,11 +168,11 @@ TEST(OutOfMemory, every_failed_allocation_of_late_statistics_costs_an_event_at_m
     std::uint64_t number = 0;
     Recorder& late = **recorder;
     allocations_until_failure = failing;
-    record_all_late(late, events, number);
+    record_all_deferred(late, events, number);
     const bool failed = allocations_until_failure == 0;
     allocations_until_failure = -1;
     failed_somewhere = failed_somewhere || failed;
-    record_all_late(late, events, number);
+    record_all_deferred(late, events, number);
     ASSERT_TRUE(late.close());
     const RecordBatch all = script->all();
     const RecorderCounters counters = late.counters();

@@ -270,7 +270,7 @@ TEST_F(RecorderTest, with_drop_a_living_value_is_written_again_for_a_later_anoma
   open_dropping(16 << 10);
   block_writer();
   const TestTensor parameter(DType::kF32, {1}, {-4}, 1000001);
-  recorder->on_mark({0, 0, MarkKind::kParameter, "fc1.weight", parameter.value()});
+  recorder->on_mark({0, 0, TensorRole::kParameter, "fc1.weight", parameter.value()});
   for (int i = 0; i < 5000; ++i) record_op(1);
   // when
   const TestTensor bad(DType::kF32, {1}, {kNan}, 1000002);
@@ -327,7 +327,7 @@ TEST_F(RecorderTest, the_floating_point_environment_of_the_run_is_untouched) {
   ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
   // when statistics meet NaN, overflow and inexact sums
   const TestTensor bad(DType::kF64, {4}, {kNan, kInf, 1e308, 1e308}, 900001);
-  recorder->on_mark({0, 0, MarkKind::kLoss, "loss", bad.value()});
+  recorder->on_mark({0, 0, TensorRole::kLoss, "loss", bad.value()});
   record_op(0.1);
   record_op(kNan);
   // then

@@ -77,7 +77,7 @@ TEST_F(RowBuilderTest, an_in_place_write_makes_a_new_value_that_has_the_old_one_
   // given
   TestTensor p(DType::kF32, {2}, {1, 2}, 10);
   const TestTensor g(DType::kF32, {2}, {1, 1}, 11);
-  builder.add_mark({0, 0, MarkKind::kParameter, "fc1.weight", p.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "fc1.weight", p.value()});
   // when
   p.write({2, 3});
   add_op(builder, "add_", {{"self", p.old_version(), ArgRole::kOverwritten}, {"other", g}}, {{"out", p}});
@@ -127,8 +127,8 @@ TEST_F(RowBuilderTest, a_transposed_bad_tensor_knows_where_its_own_first_bad_ele
 
 TEST_F(RowBuilderTest, an_unseen_view_of_a_known_value_has_it_as_base) {
   const TestTensor w(DType::kF32, {4}, {1, 2, 3, 4}, 10);
-  builder.add_mark({0, 0, MarkKind::kParameter, "w", w.value()});
-  builder.add_mark({0, 0, MarkKind::kParameter, "w.part", w.view({2}, {1}, 1).value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "w", w.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "w.part", w.view({2}, {1}, 1).value()});
   EXPECT_EQ(value(2).base, 1u);
   EXPECT_EQ(value(2).producer, kNoSeq);
 }
@@ -136,16 +136,16 @@ TEST_F(RowBuilderTest, an_unseen_view_of_a_known_value_has_it_as_base) {
 TEST_F(RowBuilderTest, a_view_of_another_dtype_is_another_value) {
   const TestTensor a(DType::kF32, {2}, {1, 2}, 10);
   const TestTensor same_bytes(DType::kI32, {2}, {1, 2}, 10);
-  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
-  builder.add_mark({0, 0, MarkKind::kBuffer, "b", same_bytes.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "a", a.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "b", same_bytes.value()});
   EXPECT_EQ(batch().values.size(), 2u);
   EXPECT_NE(value(1).layout, value(2).layout);
 }
 
 TEST_F(RowBuilderTest, a_tensor_without_identity_is_a_new_value_each_time) {
   const TestTensor a(DType::kF32, {1}, {1}, 0);
-  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
-  builder.add_mark({0, 0, MarkKind::kBuffer, "a", a.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "a", a.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "a", a.value()});
   EXPECT_EQ(batch().values.size(), 2u);
   EXPECT_EQ(builder.table().values(), 0u);
 }
@@ -236,7 +236,7 @@ TEST_F(RowBuilderTest, marks_batches_steps_and_experiments_are_kept) {
   const TestTensor loss(DType::kF32, {}, {kInf}, 10);
   const std::vector<std::int64_t> ids = {7, 9};
   builder.add_batch({2, 1, ids});
-  builder.add_mark({2, 1, MarkKind::kLoss, "loss", loss.value()});
+  builder.add_mark({2, 1, TensorRole::kLoss, "loss", loss.value()});
   builder.add_step({2, true, kInf, 0.5, 1024}, 77);
   ExperimentRecord experiment;
   experiment.fix = "fp32-masters";
@@ -289,7 +289,7 @@ TEST_F(RowBuilderTest, junk_that_an_op_writes_over_is_not_held_against_it) {
     RowBuilder fresh{{}};
     TestTensor p(DType::kF32, {2}, {kNan, kInf}, 10);
     const TestTensor source(DType::kF32, {2}, {1, 2}, 11);
-    fresh.add_mark({0, 0, MarkKind::kBuffer, "junk", p.value()});
+    fresh.add_mark({0, 0, TensorRole::kBuffer, "junk", p.value()});
     // when the op writes an infinity over it that its other input did not hold
     p.write({1, kInf});
     add_op(fresh, name, {{"self", p.old_version(), ArgRole::kOverwritten}, {"src", source}}, {{"out", p}});
@@ -302,7 +302,7 @@ TEST_F(RowBuilderTest, junk_that_an_op_writes_over_is_not_held_against_it) {
 TEST_F(RowBuilderTest, an_op_that_reads_what_it_writes_over_carries_its_badness) {
   TestTensor p(DType::kF32, {2}, {kNan, kInf}, 10);
   const TestTensor other(DType::kF32, {2}, {1, 2}, 11);
-  builder.add_mark({0, 0, MarkKind::kBuffer, "running_mean", p.value()});
+  builder.add_mark({0, 0, TensorRole::kBuffer, "running_mean", p.value()});
   p.write({kNan, kInf});
   add_op(builder, "add_", {{"self", p.old_version(), ArgRole::kOverwritten}, {"other", other}}, {{"out", p}});
   EXPECT_TRUE(batch().evidence.empty());
@@ -346,7 +346,7 @@ TEST_F(RowBuilderTest, histograms_leave_out_old_contents_masks_indices_and_repea
   const TestTensor x(DType::kF32, {2}, {1, 2}, 11), mask(DType::kBool, {2}, {1, 0}, 12);
   const TestTensor index(DType::kI64, {2}, {1, 0}, 13), gone = TestTensor(DType::kF32, {2}, {1, 1}, 14).without_data();
   const TestTensor old = p;
-  builder.add_mark({0, 0, MarkKind::kParameter, "p", old.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "p", old.value()});
   p.write({kInf, 2});  // in the same memory: `old` now shows what came out
   add_op(builder, "index_put_",
          {{"self", old, ArgRole::kOverwritten},
@@ -414,8 +414,8 @@ TEST_F(RowBuilderTest, thinning_keeps_what_is_bad_and_all_it_needs) {
   add_op(builder, "neg", {{"self", a}}, {{"out", b}});
   add_op(builder, "sqrt", {{"self", b}}, {{"out", bad}});
   add_op(builder, "exp", {{"self", c}}, {{"out", d}}, {{"base", 2.5}});
-  builder.add_mark({0, 0, MarkKind::kLoss, "loss", bad.value()});
-  builder.add_mark({0, 0, MarkKind::kParameter, "a", a.value()});
+  builder.add_mark({0, 0, TensorRole::kLoss, "loss", bad.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "a", a.value()});
   builder.add_release(14);
   builder.add_release(12);
   // when
@@ -455,7 +455,7 @@ TEST_F(RowBuilderTest, a_value_whose_row_was_dropped_is_written_again_when_it_is
 
 TEST_F(RowBuilderTest, a_storage_with_rows_in_an_earlier_batch_ends_in_the_file_even_when_thinned) {
   const TestTensor a(DType::kF32, {1}, {1}, 10);
-  builder.add_mark({0, 0, MarkKind::kParameter, "a", a.value()});
+  builder.add_mark({0, 0, TensorRole::kParameter, "a", a.value()});
   builder.begin_batch({});
   builder.add_release(10);
   builder.thin_rows();

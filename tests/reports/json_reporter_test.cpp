@@ -150,11 +150,11 @@ TEST(JsonReporter, ranks_and_the_ways_between_them_are_written) {
   Finding& f = analysis.findings[0];
   EXPECT_EQ(report_of(analysis)["findings"][0]["ranks"], json({0}));
   f.ranks = {2, 5};
-  f.passages = {{{0, 1}, "recv", "", 12}};
+  f.rank_propagation = {{{0, 1}, "recv", "", 12}};
   f.chain.nodes[0].rank = 2;
   const json finding = report_of(analysis)["findings"][0];
   EXPECT_EQ(finding["ranks"], json({2, 5}));
-  EXPECT_EQ(finding["passages"], json::parse(R"([{"ranks": [0, 1], "through": "recv", "group": null, "step": 12}])"));
+  EXPECT_EQ(finding["rank_propagation"], json::parse(R"([{"ranks": [0, 1], "through": "recv", "group": null, "step": 12}])"));
   EXPECT_EQ(finding["chain"]["nodes"][0]["rank"], 2);
   EXPECT_TRUE(finding["chain"]["nodes"][1]["rank"].is_null());
 }

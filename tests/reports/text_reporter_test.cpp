@@ -44,17 +44,17 @@ TEST(TextReporter, of_several_ranks_the_one_is_named_where_it_was_born_and_how_i
   analysis.ranks[0].info.world_size = 4;
   Finding& f = analysis.findings[0];
   f.ranks = {2};
-  f.passages = {{{0, 1, 3}, "allreduce", "dp", 12}};
+  f.rank_propagation = {{{0, 1, 3}, "allreduce", "dp", 12}};
   f.chain.nodes[0].rank = 2;
   const std::string text = render_text(analysis);
-  EXPECT_THAT(text, HasSubstr("born on rank 2; it came to ranks 0, 1 and 3 through allreduce, step 12"));
+  EXPECT_THAT(text, HasSubstr("began on rank 2; it came to ranks 0, 1 and 3 through allreduce, step 12"));
   EXPECT_THAT(text, HasSubstr(" · rank 2"));
   EXPECT_THAT(render_html(analysis), HasSubstr("it came to ranks 0, 1 and 3 through allreduce, step 12"));
   f.ranks = {0, 1};
-  f.passages.clear();
-  EXPECT_THAT(render_text(analysis), HasSubstr("born on ranks 0 and 1, on each by itself"));
+  f.rank_propagation.clear();
+  EXPECT_THAT(render_text(analysis), HasSubstr("began on ranks 0 and 1, on each by itself"));
   f.cls = FindingClass::kComm;
-  EXPECT_THAT(render_text(analysis), HasSubstr("born between the ranks: it came back bad to ranks 0 and 1"));
+  EXPECT_THAT(render_text(analysis), HasSubstr("began between the ranks: it came back bad to ranks 0 and 1"));
 }
 
 TEST(TextReporter, a_run_with_a_scaler_is_told_as_in_the_golden_text) {

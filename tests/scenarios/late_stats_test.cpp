@@ -27,11 +27,11 @@ using testing_support::told;
 using testing_support::train_flipped;
 using testing_support::Where;
 
-class LateScenario : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, LateScenario, testing::ValuesIn(testing_support::every_scenario()),
+class DeferredScenario : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Scenarios, DeferredScenario, testing::ValuesIn(testing_support::every_scenario()),
                          testing_support::scenario_case);
 
-TEST_P(LateScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) {
+TEST_P(DeferredScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
   const auto hunt_with = [&](DeviceStats stats) {
     const ScopedEmulatedDevice emulated;
@@ -40,9 +40,9 @@ TEST_P(LateScenario, is_told_as_with_a_wait_at_every_op_and_keeps_its_contract) 
     options.device_stats = stats;
     return hunt_scenario(scenario, options);
   };
-  const Hunt late = hunt_with(DeviceStats::kLate);
-  EXPECT_GT(late.counters.late_readings, 100U);
-  EXPECT_EQ(late.counters.late_lost, 0U);
+  const Hunt late = hunt_with(DeviceStats::kDeferred);
+  EXPECT_GT(late.counters.deferred_readings, 100U);
+  EXPECT_EQ(late.counters.deferred_lost, 0U);
   EXPECT_EQ(told(late.analysis), told(hunt_with(DeviceStats::kSync).analysis));
   if (scenario.expected.status != VerdictStatus::kClean) {
     testing_support::expect_named(late, scenario.expected);
@@ -61,10 +61,10 @@ FlippedRun train_on_device(Where where, DeviceStats stats) {
   return train_flipped(where, options);
 }
 
-TEST(LateFlip, of_a_bit_is_told_as_with_a_wait_at_every_op_and_not_blamed_on_its_reader) {
+TEST(DeferredFlip, of_a_bit_is_told_as_with_a_wait_at_every_op_and_not_blamed_on_its_reader) {
   for (const Where where : {Where::kParameter, Where::kIntermediate}) {
-    const FlippedRun late = train_on_device(where, DeviceStats::kLate);
-    EXPECT_EQ(late.counters.late_lost, 0U);
+    const FlippedRun late = train_on_device(where, DeviceStats::kDeferred);
+    EXPECT_EQ(late.counters.deferred_lost, 0U);
     ASSERT_FALSE(late.analysis.findings.empty());
     EXPECT_EQ(finding_class_name(late.analysis.findings.front().cls), finding_class_name(FindingClass::kCorruption));
     EXPECT_EQ(told(late.analysis), told(train_on_device(where, DeviceStats::kSync).analysis));
@@ -72,8 +72,8 @@ TEST(LateFlip, of_a_bit_is_told_as_with_a_wait_at_every_op_and_not_blamed_on_its
   }
 }
 
-TEST(LateFlip, that_never_happens_is_silent) {
-  const FlippedRun late = train_on_device(Where::kNowhere, DeviceStats::kLate);
+TEST(DeferredFlip, that_never_happens_is_silent) {
+  const FlippedRun late = train_on_device(Where::kNowhere, DeviceStats::kDeferred);
   EXPECT_EQ(verdict_status_name(late.analysis.verdict.status), "clean");
   EXPECT_TRUE(late.analysis.findings.empty());
 }

@@ -24,7 +24,7 @@ nanhunt::Status watch_growth(const std::string& run_dir, std::uint32_t steps) {
   value.tensor = {&weight, nanhunt::DType::kF16, sizes, strides};
   value.storage = 1;
   nanhunt::MarkEvent parameter;  // harm is judged where it reaches a parameter, a loss, a gradient, ...
-  parameter.kind = nanhunt::MarkKind::kParameter;
+  parameter.kind = nanhunt::TensorRole::kParameter;
   parameter.path = "weight";
   parameter.value = value;
   recorder.on_mark(parameter);

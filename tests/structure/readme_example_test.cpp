@@ -64,7 +64,7 @@ std::string class_and_op_of_a_loss_of_log(float number) {
   made.storage = 2;
   record_log(**opened, 0, read, made);
   nanhunt::MarkEvent mark;
-  mark.kind = nanhunt::MarkKind::kLoss;
+  mark.kind = nanhunt::TensorRole::kLoss;
   mark.path = "loss";
   mark.value = made;
   (*opened)->on_mark(mark);

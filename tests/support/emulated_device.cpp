@@ -131,7 +131,7 @@ template <class Kernel>
 void EmulatedDevice::rows(const Kernel& kernel) {
   static_assert(std::is_trivially_copyable_v<Kernel>);
   expect_parameters(sizeof(Kernel));
-  const SerialLanes lanes;
+  const SerialRowThreads lanes;
   visit(kernel.count(), [&](std::int64_t row) { kernel(lanes, row); });
 }
 
@@ -190,7 +190,7 @@ void EmulatedDevice::run(const ReduceCall& call) {
       return rooms.back().get();
     };
     const auto launch = [&](const auto& kernel) {
-      if constexpr (requires { kernel(SerialLanes{}, std::int64_t{0}); }) {
+      if constexpr (requires { kernel(SerialRowThreads{}, std::int64_t{0}); }) {
         rows(kernel);
       } else {
         each(kernel);

@@ -6,10 +6,10 @@
 #include <new>
 #include <stdexcept>
 
-#include "kernels/portable/birth_kernel.h"
+#include "kernels/portable/origin_kernel.h"
 #include "kernels/portable/checksum_kernel.h"
-#include "kernels/portable/finding_kernels.h"
-#include "kernels/portable/look_kernel.h"
+#include "kernels/portable/evidence_kernels.h"
+#include "kernels/portable/checksum_stats_kernel.h"
 #include "kernels/portable/tensor_stats_kernel.h"
 #include "kernels/portable/update_kernels.h"
 #include "tests/support/emulated_device.h"
@@ -46,7 +46,7 @@ class EmulatedReadings final : public ReadingsPort {
         check_tickets_(kChecksInParameters),
         known_(options.references + 1),
         arena_(options.arena_words),
-        accumulators_(options.arena_words == 0 ? 0 : kMaxBirthTensors * kDetailWords),
+        accumulators_(options.arena_words == 0 ? 0 : kMaxOriginTensors * kDetailWords),
         marks_(static_cast<std::size_t>(options.copies)) {
     // What was not copied has not come.
     std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
@@ -65,22 +65,22 @@ class EmulatedReadings final : public ReadingsPort {
     table.tensors = static_cast<std::uint32_t>(tensors.size());
     return run(table, items, first, tensors.size());
   }
-  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
+  Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
-    std::vector<LookedTensor> here(tensors.begin(), tensors.end());
-    for (LookedTensor& looked : here) {
-      if (looked.tensor.data != nullptr) looked.tensor.data = EmulatedDevice::on_host(looked.tensor.data);
-      if (looked.slot != kNoSlot && looked.slot >= records_.size())
+    std::vector<ChecksumStatsTensor> here(tensors.begin(), tensors.end());
+    for (ChecksumStatsTensor& entry : here) {
+      if (entry.tensor.data != nullptr) entry.tensor.data = EmulatedDevice::on_host(entry.tensor.data);
+      if (entry.slot != kNoSlot && entry.slot >= records_.size())
         throw std::logic_error("a slot that does not exist");
     }
     ++device_.launches;
     ++device_.checks;
-    const auto call = std::make_unique<LookCall>();
-    const std::uint32_t items = fill_looks(here, call->table);
+    const auto call = std::make_unique<ChecksumStatsCall>();
+    const std::uint32_t items = fill_checksum_stats(here, call->table);
     if (items > partials_.size()) throw std::logic_error("more than there is room for");
     std::vector<DeviceChecks> found((here.size() + kChecksInRecord - 1) / kChecksInRecord);
     call->memory = {checks(found.data()), partials_.data(), records_.data(), known_.data()};
-    run_ordered(LookKernel{*call}, items, kStatsThreads);
+    run_ordered(ChecksumStatsKernel{*call}, items, kStatsThreads);
     leave(found, first);
     return Status::ok();
   }
@@ -105,22 +105,22 @@ class EmulatedReadings final : public ReadingsPort {
     return run(table, items, slot, 1);
   }
 
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
-                std::size_t births_slot) override {
+  Status launch(const EvidenceCall& call, std::size_t of, std::size_t slot, const OriginPlan* origins,
+                std::size_t origins_slot) override {
     ++device_.launches;
-    FindingsCall here = call;
+    EvidenceCall here = call;
     here.out.data = const_cast<void*>(EmulatedDevice::on_host(call.out.data));
     for (int k = 0; k < call.inputs; ++k) {
       if (!call.in[k].is_number) here.in[k].data = const_cast<void*>(EmulatedDevice::on_host(call.in[k].data));
     }
     // A device's memory has no types.
-    DeviceFindings found;
-    DeviceBirths born;
-    FindingsKernel kernel{here, &records_.at(of), &so_far_, &found};
-    if (births != nullptr) kernel.births = {*births, birth_memory(), &born};
-    run_ordered(kernel, kernel.blocks(), FindingsKernel::kThreads);
+    DeviceEvidence found;
+    DeviceOrigins born;
+    EvidenceKernel kernel{here, &records_.at(of), &so_far_, &found};
+    if (origins != nullptr) kernel.origins = {*origins, origin_memory(), &born};
+    run_ordered(kernel, kernel.blocks(), EvidenceKernel::kThreads);
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
-    if (births != nullptr) std::memcpy(static_cast<void*>(&records_.at(births_slot)), &born, sizeof born);
+    if (origins != nullptr) std::memcpy(static_cast<void*>(&records_.at(origins_slot)), &born, sizeof born);
     return Status::ok();
   }
 
@@ -137,10 +137,10 @@ class EmulatedReadings final : public ReadingsPort {
     return Status::ok();
   }
 
-  Status launch(const BirthPlan& plan, std::size_t slot) override {
+  Status launch(const OriginPlan& plan, std::size_t slot) override {
     ++device_.launches;
-    DeviceBirths found;
-    BirthKernel{plan, birth_memory(), &found}(0);
+    DeviceOrigins found;
+    OriginKernel{plan, origin_memory(), &found}(0);
     std::memcpy(static_cast<void*>(&records_.at(slot)), &found, sizeof found);
     return Status::ok();
   }
@@ -217,7 +217,7 @@ class EmulatedReadings final : public ReadingsPort {
   ChecksumMemory checks(DeviceChecks* found) {
     return {sums_.data(), check_tickets_.data(), references_.data(), gates_.data(), found};
   }
-  BirthMemory birth_memory() { return {records_.data(), known_.data(), places_.data(), &used_, arena_.size()}; }
+  OriginMemory origin_memory() { return {records_.data(), known_.data(), places_.data(), &used_, arena_.size()}; }
   void leave(const std::vector<DeviceChecks>& found, std::size_t first) {
     if (first + found.size() > records_.size()) throw std::logic_error("slots that do not exist");
     std::memcpy(static_cast<void*>(&records_[first]), found.data(), found.size() * sizeof(DeviceChecks));
@@ -247,11 +247,11 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<std::uint64_t> references_, sums_;
   std::vector<std::uint32_t> gates_, check_tickets_, known_;
   std::vector<std::uint64_t> arena_, accumulators_;
-  std::vector<std::uint32_t> places_ = std::vector<std::uint32_t>(kMaxBirthTensors + 1);
-  std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxBirthTensors);
+  std::vector<std::uint32_t> places_ = std::vector<std::uint32_t>(kMaxOriginTensors + 1);
+  std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxOriginTensors);
   std::uint64_t used_ = 0;
   LostUpdatesKernel::Memory updates_{};
-  FindingsSoFar so_far_ = kNoFindings;
+  EvidenceSoFar so_far_ = kNoEvidence;
   std::vector<MarkAt> marks_;
   std::vector<Copy> under_way_;
   std::uint64_t made_ = 0, waited_for_ = 0;

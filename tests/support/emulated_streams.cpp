@@ -52,11 +52,11 @@ class ShownReadings : public ReadingsPort {
     const Copies copies;
     return inner_->launch(shown(copies, view), tag, slot);
   }
-  Status launch(std::span<const LookedTensor> tensors, std::size_t first) override {
+  Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     const Copies copies;
-    std::vector<LookedTensor> here(tensors.begin(), tensors.end());
-    for (LookedTensor& looked : here) {
-      DeviceTensor& tensor = looked.tensor;
+    std::vector<ChecksumStatsTensor> here(tensors.begin(), tensors.end());
+    for (ChecksumStatsTensor& entry : here) {
+      DeviceTensor& tensor = entry.tensor;
       if (tensor.count > 0)
         tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
     }
@@ -68,7 +68,7 @@ class ShownReadings : public ReadingsPort {
     show(copies, here.view);
     return inner_->launch(here, slot);
   }
-  Status launch(const BirthPlan& plan, std::size_t slot) override { return inner_->launch(plan, slot); }
+  Status launch(const OriginPlan& plan, std::size_t slot) override { return inner_->launch(plan, slot); }
   Status launch(std::span<const DeviceStatsView> views) override {
     const Copies copies;
     std::vector<DeviceStatsView> here;
@@ -76,8 +76,8 @@ class ShownReadings : public ReadingsPort {
     return inner_->launch(here);
   }
   const std::uint64_t* arena() const override { return inner_->arena(); }
-  Status launch(const FindingsCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/, const BirthPlan* /*births*/,
-                std::size_t /*births_slot*/) override {
+  Status launch(const EvidenceCall& /*call*/, std::size_t /*of*/, std::size_t /*slot*/, const OriginPlan* /*origins*/,
+                std::size_t /*origins_slot*/) override {
     return not_asked();
   }
   Status launch(const UpdatesCall& /*call*/, std::size_t /*slot*/) override { return not_asked(); }
@@ -145,13 +145,13 @@ class ShownElements final : public ShownReadings {
   using ShownReadings::launch;
   using ShownReadings::ShownReadings;
 
-  Status launch(const FindingsCall& call, std::size_t of, std::size_t slot, const BirthPlan* births,
-                std::size_t births_slot) override {
+  Status launch(const EvidenceCall& call, std::size_t of, std::size_t slot, const OriginPlan* origins,
+                std::size_t origins_slot) override {
     const Copies copies;
-    FindingsCall here = call;
+    EvidenceCall here = call;
     show(copies, call.walk, here.out);
     for (int k = 0; k < call.inputs; ++k) show(copies, call.walk, here.in[k]);
-    return inner_->launch(here, of, slot, births, births_slot);
+    return inner_->launch(here, of, slot, origins, origins_slot);
   }
   Status launch(const UpdatesCall& call, std::size_t slot) override {
     const Copies copies;

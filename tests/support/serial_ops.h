@@ -13,7 +13,7 @@ namespace nanhunt::testing_support {
 
 using kernels::cuda::kLanes;
 
-struct SerialLanes {
+struct SerialRowThreads {
   template <class F>
   void each(std::int64_t n, const F& f) const {
     for (std::int64_t i = n; i-- > 0;) f(i);

@@ -4,7 +4,7 @@
 //   TraceBuilder t;
 //   auto x = t.value(finite(8).zeros(1));
 //   auto y = t.in("<loss>", Phase::kLoss).op("log", {{"self", x}}, finite(8).neg_inf(1));
-//   t.mark(MarkKind::kLoss, "loss", y);
+//   t.mark(TensorRole::kLoss, "loss", y);
 //   EXPECT_EQ(table(analysis_of(t)), "divide_by_zero | log | <loss> | loss | step 0 | appear | observed\n");
 #pragma once
 
@@ -163,7 +163,7 @@ class TraceBuilder {
     return {next_value_++, next_storage_++, 0};
   }
 
-  void mark(MarkKind kind, const std::string& path, const Handle& value) {
+  void mark(TensorRole kind, const std::string& path, const Handle& value) {
     MarkRecord record;
     record.seq = seq_;
     record.step = step_;
@@ -239,7 +239,7 @@ class TraceBuilder {
   }
   void norm(const std::string& path, std::uint32_t at_step, double norm, double amax) {
     RecordBatch event;
-    event.norms = {{seq_, at_step, MarkKind::kParameter, string(path), norm, amax}};
+    event.norms = {{seq_, at_step, TensorRole::kParameter, string(path), norm, amax}};
     log_.push_back(std::move(event));
   }
   void replay(ReplayResult result, const std::string& text = "", ReplayTrigger trigger = ReplayTrigger::kLoss) {

@@ -93,10 +93,10 @@ RecordBatch make_step(std::uint32_t step, bool bad) {
   batch.values = {make_value(first, 1, kNoSeq, make_stats(4, bad ? -1 : 0.25, 4, 0)),
                   make_value(first + 1, 1, seq, make_stats(4, 0.5, 2, bad ? 1 : 0)),
                   make_value(first + 2, 2, seq + 1, make_stats(1, 1, 1, bad ? 1 : 0))};
-  batch.marks.push_back({seq, step, 0, MarkKind::kBatch, kInputs, first});
+  batch.marks.push_back({seq, step, 0, TensorRole::kBatch, kInputs, first});
   batch.ops.push_back(make_op(batch, seq, step, kSqrt, first, first + 1));
   batch.ops.push_back(make_op(batch, seq + 1, step, kMean, first + 1, first + 2));
-  batch.marks.push_back({seq + 2, step, 0, MarkKind::kLoss, kLoss, first + 2});
+  batch.marks.push_back({seq + 2, step, 0, TensorRole::kLoss, kLoss, first + 2});
   batch.sample_ids.push_back({step, 0, {10, 11, 12, 13}});
   if (bad) batch.evidence.push_back({seq, first + 1, 1, kNaN, {{kSelf, first, 1, -1}}});
   StepRecord done;
@@ -113,8 +113,8 @@ RecordBatch make_watching(std::uint32_t step) {
   const std::uint64_t seq = 2ull * step;
   const ValueId value = 3ull * step + 1;
   batch.strings = {{kCapture, "2-sqrt.safetensors"}};
-  batch.health = {{seq, step, 1u << static_cast<unsigned>(MarkKind::kLoss) | kHealthAudit, 1, kLoss, kNaN, 2.5}};
-  batch.norms = {{seq, step, MarkKind::kParameter, kModule, 2.5, 1}};
+  batch.health = {{seq, step, 1u << static_cast<unsigned>(TensorRole::kLoss) | kHealthAudit, 1, kLoss, kNaN, 2.5}};
+  batch.norms = {{seq, step, TensorRole::kParameter, kModule, 2.5, 1}};
   batch.replays = {{seq, step, ReplayTrigger::kLoss, ReplayResult::kReproduced, 0}};
   batch.changed = {{seq, step, value, value + 1, seq - 1, step - 1, false}};
   batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};

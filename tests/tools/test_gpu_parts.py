@@ -515,14 +515,14 @@ def with_waits(carried: Carried, waits: dict, **environment: str) -> None:
     carried.environment.update(WAITS=json.dumps(waits), **environment)
 
 
-def test_waits_that_a_watch_adds_to_steps_of_pytorch_fail_but_at_the_door_that_waits(carried):
+def test_waits_that_a_watch_adds_to_steps_of_pytorch_fail_but_at_the_boundary_that_waits(carried):
     more = {"cudaStreamSynchronize": 40, "cudaEventSynchronize": 40}
-    with_waits(carried, {"ops": {**more, "cudaEventSynchronize": 1}, "sentinel, door=sync": more})
+    with_waits(carried, {"ops": {**more, "cudaEventSynchronize": 1}, "sentinel, boundary=sync": more})
     status, rows = carried.run(3)
     found = by_check(rows)
     assert status == 1 and len(found) == 8
     for scaling in ("fp16", "fp32"):
-        for watch in ("sentinel", "sampled", "sentinel, door=sync"):
+        for watch in ("sentinel", "sampled", "sentinel, boundary=sync"):
             assert found[f"PyTorch waits: added by {watch}, {scaling}"][0] == "passed"
         status, told = found[f"PyTorch waits: added by ops, {scaling}"]
         assert status == "failed"
@@ -537,7 +537,7 @@ def test_a_profiler_that_heard_no_launch_proves_nothing(carried):
 
 
 def test_a_watch_that_ended_early_proves_nothing(carried):
-    waits = {"sentinel, door=sync": {"cudaStreamSynchronize": 80}}
+    waits = {"sentinel, boundary=sync": {"cudaStreamSynchronize": 80}}
     with_waits(carried, waits, TROUBLE="the watch failed: it ended early")
     status, rows = carried.run(3)
     failed = [row for row in rows if row["status"] == "failed"]
@@ -545,11 +545,11 @@ def test_a_watch_that_ended_early_proves_nothing(carried):
     assert all("ops" in row["check"] and "ended early" in row["detail"] for row in failed)
 
 
-def test_a_door_that_waits_but_was_not_heard_fails(carried):
+def test_a_boundary_that_waits_but_was_not_heard_fails(carried):
     with_waits(carried, {})
     status, rows = carried.run(3)
     failed = [row["check"] for row in rows if row["status"] == "failed"]
-    assert status == 1 and failed == [f"PyTorch waits: added by sentinel, door=sync, {s}" for s in ("fp16", "fp32")]
+    assert status == 1 and failed == [f"PyTorch waits: added by sentinel, boundary=sync, {s}" for s in ("fp16", "fp32")]
 
 
 def test_calls_that_wait_are_told_from_calls_that_do_not(monkeypatch):

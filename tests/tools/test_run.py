@@ -169,7 +169,7 @@ def test_a_program_without_its_package_says_so_and_runs(run, tmp_path):
 
 def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries):
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    options = ("--level", "sampled", "--every", "7", "--keep", "3", "--door", "late", "--max-trace-mb", "50")
+    options = ("--level", "sampled", "--every", "7", "--keep", "3", "--boundary", "deferred", "--max-trace-mb", "50")
     options += ("--out", "r")
     seen = json.loads(run(sys.executable, "-c", script, "--api-key", "xyz", options=options, PYTHONPATH="mine").stdout)
     boot, *rest = seen["PYTHONPATH"].split(":")
@@ -181,7 +181,7 @@ def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries
         "NANHUNT_LEVEL": "sampled",
         "NANHUNT_EVERY": "7",
         "NANHUNT_KEEP": "3",
-        "NANHUNT_DOOR": "late",
+        "NANHUNT_BOUNDARY": "deferred",
         "NANHUNT_MAX_TRACE_MB": "50",
         "NANHUNT_COMMAND": seen["NANHUNT_COMMAND"],
     }

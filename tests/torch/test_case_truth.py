@@ -47,7 +47,7 @@ def first_bad_ops(script: Path, arguments: list[str], tmp_path: Path) -> tuple[l
 
 
 def births(lines: list[dict]) -> list[dict]:
-    """Where badness was born: not where an infinity was written on purpose, but where that became NaN."""
+    """Where badness began: not where an infinity was written on purpose, but where that became NaN."""
     return [
         line
         for line in lines
@@ -95,7 +95,7 @@ def test_a_repaired_twin_makes_no_bad_number(case, tmp_path):
 
 
 def test_the_plain_trace_tells_birth_from_transport(tmp_path):
-    """The tracer itself on the smallest script: Inf is born at exp, NaN of it at sub, and relu makes nothing."""
+    """The tracer itself on the smallest script: Inf begins at exp, NaN of it at sub, and relu makes nothing."""
     script = tmp_path / "small.py"
     script.write_text("import torch\nx = torch.full((3,), 100.0).exp()\ny = torch.relu(x - x)\n", encoding="utf-8")
     lines, _ = first_bad_ops(script, [], tmp_path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doors and kernels on a real GPU: what test_device_doors.py and test_kernels.py hold to account without one. Skipped
-where there is none."""
+"""Boundaries and kernels on a real GPU: what test_device_boundaries.py and test_kernels.py hold to account without
+one. Skipped where there is none."""
 from __future__ import annotations
 
 import math
@@ -30,7 +30,7 @@ CASES = {
         nan_batch, {"extra": (lambda: nn.BatchNorm1d(8), lambda: nn.Dropout(0.2))},
         {"extra": (lambda: nn.BatchNorm1d(8),), "bad": ()}),
 }  # fmt: skip
-DOORS = ("auto", "late", "sync")
+BOUNDARIES = ("auto", "deferred", "sync")
 
 
 def watched_ops(build, tmp_path, **options):
@@ -137,12 +137,12 @@ def watched_and_alone(build, tmp_path, steps=6, **options):
     return run
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("case", CASES)
-def test_a_fault_on_a_gpu_gets_the_verdict_that_it_gets_on_the_cpu(tmp_path, library, case, door):
+def test_a_fault_on_a_gpu_gets_the_verdict_that_it_gets_on_the_cpu(tmp_path, library, case, boundary):
     make, options, _ = CASES[case]
     here = run_once(make(**options), 6, tmp_path / "cpu")
-    away = watched_and_alone(make(**options, device=CUDA), tmp_path, door=door)
+    away = watched_and_alone(make(**options, device=CUDA), tmp_path, boundary=boundary)
     # Later steps of a run that is broken differ between devices; where it broke and what the replay was do not.
     assert [row[0] for row in away.health if row[1]] == [row[0] for row in here.health if row[1]], away.notes
     assert away.results == here.results, (away.texts, away.notes)
@@ -151,11 +151,11 @@ def test_a_fault_on_a_gpu_gets_the_verdict_that_it_gets_on_the_cpu(tmp_path, lib
     assert {k: away.headline[k] for k in keys} == {k: here.headline[k] for k in keys}
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("case", CASES)
-def test_its_twin_on_a_gpu_is_silent(tmp_path, library, case, door):
+def test_its_twin_on_a_gpu_is_silent(tmp_path, library, case, boundary):
     make, _, options = CASES[case]
-    away = watched_and_alone(make(**options, device=CUDA), tmp_path, door=door)
+    away = watched_and_alone(make(**options, device=CUDA), tmp_path, boundary=boundary)
     assert away.replays == [] and away.report["verdict"]["status"] == "clean", away.report["findings"]
 
 
@@ -179,7 +179,7 @@ def resident(fused=False, stream=None):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_no_step_waits_at_door_late(tmp_path, library, fused):
+def test_no_step_waits_at_boundary_late(tmp_path, library, fused):
     def strict(build):
         def make():
             step, *things = build()
@@ -197,13 +197,13 @@ def test_no_step_waits_at_door_late(tmp_path, library, fused):
         return make
 
     # What waits inside nanhunt raises there, and run_once fails for it.
-    away = watched_and_alone(strict(resident(fused)), tmp_path, steps=20, door="late")
+    away = watched_and_alone(strict(resident(fused)), tmp_path, steps=20, boundary="deferred")
     assert [row[0] for row in away.health] == list(range(20))
     assert not any(note.startswith(("waits", "errors", "readings")) for note in away.notes), away.notes
 
 
 def test_a_run_on_a_stream_of_its_own(tmp_path, library):
-    away = watched_and_alone(resident(stream=torch.cuda.Stream()), tmp_path, steps=8, wanted=(3,), door="late")
+    away = watched_and_alone(resident(stream=torch.cuda.Stream()), tmp_path, steps=8, wanted=(3,), boundary="deferred")
     assert away.results == [(3, "reproduced")] and len(away.health) == 8, away.texts
 
 
@@ -228,8 +228,9 @@ def test_memory_grows_by_no_more_than_was_told(tmp_path, library):
         return torch.cuda.max_memory_allocated() - before, notes
 
     alone, _ = peak()
-    watched, notes = peak(out=tmp_path / "run", door="late")
-    told = max(float(note.split(": ")[1].split(" MiB")[0]) for note in notes if note.startswith("what door=late costs"))
+    watched, notes = peak(out=tmp_path / "run", boundary="deferred")
+    costs = [note for note in notes if note.startswith("what boundary=deferred costs")]
+    told = max(float(note.split(": ")[1].split(" MiB")[0]) for note in costs)
     assert watched - alone <= (told + 2) * (1 << 20), (alone, watched, notes)
 
 

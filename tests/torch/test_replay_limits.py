@@ -210,7 +210,7 @@ def test_an_interrupt_during_a_replay_reaches_the_run_and_leaves_it_whole(tmp_pa
     assert [r[2] for r in run.replays][0] == "begin"
 
 
-def test_an_input_that_was_overwritten_before_the_door(tmp_path, library):
+def test_an_input_that_was_overwritten_before_the_boundary(tmp_path, library):
     def build():
         model = Body()
         opt = torch.optim.AdamW(model.parameters())

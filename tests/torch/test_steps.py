@@ -79,7 +79,7 @@ def test_a_judge_that_is_frozen_at_first_joins_the_steps_that_are_counted(sessio
 
 
 def test_several_critics_are_steps_of_their_own_and_the_maker_comes_with_the_next(session):
-    """That a maker follows cannot be known at the critic's door. Borders stay right otherwise."""
+    """That a maker follows cannot be known at the critic's boundary. Borders stay right otherwise."""
     loop = Loop(session)
     for i in range(9):
         loop.judge_once()
@@ -115,7 +115,7 @@ def test_two_optimizers_of_the_same_parameters_take_turns(session):
 
 
 def test_what_came_after_the_border_that_is_seen_late_is_replayed_in_its_own_step(tmp_path):
-    """The judge could have stepped and did not: the first step's end is seen at the second one's door."""
+    """The judge could have stepped and did not: the first step's end is seen at the second one's boundary."""
     def build(bad=()):
         maker, judge = nn.Sequential(nn.Linear(6, 6), Root()), nn.Linear(6, 1)
         second, first = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)

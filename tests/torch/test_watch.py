@@ -107,7 +107,7 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
         ((torch.nn.Linear(1, 1), "adam"), {}, TypeError, ["optimizer", "torch.optim.Optimizer", "got str"]),
         ((torch.nn.Linear(1, 1), None, 1.5), {}, TypeError, ["scaler", "GradScaler", "got float"]),
         ((), {"level": "all"}, ValueError, ["level", "sentinel, sampled, ops", "'all'"]),
-        ((), {"door": "open"}, ValueError, ["door", "auto, sync, late", "'open'"]),
+        ((), {"boundary": "open"}, ValueError, ["boundary", "auto, sync, deferred", "'open'"]),
         ((), {"every": 0}, ValueError, ["every", "at least 1", "got 0"]),
         ((), {"keep": 2.5}, ValueError, ["keep", "whole number", "2.5"]),
         ((), {"max_trace_mb": 1}, ValueError, ["max_trace_mb", "at least 5", "got 1"]),
@@ -251,7 +251,7 @@ def test_a_step_that_is_marked_ends_there_and_nowhere_else(tmp_path):
     assert nanhunt.load(tmp_path / "run").data["coverage"]["steps"] == 2
 
 
-def test_gradients_that_a_closure_makes_are_seen_at_the_door(tmp_path):
+def test_gradients_that_a_closure_makes_are_seen_at_the_boundary(tmp_path):
     net, optimizer = made()
 
     def gradients(x: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,7 @@ std::string batch_text(const RecordBatch& batch) {
              row.bad_tensors, row.first_bad, number(row.gradient_norm), number(row.weight_norm));
   }
   for (const auto& row : batch.norms) {
-    out.line("norm seq={} step={} kind={} path={} norm={} amax={}", row.seq, row.step, mark_kind_name(row.kind),
+    out.line("norm seq={} step={} kind={} path={} norm={} amax={}", row.seq, row.step, tensor_role_name(row.kind),
              row.path, number(row.norm), number(row.amax));
   }
   for (const auto& row : batch.replays) {

@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-struct Told {
+struct Reported {
   std::vector<std::string> rows;
 
   void add(const char* what, std::uint64_t at) { rows.push_back(what + std::to_string(at)); }
@@ -47,7 +47,7 @@ StepRecord step_that_ended(std::uint64_t seq, std::uint32_t step) {
 }
 
 std::vector<std::string> told(const RecordBatch& batch) {
-  Told told;
+  Reported told;
   for_each_in_order(batch, told);
   return told.rows;
 }

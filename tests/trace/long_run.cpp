@@ -53,7 +53,7 @@ void LongRun::add_step(RecordBatch& batch) {
     batch.histograms.push_back({seq_ - 1, weight_, -3, {1, 2, 3}});
     other_ += 2;
   }
-  batch.marks.push_back({seq_, step_, 0, MarkKind::kLoss, 6, out});
+  batch.marks.push_back({seq_, step_, 0, TensorRole::kLoss, 6, out});
   const ValueId grad = add_value(batch, gradient, 0, seq_, false);
   add_op(batch, 2, Phase::kBackward, {out}, grad);
   const ValueId next_weight = add_value(batch, 1, step_ + 1, seq_, false);

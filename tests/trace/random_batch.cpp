@@ -142,7 +142,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     return seqs;
   };
   for (const auto seq : sorted_seqs()) {
-    batch.marks.push_back({seq, any_u32(), any_u32(), static_cast<MarkKind>(below(7)),
+    batch.marks.push_back({seq, any_u32(), any_u32(), static_cast<TensorRole>(below(7)),
                            any_name(), below(next_value_)});
   }
   for (std::size_t n = some(); n > 0; --n) {
@@ -190,7 +190,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     batch.health.push_back({seq, any_u32(), any_u32(), any_u32(), any_name(), any_double(), any_double()});
   }
   for (const auto seq : sorted_seqs()) {
-    batch.norms.push_back({seq, any_u32(), static_cast<MarkKind>(below(7)), any_name(), any_double(), any_double()});
+    batch.norms.push_back({seq, any_u32(), static_cast<TensorRole>(below(7)), any_name(), any_double(), any_double()});
   }
   for (const auto seq : sorted_seqs()) {
     batch.replays.push_back(

@@ -127,7 +127,7 @@ RecordBatch long_batch(std::size_t ops) {
     batch.ops.push_back(op);
     if (i % 50 == 49) {
       for (int k = 0; k < 150; ++k) {
-        batch.marks.push_back({i + 1, op.step, 0, MarkKind::kParameter, 0, next - 1});
+        batch.marks.push_back({i + 1, op.step, 0, TensorRole::kParameter, 0, next - 1});
         batch.ends_of_life.push_back({next - 1, i + 1});
       }
       batch.steps.push_back({op.step, false, 0.5, 0.1, 1, i + 1, 7});

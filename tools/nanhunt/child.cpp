@@ -17,9 +17,9 @@ namespace {
 constexpr std::array kPassedOn = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 // While it lives these signals wait until somebody asks for them.
-class HeldSignals {
+class BlockedSignals {
  public:
-  HeldSignals() {
+  BlockedSignals() {
     sigemptyset(&held_);
     sigaddset(&held_, SIGCHLD);
     for (const int signal : kPassedOn) sigaddset(&held_, signal);
@@ -29,15 +29,15 @@ class HeldSignals {
     sigaction(SIGCHLD, &plain, &child_ended_);
     sigprocmask(SIG_BLOCK, &held_, &before_);
   }
-  ~HeldSignals() {
+  ~BlockedSignals() {
     // A Ctrl-C meant the child, which has ended: it shall not keep anyone from the report. The next one does.
     const timespec now{};
     while (sigtimedwait(&held_, nullptr, &now) > 0) {
     }
     restore();
   }
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
 
   void restore() const {
     sigaction(SIGCHLD, &child_ended_, nullptr);
@@ -79,7 +79,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 }
 
 // In the child: only calls that are safe after fork. `report` closes by itself when the program starts.
-[[noreturn]] void become(char* const* argv, char* const* environment, const HeldSignals& signals, int report) {
+[[noreturn]] void become(char* const* argv, char* const* environment, const BlockedSignals& signals, int report) {
   std::signal(SIGPIPE, SIG_DFL);  // main ignores it, for itself
   signals.restore();
   ::execvpe(argv[0], argv, environment);
@@ -96,7 +96,7 @@ int start_error_of(int report) {
   return n == static_cast<ssize_t>(sizeof error) ? error : 0;
 }
 
-int wait_passing_on(pid_t child, const HeldSignals& signals) {
+int wait_passing_on(pid_t child, const BlockedSignals& signals) {
   for (;;) {
     int status = 0;
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
@@ -119,7 +119,7 @@ ChildEnd run_child(const std::vector<std::string>& command, const Environment& e
     end.start_error = errno;
     return end;
   }
-  const HeldSignals signals;
+  const BlockedSignals signals;
   const pid_t child = ::fork();
   if (child == 0) become(argv.data(), envp.data(), signals, report[1]);
   if (child < 0) end.start_error = errno;

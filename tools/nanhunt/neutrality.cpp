@@ -134,7 +134,7 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
   struct Way {
     WatchLevel level;
     std::string name;
-    hooks::Door door = hooks::Door::kAuto;
+    hooks::OptimizerBoundary boundary = hooks::OptimizerBoundary::kAuto;
     hooks::DeviceStats stats = hooks::DeviceStats::kSync;
   };
   std::vector<Way> ways;
@@ -144,10 +144,10 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
       ways.push_back({level, ""});
       continue;
     }
-    ways.push_back({level, "late", hooks::Door::kLate, hooks::DeviceStats::kLate});
-    ways.push_back({level, "sync", hooks::Door::kSync, hooks::DeviceStats::kSync});
+    ways.push_back({level, "deferred", hooks::OptimizerBoundary::kDeferred, hooks::DeviceStats::kDeferred});
+    ways.push_back({level, "sync", hooks::OptimizerBoundary::kSync, hooks::DeviceStats::kSync});
   }
-  for (const auto& [level, name, door, stats] : ways) {
+  for (const auto& [level, name, boundary, stats] : ways) {
     NeutralityRow row{.level = std::string(watch_level_name(level)),
                       .way = name,
                       .first_difference = {},
@@ -160,9 +160,9 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
     if (!recorder) return recorder.status();
     const std::unique_ptr<engine::Trainer> trainer = make();
     {
-      hooks::TrainerWatch watch(*trainer, **recorder, {.level = level, .door = door, .device_stats = stats});
+      hooks::TrainerWatch watch(*trainer, **recorder, {.level = level, .boundary = boundary, .device_stats = stats});
       compare(plain, train(*trainer, steps), row);
-      row.replays = watch.trips();
+      row.replays = watch.triggers();
     }
     if (Status closed = (*recorder)->close(); !closed) return closed;
     row.ops = (*recorder)->counters().ops;

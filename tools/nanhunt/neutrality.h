@@ -16,7 +16,7 @@ namespace nanhunt::cli {
 
 struct NeutralityRow {
   std::string level;                   // "off": a second unwatched run, so that the run is known to repeat itself
-  std::string way;                     // "late" or "sync": on a device, where a level knows both; else empty
+  std::string way;                     // "deferred" or "sync": on a device, where a level knows both; else empty
   std::uint64_t ops = 0, replays = 0;  // recorded
   std::uint64_t differing_bytes = 0;
   std::string first_difference;                      // "fc1.weight"; empty: none

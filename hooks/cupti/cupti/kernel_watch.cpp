@@ -36,7 +36,7 @@ std::atomic<std::uint32_t> sessions{0};
 // What of this process CUPTI calls back into, or is called by; nullptr where nothing is attached.
 class KernelWatchImpl;
 std::atomic<KernelWatchImpl*> live{nullptr};
-std::mutex leaving;  // at the end of the process or before: not both at once
+std::mutex leaving;  // at the end of the process or before: not looked at once
 std::atomic<bool> forked_while_live{false};
 void when_forked() noexcept;
 void at_exit() noexcept;

@@ -46,7 +46,7 @@ class ReplayRun {
  public:
   ReplayRun(std::unique_ptr<engine::Trainer> trainer, hunt::ReferenceOptions options)
       : trainer_(std::move(trainer)), reference_(std::move(options)) {
-    trainer_->set_door_callback([this](engine::Trainer& at) { at_door(at); });
+    trainer_->set_boundary_callback([this](engine::Trainer& at) { at_boundary(at); });
   }
 
   enum class Outcome : std::uint8_t { kTrained, kSkipped, kNotFinite };
@@ -80,7 +80,7 @@ class ReplayRun {
   };
 
   // Gradients are final and nothing has changed yet.
-  void at_door(engine::Trainer& trainer) {
+  void at_boundary(engine::Trainer& trainer) {
     const engine::Optimizer& optimizer = trainer.optimizer();
     std::map<std::string, engine::Tensor> masters;
     for (const auto& [path, tensor] : optimizer.named_state()) {

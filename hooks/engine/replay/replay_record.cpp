@@ -22,12 +22,12 @@ void ReplayRecord::on_step_begin(std::uint32_t step) noexcept {
   OpAdapter::on_step_begin(step);
 }
 
-void ReplayRecord::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+void ReplayRecord::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   OpAdapter::on_mark(kind, path, tensor);
   if (!tensor.defined() || !is_sink(kind)) return;
   try {
     std::string name(path);
-    if (kind == MarkKind::kLoss) {
+    if (kind == TensorRole::kLoss) {
       name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
     }
     // The last of its name counts.
@@ -35,7 +35,7 @@ void ReplayRecord::on_mark(MarkKind kind, std::string_view path, const engine::T
       facts_[{kind, name}] = {kind, name, is_finite(tensor), checksum_of(tensor)};
       return;
     }
-    LateGroup& late = late_[{kind, name}];
+    DeferredGroup& late = late_[{kind, name}];
     late.give_up(*readings_);
     late = {};
     late.add(tensor);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/op_adapter.h"
 #include "src/hunt/replay_comparison.h"
 
@@ -25,21 +25,21 @@ class ReplayRecord final : public OpAdapter {
   void before_begin(std::function<void()> call) { before_begin_ = std::move(call); }
 
   void on_step_begin(std::uint32_t step) noexcept override;
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
 
   bool began() const { return began_; }
   // May wait for the device. What was lost on the way is not among them.
   std::vector<hunt::StepFact> facts();
 
  private:
-  using Key = std::pair<MarkKind, std::string>;
+  using Key = std::pair<TensorRole, std::string>;
 
   ReplayTrigger trigger_;
   bool several_, began_ = false;
   kernels::DeviceReadings* readings_;
   std::function<void()> before_begin_;
   std::map<Key, hunt::StepFact> facts_;
-  std::map<Key, LateGroup> late_;
+  std::map<Key, DeferredGroup> late_;
 };
 
 }  // namespace nanhunt::hooks

@@ -22,7 +22,7 @@ constexpr std::string_view kWaitsNote = "waits for the device that the watch has
 constexpr std::string_view kUnseenNote =
     "on a device: contents that change unseen are looked for only in a bad step, by their statistics";
 constexpr std::string_view kHindsightNote =
-    "on a device, door scaler or late: bad updates are not foreseen before the optimizer runs, but told in hindsight "
+    "on a device, boundary scaler or deferred: bad updates are not foreseen before the optimizer runs, but told in hindsight "
     "where they left something bad";
 constexpr std::string_view kUnreadNote =
     "on a device: updates that options and gradients do not prove to be finite, of parameters too large to be read "
@@ -34,13 +34,13 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
     : trainer_(trainer),
       recorder_(recorder),
       options_(options),
-      policy_({options.max_trips, options.trip_distance}),
+      policy_({options.max_triggers, options.trigger_distance}),
       norms_(options.ring_steps),
       audit_(trainer.optimizer()),
       sample_(recorder, /*whole_run=*/false) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::uint64_t bytes = 0;
-  const auto add_all = [&](std::vector<Watched>& list, MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
+  const auto add_all = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) {
       const bool known = std::any_of(list.begin(), list.end(),
                                      [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
@@ -52,16 +52,16 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
     for (const Watched& watched : list) sum += watched.tensor.storage()->bytes();
     return sum;
   };
-  add_all(parameters_, MarkKind::kParameter, optimizer.parameters());
+  add_all(parameters_, TensorRole::kParameter, optimizer.parameters());
   optimized_ = parameters_.size();
-  add_all(state_, MarkKind::kState, optimizer.named_state());
+  add_all(state_, TensorRole::kState, optimizer.named_state());
   bytes = bytes_of(parameters_) + bytes_of(state_);
   close_ = bytes <= options.close_bytes;
-  add_all(parameters_, MarkKind::kParameter, trainer.model().named_parameters());
-  add_all(buffers_, MarkKind::kBuffer, trainer.model().named_buffers());
+  add_all(parameters_, TensorRole::kParameter, trainer.model().named_parameters());
+  add_all(buffers_, TensorRole::kBuffer, trainer.model().named_buffers());
 
   const engine::GradScaler* scaler = trainer.scaler();
-  plan_ = choose_door({.wanted = options.door,
+  plan_ = choose_boundary({.wanted = options.boundary,
                        .on_device = true,
                        .scaler_reads = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic,
                        .replays = options.replay,
@@ -133,18 +133,18 @@ void DeviceSentinel::begin_step(std::uint32_t number) {
   if (!steps_.empty()) steps_.back().over = true;  // also one that threw
   const bool sampled =
       options_.level == WatchLevel::kSampled && number % std::max(options_.sample_every, 1u) == 0;
-  tell_steps(/*wait=*/sampled);  // its ops come after the end of the step before
+  report_steps(/*wait=*/sampled);  // its ops come after the end of the step before
   Step& step = steps_.emplace_back();
   step.number = number;
   step.gradients.resize(optimized_);
   step.has_gradient.resize(optimized_);
   next_gradient_ = 0;
-  door_ = {};
-  if (!door_told_) {
-    door_told_ = true;
+  boundary_ = {};
+  if (!boundary_reported_) {
+    boundary_reported_ = true;
     recorder_.on_note({number, plan_.text, 1});
     recorder_.on_note({number, kUnseenNote, 1});
-    if (plan_.way != DoorPlan::Way::kSync) recorder_.on_note({number, kHindsightNote, 1});
+    if (plan_.way != BoundaryPlan::Way::kSync) recorder_.on_note({number, kHindsightNote, 1});
   }
   if (!start_read_) {
     start_read_ = true;
@@ -189,13 +189,13 @@ void DeviceSentinel::on_scaler(const ScalerEvent& event) noexcept {
   }
 }
 
-void DeviceSentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+void DeviceSentinel::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   Step* step = at_hand();
   if (step == nullptr || !tensor.defined()) return;
   try {
-    if (kind == MarkKind::kBatch || kind == MarkKind::kLabel) {
+    if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
       step->loaded.push_back({kind, std::string(path), tensor, tensor.version()});
-    } else if (kind == MarkKind::kLoss) {
+    } else if (kind == TensorRole::kLoss) {
       if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
       Group group;
       for (; step->loaded_asked < step->loaded.size(); ++step->loaded_asked) {
@@ -213,12 +213,12 @@ void DeviceSentinel::on_mark(MarkKind kind, std::string_view path, const engine:
       step->loss_stats.emplace_back();
       add(group, Part::kLoss, step->losses.size() - 1, tensor);
       ask(*step, std::move(group));
-      if (plan_.way == DoorPlan::Way::kScaler) readings_->hand_over();  // the scaler's read brings it to the door
-    } else if (kind == MarkKind::kDoorGradient) {
+      if (plan_.way == BoundaryPlan::Way::kScaler) readings_->hand_over();  // the scaler's read brings it to the optimizer boundary
+    } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < optimized_ && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == optimized_) return;
       step->has_gradient[next_gradient_] = true;
-      add(door_, Part::kGradient, next_gradient_, tensor);
+      add(boundary_, Part::kGradient, next_gradient_, tensor);
     }
   } catch (...) {
     begun_ = false;  // no memory: the rest of the step goes unwatched
@@ -229,26 +229,26 @@ void DeviceSentinel::on_optimizer_begin() noexcept {
   Step* step = at_hand();
   if (step == nullptr) return;
   try {
-    at_door(*step);
+    at_boundary(*step);
   } catch (...) {
     begun_ = false;
   }
 }
 
-void DeviceSentinel::at_door(Step& step) {
-  Group group = std::exchange(door_, {});
+void DeviceSentinel::at_boundary(Step& step) {
+  Group group = std::exchange(boundary_, {});
   add_written(group, Part::kBuffer, buffers_);
   ask(step, std::move(group));
-  if (plan_.way == DoorPlan::Way::kSync && !step.groups.empty()) step.groups.back().late.wait(*readings_);
-  tell_steps(/*wait=*/false);
-  if (plan_.way == DoorPlan::Way::kSync && &step == &steps_.front()) {
+  if (plan_.way == BoundaryPlan::Way::kSync && !step.groups.empty()) step.groups.back().late.wait(*readings_);
+  report_steps(/*wait=*/false);
+  if (plan_.way == BoundaryPlan::Way::kSync && &step == &steps_.front()) {
     try {
       audit(step);
     } catch (...) {  // no memory for its copies, say: the step goes on without it
     }
   }
   bool ran_again = false;
-  if (&step == &steps_.front() && harm(step) != hunt::Harm::kNone) ran_again = trip(step, Moment::kDoor);
+  if (&step == &steps_.front() && harm(step) != hunt::Harm::kNone) ran_again = trigger(step, Moment::kBoundary);
   if (!plan_.copies || ran_again) return;
   try {
     copy_.take(trainer_.optimizer());
@@ -257,10 +257,10 @@ void DeviceSentinel::at_door(Step& step) {
     copy_ = {};
     copied_in_.reset();
     plan_.copies = false;
-    if (plan_.way == DoorPlan::Way::kLate) plan_.way = DoorPlan::Way::kSync;
+    if (plan_.way == BoundaryPlan::Way::kDeferred) plan_.way = BoundaryPlan::Way::kSync;
     recorder_.on_note(
         {step.number,
-         "no memory for the copy of parameters and state: door sync from here on, and a step whose optimizer "
+         "no memory for the copy of parameters and state: boundary sync from here on, and a step whose optimizer "
          "left them bad is not replayed",
          1});
   }
@@ -268,7 +268,7 @@ void DeviceSentinel::at_door(Step& step) {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void DeviceSentinel::audit(Step& step) {
-  if ((step.bad & mark_bit(MarkKind::kDoorGradient)) != 0) return;
+  if ((step.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   const ScopedDefaultFpEnvironment environment;
   const std::size_t unread = audit_.foresee(
@@ -308,10 +308,10 @@ void DeviceSentinel::on_step_end(std::uint32_t step, double loss, double lr, dou
     now->over = true;
     now->skipped = skipped;
     now->end = StepEvent{step, skipped, loss, lr, scale};
-    tell_steps(/*wait=*/false);
+    report_steps(/*wait=*/false);
   } else {  // it went unwatched
     if (!steps_.empty()) steps_.back().over = true;
-    tell_steps(/*wait=*/true);
+    report_steps(/*wait=*/true);
     recorder_.on_step_end({step, skipped, loss, lr, scale});
   }
   audit_.settle();
@@ -325,12 +325,12 @@ void DeviceSentinel::finish() noexcept {
   const std::uint64_t waits = readings_->counts().waits;  // those that the end needs are no step's
   if (!steps_.empty()) steps_.back().over = true;
   const std::uint32_t last = steps_.empty() ? trainer_.next_step() : steps_.back().number;
-  tell_steps(/*wait=*/true);
-  if (waits > waits_told_) recorder_.on_note({last, kWaitsNote, waits});
-  waits_told_ = readings_->counts().waits;
+  report_steps(/*wait=*/true);
+  if (waits > waits_reported_) recorder_.on_note({last, kWaitsNote, waits});
+  waits_reported_ = readings_->counts().waits;
 }
 
-void DeviceSentinel::tell_steps(bool wait) noexcept {
+void DeviceSentinel::report_steps(bool wait) noexcept {
   while (!steps_.empty()) {
     try {
       const bool all = absorb(steps_.front(), wait);
@@ -341,12 +341,12 @@ void DeviceSentinel::tell_steps(bool wait) noexcept {
         group.late.give_up(*readings_);
         steps_.front().lost = true;
       }
-      tell_step(steps_.front());
+      report_step(steps_.front());
     } catch (...) {  // no memory: what is left of the step is not told
     }
     steps_.pop_front();
     if (steps_.empty()) return;
-    for (const Held& held : steps_.front().held) {
+    for (const DeferredEvent& held : steps_.front().held) {
       if (held.scaler) {
         ScalerEvent event = *held.scaler;
         event.text = held.text;
@@ -398,15 +398,15 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
         break;
       case Part::kLoss:
         step.loss_stats[index] = stats;
-        if (bad) note(step, MarkKind::kLoss, "loss");
+        if (bad) note(step, TensorRole::kLoss, "loss");
         break;
       case Part::kKept:
         step.kept = step.kept || bad;
         break;
       case Part::kGradient:
         step.gradients[index] = stats;
-        if (stats) norms_.add(MarkKind::kDoorGradient, static_cast<std::uint32_t>(index), norm_of(*stats), stats->amax);
-        if (bad) note(step, MarkKind::kDoorGradient, parameters_[index].path);
+        if (stats) norms_.add(TensorRole::kBoundaryGradient, static_cast<std::uint32_t>(index), norm_of(*stats), stats->amax);
+        if (bad) note(step, TensorRole::kBoundaryGradient, parameters_[index].path);
         break;
       case Part::kParameter:
       case Part::kState:
@@ -422,8 +422,8 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
   }
 }
 
-void DeviceSentinel::note(Step& step, MarkKind kind, std::string_view path) {
-  step.bad |= mark_bit(kind);
+void DeviceSentinel::note(Step& step, TensorRole kind, std::string_view path) {
+  step.bad |= role_bit(kind);
   ++step.bad_tensors;
   if (step.first_kind) return;
   step.first_kind = kind;
@@ -436,25 +436,25 @@ void DeviceSentinel::note(Step& step, Watched& watched) {
   note(step, watched.kind, watched.path);
 }
 
-// All that will ever be known of it is. A step that was held back trips as at the door.
-void DeviceSentinel::tell_step(Step& step) {
+// All that will ever be known of it is. A step that was held back triggers as at the optimizer boundary.
+void DeviceSentinel::report_step(Step& step) {
   const bool bad = step.end && harm(step) != hunt::Harm::kNone;
-  if (bad && step.skipped) trip(step, Moment::kDoor);
+  if (bad && step.skipped) trigger(step, Moment::kBoundary);
   {
     const ScopedDefaultFpEnvironment environment;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const std::optional<TensorStats>& last = parameters_[i].last;
-      if (last) norms_.add(MarkKind::kParameter, static_cast<std::uint32_t>(i), norm_of(*last), last->amax);
+      if (last) norms_.add(TensorRole::kParameter, static_cast<std::uint32_t>(i), norm_of(*last), last->amax);
     }
   }
-  if (bad && !step.skipped) trip(step, Moment::kAfter);
+  if (bad && !step.skipped) trigger(step, Moment::kAfter);
   if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
   if (!step.end) return;
-  if (!step.lost || step.bad != 0) tell_health(step);  // no row at all is better than a healthy one
+  if (!step.lost || step.bad != 0) report_health(step);  // no row at all is better than a healthy one
   recorder_.on_step_end(*step.end);
 }
 
-void DeviceSentinel::tell_health(const Step& step) {
+void DeviceSentinel::report_health(const Step& step) {
   const ScopedDefaultFpEnvironment environment;
   HealthEvent health;
   health.step = step.number;

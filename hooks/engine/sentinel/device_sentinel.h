@@ -12,15 +12,15 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/engine/sentinel/door.h"
+#include "hooks/engine/sentinel/optimizer_boundary.h"
 #include "hooks/engine/engine_hooks.h"
-#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/sentinel/norm_ring.h"
 #include "hooks/engine/op_adapter.h"
 #include "hooks/engine/sentinel/optimizer_audit.h"
 #include "kernels/device_readings.h"
 #include "src/hunt/replay_comparison.h"
-#include "src/hunt/trip_policy.h"
+#include "src/hunt/trigger_policy.h"
 
 namespace nanhunt::hooks {
 
@@ -37,14 +37,14 @@ class DeviceSentinel final : public engine::Observer {
   // Judges what is left; waits for the device. For the end of a run.
   void finish() noexcept;
 
-  std::uint32_t trips() const { return policy_.trips(); }
-  const DoorPlan& door() const { return plan_; }
+  std::uint32_t triggers() const { return policy_.triggers(); }
+  const BoundaryPlan& boundary() const { return plan_; }
   kernels::ReadingsCounts counts() const { return readings_ ? readings_->counts() : kernels::ReadingsCounts{}; }
 
   bool wants_ops() const noexcept override { return false; }
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_scaler(const ScalerEvent& event) noexcept override;
   void on_optimizer_begin() noexcept override;
   void on_optimizer_end(bool skipped) noexcept override;
@@ -53,7 +53,7 @@ class DeviceSentinel final : public engine::Observer {
  private:
   // A parameter, a tensor of state or a buffer.
   struct Watched {
-    MarkKind kind;
+    TensorRole kind;
     std::string path;
     engine::Tensor tensor;
     std::optional<std::uint32_t> asked_version = {};  // when it was last read
@@ -71,21 +71,21 @@ class DeviceSentinel final : public engine::Observer {
   };
   enum class Part : std::uint8_t { kLoaded, kLoss, kKept, kGradient, kParameter, kState, kBuffer };
   struct Group {
-    LateGroup late;
+    DeferredGroup late;
     std::vector<std::pair<Part, std::size_t>> parts;
     bool starts_run = false;
     bool absorbed = false;
   };
   // Contents of the step's batch.
   struct Loaded {
-    MarkKind kind;
+    TensorRole kind;
     std::string path;
     engine::Tensor tensor;
     std::uint32_t version = 0;
     std::optional<TensorStats> stats = {};
   };
   // A row that waits for those of the steps before.
-  struct Held {
+  struct DeferredEvent {
     std::optional<ScalerEvent> scaler;  // else a batch
     std::string text;
     std::uint32_t micro_batch = 0;
@@ -99,16 +99,16 @@ class DeviceSentinel final : public engine::Observer {
     std::vector<std::string> losses;
     std::vector<std::optional<TensorStats>> loss_stats, gradients;  // gradients by parameter
     std::vector<bool> has_gradient;
-    std::vector<Held> held;
+    std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;
     bool opened = false, over = false, skipped = false, kept = false, copied = false, lost = false;
     bool changes_looked_for = false, settled = false, audited = false;
     std::uint32_t micro_batch = 0;
     std::uint32_t bad = 0, bad_tensors = 0;
     std::string first_bad;
-    std::optional<MarkKind> first_kind;
+    std::optional<TensorRole> first_kind;
   };
-  enum class Moment : std::uint8_t { kDoor, kAfter };
+  enum class Moment : std::uint8_t { kBoundary, kAfter };
 
   Step* at_hand();  // the step that is watched now; null: none
   void ask(Step& step, Group&& group);
@@ -116,28 +116,28 @@ class DeviceSentinel final : public engine::Observer {
   void add_written(Group& group, Part part, std::vector<Watched>& list);
   std::vector<Watched>& list_of(Part part);
   void begin_step(std::uint32_t step);
-  void at_door(Step& step);
+  void at_boundary(Step& step);
   void audit(Step& step);  // before the optimizer, with the step's gradients known
 
   // Oldest step first.
-  void tell_steps(bool wait) noexcept;
-  void tell_step(Step& step);
+  void report_steps(bool wait) noexcept;
+  void report_step(Step& step);
   void tell_rows(Step& step);
   bool absorb(Step& step, bool wait);  // true: all of it that was asked for
   void absorb_group(Step& step, Group& group);
   void open_step(Step& step);
-  void note(Step& step, MarkKind kind, std::string_view path);
+  void note(Step& step, TensorRole kind, std::string_view path);
   void note(Step& step, Watched& watched);
   void note_lost();
-  void tell_health(const Step& step);
+  void report_health(const Step& step);
   hunt::Harm harm(const Step& step) const;
   ReplayTrigger trigger(const Step& step) const;
 
   // When something is bad.
-  bool trip(Step& step, Moment moment);  // true: the step was run again
+  bool trigger(Step& step, Moment moment);  // true: the step was run again
   void look_for_changes(Step& step);
   void look_for_changes_in_copy(Step& step);
-  void tell_change(const Step& step, const Watched& watched, std::uint32_t since);
+  void report_change(const Step& step, const Watched& watched, std::uint32_t since);
   void read_state(Step& step);
   void audit_in_hindsight(Step& step);
   void note_audited(Step& step, std::size_t index);
@@ -148,9 +148,9 @@ class DeviceSentinel final : public engine::Observer {
   engine::Trainer& trainer_;
   Recorder& recorder_;
   const WatchOptions options_;
-  hunt::TripPolicy policy_;
+  hunt::TriggerPolicy policy_;
   NormRing norms_;
-  DoorPlan plan_;
+  BoundaryPlan plan_;
   bool close_ = false;  // state is read every step
   std::unique_ptr<kernels::DeviceReadings> readings_;
   std::string why_not_;
@@ -159,17 +159,17 @@ class DeviceSentinel final : public engine::Observer {
   OptimizerAudit audit_;
   bool unread_told_ = false;
   engine::OptimizerCopy copy_;
-  std::optional<std::uint32_t> copied_in_;   // step whose door the copy is of
-  std::vector<const Watched*> changed_in_copy_;  // of the step that trips
+  std::optional<std::uint32_t> copied_in_;   // step whose boundary the copy is of
+  std::vector<const Watched*> changed_in_copy_;  // of the step that triggers
   std::optional<std::uint32_t> last_spent_;  // step that found no replay left
   OpAdapter sample_;
   engine::HookHandle sample_handle_;
-  bool sampling_ = false, start_read_ = false, door_told_ = false;
+  bool sampling_ = false, start_read_ = false, boundary_reported_ = false;
   std::deque<Step> steps_;   // the one at hand is the last
   bool begun_ = false;       // it is watched
   std::size_t next_gradient_ = 0;
-  Group door_;               // gradients, as they are marked
-  std::uint64_t lost_steps_ = 0, waits_told_ = 0;
+  Group boundary_;               // gradients, as they are marked
+  std::uint64_t lost_steps_ = 0, waits_reported_ = 0;
 };
 
 }  // namespace nanhunt::hooks

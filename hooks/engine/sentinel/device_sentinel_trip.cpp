@@ -22,7 +22,7 @@ hunt::Harm DeviceSentinel::harm(const Step& step) const {
   if ((step.bad & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && !step.kept && step.bad == mark_bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+  return held_back && !step.kept && step.bad == role_bit(TensorRole::kBoundaryGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
 }
 
 // The first cause that was found in the order of the step.
@@ -30,21 +30,21 @@ ReplayTrigger DeviceSentinel::trigger(const Step& step) const {
   if ((step.bad & kHealthChanged) != 0) return ReplayTrigger::kChanged;
   if (!step.first_kind) return (step.bad & kHealthAudit) != 0 ? ReplayTrigger::kAudit : ReplayTrigger::kUser;
   switch (*step.first_kind) {
-    case MarkKind::kLoss: return ReplayTrigger::kLoss;
-    case MarkKind::kDoorGradient: return ReplayTrigger::kGradient;
-    case MarkKind::kParameter: return ReplayTrigger::kParameter;
-    case MarkKind::kState: return ReplayTrigger::kState;
-    case MarkKind::kBuffer: return ReplayTrigger::kBuffer;
-    case MarkKind::kBatch:
-    case MarkKind::kLabel: return ReplayTrigger::kBatch;
+    case TensorRole::kLoss: return ReplayTrigger::kLoss;
+    case TensorRole::kBoundaryGradient: return ReplayTrigger::kGradient;
+    case TensorRole::kParameter: return ReplayTrigger::kParameter;
+    case TensorRole::kState: return ReplayTrigger::kState;
+    case TensorRole::kBuffer: return ReplayTrigger::kBuffer;
+    case TensorRole::kBatch:
+    case TensorRole::kLabel: return ReplayTrigger::kBatch;
   }
   return ReplayTrigger::kUser;
 }
 
-bool DeviceSentinel::trip(Step& step, Moment moment) {
-  const hunt::Trip answer = policy_.judge(step.number, harm(step));
-  if (answer == hunt::Trip::kNone || answer == hunt::Trip::kWaits) return false;
-  if (answer == hunt::Trip::kSpent) {
+bool DeviceSentinel::trigger(Step& step, Moment moment) {
+  const hunt::Trigger answer = policy_.judge(step.number, harm(step));
+  if (answer == hunt::Trigger::kNone || answer == hunt::Trigger::kWaits) return false;
+  if (answer == hunt::Trigger::kSpent) {
     const bool told = last_spent_ && step.number <= *last_spent_ + 1;  // once a streak
     last_spent_ = step.number;
     if (told) return false;
@@ -56,16 +56,16 @@ bool DeviceSentinel::trip(Step& step, Moment moment) {
   if (moment == Moment::kAfter) {
     try {
       audit_in_hindsight(step);
-    } catch (...) {  // no memory for its copies, say: the trip goes on without it
+    } catch (...) {  // no memory for its copies, say: the trigger goes on without it
     }
   }
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });
-  if (answer == hunt::Trip::kSpent) {
+  if (answer == hunt::Trigger::kSpent) {
     refuse(step, fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept "
                              "from steps that the loss scaler skips.",
-                             policy_.trips(), options_.max_trips));
+                             policy_.triggers(), options_.max_triggers));
   } else if (!options_.replay) {
     refuse(step, "Replays are switched off (WatchOptions::replay).");
   } else {
@@ -80,7 +80,7 @@ void DeviceSentinel::look_for_changes(Step& step) {
   // Versions are those that the newest step asked for.
   if (step.changes_looked_for || &step != &steps_.back()) return;
   step.changes_looked_for = true;
-  LateGroup late;
+  DeferredGroup late;
   std::vector<Watched*> unwritten;
   for (auto* list : {&parameters_, &state_, &buffers_}) {
     for (Watched& watched : *list) {
@@ -112,7 +112,7 @@ void DeviceSentinel::look_for_changes(Step& step) {
       ++step.bad_tensors;
     }
     if (step.first_bad.empty()) step.first_bad = watched.path;
-    tell_change(step, watched, watched.read_in);
+    report_change(step, watched, watched.read_in);
   }
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const std::optional<TensorStats>& now = late[loaded_at + i];
@@ -126,7 +126,7 @@ void DeviceSentinel::look_for_changes(Step& step) {
   }
 }
 
-void DeviceSentinel::tell_change(const Step& step, const Watched& watched, std::uint32_t since) {
+void DeviceSentinel::report_change(const Step& step, const Watched& watched, std::uint32_t since) {
   ChangedEvent event;
   event.step = step.number;
   event.value = view_of(watched.tensor, watched.tensor.version());
@@ -135,7 +135,7 @@ void DeviceSentinel::tell_change(const Step& step, const Watched& watched, std::
   recorder_.on_mark({step.number, step.micro_batch, watched.kind, watched.path, event.value});  // what it is called
 }
 
-// What the optimizer wrote over since is still there as it was at the door. It is told when the replay has put it back.
+// What the optimizer wrote over since is still there as it was at the optimizer boundary. It is told when the replay has put it back.
 void DeviceSentinel::look_for_changes_in_copy(Step& step) {
   changed_in_copy_.clear();
   if (copied_in_ != step.number) return;
@@ -184,7 +184,7 @@ void DeviceSentinel::read_state(Step& step) {
 // of what the optimizer wrote over, are still there.
 void DeviceSentinel::audit_in_hindsight(Step& step) {
   const bool at_hand = &step == &steps_.back() && copied_in_ == step.number;
-  if (step.audited || !at_hand || (step.bad & mark_bit(MarkKind::kDoorGradient)) != 0) return;
+  if (step.audited || !at_hand || (step.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   std::set<const engine::TensorImpl*> bad;
   for (const auto* list : {&parameters_, &state_}) {
@@ -199,23 +199,23 @@ void DeviceSentinel::audit_in_hindsight(Step& step) {
                                              [&](const engine::Tensor* t) { return bad.contains(t->impl().get()); });
     if (!has_bad || !step.has_gradient[i]) continue;
     const std::optional<hunt::PreAudit> found = audit_.in_hindsight(i, copy_);
-    if (found && found->trips()) note_audited(step, i);
+    if (found && found->triggers()) note_audited(step, i);
   }
 }
 
 std::vector<hunt::StepFact> DeviceSentinel::facts(const Step& step, Moment moment) const {
   const ScopedDefaultFpEnvironment environment;
   std::vector<hunt::StepFact> all;
-  const auto add = [&](MarkKind kind, const std::string& path, const std::optional<TensorStats>& stats) {
+  const auto add = [&](TensorRole kind, const std::string& path, const std::optional<TensorStats>& stats) {
     if (stats) all.push_back({kind, path, stats->nonfinite() == 0, fingerprint(*stats)});
   };
-  for (std::size_t i = 0; i < step.losses.size(); ++i) add(MarkKind::kLoss, step.losses[i], step.loss_stats[i]);
+  for (std::size_t i = 0; i < step.losses.size(); ++i) add(TensorRole::kLoss, step.losses[i], step.loss_stats[i]);
   for (std::size_t i = 0; i < optimized_; ++i) {
-    add(MarkKind::kDoorGradient, parameters_[i].path, step.gradients[i]);
+    add(TensorRole::kBoundaryGradient, parameters_[i].path, step.gradients[i]);
   }
-  if (moment == Moment::kDoor) return all;
+  if (moment == Moment::kBoundary) return all;
   for (std::size_t i = 0; i < optimized_; ++i) {
-    if (step.has_gradient[i]) add(MarkKind::kParameter, parameters_[i].path, parameters_[i].last);
+    if (step.has_gradient[i]) add(TensorRole::kParameter, parameters_[i].path, parameters_[i].last);
   }
   for (const Watched& watched : state_) add(watched.kind, watched.path, watched.last);
   return all;
@@ -231,7 +231,7 @@ void DeviceSentinel::replay(Step& step, Moment moment) {
   const std::vector<hunt::StepFact> original = facts(step, moment);
   ReplayRecord record(recorder_, trigger(step), trainer_.options().micro_batches > 1, readings_.get());
   record.before_begin([&] {
-    for (const Watched* watched : changed_in_copy_) tell_change(step, *watched, watched->before_read_in);
+    for (const Watched* watched : changed_in_copy_) report_change(step, *watched, watched->before_read_in);
     changed_in_copy_.clear();
   });
   const engine::Replayed replayed = trainer_.replay(record, copied_in_ == step.number ? &copy_ : nullptr);
@@ -273,7 +273,7 @@ void DeviceSentinel::refuse(const Step& step, const std::string& why) {
   for (std::size_t i = 0; i < optimized_; ++i) {
     const engine::Tensor& gradient = parameters_[i].tensor.grad();
     if (!step.gradients[i] || step.gradients[i]->nonfinite() == 0 || !gradient.defined()) continue;
-    recorder_.on_mark({step.number, step.micro_batch, MarkKind::kDoorGradient, parameters_[i].path,
+    recorder_.on_mark({step.number, step.micro_batch, TensorRole::kBoundaryGradient, parameters_[i].path,
                        view_of(gradient, gradient.version())});
   }
   for (const Loaded& loaded : step.loaded) {

@@ -6,12 +6,12 @@
 namespace nanhunt::hooks {
 
 LastingWatch::LastingWatch(engine::Trainer& trainer, OpAdapter& adapter) : trainer_(trainer), adapter_(adapter) {
-  const auto add = [&](MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
+  const auto add = [&](TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) all_.push_back({kind, path, tensor});
   };
-  add(MarkKind::kParameter, trainer.model().named_parameters());
-  add(MarkKind::kState, trainer.optimizer().named_state());
-  add(MarkKind::kBuffer, trainer.model().named_buffers());
+  add(TensorRole::kParameter, trainer.model().named_parameters());
+  add(TensorRole::kState, trainer.optimizer().named_state());
+  add(TensorRole::kBuffer, trainer.model().named_buffers());
 }
 
 // All at once: on a device one look is one launch.
@@ -43,7 +43,7 @@ void LastingWatch::on_step_begin(std::uint32_t /*step*/) noexcept {
       if (!lasting.tensor.defined()) continue;
       if (known_ && lasting.tensor.version() != lasting.version) {
         adapter_.on_mark(lasting.kind, lasting.path, lasting.tensor);
-      } else if (lasting.kind == MarkKind::kBuffer) {
+      } else if (lasting.kind == TensorRole::kBuffer) {
         tensors.push_back(lasting.tensor);
       }
     }
@@ -53,7 +53,7 @@ void LastingWatch::on_step_begin(std::uint32_t /*step*/) noexcept {
 void LastingWatch::on_optimizer_begin() noexcept {
   check([&](std::vector<engine::Tensor>& tensors) {
     for (const Lasting& lasting : all_) {
-      if (lasting.kind != MarkKind::kBuffer) tensors.push_back(lasting.tensor);
+      if (lasting.kind != TensorRole::kBuffer) tensors.push_back(lasting.tensor);
     }
   });
 }

@@ -29,7 +29,7 @@ class LastingWatch final : public engine::Observer {
 
  private:
   struct Lasting {
-    MarkKind kind;
+    TensorRole kind;
     std::string path;
     engine::Tensor tensor;
     std::uint32_t version = 0;  // when the last step ended

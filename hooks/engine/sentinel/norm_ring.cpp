@@ -12,7 +12,7 @@ void NormRing::begin_step(std::uint32_t step) {
   slot.written = 0;
 }
 
-void NormRing::add(MarkKind kind, std::uint32_t index, double norm, double amax) {
+void NormRing::add(TensorRole kind, std::uint32_t index, double norm, double amax) {
   if (slots_.empty()) return;
   slots_[(next_ + slots_.size() - 1) % slots_.size()].rows.push_back({kind, index, norm, amax});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms of gradients and parameters over the last steps, in memory until a trip asks for them.
+// Norms of gradients and parameters over the last steps, in memory until a trigger asks for them.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class NormRing {
 
   void begin_step(std::uint32_t step);
   // `index`: which parameter.
-  void add(MarkKind kind, std::uint32_t index, double norm, double amax);
+  void add(TensorRole kind, std::uint32_t index, double norm, double amax);
   struct Row {
-    MarkKind kind;
+    TensorRole kind;
     std::uint32_t index;
     double norm, amax;
   };

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "hooks/engine/host_contents.h"
-#include "hooks/engine/sentinel/late_group.h"
+#include "hooks/engine/sentinel/deferred_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {
@@ -86,7 +86,7 @@ hunt::PreAuditOptions OptimizerAudit::options() const {
 }
 
 std::size_t OptimizerAudit::foresee(std::uint32_t step, const std::function<Gradient(std::size_t)>& gradient,
-                                    bool may_read, const std::function<void(std::size_t)>& trips) {
+                                    bool may_read, const std::function<void(std::size_t)>& triggers) {
   const hunt::PreAuditOptions how = options();
   const std::vector<std::int64_t> counts = optimizer_.step_counts();
   std::size_t unread = 0;
@@ -117,8 +117,8 @@ std::size_t OptimizerAudit::foresee(std::uint32_t step, const std::function<Grad
     }
     audited.memory = result->memory;
     audited.foreseen = true;
-    if (result->trips()) {
-      trips(i);
+    if (result->triggers()) {
+      triggers(i);
     } else {
       audited.proved_in = step;
     }
@@ -127,7 +127,7 @@ std::size_t OptimizerAudit::foresee(std::uint32_t step, const std::function<Grad
 }
 
 std::optional<hunt::PreAudit> OptimizerAudit::in_hindsight(std::size_t index,
-                                                           const engine::OptimizerCopy& at_door) const {
+                                                           const engine::OptimizerCopy& at_boundary) const {
   const Audited& audited = audited_.at(index);
   const std::vector<std::int64_t> counts = optimizer_.step_counts();
   if (index >= counts.size() || !audited.parameter.grad().defined()) return std::nullopt;
@@ -135,7 +135,7 @@ std::optional<hunt::PreAudit> OptimizerAudit::in_hindsight(std::size_t index,
   std::vector<std::vector<std::byte>> copies;
   bool all = true;
   const auto kept = [&](const engine::Tensor& tensor) {
-    TensorView view = at_door.kept(tensor).contents;
+    TensorView view = at_boundary.kept(tensor).contents;
     if (view.data == nullptr || !view.is_contiguous()) {
       all = false;
     } else if (!tensor.device().is_cpu()) {

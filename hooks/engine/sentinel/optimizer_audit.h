@@ -35,13 +35,13 @@ class OptimizerAudit {
   void start();   // before the first step
   void settle();  // a step has ended: what was written until now is known of
 
-  // What the optimizer is about to do. `trips` is told of parameters by number. What cannot be proved to be safe
+  // What the optimizer is about to do. `triggers` is told of parameters by number. What cannot be proved to be safe
   // without reading elements is read (on a device by a copy, which waits) if `may_read`. Gives how many were not.
   std::size_t foresee(std::uint32_t step, const std::function<Gradient(std::size_t)>& gradient, bool may_read,
-                      const std::function<void(std::size_t)>& trips);
-  // What it did in the step that ended last, from the contents at its door. Waits for a device. nullopt: they, or the
+                      const std::function<void(std::size_t)>& triggers);
+  // What it did in the step that ended last, from the contents at its optimizer boundary. Waits for a device. nullopt: they, or the
   // gradient, cannot be had.
-  std::optional<hunt::PreAudit> in_hindsight(std::size_t index, const engine::OptimizerCopy& at_door) const;
+  std::optional<hunt::PreAudit> in_hindsight(std::size_t index, const engine::OptimizerCopy& at_boundary) const;
 
  private:
   hunt::PreAuditOptions options() const;

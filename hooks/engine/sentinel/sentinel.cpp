@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is looked at in every step; sentinel_trip.cpp has what follows when it is bad.
+// What is both at in every step; sentinel_trip.cpp has what follows when it is bad.
 #include "hooks/engine/sentinel/sentinel.h"
 
 #include "hooks/engine/host_contents.h"
@@ -23,13 +23,13 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
     : trainer_(trainer),
       recorder_(recorder),
       options_(options),
-      policy_({options.max_trips, options.trip_distance}),
+      policy_({options.max_triggers, options.trigger_distance}),
       norms_(options.ring_steps),
       audit_(trainer.optimizer()),
       sample_(recorder, /*whole_run=*/false) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::size_t bytes = 0;
-  const auto add = [&](std::vector<Watched>& list, MarkKind kind, const std::vector<engine::NamedTensor>& tensors) {
+  const auto add = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) {
       bool known = false;
       for (const Watched& watched : list) known = known || watched.tensor.impl() == tensor.impl();
@@ -38,12 +38,12 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
       bytes += tensor.storage()->bytes();
     }
   };
-  add(parameters_, MarkKind::kParameter, optimizer.parameters());
+  add(parameters_, TensorRole::kParameter, optimizer.parameters());
   gradients_.resize(parameters_.size());
-  add(state_, MarkKind::kState, optimizer.named_state());
+  add(state_, TensorRole::kState, optimizer.named_state());
   close_ = bytes <= options.close_bytes;
-  add(parameters_, MarkKind::kParameter, trainer.model().named_parameters());
-  add(buffers_, MarkKind::kBuffer, trainer.model().named_buffers());
+  add(parameters_, TensorRole::kParameter, trainer.model().named_parameters());
+  add(buffers_, TensorRole::kBuffer, trainer.model().named_buffers());
   if (options.replay) trainer.keep_for_replay(true);
 }
 
@@ -51,8 +51,8 @@ Sentinel::~Sentinel() {
   if (options_.replay) trainer_.keep_for_replay(false);
 }
 
-void Sentinel::note(MarkKind kind, std::string_view path) {
-  bad_ |= mark_bit(kind);
+void Sentinel::note(TensorRole kind, std::string_view path) {
+  bad_ |= role_bit(kind);
   ++bad_tensors_;
   if (first_kind_) return;
   first_kind_ = kind;
@@ -83,7 +83,7 @@ void Sentinel::begin_step(std::uint32_t step) {
   losses_.clear();
   for (Reading& reading : gradients_) reading.known = false;
   next_gradient_ = 0;
-  copied_ = changes_told_ = judged_ = kept_ = false;
+  copied_ = changes_reported_ = judged_ = kept_ = false;
   bad_ = bad_tensors_ = 0;
   first_bad_.clear();
   first_kind_.reset();
@@ -114,7 +114,7 @@ void Sentinel::read_start() {
     for (Watched& watched : *list) {
       watched.last = read_contents(watched.tensor);
       watched.read_in = step_;
-      watched.is_mask = watched.kind == MarkKind::kBuffer && !watched.last.finite && !watched.last.nan;
+      watched.is_mask = watched.kind == TensorRole::kBuffer && !watched.last.finite && !watched.last.nan;
     }
   }
   audit_.start();
@@ -161,22 +161,22 @@ void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::in
   recorder_.on_batch({step_, micro_batch, sample_ids});
 }
 
-void Sentinel::on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept {
+void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   if (!is_watching() || !tensor.defined()) return;
   try {
     const ScopedDefaultFpEnvironment environment;
-    if (kind == MarkKind::kBatch || kind == MarkKind::kLabel) {
+    if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
       loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
       // An infinity may be a mask: it is judged by what it makes of the step.
       if (loaded_.back().reading.nan) note(kind, path);
-    } else if (kind == MarkKind::kLoss) {
+    } else if (kind == TensorRole::kLoss) {
       if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
       const bool several = trainer_.options().micro_batches > 1;
       if (micro_batch_ == 0) look_for_kept_gradients();
       losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
                          is_finite(tensor), checksum_of(tensor)});
       if (!losses_.back().finite) note(kind, path);
-    } else if (kind == MarkKind::kDoorGradient) {
+    } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < gradients_.size() && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == gradients_.size()) return;
       const Reading reading = read_norm(tensor);
@@ -200,13 +200,13 @@ void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
 void Sentinel::on_optimizer_begin() noexcept {
   if (!is_watching()) return;
   try {
-    at_door();
+    at_boundary();
   } catch (...) {
     begun_ = false;
   }
 }
 
-void Sentinel::at_door() {
+void Sentinel::at_boundary() {
   {
     const ScopedDefaultFpEnvironment environment;
     if (close_ || bad_ != 0) look_for_changes(parameters_);
@@ -214,7 +214,7 @@ void Sentinel::at_door() {
     for (Watched& watched : buffers_) read_if_written(watched);
     audit();
   }
-  if (harm() != hunt::Harm::kNone) return trip(/*after_optimizer=*/false);
+  if (harm() != hunt::Harm::kNone) return trigger(/*after_optimizer=*/false);
   if (!close_ || !options_.replay) return;
   copy_.take(trainer_.optimizer());
   copied_ = true;
@@ -222,7 +222,7 @@ void Sentinel::at_door() {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void Sentinel::audit() {
-  if ((bad_ & mark_bit(MarkKind::kDoorGradient)) != 0) return;
+  if ((bad_ & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   audit_.foresee(
       step_,
       [this](std::size_t i) {
@@ -274,7 +274,7 @@ void Sentinel::after_step(bool skipped) {
         watched.last = read_all(watched.tensor);
       }
       watched.read_in = step_;
-      norms_.add(MarkKind::kParameter, static_cast<std::uint32_t>(i), watched.last.norm, watched.last.amax);
+      norms_.add(TensorRole::kParameter, static_cast<std::uint32_t>(i), watched.last.norm, watched.last.amax);
       if (!watched.last.finite) note(watched);
       bad = bad || !watched.last.finite;
     }
@@ -287,7 +287,7 @@ void Sentinel::after_step(bool skipped) {
     }
     audit_.settle();
   }
-  if (!skipped && harm() != hunt::Harm::kNone) trip(/*after_optimizer=*/true);
+  if (!skipped && harm() != hunt::Harm::kNone) trigger(/*after_optimizer=*/true);
 }
 
 void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {

@@ -14,7 +14,7 @@
 #include "hooks/engine/sentinel/optimizer_audit.h"
 #include "hooks/engine/sentinel/reading.h"
 #include "src/hunt/replay_comparison.h"
-#include "src/hunt/trip_policy.h"
+#include "src/hunt/trigger_policy.h"
 
 namespace nanhunt::hooks {
 
@@ -23,12 +23,12 @@ class Sentinel final : public engine::Observer {
   Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options);
   ~Sentinel() override;
 
-  std::uint32_t trips() const { return policy_.trips(); }
+  std::uint32_t triggers() const { return policy_.triggers(); }
 
   bool wants_ops() const noexcept override { return false; }
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
-  void on_mark(MarkKind kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
+  void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_scaler(const ScalerEvent& event) noexcept override;
   void on_optimizer_begin() noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
@@ -36,7 +36,7 @@ class Sentinel final : public engine::Observer {
  private:
   // A parameter, a tensor of state or a buffer.
   struct Watched {
-    MarkKind kind;
+    TensorRole kind;
     std::string path;
     engine::Tensor tensor;
     Reading last;
@@ -49,7 +49,7 @@ class Sentinel final : public engine::Observer {
   };
   // Contents of the step's batch, read when they were loaded.
   struct Loaded {
-    MarkKind kind;
+    TensorRole kind;
     std::string path;
     engine::Tensor tensor;
     Reading reading;
@@ -58,21 +58,21 @@ class Sentinel final : public engine::Observer {
   bool is_watching() const { return begun_ && trainer_.stepping() && !engine::replaying(); }
   void begin_step(std::uint32_t step);
   void read_start();
-  void note(MarkKind kind, std::string_view path);
+  void note(TensorRole kind, std::string_view path);
   void note(Watched& watched);
   void look_for_changes(std::vector<Watched>& list);
   void look_for_kept_gradients();
   void look_for_the_impossible();
   bool read_if_written(Watched& watched);  // since it was last read
   void audit();
-  void at_door();
+  void at_boundary();
   void after_step(bool skipped);
   hunt::Harm harm() const;
   ReplayTrigger trigger() const;
 
   // When something is bad.
-  void trip(bool after_optimizer);
-  void tell_changes();
+  void trigger(bool after_optimizer);
+  void report_changes();
   void replay(bool after_optimizer);
   void refuse(const std::string& why);
   std::vector<hunt::StepFact> facts(bool after_optimizer) const;
@@ -80,7 +80,7 @@ class Sentinel final : public engine::Observer {
   engine::Trainer& trainer_;
   Recorder& recorder_;
   const WatchOptions options_;
-  hunt::TripPolicy policy_;
+  hunt::TriggerPolicy policy_;
   NormRing norms_;
   std::vector<Watched> parameters_, state_, buffers_;  // those of the optimizer first
   OptimizerAudit audit_;
@@ -99,10 +99,10 @@ class Sentinel final : public engine::Observer {
   std::vector<hunt::StepFact> losses_;
   std::vector<Reading> gradients_;  // by parameter; not known: none
   std::size_t next_gradient_ = 0;
-  bool copied_ = false, changes_told_ = false, judged_ = false, kept_ = false;
+  bool copied_ = false, changes_reported_ = false, judged_ = false, kept_ = false;
   std::uint32_t bad_ = 0, bad_tensors_ = 0;
   std::string first_bad_;
-  std::optional<MarkKind> first_kind_;
+  std::optional<TensorRole> first_kind_;
 };
 
 }  // namespace nanhunt::hooks

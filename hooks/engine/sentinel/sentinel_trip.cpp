@@ -14,7 +14,7 @@ hunt::Harm Sentinel::harm() const {
   if ((bad_ & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
   const engine::GradScaler* scaler = trainer_.scaler();
   const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && !kept_ && bad_ == mark_bit(MarkKind::kDoorGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
+  return held_back && !kept_ && bad_ == role_bit(TensorRole::kBoundaryGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
 }
 
 // The first cause that was found in the order of the step.
@@ -22,22 +22,22 @@ ReplayTrigger Sentinel::trigger() const {
   if ((bad_ & kHealthChanged) != 0) return ReplayTrigger::kChanged;
   if (!first_kind_) return ReplayTrigger::kAudit;
   switch (*first_kind_) {
-    case MarkKind::kLoss: return ReplayTrigger::kLoss;
-    case MarkKind::kDoorGradient: return ReplayTrigger::kGradient;
-    case MarkKind::kParameter: return ReplayTrigger::kParameter;
-    case MarkKind::kState: return ReplayTrigger::kState;
-    case MarkKind::kBuffer: return ReplayTrigger::kBuffer;
-    case MarkKind::kBatch:
-    case MarkKind::kLabel: return ReplayTrigger::kBatch;
+    case TensorRole::kLoss: return ReplayTrigger::kLoss;
+    case TensorRole::kBoundaryGradient: return ReplayTrigger::kGradient;
+    case TensorRole::kParameter: return ReplayTrigger::kParameter;
+    case TensorRole::kState: return ReplayTrigger::kState;
+    case TensorRole::kBuffer: return ReplayTrigger::kBuffer;
+    case TensorRole::kBatch:
+    case TensorRole::kLabel: return ReplayTrigger::kBatch;
   }
   return ReplayTrigger::kUser;
 }
 
-void Sentinel::trip(bool after_optimizer) {
-  tell_changes();
-  const hunt::Trip answer = policy_.judge(step_, harm());
-  if (answer == hunt::Trip::kNone || answer == hunt::Trip::kWaits) return;
-  if (answer == hunt::Trip::kSpent) {
+void Sentinel::trigger(bool after_optimizer) {
+  report_changes();
+  const hunt::Trigger answer = policy_.judge(step_, harm());
+  if (answer == hunt::Trigger::kNone || answer == hunt::Trigger::kWaits) return;
+  if (answer == hunt::Trigger::kSpent) {
     const bool told = last_spent_ && step_ <= *last_spent_ + 1;  // once a streak
     last_spent_ = step_;
     if (told) return;
@@ -45,18 +45,18 @@ void Sentinel::trip(bool after_optimizer) {
   norms_.write([&](std::uint32_t step, const NormRing::Row& row) {
     recorder_.on_norm({step, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });
-  if (answer == hunt::Trip::kSpent) {
+  if (answer == hunt::Trigger::kSpent) {
     return refuse(fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept "
                               "from steps that the loss scaler skips.",
-                              policy_.trips(), options_.max_trips));
+                              policy_.triggers(), options_.max_triggers));
   }
   if (!options_.replay) return refuse("Replays are switched off (WatchOptions::replay).");
   replay(after_optimizer);
 }
 
-void Sentinel::tell_changes() {
-  if (changes_told_) return;
-  changes_told_ = true;
+void Sentinel::report_changes() {
+  if (changes_reported_) return;
+  changes_reported_ = true;
   for (const auto* list : {&parameters_, &state_, &buffers_}) {
     for (const Watched& watched : *list) {
       if (!watched.changed) continue;
@@ -85,7 +85,7 @@ std::vector<hunt::StepFact> Sentinel::facts(bool after_optimizer) const {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     const engine::Tensor& gradient = parameters_[i].tensor.grad();
     if (!gradients_[i].known || !gradient.defined()) continue;
-    all.push_back({MarkKind::kDoorGradient, parameters_[i].path, gradients_[i].finite, checksum_of(gradient)});
+    all.push_back({TensorRole::kBoundaryGradient, parameters_[i].path, gradients_[i].finite, checksum_of(gradient)});
   }
   if (!after_optimizer) return all;
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
@@ -134,7 +134,7 @@ void Sentinel::refuse(const std::string& why) {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     const engine::Tensor& gradient = parameters_[i].tensor.grad();
     if (!gradients_[i].known || gradients_[i].finite || !gradient.defined()) continue;
-    recorder_.on_mark({step_, micro_batch_, MarkKind::kDoorGradient, parameters_[i].path,
+    recorder_.on_mark({step_, micro_batch_, TensorRole::kBoundaryGradient, parameters_[i].path,
                        view_of(gradient, gradient.version())});
   }
   for (const Loaded& loaded : loaded_) {

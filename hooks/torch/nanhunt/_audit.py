@@ -119,7 +119,7 @@ def is_calm(name: str, group: dict[str, Any], dtypes: set[torch.dtype], top: flo
 
 
 class Audit:
-    """Asked at the door of each optimizer."""
+    """Asked at the boundary of each optimizer."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values

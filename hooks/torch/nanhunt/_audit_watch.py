@@ -201,7 +201,7 @@ class AuditWatch(Listener):
         self.audit = Audit(session, values)
         options = session.options
         self._library = lib.load_library().fast
-        self._policy = self._library.nanhunt_trip_policy_new(options.max_trips, options.distance)
+        self._policy = self._library.nanhunt_trigger_policy_new(options.max_trips, options.distance)
         self._shown: Shown | None = None
         self._hindsight = Hindsight(session, self.audit, self._show_again)
 
@@ -216,11 +216,11 @@ class AuditWatch(Listener):
         if found is None:
             return
         facts.foreseen.extend(found.paths)
-        if self._library.nanhunt_trip_policy_judge(self._policy, session.step, 2) == 1:
+        if self._library.nanhunt_trigger_policy_judge(self._policy, session.step, 2) == 1:
             self._shown = self._replay(found, found.optimizer)
 
     def _show_again(self, found: Foreseen, copies: Copies, named: list[tuple[_Tensor, str]]) -> Shown | None:
-        if self._library.nanhunt_trip_policy_judge(self._policy, self.session.step, 2) == 1:
+        if self._library.nanhunt_trigger_policy_judge(self._policy, self.session.step, 2) == 1:
             return self._replay(found, copies.optimizer, named)
         return None
 

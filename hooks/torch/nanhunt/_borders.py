@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a step ends: which optimizers have passed their doors in it, and which are still to come.
+"""Where a step ends: which optimizers have passed their boundaries in it, and which are still to come.
 
 Nobody says what a loop is made of, so it is taken from the steps before. In the first one, and whenever an optimizer
 may step that did not before, one is waited for where the step has called or differentiated what it trains.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Borders:
     def __init__(self) -> None:
         self.alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # optimizers that were made
-        # By id, in the order of their doors: of this step, of the last one, and of the one before that.
+        # By id, in the order of their boundaries: of this step, of the last one, and of the one before that.
         self.passed: dict[int, None] = {}
         self.last: list[int] = []
         self.before: Collection[int] = ()
@@ -37,7 +37,7 @@ class Borders:
         self.before = [other for other in self.before if other != key]
 
     def is_over(self) -> bool:
-        """Whether nobody is waited for any more. One has passed its door in this step.
+        """Whether nobody is waited for any more. One has passed its boundary in this step.
 
         Of the last step's: whoever came in the step before it as well, and whoever came after the one that has just
         passed. An optimizer that comes now and then, first in its step, is over for the others' sake."""

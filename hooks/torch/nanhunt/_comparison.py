@@ -52,7 +52,7 @@ def _compared(facts: Facts) -> str:
         if kind == lib.MARK_LOSS:
             parts.append("the loss" if n == 1 else f"{n} losses")
         elif kind == lib.MARK_GRADIENT:
-            parts.append(f"{_counted(n, 'gradient')} at the door")
+            parts.append(f"{_counted(n, 'gradient')} at the boundary")
         elif kind == OUTPUT:
             parts.append(f"{_counted(n, 'output')} of modules")
         else:
@@ -139,7 +139,7 @@ def _same(a: float, b: float) -> bool:
 
 
 def measured(readings: Iterable[Reading]) -> Facts:
-    """Of gradients at a door."""
+    """Of gradients at a boundary."""
     return {(lib.MARK_GRADIENT, r.name): (not r.bad, Measure(r)) for r in readings}
 
 

@@ -161,9 +161,9 @@ _PROTOTYPES = {
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),
     "nanhunt_pre_audit": (_i32, [_ptr, _ptr, _text, _i64, _f64, _ptr, _ptr]),
-    "nanhunt_trip_policy_new": (_ptr, [_u32, _u32]),
-    "nanhunt_trip_policy_judge": (_i32, [_ptr, _u32, _i32]),
-    "nanhunt_trip_policy_free": (None, [_ptr]),
+    "nanhunt_trigger_policy_new": (_ptr, [_u32, _u32]),
+    "nanhunt_trigger_policy_judge": (_i32, [_ptr, _u32, _i32]),
+    "nanhunt_trigger_policy_free": (None, [_ptr]),
     "nanhunt_records": (_i32, [_text, _text, _ptr]),
     "nanhunt_record_kinds": (_text, []),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At level ops: which values are the loss, gradients at the door, parameters, optimizer state, buffers, the batch."""
+"""At level ops: which values are the loss, gradients at the boundary, parameters, state, buffers, the batch."""
 from __future__ import annotations
 
 import dataclasses
@@ -109,18 +109,18 @@ class Marks(Listener):
 
             session.pending.expect(readings.fetches, tell)
 
-    def _door(self, optimizer: torch.optim.Optimizer) -> None:
+    def _boundary(self, optimizer: torch.optim.Optimizer) -> None:
         self._mark_all((lib.MARK_GRADIENT, path, p.grad) for p, path in self.session.parameters_of(optimizer)
                        if p.grad is not None)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._door(optimizer)
+        self._boundary(optimizer)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         from nanhunt._taps import optimizer_ran
 
         if not optimizer_ran():
-            self._door(optimizer)
+            self._boundary(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op at which badness was born, again: what it read is kept while the replay runs, then it is computed from that
+"""The op at which badness began, again: what it read is kept while the replay runs, then it is computed from that
 in its own format, in fp32 and in fp64, and its inputs are written as safetensors.
 
 Which op it was, the analyzer says: it reads what is recorded so far. Nothing here judges.

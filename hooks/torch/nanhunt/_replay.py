@@ -137,7 +137,7 @@ class Replay:
                 raise Refused(f"the buffer {path} was written since, and there is no copy of it")
 
     def needed(self) -> list[Any]:
-        """Entries that the backward calls since the last door depend on, in order."""
+        """Entries that the backward calls since the last boundary depend on, in order."""
         entries, segment = self.tape.entries, self.tape.segment
         wanted: set[int] = set()
         chosen = []

@@ -2,7 +2,7 @@
 """Levels sentinel and sampled: what is looked at in every step, and what follows when it is bad.
 
 In a step without a trip: root calls and the ops between them go on the tape, gradients and written buffers are read
-once at the door. Parameters, optimizer state and the batch are read on a trip only.
+once at the boundary. Parameters, optimizer state and the batch are read on a trip only.
 """
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._boundary import DeviceBoundary, Here
 from nanhunt._device import is_away
-from nanhunt._door import DeviceDoor, Here
 from nanhunt._listener import Listener, RootCall
 from nanhunt._modes import hide_from_dynamo
 from nanhunt._reading import Reader
@@ -52,7 +52,7 @@ class Sentinel(Listener):
         self._weights: Norms = deque(maxlen=keep)
         self._reader = Reader(session, values)
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
-        self._device_door = DeviceDoor(session, values, self)
+        self._device_boundary = DeviceBoundary(session, values, self)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
@@ -64,7 +64,7 @@ class Sentinel(Listener):
         self._names = ()
         self._keeps_graph = False
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
-        self._device_door.begin()
+        self._device_boundary.begin()
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
         self._unread = False         # a backward has added to gradients since they were read
         self._backwards = 0
@@ -76,12 +76,12 @@ class Sentinel(Listener):
     def _begin(self) -> None:
         """Nothing is known of the step yet."""
         self.found = Found()
-        self._before_door = (0, 0)   # losses and entries of the tape that came before the last one
+        self._before_boundary = (0, 0)   # losses and entries of the tape that came before the last one
         self._told = (0, 0, "")      # what was bad at it
 
     def _carry_over(self) -> None:
-        """The step ended at its last door: what was called and differentiated since belongs to the next."""
-        losses, entries = self._before_door
+        """The step ended at its last boundary: what was called and differentiated since belongs to the next."""
+        losses, entries = self._before_boundary
         self._begin()
         self._older = True  # whether there were gradients before is not known
         del self.tape.entries[:entries]
@@ -105,7 +105,7 @@ class Sentinel(Listener):
         if tape.refusal:
             return
         info = self._info(call)
-        if self._device_door.is_capturing():
+        if self._device_boundary.is_capturing():
             tape.refuse(CAPTURED)
             return
         entry = RootEntry(call, self.session.micro_batch, tape.segment)
@@ -186,7 +186,7 @@ class Sentinel(Listener):
 
     def after_backward(self) -> None:
         if self._stepping:  # a closure: the optimizer uses these gradients at once
-            self._door()
+            self._boundary()
             self.tape.segment += 1
         elif self._keeps_graph or self.tape.stays_on:
             self.tape.on()
@@ -266,23 +266,23 @@ class Sentinel(Listener):
         if (self.was_bad or len(self.session.pending)) and any(p.grad is not None for p, _ in self._parameters()):
             _, _, bad = self._reader.gradients(self._parameters())
             self._kept = self.was_bad and bool(bad)
-            self._device_door.look_for_older(self._reader.away, self._scaler)
+            self._device_boundary.look_for_older(self._reader.away, self._scaler)
 
-    # The door.
+    # The boundary.
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._door(optimizer)
+        self._boundary(optimizer)
 
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
-        self._door()
+        self._boundary()
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._door(optimizer)
+        self._boundary(optimizer)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self._poll()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._door(optimizer)
+        self._boundary(optimizer)
         self._poll()  # a scaler has waited for its flag, and with it for what was read before
         self._stepping = True
 
@@ -318,7 +318,7 @@ class Sentinel(Listener):
             self._watched = list(found.values())
         return self._watched
 
-    def _door(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def _boundary(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
         if not self._unread:
@@ -330,15 +330,15 @@ class Sentinel(Listener):
         paths, words, bad = self._reader.gradients(self._parameters())
         if self._reader.away:
             try:
-                self._device_door.pass_door(self._look(), optimizer, (paths, words, bad), self._reader.away)
+                self._device_boundary.pass_boundary(self._look(), optimizer, (paths, words, bad), self._reader.away)
             except Exception:
                 self.found.unread = True
                 raise
         else:
-            self._pass_door(paths, words, bad)
-        self._before_door = len(self.losses), len(self.tape.entries)
+            self._pass_boundary(paths, words, bad)
+        self._before_boundary = len(self.losses), len(self.tape.entries)
 
-    def _pass_door(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
         session, found = self.session, self.found
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
@@ -361,7 +361,7 @@ class Sentinel(Listener):
         look.updates = self.trips.updates
         return look
 
-    # Of any door, when its readings are there.
+    # Of any boundary, when its readings are there.
     def weigh(self, found: Found, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
               scaled: bool) -> tuple[Sequence[float], Sequence[float]]:
         """Keeps norms of gradients, as the optimizer will use them."""
@@ -423,7 +423,7 @@ class Sentinel(Listener):
     def on_step_end(self, step: int, skipped: bool) -> None:
         self.tape.off()
         found, facts, overran = self.found, self.session.facts, self.session.overran
-        told = self._told if overran and not self._device_door.passed else None
+        told = self._told if overran and not self._device_boundary.passed else None
         self.session.pending.later(lambda: self._tell_health(step, found, facts, told))
         if overran:
             self._carry_over()

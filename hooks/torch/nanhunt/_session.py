@@ -45,8 +45,8 @@ class Options:
     level: str = "sentinel"
     every: int = 100            # sampled: one step in so many
     keep: int = 16              # sampled: steps in the ring that a trip writes
-    door: str = "auto"          # "auto", "sync" or "late"
-    shadow_mb: int | None = None  # what door=late may use of a device; None: a quarter of what is free there
+    boundary: str = "auto"          # "auto", "sync" or "deferred"
+    shadow_mb: int | None = None  # what boundary=deferred may use of a device; None: a quarter of what is free there
     max_trace_mb: int = 1024
     max_trips: int = 10
     distance: int = 100
@@ -58,7 +58,7 @@ class Options:
     def from_environment() -> Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
-                          door=get("NANHUNT_DOOR", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
+                          boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1")
         for name in ("every", "keep", "max_trace_mb", "shadow_mb"):
             key = f"NANHUNT_{name.upper()}"
@@ -80,7 +80,7 @@ class StepFacts:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
         self.skipped = False
         # What the parts of a sentinel tell each other.
-        self.largest_gradient: float | None = None  # at the door, unscaled; None: not read
+        self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
         self.gradients_are_bad = False
         self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
 
@@ -116,7 +116,7 @@ class Session:
         self._kept: list[weakref.ref[Any]] = []  # optimizers whose id is used above
         self._made = 0
         self.borders = Borders()
-        self.overran = False         # the step that ends did so at its last door: what came since belongs to the next
+        self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
         self.replaying = False       # our own computing: taps are deaf
         self.exact = False           # inside of Watch.step: only that ends the step
@@ -176,7 +176,7 @@ class Session:
 
         rank, world = rank_and_world()
         details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": {
-            "python": sys.version.split()[0], "every": str(self.options.every), "door": self.options.door}}
+            "python": sys.version.split()[0], "every": str(self.options.every), "boundary": self.options.boundary}}
         try:
             self.recorder = Recorder(
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
@@ -255,8 +255,8 @@ class Session:
                 except Exception as error:
                     self.failed(error, f"{type(listener).__name__}.{method}")
 
-    # Steps: one ends when every active optimizer has passed its door, or just before one passes it a second time. With
-    # a scaler it ends after the scaler's update.
+    # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.
+    # With a scaler it ends after the scaler's update.
     def number_of(self, optimizer: Any) -> int:
         key = id(optimizer)
         if key not in self.optimizers:
@@ -277,15 +277,15 @@ class Session:
     def _keep(self) -> list[Any]:
         return [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
 
-    def at_door(self, optimizer: Any) -> None:
-        """Before an optimizer passes its door."""
+    def at_boundary(self, optimizer: Any) -> None:
+        """Before an optimizer passes its boundary."""
         if self.open() is None:
             return
         if id(optimizer) in self.borders.passed and not self.exact:
             self.end_step(overran=True)
         self.number_of(optimizer)
 
-    def passed_door(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
+    def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
         self.borders.passed[id(optimizer)] = None
         self.facts.skipped = self.facts.skipped or skipped
         if scaler is not None:
@@ -299,7 +299,7 @@ class Session:
             self.begins_work()
 
     def begins_work(self) -> None:
-        """A forward or backward begins, or a door was passed: a step whose doors are all passed is over."""
+        """A forward or backward begins, or a boundary was passed: a step whose boundaries are all passed is over."""
         if self.borders.passed and not self.exact and self.borders.is_over():
             self.end_step()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""door=late: copies of parameters and optimizer state on their device, as they were when a step was computed.
+"""boundary=deferred: copies of parameters and optimizer state on their device, as they were when a step was computed.
 
 Its readings come when the optimizer has run. A slot keeps one step until they are here; what it may cost is bounded,
 and told.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _SHARE = 4           # one in so many bytes that are free on the device may be used, where nothing else was said
-_MOST = 2            # slots: the next step's door may come before the readings of this one
-_LOOK_AGAIN = 64     # doors after which state is looked for again
+_MOST = 2            # slots: the next step's boundary may come before the readings of this one
+_LOOK_AGAIN = 64     # boundaries after which state is looked for again
 _PLAIN = (_Tensor, torch.nn.Parameter)
 
 _MIB = float(1 << 20)
@@ -112,7 +112,7 @@ class Shadows:
         self._trained: list[_Tensor] = []
         self._found: list[tuple[str, _Tensor]] = []   # all state there is
         self._states: list[tuple[str, _Tensor]] = []  # ... as far as it is copied
-        self._doors = 0
+        self._boundaries = 0
         self._told: set[str] = set()
 
     def _tell(self, text: str) -> None:
@@ -131,7 +131,7 @@ class Shadows:
         if not self._trained:
             return None, "none of its parameters can be copied, and they had changed when its readings came"
         if not self._most:
-            return None, "the shadow copy that door=late needs for it does not fit into the memory it may use"
+            return None, "the shadow copy that boundary=deferred needs for it does not fit into the memory it may use"
         slot = next((s for s in self._slots if not s.taken), None)
         try:
             with alone():
@@ -151,7 +151,7 @@ class Shadows:
                 slot.keep_numbers(tape)
         except torch.OutOfMemoryError:
             self._most = len(self._slots)
-            self._tell("a shadow copy for door=late, for want of memory on the device")
+            self._tell("a shadow copy for boundary=deferred, for want of memory on the device")
             return None, "the device had no memory left for its shadow copy"
         slot.others = [(p, version_of(p)) for p, _ in parameters if id(p) not in slot.covered]
         slot.taken = True
@@ -164,17 +164,17 @@ class Shadows:
     def _in_words(self) -> str:
         what = "parameters and optimizer state" if self._states else "parameters"
         size = len(self._slots) * (_bytes(self._trained) + _bytes([t for _, t in self._states]))
-        return (f"what door=late costs on {self._trained[0].device.type}: {size / _MIB:.1f} MiB of its memory for "
-                f"{len(self._slots)} shadow cop{'y' if len(self._slots) == 1 else 'ies'} of {what}")
+        return (f"what boundary=deferred costs on {self._trained[0].device.type}: {size / _MIB:.1f} MiB of its memory "
+                f"for {len(self._slots)} shadow cop{'y' if len(self._slots) == 1 else 'ies'} of {what}")
 
     def _look(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """What is to be copied, and whether it fits."""
         optimizers = self._session._keep
         key = (id(parameters), len(parameters), tuple((id(o), id(o.state), len(o.state)) for o in optimizers))
-        self._doors += 1
-        if key == self._key and self._doors < _LOOK_AGAIN:
+        self._boundaries += 1
+        if key == self._key and self._boundaries < _LOOK_AGAIN:
             return
-        self._key, self._doors = key, 0
+        self._key, self._boundaries = key, 0
         trained = [p for p, _ in parameters if p.requires_grad and _is_plain(p)]
         states = []
         for optimizer in optimizers:
@@ -198,13 +198,13 @@ class Shadows:
             self._states = states
             size += more
         elif size <= budget and states:
-            self._tell(f"optimizer state in the shadow copy of door=late: {more / _MIB:.1f} MiB are too many")
+            self._tell(f"optimizer state in the shadow copy of boundary=deferred: {more / _MIB:.1f} MiB are too many")
         if not trained:
             self._most = 0
             return
         self._most = min(_MOST, budget // max(size, 1)) if size else 0
         if not self._most:
-            self._tell(f"a shadow copy for door=late: {size / _MIB:.1f} MiB of parameters, of "
+            self._tell(f"a shadow copy for boundary=deferred: {size / _MIB:.1f} MiB of parameters, of "
                        f"{budget / _MIB:.1f} MiB that it may use")
 
     def _room(self, trained: Sequence[_Tensor]) -> int:

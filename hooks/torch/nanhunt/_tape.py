@@ -214,7 +214,7 @@ class Tape:
         self.returned: set[int] = set()  # of those, what roots returned
         self.roots = 0                   # calls of roots
         self.start: dict[Key, _Tensor] = {}  # from outside, and named by number: as they were
-        self.segment = 0                 # grows at each door
+        self.segment = 0                 # grows at each boundary
         self.refusal = ""                # why this tape cannot be replayed
         self.ops = 0
         self._held: list[int] = [0]      # bytes that are held, since each call of a root

@@ -468,7 +468,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
     global _stepping, _stepped
     scaler = args[0]
     optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    session.at_door(optimizer)
+    session.at_boundary(optimizer)
     session.tell("before_scaler_step", scaler, optimizer)
     _stepping, _stepped = _stepping + 1, False
     before, session.phase = session.phase, lib.UNSCALE  # what it does before the optimizer runs
@@ -488,7 +488,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
             except Exception as mistake:
                 session.failed(mistake, "scaler step")
                 skipped = not _stepped
-            session.passed_door(optimizer, skipped, scaler)
+            session.passed_boundary(optimizer, skipped, scaler)
 
 
 _new_scale = False
@@ -549,24 +549,25 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         _stepped = True
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
-            _reach_door(session, optimizer)
+            _reach_boundary(session, optimizer)
             return None
-        closure = _with_door(session, optimizer, closure)
+        closure = _with_boundary(session, optimizer, closure)
         return ((args[0], closure, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
     except Exception as error:
         session.failed(error, "optimizer step")
         return None
 
 
-def _reach_door(session: Session, optimizer: torch.optim.Optimizer) -> None:
+def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
     if not _stepping:
-        session.at_door(optimizer)
+        session.at_boundary(optimizer)
     session.phase = lib.OPTIMIZER
     session.tell("before_step", optimizer)
 
 
-def _with_door(session: Session, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
-    """A closure computes the gradients inside of the optimizer's step: the door is where its first call ends."""
+def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
+                   closure: Callable[..., Any]) -> Callable[..., Any]:
+    """A closure computes the gradients inside of the optimizer's step: the boundary is where its first call ends."""
     reached = False
 
     @functools.wraps(closure)
@@ -577,7 +578,7 @@ def _with_door(session: Session, optimizer: torch.optim.Optimizer, closure: Call
         try:
             if not reached and session.hears():
                 reached = True
-                _reach_door(session, optimizer)
+                _reach_boundary(session, optimizer)
             session.phase = lib.OPTIMIZER
         except Exception as error:
             session.failed(error, "optimizer step")
@@ -594,6 +595,6 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
         session.tell("after_step", optimizer)
         session.phase = lib.DATA
         if not _stepping:
-            session.passed_door(optimizer, False, None)
+            session.passed_boundary(optimizer, False, None)
     except Exception as error:
         session.failed(error, "optimizer step")

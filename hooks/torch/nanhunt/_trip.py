@@ -50,7 +50,7 @@ class Found:
         self.first_bad = ""
         self.first_kind: int | None = None
         self.judged = False  # what is read on a trip only was read
-        self.unread = False  # a door of it was not judged: what is not known to be bad is not known to be healthy
+        self.unread = False  # a boundary of it was not judged: what is not known to be bad is not known to be healthy
         self.gradient_norm = self.weight_norm = math.nan
 
     def note(self, kind: int, path: str) -> None:
@@ -67,7 +67,7 @@ class Found:
 
 
 class Look:
-    """A step as it was at its door: what a trip needs of it, now or when its readings have come."""
+    """A step as it was at its boundary: what a trip needs of it, now or when its readings have come."""
 
     __slots__ = ("found", "facts", "step", "micro_batch", "tape", "losses", "parameters", "scaler", "scaled", "kept",
                  "older", "measured", "weights", "updates", "slot", "why_no_slot")
@@ -93,7 +93,7 @@ class Trips:
         self.session, self.values, self.reader = session, values, reader
         self._norms, self._weights = norms, weights
         self._library = lib.load_library().fast
-        self._policy = self._library.nanhunt_trip_policy_new(session.options.max_trips, session.options.distance)
+        self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_trips, session.options.distance)
         self._last_spent = -2
         self.weights: list[Reading] | None = None  # ... of parameters, where they were read
         self.updates = 0     # optimizer steps that have run, ever
@@ -110,7 +110,7 @@ class Trips:
         assert recorder is not None
         if not look.found.judged:
             self._look_further(look)
-        answer = self._library.nanhunt_trip_policy_judge(self._policy, session.step, self._harm(look))
+        answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(look))
         if answer in (NONE, WAITS):
             return
         if answer == SPENT:

@@ -21,13 +21,13 @@ from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, check_format, finding_of, render
 from nanhunt._session import LEVELS, Options, Session
 
-DOORS = ("auto", "sync", "late")
+BOUNDARIES = ("auto", "sync", "deferred")
 T = TypeVar("T")
 
 
 def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
-          level: str | None = None, every: int | None = None, keep: int | None = None, door: str | None = None,
+          level: str | None = None, every: int | None = None, keep: int | None = None, boundary: str | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
           kernels: bool | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
@@ -40,9 +40,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     level       "sentinel" (default): a check of every step, and a step that went bad computed again, op by op.
                 "sampled": every `every`th (100) step computed again too, op by op.
                 "ops": every operation of every step.
-    door        on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "late" never waits, and
-                judges a step while the next one runs, with a shadow copy of parameters and optimizer state. "auto": as
-                a GradScaler reads them, else late if the copy fits, else sync. On the CPU all are one.
+    boundary    on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "deferred" never
+                waits, and judges a step while the next one runs, with a shadow copy of parameters and optimizer
+                state. "auto": as a GradScaler reads them, else deferred if the copy fits, else sync. On the CPU all
+                are one.
     shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
     keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
@@ -57,8 +58,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizers = _optimizers(optimizer)
     _check_scaler(scaler)
     given: dict[str, Any] = {
-        "out": None if out is None else _folder(out), "level": level, "every": every, "keep": keep, "door": door,
-        "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
+        "out": None if out is None else _folder(out), "level": level, "every": every, "keep": keep,
+        "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
         "kernels": kernels}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
@@ -237,7 +238,7 @@ def _folder(out: Any) -> str:
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
-    for name, words in (("level", LEVELS), ("door", DOORS)):
+    for name, words in (("level", LEVELS), ("boundary", BOUNDARIES)):
         if name in given and given[name] not in words:
             raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
     for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 5), ("shadow_mb", 0)):

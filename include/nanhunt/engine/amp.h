@@ -123,7 +123,7 @@ class GradScaler {
   Tensor scale_;  // 0-dim fp32, from the first scale() on
   std::int32_t growth_tracker_ = 0;
   std::vector<Known> known_;
-  bool told_ = false;  // somebody heard kCreate
+  bool reported_ = false;  // somebody heard kCreate
 };
 
 // Multiplies the gradients by max_norm / (their total 2-norm + 1e-6) when that is below 1, in place: a total of

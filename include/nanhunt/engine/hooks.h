@@ -46,9 +46,9 @@ class Observer {
   virtual void on_module_exit(std::string_view /*path*/) noexcept {}
   virtual void on_step_begin(std::uint32_t /*step*/) noexcept {}
   virtual void on_micro_batch(std::uint32_t /*micro_batch*/, std::span<const std::int64_t> /*sample_ids*/) noexcept {}
-  // A tensor plays a part: loss, gradient at the door, parameter (when first seen and after each update),
+  // A tensor plays a part: loss, gradient at the optimizer boundary, parameter (when first seen and after each update),
   // optimizer state, buffer, batch, label.
-  virtual void on_mark(MarkKind, std::string_view /*path*/, const Tensor&) noexcept {}
+  virtual void on_mark(TensorRole, std::string_view /*path*/, const Tensor&) noexcept {}
   // step and micro_batch of the event are not filled in: observers count them.
   virtual void on_scaler(const ScalerEvent&) noexcept {}
   // Before the optimizer changes anything; after it did (or did not: skipped).
@@ -120,7 +120,7 @@ class [[nodiscard]] ScopedModule {
 
 // Used by ops, modules, optimizers and the Trainer to tell observers; each does nothing without one.
 void notify_op(const OpCall& call);
-void notify_mark(MarkKind kind, std::string_view path, const Tensor& tensor);
+void notify_mark(TensorRole kind, std::string_view path, const Tensor& tensor);
 void notify_module_enter(std::string_view path);
 void notify_module_exit(std::string_view path);
 void notify_step_begin(std::uint32_t step);

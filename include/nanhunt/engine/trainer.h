@@ -50,7 +50,7 @@ struct StepResult {
 
 class Observer;
 
-// Parameters, optimizer state and its counters as they were when it was taken. Taken again, it uses its memory again.
+// Parameters, optimizer state and its counters as they were when it was taken. PendingReading again, it uses its memory again.
 // What lies on a device is copied there, and taking it waits for nothing.
 class OptimizerCopy {
  public:
@@ -92,7 +92,7 @@ class Trainer {
   ~Trainer();
 
   // Data, zero_grad, forward and loss, scale, backward (all of these per micro-batch, but gradients are zeroed once),
-  // unscale, clip, door, optimizer or skip, update of the scale. Marks batch and labels, the loss, door gradients (as
+  // unscale, clip, boundary, optimizer or skip, update of the scale. Marks batch and labels, the loss, boundary gradients (as
   // the optimizer would use them: unscaled and clipped, also in a step that is skipped), parameters and state (those
   // also before step 0).
   StepResult step();
@@ -105,7 +105,7 @@ class Trainer {
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference
   // optimizers in tests and replays.
-  void set_door_callback(std::function<void(Trainer&)> callback);
+  void set_boundary_callback(std::function<void(Trainer&)> callback);
 
   // Replays. While on, every step keeps what running it again needs: copies of the buffers and of gradients that a
   // skipped step left, positions of random streams, the scaler, its batches by reference.
@@ -114,8 +114,8 @@ class Trainer {
   // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
   // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
   // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
-  // versions may have grown. Call it from the door callback, an observer's on_optimizer_begin or on_step_end, or
-  // between steps. Once the optimizer ran it needs `before`, taken at the door of this step. It refuses where a replay
+  // versions may have grown. Call it from the optimizer boundary callback, an observer's on_optimizer_begin or on_step_end, or
+  // between steps. Once the optimizer ran it needs `before`, taken at the optimizer boundary of this step. It refuses where a replay
   // would not be the same step: nothing was kept, a batch or parameter was written to, or random numbers were drawn
   // from a stream that the model does not list. What the step throws ends it likewise. Modules and loss are called
   // again: they must keep nothing of their own from call to call but buffers and registered streams.

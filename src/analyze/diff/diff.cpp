@@ -155,7 +155,7 @@ class Comparison {
       if (b_of_a[i] != kUnmatched) a_of_b[static_cast<std::size_t>(b_of_a[i])] = static_cast<std::int32_t>(i);
     }
     std::size_t told = 0;  // rows of B
-    const auto tell_b_before = [&](std::size_t limit) {
+    const auto report_b_before = [&](std::size_t limit) {
       for (; told < limit; ++told) {
         if (a_of_b[told] == kUnmatched) only_in(DiffKind::kOnlyInB, b, b.rows[told], b_);
       }
@@ -165,10 +165,10 @@ class Comparison {
         only_in(DiffKind::kOnlyInA, a, a.rows[i], a_);
         continue;
       }
-      tell_b_before(static_cast<std::size_t>(b_of_a[i]));
+      report_b_before(static_cast<std::size_t>(b_of_a[i]));
       compare_rows(a, a.rows[i], b, b.rows[static_cast<std::size_t>(b_of_a[i])]);
     }
-    tell_b_before(b.rows.size());
+    report_b_before(b.rows.size());
     compare_ends(a, b);
   }
 

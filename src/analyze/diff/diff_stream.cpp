@@ -100,9 +100,9 @@ class DiffStream::Gather {
   // What came from outside the watched ops: batches, labels, and parameters, state and buffers at first sight.
   void add_mark(const MarkRecord& mark) {
     const Known* value = known(mark.value);
-    if (value == nullptr || !value->unseen || mark.kind == MarkKind::kLoss || mark.kind == MarkKind::kDoorGradient)
+    if (value == nullptr || !value->unseen || mark.kind == TensorRole::kLoss || mark.kind == TensorRole::kBoundaryGradient)
       return;
-    const bool data = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
+    const bool data = mark.kind == TensorRole::kBatch || mark.kind == TensorRole::kLabel;
     go_to(mark.step);
     DiffRow row;
     row.micro_batch = mark.micro_batch;

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "src/analyze/ranks/passages.h"
+#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/run/exploding.h"
 #include "src/analyze/rules/rule.h"
@@ -99,7 +99,7 @@ bool rows_are_samples(const Diagnosed& d, const std::vector<std::int64_t>& shape
          std::count(shape.begin(), shape.end(), samples) == 1;
 }
 
-void tell_row(ElementEvidence& element, const Diagnosed& d, const std::vector<std::int64_t>& shape) {
+void report_row(ElementEvidence& element, const Diagnosed& d, const std::vector<std::int64_t>& shape) {
   if (element.coords.empty()) return;
   element.row_is_sample = rows_are_samples(d, shape);
   if (element.row_is_sample || shape.size() > 1) element.row = element.coords[0];
@@ -117,7 +117,7 @@ std::optional<ElementEvidence> element_of(const Diagnosed& d) {
     const EvidenceRecord& record = *c.elements.front();
     out.flat_index = record.flat_index;
     out.coords = coords_of(record.flat_index, shape);
-    tell_row(out, d, shape);
+    report_row(out, d, shape);
     out.value = record.number;
     for (const Operand& operand : record.operands) {
       ElementEvidence::OperandValue value{c.text(operand.slot), "", operand.number};
@@ -132,7 +132,7 @@ std::optional<ElementEvidence> element_of(const Diagnosed& d) {
   if (bad->stats.first_nonfinite < 0) return std::nullopt;
   out.flat_index = bad->stats.first_nonfinite;
   out.coords = coords_of(out.flat_index, shape);
-  tell_row(out, d, shape);
+  report_row(out, d, shape);
   switch (bad->bad) {
     case kBadNaN:
       out.value = std::numeric_limits<double>::quiet_NaN();
@@ -260,7 +260,7 @@ class Travels {
   }
   void tell(Finding& f) const {
     f.ranks.assign(ranks_.begin(), ranks_.end());
-    if (!arrivals_.empty()) tell_passages(f, arrivals_, others_->rank);
+    if (!arrivals_.empty()) report_rank_propagation(f, arrivals_, others_->rank);
   }
 
  private:
@@ -364,7 +364,7 @@ class FindingGroup {
   Travels travels_;
   std::set<StringId> modules_;
   std::map<std::string, std::uint64_t> same_module_;
-  std::vector<std::uint32_t> later_;  // steps in which the same fault was born again
+  std::vector<std::uint32_t> later_;  // steps in which the same fault began again
 };
 
 // Overflows of scaled gradients: one finding, led by the earliest, however many ops and steps.
@@ -413,7 +413,7 @@ void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
   auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && began(f) == growth.step; };
   const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
   if (first == findings.end()) return;
-  tell_exploding(*first, growth);
+  report_exploding(*first, growth);
   std::vector<std::string> others;
   for (const Finding& f : findings) {
     if (overflowed(f)) others.push_back(f.place.op.value_or("") + (f.place.module ? " in " + *f.place.module : ""));
@@ -438,7 +438,7 @@ void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Name
                                            birth->swallow->steps.first(), place_text(birth->swallow->at, names)));
       continue;
     }
-    tell_swallowed(f, *birth->swallow, names);
+    report_swallowed(f, *birth->swallow, names);
     findings.push_back(std::move(f));
   }
 }
@@ -449,7 +449,7 @@ Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::Colla
   if (!origin) f.place.step = state.step;
   f.occurrence_count = 1;
   f.first_step = f.last_step = state.step;
-  tell_collapse(f, state);
+  report_collapse(f, state);
   return f;
 }
 
@@ -574,12 +574,12 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
   }
   if (!calibrated.empty()) {
     findings.push_back(calibrated.fold());
-    tell_calibration(findings.back(), calibrated.trials(), scaler);
+    report_calibration(findings.back(), calibrated.trials(), scaler);
   }
   // With a fault at hand the streak needs no finding of its own.
   if (!open.empty() && !faults && !(collapse && collapse->fault)) {
     findings.push_back(open.fold());
-    tell_open_streak(findings.back(), open.trials());
+    report_open_streak(findings.back(), open.trials());
   }
   for (Finding& f : misuse_findings(scaler)) findings.push_back(std::move(f));
   return findings;

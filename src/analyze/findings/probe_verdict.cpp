@@ -55,7 +55,7 @@ bool is_lost(FindingClass cls) { return cls == FindingClass::kEpsUnderflow || cl
 bool is_narrow(const Case& c) { return dtype_size(c.stored) < dtype_size(DType::kF32); }
 
 // Two formats in one sentence where they say the same.
-void tell_both(std::vector<std::string>& out, const std::string& what, const ProbeRecord* f32, const ProbeRecord* f64,
+void report_both(std::vector<std::string>& out, const std::string& what, const ProbeRecord* f32, const ProbeRecord* f64,
                const Case& c) {
   if (f32 != nullptr && f64 != nullptr && finite(*f32) == finite(*f64) && f32->ops == f64->ops) {
     out.push_back(fmt::format("{} in fp32 and in fp64: {}.", what, outcome(c, *f32)));
@@ -77,11 +77,11 @@ std::vector<std::string> sentences(const Case& c, FindingClass cls, const Probes
     return {fmt::format("Computed again from the same inputs in {}: {}.", stored, outcome(c, *p.same))};
   std::vector<std::string> out{
       fmt::format("Computed again from the captured inputs in {}, the op gives the same bits.", stored)};
-  tell_both(out, "The op alone", p.alone_f32, p.alone_f64, c);
+  report_both(out, "The op alone", p.alone_f32, p.alone_f64, c);
   // In fp32 the op itself is what can be mended: what fp64 would have kept before it is beside the point.
   const ProbeRecord* slice = p.slice_f32 != nullptr ? p.slice_f32 : p.slice_f64;
   if (slice != nullptr && (is_narrow(c) || is_lost(cls)))
-    tell_both(out, fmt::format("The {} ops {}", slice->ops, c.text(slice->text)), p.slice_f32, p.slice_f64, c);
+    report_both(out, fmt::format("The {} ops {}", slice->ops, c.text(slice->text)), p.slice_f32, p.slice_f64, c);
   return out;
 }
 

@@ -85,21 +85,21 @@ std::string place_text(const OpRef& at, const Names& names) {
                                        : fmt::format("{} in {}", op, module);
 }
 
-std::string sink_text(MarkKind kind, const std::string& path) {
+std::string sink_text(TensorRole kind, const std::string& path) {
   switch (kind) {
-    case MarkKind::kLoss:
+    case TensorRole::kLoss:
       return "loss";
-    case MarkKind::kDoorGradient:
+    case TensorRole::kBoundaryGradient:
       return "gradient of " + path;
-    case MarkKind::kParameter:
+    case TensorRole::kParameter:
       return "parameter " + path;
-    case MarkKind::kState:
+    case TensorRole::kState:
       return "optimizer state " + path;
-    case MarkKind::kBuffer:
+    case TensorRole::kBuffer:
       return "buffer " + path;
-    case MarkKind::kBatch:
+    case TensorRole::kBatch:
       return "batch tensor " + path;
-    case MarkKind::kLabel:
+    case TensorRole::kLabel:
       return "labels " + path;
   }
   return path;

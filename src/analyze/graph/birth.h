@@ -72,7 +72,7 @@ struct OpRef {
 };
 
 struct SinkHit {
-  MarkKind kind = MarkKind::kLoss;
+  TensorRole kind = TensorRole::kLoss;
   StringId path = 0;
   ValueId value = 0;
   NodeId node = kNoNode;
@@ -159,7 +159,7 @@ struct Birth {
   bool after_loss = false;  // records are missing before it
   bool was_clean = false;   // kState: it had been seen clean before
   double scale = 1;
-  MarkKind role = MarkKind::kBatch;        // kBatch, kState: the part the value played
+  TensorRole role = TensorRole::kBatch;        // kBatch, kState: the part the value played
   ArgSnapshot source;                      // kBatch, kState, kUnwatched, kUnseenWrite, kGarbage: the value
   std::unique_ptr<OriginContext> context;  // kOp
   std::shared_ptr<const std::vector<std::int64_t>> samples;
@@ -171,7 +171,7 @@ struct Birth {
   bool settled = false;               // its first event is over and `chain` is final
   StepSet events;                     // steps in which a sink was bad because of it
   StepSet unwatched;                  // of these: counted for it although their ops are not in the trace
-  StepSet born;                       // steps in which it was born, with births that it leads, as far as they did harm
+  StepSet born;                       // steps in which it began, with births that it leads, as far as they did harm
   bool counted = false;               // `born` of it or of its lead holds its step
   BirthId lead = 0;                   // not 0: an earlier birth at the same place counts for this one
   std::uint64_t repeats_in_step = 0;  // births at the same place and step that count as this one

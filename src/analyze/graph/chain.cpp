@@ -30,17 +30,17 @@ ChainNode shown(const BadNode& node, const Names& names) {
   return out;
 }
 
-const char* sink_op(MarkKind kind) {
+const char* sink_op(TensorRole kind) {
   switch (kind) {
-    case MarkKind::kLoss:
+    case TensorRole::kLoss:
       return "<loss>";
-    case MarkKind::kDoorGradient:
+    case TensorRole::kBoundaryGradient:
       return "<gradient>";
-    case MarkKind::kParameter:
+    case TensorRole::kParameter:
       return "<parameter>";
-    case MarkKind::kState:
+    case TensorRole::kState:
       return "<state>";
-    case MarkKind::kBuffer:
+    case TensorRole::kBuffer:
       return "<buffer>";
     default:
       return "<batch>";
@@ -50,9 +50,9 @@ const char* sink_op(MarkKind kind) {
 ChainNode shown(const SinkHit& sink, std::uint32_t step, const Names& names) {
   ChainNode out;
   out.step = step;
-  out.phase = sink.kind == MarkKind::kLoss           ? Phase::kLoss
-              : sink.kind == MarkKind::kDoorGradient ? Phase::kBackward
-              : sink.kind == MarkKind::kBuffer       ? Phase::kForward
+  out.phase = sink.kind == TensorRole::kLoss           ? Phase::kLoss
+              : sink.kind == TensorRole::kBoundaryGradient ? Phase::kBackward
+              : sink.kind == TensorRole::kBuffer       ? Phase::kForward
                                                      : Phase::kOptimizer;
   out.module = names.text(sink.path);
   out.op = sink_op(sink.kind);

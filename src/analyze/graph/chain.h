@@ -49,6 +49,6 @@ std::string bad_count_text(std::int64_t nan, std::int64_t pos_inf, std::int64_t 
 // "div_backward in fc1", "addcdiv_ in the update of fc1.weight", "a batch tensor".
 std::string place_text(const OpRef& at, const Names& names);
 // "parameter fc1.weight", "loss", "gradient of fc1.weight".
-std::string sink_text(MarkKind kind, const std::string& path);
+std::string sink_text(TensorRole kind, const std::string& path);
 
 }  // namespace nanhunt::analyze

@@ -43,7 +43,7 @@ ArgSnapshot snapshot(const Value* value, const OpArg& arg) {
   out.name = value->name;
   out.layout = value->layout;
   out.known = value->has_stats;
-  out.is_gradient = value->has_role(MarkKind::kDoorGradient);
+  out.is_gradient = value->has_role(TensorRole::kBoundaryGradient);
   out.bad = value->bad;
   out.flushed = value->flushed;
   out.stats = value->stats;

@@ -12,9 +12,9 @@
 namespace nanhunt::analyze {
 namespace {
 
-constexpr std::uint8_t kLastingRoles = 1u << static_cast<unsigned>(MarkKind::kParameter) |
-                                       1u << static_cast<unsigned>(MarkKind::kState) |
-                                       1u << static_cast<unsigned>(MarkKind::kBuffer);
+constexpr std::uint8_t kLastingRoles = 1u << static_cast<unsigned>(TensorRole::kParameter) |
+                                       1u << static_cast<unsigned>(TensorRole::kState) |
+                                       1u << static_cast<unsigned>(TensorRole::kBuffer);
 
 // A range of a batch's argument table; a damaged one is cut to what is there.
 template <typename T>
@@ -131,7 +131,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
       // What ops of phase data read first came from the program: samples that a loader puts together.
       const bool sample = op.phase == Phase::kData && value->producer == kNoSeq && value->roles == 0;
       use.op = sample ? kBatchOp : kUnwatchedOp;
-      resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, MarkKind::kBatch, use);
+      resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, TensorRole::kBatch, use);
     }
   }
   for (const OpArg& arg : view_.outputs) {
@@ -200,7 +200,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     birth = born_ = made.id;
     labels = labels_.of(birth);
   };
-  const auto late_call = [&](const OpInView& view) -> const RecentOp* {
+  const auto deferred_call = [&](const OpInView& view) -> const RecentOp* {
     for (std::size_t i = 0; i < view.in.size(); ++i) {
       const Value* value = view.in[i];
       if (value == nullptr || value->has_stats || !mixes(*view.info, view.inputs[i].role) ||
@@ -250,10 +250,10 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   } else if (const BirthId blamed = suspect_of(op, /*to_blame=*/true); blamed != 0) {
     labels = labels_.of(blamed);
     suspect_node = find_birth(blamed)->node;
-  } else if (const RecentOp* call = late_call(op)) {
+  } else if (const RecentOp* call = deferred_call(op)) {
     const auto out =
         std::find_if(op.out.begin(), op.out.end(), [](const Value* v) { return v != nullptr && v->bad != 0; });
-    Birth& made = late_birth(*call, **out);
+    Birth& made = deferred_birth(*call, **out);
     labels = labels_.of(made.id);
     made.node = suspect_node = add_node(**out, made.at, made.lifecycle, made.id, {});
     deliberate = made.deliberate;
@@ -297,7 +297,7 @@ void ValueGraph::finish_outputs(const OpInView& op) {
       if (const Value* base = values_.find(value->base)) value->name = base->name;
     }
     if (value->bad != 0 && op.record->phase == Phase::kUnscale) unscaled_bad_.push_back(value->id);
-    if (op.record->phase == Phase::kOptimizer && value->has_role(MarkKind::kParameter) && value->name != 0) {
+    if (op.record->phase == Phase::kOptimizer && value->has_role(TensorRole::kParameter) && value->name != 0) {
       changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
                                                            value->name) != bad_gradients_.end();
     }
@@ -364,13 +364,13 @@ bool ValueGraph::inherit(Value& value, int depth) {
   return found;
 }
 
-void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at) {
+void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at) {
   if (inherit(value, 0)) {
     note_first(value.labels, value.bad, at);
     return;
   }
   if (const RecentOp* call = unread_call_of(value)) {
-    Birth& made = late_birth(*call, value);
+    Birth& made = deferred_birth(*call, value);
     made.node = add_node(value, made.at, made.lifecycle, made.id, {});
     carry(value, labels_.of(made.id), made.deliberate, made.node);
     note_first(value.labels, value.bad, made.at);
@@ -382,7 +382,7 @@ void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRe
   birth.watched = kind != BirthKind::kUnwatched;
   birth.source = snapshot(&value, OpArg{value.id, 0, ArgRole::kRead});
   const bool inf_alone = (value.bad & kBadNaN) == 0;
-  const bool may_be_mask = role != MarkKind::kParameter && role != MarkKind::kState;
+  const bool may_be_mask = role != TensorRole::kParameter && role != TensorRole::kState;
   if (inf_alone && may_be_mask) birth.deliberate = Deliberate::kLikely;
   if (value.older >= 0) {
     const Value& before = values_.at(value.older);
@@ -395,7 +395,7 @@ void ValueGraph::resolve(Value& value, BirthKind kind, MarkKind role, const OpRe
 
 bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) const {
   if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
-  const bool gradient = value.has_role(MarkKind::kDoorGradient) || value.made_in == Phase::kBackward ||
+  const bool gradient = value.has_role(TensorRole::kBoundaryGradient) || value.made_in == Phase::kBackward ||
                         value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
   if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
   // In a replay all of the step is watched: what is bad in backward and was never made is older than the step.

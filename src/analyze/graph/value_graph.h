@@ -59,24 +59,24 @@ class ValueGraph {
   const std::vector<BirthId>& given() const { return given_; }
   BirthId born() const { return born_; }
   // Results of calls between ranks that were not read at once, and turned out bad at the op or mark handled last.
-  struct LateResult {
+  struct DeferredResult {
     std::uint64_t seq = kNoSeq;  // of the call's op
     BirthId born = 0;            // 0: what this rank gave explains it
     std::uint8_t bad = 0;
   };
-  std::vector<LateResult> take_late_results() { return std::exchange(late_results_, {}); }
+  std::vector<DeferredResult> take_deferred_results() { return std::exchange(deferred_results_, {}); }
   void on_mark(const MarkRecord& mark);
   void on_changed(const ChangedRecord& record);
   void on_replay(const ReplayRecord& record) { in_replay_ = record.result == ReplayResult::kBegin; }
   // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a
   // place.
   void on_refused_mark(const MarkRecord& mark);
-  // The sentinel's norm of a parameter before a trip: how large it was before it changed.
+  // The sentinel's norm of a parameter before a trigger: how large it was before it changed.
   void on_norm(const NormRecord& record);
   // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the
   // streak that the step belongs to, or of earlier skips, answer for it.
   bool on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back);
-  // The parts of training (1 << MarkKind) that the sentinel found finite when this step ended.
+  // The parts of training (1 << TensorRole) that the sentinel found finite when this step ended.
   void on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
     clean_step_ = step;
     clean_kinds_ = kinds;
@@ -84,7 +84,7 @@ class ValueGraph {
   void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
-  // Tells births of this step what only the step's end knows. Returns how many of its ops were bad.
+  // Reports births of this step what only the step's end knows. Returns how many of its ops were bad.
   // `bad_unseen`: it was bad, though no record of it is.
   std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen = false);
   void finish();  // no more records: only births stay
@@ -135,14 +135,14 @@ class ValueGraph {
 
   // Finds out where the badness of a value that no watched op made comes from.
   bool inherit(Value& value, int depth);
-  void resolve(Value& value, BirthKind kind, MarkKind role, const OpRef& at);
+  void resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at);
   // Does this op of backward add to gradients that a skipped step has left bad?
   bool reads_kept_gradient(const Value& value, const OpRef& at) const;
   Birth& new_birth(BirthKind kind, const OpRef& at);
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
-  void hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step);
+  void hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step);
   void judge_hits(const StepOutcome& outcome, bool bad_unseen);
   void follow_suspects(const OpInView& op);
   void place_change(Birth& birth, const Value& value);
@@ -151,7 +151,7 @@ class ValueGraph {
   BirthId suspect_of(const OpInView& op, bool to_blame);
   void note_reader(const OpInView& op, const OpRef& at);
   void make_garbage(const OpInView& op, const OpRef& at);
-  void note_sizes(MarkKind kind, LayoutId layout);
+  void note_sizes(TensorRole kind, LayoutId layout);
   void mark_unscaled();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
@@ -160,7 +160,7 @@ class ValueGraph {
   void settle_sent();
   const RecentOp* call_behind(const Value& value) const;  // the call between ranks whose unread result it is
   const RecentOp* unread_call_of(const Value& value);     // ... or shows
-  Birth& late_birth(const RecentOp& call, const Value& result);
+  Birth& deferred_birth(const RecentOp& call, const Value& result);
   void note_given(const OpInView& op, const OpRef& at);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
@@ -194,7 +194,7 @@ class ValueGraph {
   std::optional<std::uint32_t> rank_;           // this one, where it is known
   std::vector<BirthId> given_;                  // by the op at hand
   BirthId born_ = 0;                            // at the op at hand
-  std::vector<LateResult> late_results_;
+  std::vector<DeferredResult> deferred_results_;
   std::vector<BirthId> sent_in_step_;           // went to other ranks for the first time
   std::size_t sent_ = 0;
   std::vector<BirthId> born_in_step_;           // need the step's scale

@@ -53,18 +53,18 @@ bool may_overflow(const Value& value, const LayoutRecord* layout) {
 void ValueGraph::place_change(Birth& birth, const Value& value) {
   birth.source.name = value.name;
   weigh_change(birth);
-  constexpr MarkKind kHomes[] = {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer, MarkKind::kBatch,
-                                 MarkKind::kLabel};
-  for (const MarkKind kind : kHomes) {
+  constexpr TensorRole kHomes[] = {TensorRole::kParameter, TensorRole::kState, TensorRole::kBuffer, TensorRole::kBatch,
+                                 TensorRole::kLabel};
+  for (const TensorRole kind : kHomes) {
     if (!value.has_role(kind)) continue;
-    const bool data = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
+    const bool data = kind == TensorRole::kBatch || kind == TensorRole::kLabel;
     birth.role = kind;
     birth.at.phase = Phase::kData;
     birth.at.op = data ? kBatchOp : kStateOp;
     birth.at.module = data ? 0 : value.name;
     return;
   }
-  birth.role = MarkKind::kLoss;  // none of these
+  birth.role = TensorRole::kLoss;  // none of these
   if (const RecentOp* producer = ring_.find(value.producer)) {
     birth.at.phase = producer->phase;
     birth.at.op = producer->op;
@@ -154,7 +154,7 @@ void ValueGraph::weigh_change(Birth& birth) {
 }
 
 void ValueGraph::on_norm(const NormRecord& record) {
-  if (record.kind != MarkKind::kParameter || record.path == 0 || !std::isfinite(record.amax)) return;
+  if (record.kind != TensorRole::kParameter || record.path == 0 || !std::isfinite(record.amax)) return;
   if (amax_before_.size() >= kMaxNorms && !amax_before_.contains(record.path)) return;
   auto& norms = amax_before_[record.path];
   if (norms.size() >= kNormsKept) norms.erase(norms.begin());
@@ -257,7 +257,7 @@ std::vector<const Birth*> ValueGraph::changes() const {
 
 bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back) {
   if (!hit_in_step_.empty()) return true;
-  const bool gradients_alone = (bad & kSinkBits) == mark_bit(MarkKind::kDoorGradient);
+  const bool gradients_alone = (bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
   const std::vector<BirthId>& to_answer = streak_.empty() && gradients_alone && held_back ? scaled_ : streak_;
   bool answered = false;
   for (BirthId id : to_answer) {
@@ -268,7 +268,7 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     birth->trial.only_gradients = birth->trial.only_gradients && gradients_alone;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
-    if ((bad & mark_bit(MarkKind::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if ((bad & role_bit(TensorRole::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
     answered = true;
   }
   if (answered || gradients_alone) return answered;
@@ -286,7 +286,7 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
     birth->watched = false;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
-    if ((bad & mark_bit(MarkKind::kLoss)) != 0) birth->sinks.push_back({MarkKind::kLoss, 0, 0, kNoNode, kBadAny, {}});
+    if ((bad & role_bit(TensorRole::kLoss)) != 0) birth->sinks.push_back({TensorRole::kLoss, 0, 0, kNoNode, kBadAny, {}});
     return true;
   }
   return false;

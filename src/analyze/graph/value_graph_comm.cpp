@@ -68,7 +68,7 @@ const RecentOp* ValueGraph::unread_call_of(const Value& value) {
   return nullptr;
 }
 
-Birth& ValueGraph::late_birth(const RecentOp& call, const Value& result) {
+Birth& ValueGraph::deferred_birth(const RecentOp& call, const Value& result) {
   Birth& birth = new_birth(BirthKind::kOp, {call.seq, call.step, 0, call.phase, call.module, call.op});
   birth.context = std::make_unique<OriginContext>();
   OpSnapshot& op = birth.context->op;
@@ -91,7 +91,7 @@ Birth& ValueGraph::late_birth(const RecentOp& call, const Value& result) {
   });
   birth.lifecycle = birth.watched ? Lifecycle::kAppear : Lifecycle::kUnknown;
   if ((result.bad & kBadNaN) == 0 && names_.op(call.op).has(kSelects)) birth.deliberate = Deliberate::kLikely;
-  late_results_.push_back({call.seq, birth.id, result.bad});
+  deferred_results_.push_back({call.seq, birth.id, result.bad});
   return birth;
 }
 

@@ -9,10 +9,10 @@
 
 namespace nanhunt::analyze {
 
-void ValueGraph::note_sizes(MarkKind kind, LayoutId id) {
+void ValueGraph::note_sizes(TensorRole kind, LayoutId id) {
   constexpr std::size_t kMaxLayouts = 1u << 16;
-  const bool batch = kind == MarkKind::kBatch || kind == MarkKind::kLabel;
-  if (!batch && kind != MarkKind::kParameter && kind != MarkKind::kBuffer) return;
+  const bool batch = kind == TensorRole::kBatch || kind == TensorRole::kLabel;
+  if (!batch && kind != TensorRole::kParameter && kind != TensorRole::kBuffer) return;
   if (sized_.size() >= kMaxLayouts || !sized_.emplace(id, batch).second) return;
   const LayoutRecord* layout = names_.layout(id);
   if (layout == nullptr) return;
@@ -27,7 +27,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
   note_sizes(mark.kind, value->layout);
-  if (!changed_at_.empty() && (mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState))
+  if (!changed_at_.empty() && (mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState))
     suspect_unseen(*value);
   if (value->suspect != 0) {
     Birth* birth = find_birth(value->suspect);
@@ -36,9 +36,9 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   }
   if (value->bad == 0) return;
 
-  const bool from_outside = mark.kind == MarkKind::kBatch || mark.kind == MarkKind::kLabel;
+  const bool from_outside = mark.kind == TensorRole::kBatch || mark.kind == TensorRole::kLabel;
   const bool lasting =
-      mark.kind == MarkKind::kParameter || mark.kind == MarkKind::kState || mark.kind == MarkKind::kBuffer;
+      mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState || mark.kind == TensorRole::kBuffer;
   OpRef at;
   at.step = mark.step;
   at.micro_batch = mark.micro_batch;
@@ -77,8 +77,8 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
   }
-  if (mark.kind == MarkKind::kDoorGradient && value->made_in == Phase::kData) value->made_step = mark.step;
-  if (mark.kind == MarkKind::kDoorGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
+  if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
+  if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
 }
 
@@ -155,7 +155,7 @@ bool ValueGraph::may_be_singular(const Birth& birth) const {
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
 }
 
-void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std::uint32_t step) {
+void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step) {
   const LabelSets::Set& set = labels_.get(value.labels);
   auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
   const bool others = std::any_of(set.births.begin(), set.births.end(), [&](BirthId id) {
@@ -166,7 +166,7 @@ void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std:
     Birth* birth = find_birth(id);
     if (birth == nullptr || (others && blameless(*birth))) continue;
     // A buffer of infinities is a mask that was registered, not harm.
-    if (kind == MarkKind::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
+    if (kind == TensorRole::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
     Birth& itself = *birth;
     if (birth->lead != 0) birth = find_birth(birth->lead);
     if (!birth->harmful && !becomes_origin(*birth, step)) {
@@ -175,12 +175,12 @@ void ValueGraph::hit_sink(const Value& value, MarkKind kind, StringId path, std:
     }
     birth->events.add(step);
     if (!std::exchange(itself.counted, true)) birth->born.add(itself.at.step);
-    birth->trial.only_gradients = birth->trial.only_gradients && kind == MarkKind::kDoorGradient;
+    birth->trial.only_gradients = birth->trial.only_gradients && kind == TensorRole::kBoundaryGradient;
     if (!birth->hit_in_step) {
       birth->hit_in_step = true;
       hit_in_step_.push_back(birth->id);
     }
-    if (kind == MarkKind::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if (kind == TensorRole::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
     if (birth->settled) continue;
     const bool known = std::any_of(birth->sinks.begin(), birth->sinks.end(),
                                    [&](const SinkHit& sink) { return sink.kind == kind && sink.path == path; });
@@ -266,8 +266,8 @@ void ValueGraph::enter_step(std::uint32_t step) {
 void ValueGraph::mark_unscaled() {
   for (ValueId id : unscaled_bad_) {
     const Value* value = values_.find(id);
-    if (value == nullptr || value->bad == 0 || value->has_role(MarkKind::kDoorGradient)) continue;
-    hit_sink(*value, MarkKind::kDoorGradient, value->name, step_);
+    if (value == nullptr || value->bad == 0 || value->has_role(TensorRole::kBoundaryGradient)) continue;
+    hit_sink(*value, TensorRole::kBoundaryGradient, value->name, step_);
   }
   unscaled_bad_.clear();
 }
@@ -278,9 +278,9 @@ void ValueGraph::settle() {
   for (const auto& [storage, id] : bad_homes_) {
     const Value* value = values_.find(id);
     if (value == nullptr) continue;
-    const MarkKind kind = value->has_role(MarkKind::kParameter) ? MarkKind::kParameter
-                          : value->has_role(MarkKind::kState)   ? MarkKind::kState
-                                                                : MarkKind::kBuffer;
+    const TensorRole kind = value->has_role(TensorRole::kParameter) ? TensorRole::kParameter
+                          : value->has_role(TensorRole::kState)   ? TensorRole::kState
+                                                                : TensorRole::kBuffer;
     hit_sink(*value, kind, value->name, step_);
   }
   bad_homes_.clear();

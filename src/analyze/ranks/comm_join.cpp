@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "src/analyze/findings/advice.h"
-#include "src/analyze/ranks/passages.h"
+#include "src/analyze/ranks/rank_propagation.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -25,7 +25,7 @@ using At = std::pair<std::size_t, BirthId>;  // index of the rank, birth
 
 // One call with what is known of it on each rank.
 struct Meeting {
-  const Lane* lane = nullptr;
+  const CommStream* stream = nullptr;
   std::uint64_t call = 0;
   std::map<std::size_t, const CallFacts*> facts;  // by index of the rank
   bool lined_up = true;                           // the ranks agree on what it was
@@ -46,7 +46,7 @@ class Join {
     for (int round = 0; round < 2; ++round) {
       for (const auto& [at, meeting] : born_at_) follow(at, *meeting);
     }
-    for (const auto& [lane, calls] : meetings_) {
+    for (const auto& [stream, calls] : meetings_) {
       for (const auto& [call, meeting] : calls) find_lost(meeting);
     }
   }
@@ -54,13 +54,13 @@ class Join {
  private:
   void meet() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      for (const auto& [lane, calls] : ranks_[i]->comm().lanes()) {
-        auto& there = *meetings_.try_emplace(lane).first;
+      for (const auto& [stream, calls] : ranks_[i]->comm().streams()) {
+        auto& there = *meetings_.try_emplace(stream).first;
         for (const auto& [call, facts] : calls.facts) {
           Meeting& meeting = there.second[call];
-          meeting.lane = &there.first;
+          meeting.stream = &there.first;
           meeting.call = call;
-          if (!meeting.facts.empty() && lane.from < 0) {
+          if (!meeting.facts.empty() && stream.from < 0) {
             const CallFacts& first = meeting.any();
             meeting.lined_up = meeting.lined_up && std::tie(first.kind, first.reduction, first.peer) ==
                                                        std::tie(facts.kind, facts.reduction, facts.peer);
@@ -69,7 +69,7 @@ class Join {
         }
       }
     }
-    for (const auto& [lane, calls] : meetings_) {
+    for (const auto& [stream, calls] : meetings_) {
       for (const auto& [call, meeting] : calls) {
         for (const auto& [i, facts] : meeting.facts) {
           if (facts->born != 0 && facts->gave == 0) born_at_.emplace(At{i, facts->born}, &meeting);
@@ -80,15 +80,15 @@ class Join {
 
   // Ranks that give, or get, in this call.
   std::vector<std::uint32_t> members(const Meeting& meeting, bool giving) const {
-    const Lane& lane = *meeting.lane;
-    if (lane.from >= 0 || lane.to >= 0) {
-      const std::int64_t one = giving ? lane.from : lane.to;
+    const CommStream& stream = *meeting.stream;
+    if (stream.from >= 0 || stream.to >= 0) {
+      const std::int64_t one = giving ? stream.from : stream.to;
       return one < 0 ? std::vector<std::uint32_t>{} : std::vector{static_cast<std::uint32_t>(one)};
     }
-    std::vector<std::uint32_t> all = lane.ranks;
+    std::vector<std::uint32_t> all = stream.ranks;
     if (all.empty()) {
       for (const RankPass* pass : ranks_) {
-        if (pass->comm().lanes().contains(lane)) all.push_back(pass->rank());
+        if (pass->comm().streams().contains(stream)) all.push_back(pass->rank());
       }
     }
     const CallFacts& facts = meeting.any();
@@ -112,10 +112,10 @@ class Join {
       if ((giving ? facts->gave : facts->got) != 0) return State::kBad;
       return (giving ? facts->share_known : facts->result_known) ? State::kFinite : State::kUnknown;
     }
-    const auto& lanes = ranks_[index->second]->comm().lanes();
-    const auto lane = lanes.find(*meeting.lane);
-    if (lane == lanes.end()) return State::kUnknown;
-    const LaneCalls& calls = lane->second;
+    const auto& streams = ranks_[index->second]->comm().streams();
+    const auto stream = streams.find(*meeting.stream);
+    if (stream == streams.end()) return State::kUnknown;
+    const CommStreamCalls& calls = stream->second;
     if (meeting.call >= calls.forgotten_from || !calls.seen.contains(meeting.call)) return State::kUnknown;
     return giving && calls.unread.contains(meeting.call) ? State::kUnknown : State::kFinite;
   }
@@ -183,7 +183,7 @@ class Join {
       arrival.rank = ranks_[at.first]->rank();
       arrival.through = std::string(collective_kind_name(meeting.any().kind));
       if (meeting.any().kind == CollectiveKind::kSend) arrival.through = "recv";
-      arrival.group = meeting.lane->group;
+      arrival.group = meeting.stream->group;
       const CallFacts& facts = *meeting.facts.at(at.first);
       arrival.step = facts.step;
       const auto there = meeting.facts.find(origin.first);
@@ -202,7 +202,7 @@ class Join {
     const CallFacts& own = *meeting.facts.at(at.first);
     story.kind = own.kind;
     story.reduction = own.reduction;
-    story.group = meeting.lane->group;
+    story.group = meeting.stream->group;
     story.givers = members(meeting, true);
     story.dtype = own.dtype;
     story.lined_up = meeting.lined_up;
@@ -247,11 +247,11 @@ class Join {
     if (lost_on.empty()) return;
     for (const auto& [i, facts] : meeting.facts) {
       if (!facts->gives || (facts->gave & kBadNaN) == 0) continue;
-      tell_lost(i, *facts, *meeting.lane, lost_on);
+      report_lost(i, *facts, *meeting.stream, lost_on);
     }
   }
 
-  void tell_lost(std::size_t i, const CallFacts& facts, const Lane& lane, const std::vector<std::uint32_t>& lost_on) {
+  void report_lost(std::size_t i, const CallFacts& facts, const CommStream& stream, const std::vector<std::uint32_t>& lost_on) {
     const Names& names = ranks_[i]->names();
     std::vector<Finding>& findings = verdicts_[i].findings;
     const std::string op = names.text(facts.op), module = names.text(facts.module);
@@ -281,7 +281,7 @@ class Join {
         "Rank {} gave {} with NaN{}, and the result on {} holds none: {} compares, and a comparison with NaN is false. "
         "What "
         "is decided by this result is decided as if nothing were wrong.",
-        ranks_[i]->rank(), what, lane.group.empty() ? "" : fmt::format(" to group {}", lane.group), ranks_text(lost_on),
+        ranks_[i]->rank(), what, stream.group.empty() ? "" : fmt::format(" to group {}", stream.group), ranks_text(lost_on),
         reduction);
     f.advice = {make_advice("reduce-flags")};
     findings.push_back(std::move(f));
@@ -290,7 +290,7 @@ class Join {
   const std::vector<RankPass*>& ranks_;
   std::vector<RankVerdict>& verdicts_;
   std::map<std::uint32_t, std::size_t> index_;  // by rank
-  std::map<Lane, std::map<std::uint64_t, Meeting>> meetings_;
+  std::map<CommStream, std::map<std::uint64_t, Meeting>> meetings_;
   std::map<At, const Meeting*> born_at_;  // calls in which bad numbers came to a rank that gave none
   std::set<At> followed_;
 };

@@ -56,18 +56,18 @@ bool CallSet::contains(std::uint64_t call) const {
   return next != runs_.begin() && call <= std::prev(next)->second;
 }
 
-Lane CommWatch::lane_of(const CollectiveRecord& row) const {
-  Lane lane{names_.text(row.group), row.ranks, -1, -1};
-  std::sort(lane.ranks.begin(), lane.ranks.end());
+CommStream CommWatch::stream_of(const CollectiveRecord& row) const {
+  CommStream stream{names_.text(row.group), row.ranks, -1, -1};
+  std::sort(stream.ranks.begin(), stream.ranks.end());
   const std::int64_t own = rank_ ? static_cast<std::int64_t>(*rank_) : -1;
   if (row.kind == CollectiveKind::kSend) {
-    lane.from = own;
-    lane.to = row.peer;
+    stream.from = own;
+    stream.to = row.peer;
   } else if (row.kind == CollectiveKind::kRecv) {
-    lane.from = row.peer;
-    lane.to = own;
+    stream.from = row.peer;
+    stream.to = own;
   }
-  return lane;
+  return stream;
 }
 
 void CommWatch::on_row(const CollectiveRecord& row) {
@@ -117,7 +117,7 @@ CallFacts CommWatch::read(const OpInView& op, const ValueGraph& graph) const {
     }
     facts.gave = static_cast<std::uint8_t>(facts.gave | value->bad);
     facts.numel += value->stats.numel;
-    facts.gradient = facts.gradient || value->has_role(MarkKind::kDoorGradient) || value->made_in == Phase::kBackward;
+    facts.gradient = facts.gradient || value->has_role(TensorRole::kBoundaryGradient) || value->made_in == Phase::kBackward;
     if (facts.name == 0) facts.name = value->name;
     if (!value->stats.counted()) {
       facts.amax = std::numeric_limits<double>::infinity();
@@ -148,7 +148,7 @@ void CommWatch::on_op(const OpInView& op, const ValueGraph& graph) {
   early_.insert_or_assign(op.record->seq, read(op, graph));
 }
 
-void CommWatch::on_late(const ValueGraph::LateResult& result) {
+void CommWatch::on_deferred(const ValueGraph::DeferredResult& result) {
   if (const auto op = early_.find(result.seq); op != early_.end()) {
     op->second.got = static_cast<std::uint8_t>(op->second.got | result.bad);
     if (op->second.born == 0) op->second.born = result.born;
@@ -156,8 +156,8 @@ void CommWatch::on_late(const ValueGraph::LateResult& result) {
   }
   const auto it = unread_.find(result.seq);
   if (it == unread_.end()) return;
-  LaneCalls& lane = lanes_[it->second.first];
-  const auto [known, added] = lane.facts.try_emplace(it->second.second.call, it->second.second);
+  CommStreamCalls& stream = streams_[it->second.first];
+  const auto [known, added] = stream.facts.try_emplace(it->second.second.call, it->second.second);
   kept_ += added ? 1 : 0;
   CallFacts& facts = known->second;
   facts.got = static_cast<std::uint8_t>(facts.got | result.bad);
@@ -169,24 +169,24 @@ void CommWatch::settle(const CollectiveRecord& row, CallFacts facts) {
   facts.kind = row.kind;
   facts.reduction = row.reduction;
   facts.peer = row.peer;
-  LaneCalls& lane = lanes_[lane_of(row)];
-  lane.seen.add(row.call);
-  if (facts.gives && !facts.share_known) lane.unread.add(row.call);
+  CommStreamCalls& stream = streams_[stream_of(row)];
+  stream.seen.add(row.call);
+  if (facts.gives && !facts.share_known) stream.unread.add(row.call);
   if (facts.gets && !facts.result_known) {
     if (unread_.size() >= kMaxUnread) unread_.erase(unread_.begin());
-    unread_.insert_or_assign(facts.seq, std::pair(lane_of(row), facts));
+    unread_.insert_or_assign(facts.seq, std::pair(stream_of(row), facts));
   }
   const bool bad = facts.gave != 0 || facts.got != 0 || facts.born != 0;
   const bool large = !bad && facts.share_known && is_large(facts, row.ranks.size());
   if (!bad && !large) return;
   if (large && large_ >= kMaxLarge) return;
   if (bad && kept_ >= kMaxFacts) {
-    lane.forgotten_from = std::min(lane.forgotten_from, row.call);
+    stream.forgotten_from = std::min(stream.forgotten_from, row.call);
     return;
   }
   ++(large ? large_ : kept_);
   const std::uint64_t call = facts.call;
-  lane.facts.insert_or_assign(call, std::move(facts));
+  stream.facts.insert_or_assign(call, std::move(facts));
 }
 
 }  // namespace nanhunt::analyze

@@ -17,11 +17,11 @@
 namespace nanhunt::analyze {
 
 // Calls that the ranks of a group count alike: its collectives, or what one rank sends to another.
-struct Lane {
+struct CommStream {
   std::string group;
   std::vector<std::uint32_t> ranks;       // of the group, ascending
   std::int64_t from = -1, to = -1;        // of sends and receives, as global ranks
-  auto operator<=>(const Lane&) const = default;
+  auto operator<=>(const CommStream&) const = default;
 };
 
 // Numbers of calls, as runs of consecutive ones.
@@ -54,8 +54,8 @@ struct CallFacts {
   bool gradient = false;           // what it gave is a gradient
 };
 
-// What this rank knows of one lane.
-struct LaneCalls {
+// What this rank knows of one stream.
+struct CommStreamCalls {
   CallSet seen;    // with the op
   CallSet unread;  // of them, those whose share was not read
   std::map<std::uint64_t, CallFacts> facts;  // by call: those that are not plain finite numbers
@@ -72,26 +72,26 @@ class CommWatch {
   const CollectiveRecord* call_of(const OpRecord& op);
   void on_op(const OpInView& op, const ValueGraph& graph);
   // A result that was not read at once turned out bad.
-  void on_late(const ValueGraph::LateResult& result);
+  void on_deferred(const ValueGraph::DeferredResult& result);
 
-  const std::map<Lane, LaneCalls>& lanes() const { return lanes_; }
+  const std::map<CommStream, CommStreamCalls>& streams() const { return streams_; }
   std::uint64_t calls() const { return calls_; }
 
  private:
   static constexpr std::size_t kMaxFacts = 1u << 16, kMaxLarge = 1u << 12, kMaxWaiting = 1u << 16,
                                kMaxUnread = 1u << 12;
 
-  Lane lane_of(const CollectiveRecord& row) const;
+  CommStream stream_of(const CollectiveRecord& row) const;
   CallFacts read(const OpInView& op, const ValueGraph& graph) const;
   void settle(const CollectiveRecord& row, CallFacts facts);
 
   const Names& names_;
   std::optional<std::uint32_t> rank_;
-  std::map<Lane, LaneCalls> lanes_;
+  std::map<CommStream, CommStreamCalls> streams_;
   std::map<std::uint64_t, CollectiveRecord> rows_;  // by seq, whose op has not come yet
   CollectiveRecord current_;                        // of the op at hand
   std::map<std::uint64_t, CallFacts> early_;        // ops of phase comm whose row has not come yet
-  std::map<std::uint64_t, std::pair<Lane, CallFacts>> unread_;  // by seq: calls whose result was not read
+  std::map<std::uint64_t, std::pair<CommStream, CallFacts>> unread_;  // by seq: calls whose result was not read
   std::size_t kept_ = 0, large_ = 0;
   std::uint64_t calls_ = 0;
 };

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "src/analyze/findings/findings.h"
-#include "src/analyze/ranks/passages.h"
+#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
@@ -72,9 +72,9 @@ void fold_equal(std::vector<Finding>& findings) {
     constexpr std::size_t kMaxTitles = 8;
     if (f.title != lead.title && ++titles[it->second] <= kMaxTitles)
       lead.evidence.push_back(fmt::format("On rank {}: {}.", f.rank, f.title));
-    for (const Passage& passage : f.passages) {
-      if (std::find(lead.passages.begin(), lead.passages.end(), passage) == lead.passages.end())
-        lead.passages.push_back(passage);
+    for (const RankPropagation& propagation : f.rank_propagation) {
+      if (std::find(lead.rank_propagation.begin(), lead.rank_propagation.end(), propagation) == lead.rank_propagation.end())
+        lead.rank_propagation.push_back(propagation);
     }
     for (std::string& sink : f.sinks) {
       if (std::find(lead.sinks.begin(), lead.sinks.end(), sink) == lead.sinks.end() && lead.sinks.size() < 256)

@@ -17,7 +17,7 @@ namespace nanhunt::analyze {
 // A birth of this rank did harm on another one.
 struct Arrival {
   std::uint32_t rank = 0;
-  std::string through, group;      // as in Passage
+  std::string through, group;      // as in RankPropagation
   std::uint32_t step = 0;
   std::uint64_t seq = kNoSeq;      // of the call, on this rank
   std::vector<std::string> sinks;  // there
@@ -33,7 +33,7 @@ struct CallStory {
   std::vector<std::uint32_t> givers;    // ascending, as all below
   std::vector<std::uint32_t> unknown;   // of them, those whose share is not known
   std::vector<std::uint32_t> untraced;  // of these, those without a trace
-  std::vector<std::uint32_t> bad_from;  // gave bad numbers, but where those were born is not recorded
+  std::vector<std::uint32_t> bad_from;  // gave bad numbers, but where those began is not recorded
   std::vector<std::uint32_t> bad_on, fine_on;  // got the result
   double reach = 0;  // what the shares can come to together, at most; infinite: not known
   DType dtype = DType::kF32;

@@ -71,7 +71,7 @@ class StepJoin {
       }
       if (carried) carry(one, step);
     }
-    tell_between(step, between);
+    report_between(step, between);
   }
 
  private:
@@ -82,7 +82,7 @@ class StepJoin {
   }
 
   // Bad gradients on every one of these, and no share that is known to have been bad.
-  void tell_between(std::uint32_t step, const std::vector<Bad>& bad) {
+  void report_between(std::uint32_t step, const std::vector<Bad>& bad) {
     const auto lead = std::find_if(bad.begin(), bad.end(), [](const Bad& one) { return one.what->tried(); });
     if (lead == bad.end()) return;
     StepStory& story = verdicts_[lead->rank].steps[lead->riddle];

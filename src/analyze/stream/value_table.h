@@ -66,15 +66,15 @@ struct Value {
   NodeId node = kNoNode;
   BirthId suspect = 0;    // a change that nobody saw, or memory never written, that it descends from; 0: none
   std::int32_t newer = -1, older = -1;  // neighbours in the storage's list
-  std::uint8_t roles = 0;               // bit per MarkKind
+  std::uint8_t roles = 0;               // bit per TensorRole
   std::uint8_t bad = 0;                 // BadKind bits, from its own statistics
   Deliberate deliberate = Deliberate::kNo;
   bool has_stats = false;
   bool resolved = false;  // labels are final
   bool dead = false;
 
-  bool has_role(MarkKind kind) const { return (roles >> static_cast<unsigned>(kind) & 1u) != 0; }
-  void add_role(MarkKind kind) { roles = static_cast<std::uint8_t>(roles | 1u << static_cast<unsigned>(kind)); }
+  bool has_role(TensorRole kind) const { return (roles >> static_cast<unsigned>(kind) & 1u) != 0; }
+  void add_role(TensorRole kind) { roles = static_cast<std::uint8_t>(roles | 1u << static_cast<unsigned>(kind)); }
   // Contents were not read, but something bad may have flowed into them.
   bool tainted() const { return !has_stats && labels != 0; }
 };

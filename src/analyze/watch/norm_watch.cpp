@@ -45,10 +45,10 @@ NormWatch::Parameter* NormWatch::parameter(StringId path) {
 }
 
 void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divisor) {
-  if (mark.kind != MarkKind::kParameter && mark.kind != MarkKind::kDoorGradient) return;
+  if (mark.kind != TensorRole::kParameter && mark.kind != TensorRole::kBoundaryGradient) return;
   Parameter* p = parameter(mark.path);
   if (p == nullptr) return;
-  if (mark.kind == MarkKind::kParameter) {
+  if (mark.kind == TensorRole::kParameter) {
     p->weight_sq = sum_of_squares(value);
     p->weight_now = true;
   } else {
@@ -62,7 +62,7 @@ double NormWatch::weight_sq(const Parameter& p, std::size_t back) const {
 }
 
 void NormWatch::on_norm(const NormRecord& record) {
-  if (record.kind != MarkKind::kParameter) return;  // the sum over gradients is in every HealthRecord
+  if (record.kind != TensorRole::kParameter) return;  // the sum over gradients is in every HealthRecord
   Parameter* p = parameter(record.path);
   if (p == nullptr) return;
   const double squared = std::isfinite(record.norm) ? record.norm * record.norm : kInf;

@@ -221,11 +221,11 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   return outcome;
 }
 
-std::optional<ScalerWatch::HeldScale> ScalerWatch::recommended_scale() const {
+std::optional<ScalerWatch::StableScale> ScalerWatch::recommended_scale() const {
   if (!section_.dynamic || !least_skipped_) return std::nullopt;
-  std::optional<HeldScale> best;
+  std::optional<StableScale> best;
   for (const auto& [scale, steps] : clean_steps_) {
-    if (scale < *least_skipped_ && steps >= kStableSteps) best = HeldScale{scale, steps};
+    if (scale < *least_skipped_ && steps >= kStableSteps) best = StableScale{scale, steps};
   }
   return best;
 }

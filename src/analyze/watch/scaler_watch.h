@@ -72,11 +72,11 @@ class ScalerWatch {
 
   // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was
   // needed.
-  struct HeldScale {
+  struct StableScale {
     double scale = 1;
     std::uint64_t steps = 0;
   };
-  std::optional<HeldScale> recommended_scale() const;
+  std::optional<StableScale> recommended_scale() const;
   std::optional<double> least_skipped() const { return least_skipped_; }  // smallest scale at which a step was skipped
 
  private:

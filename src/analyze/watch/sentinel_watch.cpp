@@ -8,15 +8,15 @@
 
 #include "src/analyze/findings/advice.h"
 #include "src/analyze/findings/findings.h"
-#include "src/analyze/ranks/passages.h"
+#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/run/exploding.h"
 #include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
 namespace {
 
-constexpr std::uint32_t kGradientBit = mark_bit(MarkKind::kDoorGradient);
-constexpr std::uint32_t kLastingBits = mark_bit(MarkKind::kParameter) | mark_bit(MarkKind::kState) | mark_bit(MarkKind::kBuffer);
+constexpr std::uint32_t kGradientBit = role_bit(TensorRole::kBoundaryGradient);
+constexpr std::uint32_t kLastingBits = role_bit(TensorRole::kParameter) | role_bit(TensorRole::kState) | role_bit(TensorRole::kBuffer);
 constexpr std::uint32_t kWatchBits = kHealthAudit | kHealthChanged;
 
 // "the loss and gradients (first: fc1.weight)".
@@ -25,13 +25,13 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   const auto add = [&](std::uint32_t which, const char* words) {
     if ((bad & which) != 0) parts.emplace_back(words);
   };
-  add(mark_bit(MarkKind::kBatch), "the batch");
-  add(mark_bit(MarkKind::kLabel), "labels");
-  add(mark_bit(MarkKind::kLoss), "the loss");
+  add(role_bit(TensorRole::kBatch), "the batch");
+  add(role_bit(TensorRole::kLabel), "labels");
+  add(role_bit(TensorRole::kLoss), "the loss");
   add(kGradientBit, "gradients");
-  add(mark_bit(MarkKind::kParameter), "parameters");
-  add(mark_bit(MarkKind::kState), "optimizer state");
-  add(mark_bit(MarkKind::kBuffer), "buffers");
+  add(role_bit(TensorRole::kParameter), "parameters");
+  add(role_bit(TensorRole::kState), "optimizer state");
+  add(role_bit(TensorRole::kBuffer), "buffers");
   std::string text = join(parts, 8, " and ");
   if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
   return text;
@@ -40,20 +40,20 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
 std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
 
 Phase phase_of(std::uint32_t bad) {
-  if ((bad & mark_bit(MarkKind::kLoss)) != 0) return Phase::kLoss;
+  if ((bad & role_bit(TensorRole::kLoss)) != 0) return Phase::kLoss;
   if ((bad & kGradientBit) != 0) return Phase::kBackward;
   return Phase::kOptimizer;
 }
 
 void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
-  const auto add = [&](MarkKind kind, const char* words) {
-    if ((bad & mark_bit(kind)) != 0) f.sinks.emplace_back(words);
+  const auto add = [&](TensorRole kind, const char* words) {
+    if ((bad & role_bit(kind)) != 0) f.sinks.emplace_back(words);
   };
-  add(MarkKind::kLoss, "loss");
-  add(MarkKind::kDoorGradient, "gradients");
-  add(MarkKind::kParameter, "parameters");
-  add(MarkKind::kState, "optimizer state");
-  add(MarkKind::kBuffer, "buffers");
+  add(TensorRole::kLoss, "loss");
+  add(TensorRole::kBoundaryGradient, "gradients");
+  add(TensorRole::kParameter, "parameters");
+  add(TensorRole::kState, "optimizer state");
+  add(TensorRole::kBuffer, "buffers");
   if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
 }
 
@@ -72,7 +72,7 @@ void SentinelWatch::on_replay(const ReplayRecord& record) {
   if (record.result == ReplayResult::kRefused) ++refusals_;
   if (replays_.size() >= kMaxReplays && !replays_.contains(record.step)) return;
   Replay& replay = replays_[record.step];
-  // A step can be replayed at the door and once more after its optimizer; a refusal says nothing against what was
+  // A step can be replayed at the optimizer boundary and once more after its optimizer; a refusal says nothing against what was
   // replayed.
   const bool replayed = replay.result != ReplayResult::kBegin && replay.result != ReplayResult::kRefused;
   if (replayed && (record.result == ReplayResult::kBegin || record.result == ReplayResult::kRefused)) return;
@@ -148,7 +148,7 @@ bool SentinelWatch::is_calibration(const Riddle& riddle) const {
   return riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit && untried;
 }
 
-void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
+void SentinelWatch::report_calibration(Finding& f, const Riddle& riddle) const {
   const std::string steps = count_of(static_cast<std::int64_t>(riddle.count), "step");
   const bool lowered = riddle.good_scale < riddle.scale;
   f.cls = FindingClass::kScalerCalibration;
@@ -168,7 +168,7 @@ void SentinelWatch::tell_calibration(Finding& f, const Riddle& riddle) const {
   if (!lowered) f.explanation += " Training went on at the same scale or a larger one, so the scale did not cure it.";
 }
 
-void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) const {
+void SentinelWatch::report_not_reproducible(Finding& f, const Riddle& riddle) const {
   const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
   f.cls = FindingClass::kNotReproducible;
   f.severity = harmed ? Severity::kFault : Severity::kWarning;
@@ -191,7 +191,7 @@ void SentinelWatch::tell_not_reproducible(Finding& f, const Riddle& riddle) cons
   f.advice = {make_advice("check-memory"), make_advice("record-ops")};
 }
 
-void SentinelWatch::tell_unexplained(Finding& f, const Riddle& riddle) const {
+void SentinelWatch::report_unexplained(Finding& f, const Riddle& riddle) const {
   f.cls = FindingClass::kUnexplained;
   f.confidence = Confidence::kInferred;
   f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
@@ -203,7 +203,7 @@ void SentinelWatch::tell_unexplained(Finding& f, const Riddle& riddle) const {
 }
 
 // Each rank's own gradients were finite, and what their reduction gave was not.
-void SentinelWatch::tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const {
+void SentinelWatch::report_between(Finding& f, const Riddle& riddle, const StepStory& story) const {
   const bool harmed = !riddle.held_back || (riddle.all_bad & (kSinkBits & ~kGradientBit)) != 0;
   const bool all_known = story.unknown.empty() && story.untraced.empty();
   f.cls = FindingClass::kComm;
@@ -241,16 +241,16 @@ Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const 
   f.place.phase = phase_of(riddle.bad);
   f.bad_elements = 0;
   if (story != nullptr && story->between) {
-    tell_between(f, riddle, *story);
+    report_between(f, riddle, *story);
     // A sum of scaled gradients that fits at a lower scale is what the scaler looks for.
     const bool scaled = riddle.scaled && riddle.held_back && (riddle.all_bad & kSinkBits) == kGradientBit;
-    if (scaled && (!riddle.ended || riddle.good_scale < riddle.scale)) tell_calibration(f, riddle);
+    if (scaled && (!riddle.ended || riddle.good_scale < riddle.scale)) report_calibration(f, riddle);
   } else if (riddle.tried()) {
-    tell_not_reproducible(f, riddle);
+    report_not_reproducible(f, riddle);
   } else {
-    tell_unexplained(f, riddle);
+    report_unexplained(f, riddle);
   }
-  if (is_calibration(riddle)) tell_calibration(f, riddle);
+  if (is_calibration(riddle)) report_calibration(f, riddle);
   add_sinks(f, riddle.bad, riddle.first_path);
   if (riddle.last > riddle.first)
     f.evidence.push_back(fmt::format("So it stayed until step {}.", riddle.last));
@@ -263,17 +263,17 @@ void SentinelWatch::add_harm(Finding& f) const {
   const auto harm = harms_.lower_bound(f.bad_steps.first);
   if (harm == harms_.end() || harm->first > f.bad_steps.last) return;
   bool added = false;
-  const auto add = [&](MarkKind kind, const std::string& words, std::string_view one) {
-    if ((harm->second.bad & mark_bit(kind)) == 0) return;
+  const auto add = [&](TensorRole kind, const std::string& words, std::string_view one) {
+    if ((harm->second.bad & role_bit(kind)) == 0) return;
     const bool known = std::any_of(f.sinks.begin(), f.sinks.end(),
                                    [&](const std::string& sink) { return sink.starts_with(one); });
     if (known) return;
     f.sinks.push_back(words);
     added = true;
   };
-  add(MarkKind::kParameter, "parameters", "parameter");
-  add(MarkKind::kState, "optimizer state", "optimizer state");
-  add(MarkKind::kBuffer, "buffers", "buffer");
+  add(TensorRole::kParameter, "parameters", "parameter");
+  add(TensorRole::kState, "optimizer state", "optimizer state");
+  add(TensorRole::kBuffer, "buffers", "buffer");
   if (!added) return;
   f.evidence.push_back(fmt::format("In step {} the sentinel found what is not finite in {}: {}.", harm->first,
                                    count_of(harm->second.tensors, "tensor"),
@@ -327,13 +327,13 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
     const auto story = others.steps.find(i);
     if (story != others.steps.end() && story->second.carried) continue;
     Finding f = tell(riddle, story == others.steps.end() ? nullptr : &story->second);
-    if (story != others.steps.end()) tell_passages(f, story->second.arrivals, others.rank);
+    if (story != others.steps.end()) report_rank_propagation(f, story->second.arrivals, others.rank);
     f.bad_steps.count += more;
     f.bad_steps.unwatched += unwatched;
     f.bad_steps.last = last;
     const auto growth = std::find_if(growths.begin(), growths.end(),
                                      [&](const Growth& g) { return g.step == riddle.first; });
-    if (growth != growths.end() && f.cls == FindingClass::kUnexplained) tell_exploding(f, *growth);
+    if (growth != growths.end() && f.cls == FindingClass::kUnexplained) report_exploding(f, *growth);
     findings.push_back(std::move(f));
   }
 }

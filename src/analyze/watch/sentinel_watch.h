@@ -67,12 +67,12 @@ class SentinelWatch {
 
   bool is_another(const Riddle& open, const Replay* clean) const;
   bool is_calibration(const Riddle& riddle) const;
-  void tell_calibration(Finding& f, const Riddle& riddle) const;
+  void report_calibration(Finding& f, const Riddle& riddle) const;
   Finding tell(const Riddle& riddle, const StepStory* story) const;
   void add_harm(Finding& f) const;
-  void tell_not_reproducible(Finding& f, const Riddle& riddle) const;
-  void tell_unexplained(Finding& f, const Riddle& riddle) const;
-  void tell_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
+  void report_not_reproducible(Finding& f, const Riddle& riddle) const;
+  void report_unexplained(Finding& f, const Riddle& riddle) const;
+  void report_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
 
   const Names& names_;
   std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;

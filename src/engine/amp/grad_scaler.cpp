@@ -18,7 +18,7 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
 
 void GradScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_inf, std::string_view text) {
   if (!has_observers()) {
-    told_ = false;  // who comes later has not heard it
+    reported_ = false;  // who comes later has not heard it
     return;
   }
   ScalerEvent event;
@@ -28,8 +28,8 @@ void GradScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_i
   event.growth_factor = options_.growth_factor;
   event.backoff_factor = options_.backoff_factor;
   event.growth_interval = options_.growth_interval;
-  if (!told_) {
-    told_ = true;
+  if (!reported_) {
+    reported_ = true;
     event.action = ScalerAction::kCreate;
     event.text = options_.dynamic ? "torch.amp" : "static";
     notify_scaler(event);

@@ -52,8 +52,8 @@ void SteppedOptimizer::step() {
       update(slot, parameter, parameter.grad());
     }
     if (!ops_observed()) continue;
-    notify_mark(MarkKind::kParameter, path, parameter);
-    for (const auto& [name, tensor] : state_of(i)) notify_mark(MarkKind::kState, name, tensor);
+    notify_mark(TensorRole::kParameter, path, parameter);
+    for (const auto& [name, tensor] : state_of(i)) notify_mark(TensorRole::kState, name, tensor);
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 // what is known of them.
 constexpr std::size_t kMostCopied = std::size_t{1} << 20;
 
-bool is_late(const ValueView& view) { return view.late != 0 && view.tensor.data == nullptr; }
+bool is_deferred(const ValueView& view) { return view.late != 0 && view.tensor.data == nullptr; }
 
 class KeptView {
  public:
@@ -70,51 +70,51 @@ class KeptView {
   std::unique_ptr<KnownContents> known_;
 };
 
-class KeptFindings {
+class KeptEvidence {
  public:
-  explicit KeptFindings(const LateFindings& from) : findings(from) {
+  explicit KeptEvidence(const DeferredEvidence& from) : findings(from) {
     elements_.assign(from.elements.begin(), from.elements.end());
-    for (LateElement& element : elements_) {
+    for (DeferredElement& element : elements_) {
       element.operands = operands_.emplace_back(element.operands.begin(), element.operands.end());
     }
     histograms_.assign(from.histograms.begin(), from.histograms.end());
-    for (LateHistogram& histogram : histograms_) {
+    for (DeferredHistogram& histogram : histograms_) {
       histogram.bins = bins_.emplace_back(histogram.bins.begin(), histogram.bins.end());
     }
     findings.elements = elements_;
     findings.histograms = histograms_;
   }
-  KeptFindings(const KeptFindings&) = delete;
-  KeptFindings& operator=(const KeptFindings&) = delete;
+  KeptEvidence(const KeptEvidence&) = delete;
+  KeptEvidence& operator=(const KeptEvidence&) = delete;
 
   std::size_t bytes() const {
-    std::size_t all = sizeof(KeptFindings) + elements_.size() * sizeof(LateElement) +
-                      histograms_.size() * sizeof(LateHistogram);
-    for (const auto& operands : operands_) all += sizeof(operands) + operands.size() * sizeof(LateOperand);
+    std::size_t all = sizeof(KeptEvidence) + elements_.size() * sizeof(DeferredElement) +
+                      histograms_.size() * sizeof(DeferredHistogram);
+    for (const auto& operands : operands_) all += sizeof(operands) + operands.size() * sizeof(DeferredOperand);
     for (const auto& bins : bins_) all += sizeof(bins) + bins.size() * sizeof(bins[0]);
     return all;
   }
 
-  LateFindings findings;
+  DeferredEvidence findings;
 
  private:
-  std::vector<LateElement> elements_;
-  std::deque<std::vector<LateOperand>> operands_;  // stay where they are
-  std::vector<LateHistogram> histograms_;
+  std::vector<DeferredElement> elements_;
+  std::deque<std::vector<DeferredOperand>> operands_;  // stay where they are
+  std::vector<DeferredHistogram> histograms_;
   std::deque<std::vector<std::int64_t>> bins_;
 };
 
 }  // namespace
 
-class DeferredRecorder::Held {
+class DeferredRecorder::DeferredEvent {
  public:
-  virtual ~Held() = default;
+  virtual ~DeferredEvent() = default;
   virtual void report(NumberingRecorder& next) = 0;
-  virtual void know_findings(const LateFindings& /*findings*/) {}
+  virtual void know_evidence(const DeferredEvidence& /*findings*/) {}
 
   void add(const ValueView& view) {
     bytes += views.emplace_back(view).bytes();
-    if (is_late(view)) wait_for(view.late);
+    if (is_deferred(view)) wait_for(view.late);
   }
   void wait_for(std::uint64_t number) {
     if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
@@ -123,14 +123,14 @@ class DeferredRecorder::Held {
 
   std::deque<KeptView> views;
   std::vector<std::uint64_t> numbers;  // that have not come
-  std::size_t bytes = sizeof(Held);
+  std::size_t bytes = sizeof(DeferredEvent);
   std::uint64_t since = 0;  // ends of steps
   bool is_op = false;
 };
 
-class DeferredRecorder::HeldOp final : public Held {
+class DeferredRecorder::DeferredOp final : public DeferredEvent {
  public:
-  HeldOp(const OpEvent& from, const OpNumbers* ids) : event_(from) {
+  DeferredOp(const OpEvent& from, const OpNumbers* ids) : event_(from) {
     is_op = true;
     std::size_t length = from.module.size() + from.op.size() + from.call_site.size();
     for (const OpInput& in : from.inputs) length += in.slot.size();
@@ -156,14 +156,14 @@ class DeferredRecorder::HeldOp final : public Held {
     event_.outputs = outputs_;
     event_.scalars = scalars_;
     if (ids != nullptr) keep_numbers(*ids);
-    if (from.findings != nullptr) know_findings(*from.findings);
+    if (from.findings != nullptr) know_evidence(*from.findings);
     if (from.late != 0 && from.findings == nullptr) wait_for(from.late);
-    bytes += sizeof(HeldOp) + length + inputs_.size() * sizeof(OpInput) + outputs_.size() * sizeof(OpOutput) +
+    bytes += sizeof(DeferredOp) + length + inputs_.size() * sizeof(OpInput) + outputs_.size() * sizeof(OpOutput) +
              scalars_.size() * sizeof(OpScalar);
   }
 
-  void know_findings(const LateFindings& findings) override {
-    findings_ = std::make_unique<KeptFindings>(findings);
+  void know_evidence(const DeferredEvidence& findings) override {
+    findings_ = std::make_unique<KeptEvidence>(findings);
     event_.findings = &findings_->findings;
     bytes += findings_->bytes();
   }
@@ -207,13 +207,13 @@ class DeferredRecorder::HeldOp final : public Held {
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;
   std::vector<OpScalar> scalars_;
-  std::unique_ptr<KeptFindings> findings_;
+  std::unique_ptr<KeptEvidence> findings_;
 };
 
 template <class Report>
-class DeferredRecorder::HeldEvent final : public Held {
+class DeferredRecorder::DeferredReport final : public DeferredEvent {
  public:
-  explicit HeldEvent(Report report) : report_(std::move(report)) {}
+  explicit DeferredReport(Report report) : report_(std::move(report)) {}
   void report(NumberingRecorder& next) override { report_(next, views); }
 
  private:
@@ -267,14 +267,14 @@ void DeferredRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t R
 
 template <class Report>
 void DeferredRecorder::hold(std::size_t bytes, Report report, std::span<const ValueView> views) {
-  auto event = std::make_unique<HeldEvent<Report>>(std::move(report));
+  auto event = std::make_unique<DeferredReport<Report>>(std::move(report));
   event->bytes += bytes + sizeof(Report);
   for (const ValueView& view : views) event->add(view);
   keep(std::move(event));
 }
 
-void DeferredRecorder::keep(std::unique_ptr<Held> event) {
-  Held& kept = *event;
+void DeferredRecorder::keep(std::unique_ptr<DeferredEvent> event) {
+  DeferredEvent& kept = *event;
   kept.since = steps_;
   held_.push_back(std::move(event));
   try {
@@ -298,7 +298,7 @@ void DeferredRecorder::keep_bound() noexcept {
 
 void DeferredRecorder::report_ready() noexcept {
   while (!held_.empty() && held_.front()->is_ready()) {
-    Held& event = *held_.front();
+    DeferredEvent& event = *held_.front();
     bytes_ -= event.bytes;
     if (event.is_op) --ops_;
     try {
@@ -310,14 +310,14 @@ void DeferredRecorder::report_ready() noexcept {
   }
 }
 
-void DeferredRecorder::forget(const Held& event) noexcept {
+void DeferredRecorder::forget(const DeferredEvent& event) noexcept {
   for (const std::uint64_t number : event.numbers) {
     auto [at, end] = waiting_.equal_range(number);
     while (at != end) at = at->second == &event ? waiting_.erase(at) : std::next(at);
   }
 }
 
-void DeferredRecorder::give_up(Held& event) noexcept {
+void DeferredRecorder::give_up(DeferredEvent& event) noexcept {
   forget(event);
   event.numbers.clear();
 }
@@ -335,7 +335,7 @@ void DeferredRecorder::come(std::uint64_t number, Come come) noexcept {
     const auto [first, last] = waiting_.equal_range(number);
     if (first == last) return;
     for (auto at = first; at != last; at = waiting_.erase(at)) {
-      Held& event = *at->second;
+      DeferredEvent& event = *at->second;
       std::erase(event.numbers, number);
       const std::size_t before = event.bytes;
       try {
@@ -350,36 +350,36 @@ void DeferredRecorder::come(std::uint64_t number, Come come) noexcept {
   }
 }
 
-void DeferredRecorder::on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept {
-  come(number, [&](Held& event) {
+void DeferredRecorder::on_deferred_contents(std::uint64_t number, const KnownContents& contents) noexcept {
+  come(number, [&](DeferredEvent& event) {
     for (KeptView& view : event.views) {
-      if (is_late(view.view) && view.view.late == number) view.know(contents);
+      if (is_deferred(view.view) && view.view.late == number) view.know(contents);
     }
   });
 }
 
-void DeferredRecorder::on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept {
-  come(number, [&](Held& event) { event.know_findings(findings); });
+void DeferredRecorder::on_deferred_evidence(std::uint64_t number, const DeferredEvidence& findings) noexcept {
+  come(number, [&](DeferredEvent& event) { event.know_evidence(findings); });
 }
 
-void DeferredRecorder::on_late_lost(std::uint64_t number) noexcept {
-  come(number, [](Held&) {});
+void DeferredRecorder::on_deferred_lost(std::uint64_t number) noexcept {
+  come(number, [](DeferredEvent&) {});
 }
 
 void DeferredRecorder::on_op(const OpEvent& event) noexcept { add_op(event, nullptr); }
 void DeferredRecorder::on_op(const OpEvent& event, const OpNumbers& numbers) noexcept { add_op(event, &numbers); }
 
 void DeferredRecorder::add_op(const OpEvent& event, const OpNumbers* numbers) noexcept {
-  const auto waits = [](const auto& argument) { return is_late(argument.value) && argument.value.known == nullptr; };
+  const auto waits = [](const auto& argument) { return is_deferred(argument.value) && argument.value.known == nullptr; };
   const bool late = (event.late != 0 && event.findings == nullptr) || std::ranges::any_of(event.inputs, waits) ||
                     std::ranges::any_of(event.outputs, waits);
   const auto pass = [&] { numbers == nullptr ? next_->on_op(event) : next_->on_op(event, *numbers); };
-  in_order(late, pass, [&] { keep(std::make_unique<HeldOp>(event, numbers)); }, &RecorderCounters::dropped_ops);
+  in_order(late, pass, [&] { keep(std::make_unique<DeferredOp>(event, numbers)); }, &RecorderCounters::dropped_ops);
 }
 
 void DeferredRecorder::on_mark(const MarkEvent& event) noexcept {
   in_order(
-      is_late(event.value), [&] { next_->on_mark(event); },
+      is_deferred(event.value), [&] { next_->on_mark(event); },
       [&] {
         hold(event.path.size(),
              [event = event, path = std::string(event.path)](NumberingRecorder& next,
@@ -393,7 +393,7 @@ void DeferredRecorder::on_mark(const MarkEvent& event) noexcept {
 }
 
 void DeferredRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId layout) noexcept {
-  in_order(is_late(event.value), [&] { next_->on_mark(event, path, layout); }, [&] {
+  in_order(is_deferred(event.value), [&] { next_->on_mark(event, path, layout); }, [&] {
     hold(0,
          [event = event, path, layout](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
            event.path = {};
@@ -406,7 +406,7 @@ void DeferredRecorder::on_mark(const MarkEvent& event, StringId path, LayoutId l
 
 void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value) noexcept {
   in_order(
-      is_late(value), [&] { next_->check_contents(step, value); },
+      is_deferred(value), [&] { next_->check_contents(step, value); },
       [&] {
         hold(0,
              [step](NumberingRecorder& next, const std::deque<KeptView>& views) {
@@ -417,7 +417,7 @@ void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value
 }
 
 void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value, LayoutId layout) noexcept {
-  in_order(is_late(value), [&] { next_->check_contents(step, value, layout); }, [&] {
+  in_order(is_deferred(value), [&] { next_->check_contents(step, value, layout); }, [&] {
     hold(0,
          [step, layout](NumberingRecorder& next, const std::deque<KeptView>& views) {
            next.check_contents(step, views[0].view, layout);
@@ -427,7 +427,7 @@ void DeferredRecorder::check_contents(std::uint32_t step, const ValueView& value
 }
 
 void DeferredRecorder::on_changed(const ChangedEvent& event) noexcept {
-  in_order(is_late(event.value), [&] { next_->on_changed(event); }, [&] {
+  in_order(is_deferred(event.value), [&] { next_->on_changed(event); }, [&] {
     hold(0,
          [event = event](NumberingRecorder& next, const std::deque<KeptView>& views) mutable {
            event.value = views[0].view;
@@ -438,7 +438,7 @@ void DeferredRecorder::on_changed(const ChangedEvent& event) noexcept {
 }
 
 void DeferredRecorder::on_collective(const CollectiveEvent& event) noexcept {
-  in_order(std::ranges::any_of(event.shares, is_late), [&] { next_->on_collective(event); }, [&] {
+  in_order(std::ranges::any_of(event.shares, is_deferred), [&] { next_->on_collective(event); }, [&] {
     hold(event.group.size() + event.ranks.size_bytes(),
          [event = event, group = std::string(event.group),
           ranks = std::vector<std::uint32_t>(event.ranks.begin(), event.ranks.end())](

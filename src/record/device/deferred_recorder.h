@@ -33,9 +33,9 @@ class DeferredRecorder final : public NumberingRecorder {
   DeferredRecorder(const DeferredRecorder&) = delete;
   DeferredRecorder& operator=(const DeferredRecorder&) = delete;
 
-  void on_late_contents(std::uint64_t number, const KnownContents& contents) noexcept override;
-  void on_late_findings(std::uint64_t number, const LateFindings& findings) noexcept override;
-  void on_late_lost(std::uint64_t number) noexcept override;
+  void on_deferred_contents(std::uint64_t number, const KnownContents& contents) noexcept override;
+  void on_deferred_evidence(std::uint64_t number, const DeferredEvidence& findings) noexcept override;
+  void on_deferred_lost(std::uint64_t number) noexcept override;
 
   void on_op(const OpEvent& event) noexcept override;
   void on_mark(const MarkEvent& event) noexcept override;
@@ -76,18 +76,18 @@ class DeferredRecorder final : public NumberingRecorder {
   Status close() override;
 
  private:
-  class Held;
-  class HeldOp;
+  class DeferredEvent;
+  class DeferredOp;
   template <class Report>
-  class HeldEvent;
+  class DeferredReport;
 
   template <class Report>
   void hold(std::size_t bytes, Report report, std::span<const ValueView> views = {});
-  void keep(std::unique_ptr<Held> event);
+  void keep(std::unique_ptr<DeferredEvent> event);
   void keep_bound() noexcept;  // gives up the oldest
   void report_ready() noexcept;
-  void forget(const Held& event) noexcept;  // nothing that comes is for it any more
-  void give_up(Held& event) noexcept;
+  void forget(const DeferredEvent& event) noexcept;  // nothing that comes is for it any more
+  void give_up(DeferredEvent& event) noexcept;
   void give_up_all() noexcept;
   // Hands an event on at once where nothing is held and nothing of it is late, else holds it.
   template <class Pass, class Hold>
@@ -102,8 +102,8 @@ class DeferredRecorder final : public NumberingRecorder {
   const std::unique_ptr<NumberingRecorder> next_;
   const DeferredOptions options_;
   mutable std::mutex mutex_;  // not held while the one behind flushes
-  std::deque<std::unique_ptr<Held>> held_;
-  std::unordered_multimap<std::uint64_t, Held*> waiting_;  // views of several events may share a number
+  std::deque<std::unique_ptr<DeferredEvent>> held_;
+  std::unordered_multimap<std::uint64_t, DeferredEvent*> waiting_;  // views of several events may share a number
   std::size_t bytes_ = 0;
   std::uint64_t steps_ = 0, ops_ = 0;  // ops: held ones
   RecorderCounters lost_;              // events that there was no memory for

@@ -95,7 +95,7 @@ void DeviceContents::tell(Recorder& recorder, std::uint64_t number, Contents& co
   if (contents.pending == number) contents.pending = 0;
   if (!check) {
     contents.has_reference = false;  // read whole the next time
-    return recorder.on_late_lost(number);
+    return recorder.on_deferred_lost(number);
   }
   KnownContents& known = contents.known;
   // The same as at the last look: as what is known of them, unless that look was lost.
@@ -107,7 +107,7 @@ void DeviceContents::tell(Recorder& recorder, std::uint64_t number, Contents& co
   }
   known.checksum = check->checksum;
   if (!known.has_stats) contents.has_reference = false;
-  recorder.on_late_contents(number, known);
+  recorder.on_deferred_contents(number, known);
 }
 
 }  // namespace nanhunt::record

@@ -14,7 +14,7 @@ namespace nanhunt::record {
 namespace {
 
 using kernels::DeviceArray;
-using kernels::FindingsCall;
+using kernels::EvidenceCall;
 using Strides = std::vector<std::int64_t>;
 
 bool same_contents(const ValueView& a, const ValueView& b) {
@@ -38,7 +38,7 @@ bool strides_over(std::span<const std::int64_t> sizes, const TensorView& tensor,
 
 // Dimensions that all arrays have without a step between them become one. False: too many are left. strides[0] is the
 // output's.
-bool fill_walk(FindingsCall& call, std::span<const std::int64_t> sizes, std::span<const Strides> strides) {
+bool fill_walk(EvidenceCall& call, std::span<const std::int64_t> sizes, std::span<const Strides> strides) {
   const auto array = [&](std::size_t k) -> DeviceArray& { return k == 0 ? call.out : call.in[k - 1]; };
   kernels::Walk& walk = call.walk;
   walk.count = 1;
@@ -81,7 +81,7 @@ std::int64_t place_in(std::span<const std::int64_t> operand, std::span<const std
 // The first output's rule, where all that it asks of is among the call's inputs. places: 1 + an input's place there; 0:
 // none.
 void ask_flushed(const OpEvent& event, FlushRule rule, std::span<const std::size_t> places,
-                 FindingsCall& call) {
+                 EvidenceCall& call) {
   std::vector<FlushInput> inputs;
   for (std::size_t k = 0; k < event.inputs.size(); ++k) {
     std::size_t first = 0;  // the same contents have the same id
@@ -98,8 +98,8 @@ void ask_flushed(const OpEvent& event, FlushRule rule, std::span<const std::size
   }
 }
 
-bool ask_output(const OpEvent& event, const DeviceOperands& operands, std::size_t output, FindingsCall& call,
-                AskedElements::Output& asked) {
+bool ask_output(const OpEvent& event, const DeviceOperands& operands, std::size_t output, EvidenceCall& call,
+                ElementRequest::Output& asked) {
   const OpTraits traits = op_traits(event.op);
   const TensorView& shape = event.outputs[output].value.tensor;
   const DeviceOperand& made = operands.outputs[output];
@@ -140,8 +140,8 @@ bool ask_output(const OpEvent& event, const DeviceOperands& operands, std::size_
 
 }  // namespace
 
-bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<FindingsCall>& calls,
-                  AskedElements& asked) {
+bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<EvidenceCall>& calls,
+                  ElementRequest& asked) {
   asked.first_call = calls.size();
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     const DeviceOperand& made = operands.outputs[i];
@@ -149,8 +149,8 @@ bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vec
     const DType dtype = event.outputs[i].value.tensor.dtype;
     const bool known = is_floating(dtype) && dtype != DType::kE4M3FN && dtype != DType::kE5M2;
     if (made.address == nullptr || made.reading == kNoReading || !made.is_new || !known) continue;
-    FindingsCall call;
-    AskedElements::Output output;
+    EvidenceCall call;
+    ElementRequest::Output output;
     if (!ask_output(event, operands, i, call, output)) continue;
     calls.push_back(call);
     asked.outputs.push_back(std::move(output));
@@ -159,7 +159,7 @@ bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vec
 }
 
 std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const DeviceOperands& operands) {
-  const std::optional<LateUpdate> update = late_update(event);
+  const std::optional<DeferredUpdate> update = deferred_update(event);
   if (!update) return std::nullopt;
   kernels::UpdatesCall call;
   call.formula = update->formula;
@@ -180,10 +180,10 @@ std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const Devi
   return call;
 }
 
-kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operands, AskedElements& asked) {
-  kernels::BirthCall births;
+kernels::OriginCall ask_origins(const OpEvent& event, const DeviceOperands& operands, ElementRequest& asked) {
+  kernels::OriginCall origins;
   if (!asked.outputs.empty()) {
-    births.decided_by = static_cast<std::uint32_t>(asked.first_call + asked.outputs.size() - 1);
+    origins.decided_by = static_cast<std::uint32_t>(asked.first_call + asked.outputs.size() - 1);
   }
   const OpTraits traits = op_traits(event.op);
   const auto show = [&](bool of_output, std::size_t index, const DeviceOperand& its) {
@@ -193,13 +193,13 @@ kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operan
     const std::uint32_t number = is_shown ? static_cast<std::uint32_t>(its.shown) | kernels::kShownOnly
                                           : static_cast<std::uint32_t>(its.reading);
     std::uint32_t k = 0;
-    while (k < births.tensors && births.tensor[k] != number) ++k;
-    if (k == kernels::kMaxBirthTensors) return;
-    if (k == births.tensors) births.tensor[births.tensors++] = number;
+    while (k < origins.tensors && origins.tensor[k] != number) ++k;
+    if (k == kernels::kMaxOriginTensors) return;
+    if (k == origins.tensors) origins.tensor[origins.tensors++] = number;
     asked.histograms.push_back({of_output, index, k});
   };
   const auto goes_in = [&](std::uint32_t reference) {
-    if (reference != 0 && births.inputs < kernels::kMaxBirthInputs) births.reference[births.inputs++] = reference;
+    if (reference != 0 && origins.inputs < kernels::kMaxOriginInputs) origins.reference[origins.inputs++] = reference;
   };
   for (std::size_t i = 0; i < event.inputs.size(); ++i) {
     const OpInput& in = event.inputs[i];
@@ -211,8 +211,8 @@ kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operan
     const TensorView& tensor = in.value.tensor;
     if (tensor.data != nullptr && tensor.numel() == 1 && is_floating(tensor.dtype)) {
       const double number = load_as_f64(tensor.dtype, tensor.data);
-      if (std::isnan(number)) births.known_in |= kernels::kNanBits;
-      if (std::isinf(number)) births.known_in |= kernels::kInfBits;
+      if (std::isnan(number)) origins.known_in |= kernels::kNanBits;
+      if (std::isinf(number)) origins.known_in |= kernels::kInfBits;
     }
     goes_in(operands.inputs[i].reference);
     show(false, i, operands.inputs[i]);
@@ -220,30 +220,30 @@ kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operan
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     const DeviceOperand& made = operands.outputs[i];
     show(true, i, made);
-    if (made.reading == kNoReading || !made.is_new || births.outputs == kernels::kMaxBirthTensors) continue;
-    births.output[births.outputs++] = static_cast<std::uint32_t>(made.reading);
+    if (made.reading == kNoReading || !made.is_new || origins.outputs == kernels::kMaxOriginTensors) continue;
+    origins.output[origins.outputs++] = static_cast<std::uint32_t>(made.reading);
   }
-  return births;
+  return origins;
 }
 
-void tell_elements(const AskedElements& asked, const kernels::Besides& found, Recorder& recorder) {
-  std::vector<LateElement> elements;
-  std::deque<std::vector<LateOperand>> operands;  // stay where they are
-  LateFindings told;
+void report_elements(const ElementRequest& asked, const kernels::ReadingExtras& found, Recorder& recorder) {
+  std::vector<DeferredElement> elements;
+  std::deque<std::vector<DeferredOperand>> operands;  // stay where they are
+  DeferredEvidence told;
   for (std::size_t i = 0; i < asked.outputs.size(); ++i) {
     const std::size_t call = asked.first_call + i;
     if (call >= found.findings.size() || !found.findings[call]) continue;
-    const AskedElements::Output& output = asked.outputs[i];
-    const kernels::DeviceFindings& one = *found.findings[call];
+    const ElementRequest::Output& output = asked.outputs[i];
+    const kernels::DeviceEvidence& one = *found.findings[call];
     if (output.counts_flushed) told.flushed = static_cast<std::int64_t>(one.flushed);
     for (const bool nan : {false, true}) {
       const std::uint64_t at = nan ? one.first_nan : one.first_inf;
       const double* numbers = nan ? one.at_nan : one.at_inf;
       if (at == kernels::kNoIndex) continue;
-      LateElement element = {output.output, nan, static_cast<std::int64_t>(at), numbers[0]};
-      std::vector<LateOperand>& met = operands.emplace_back();
+      DeferredElement element = {output.output, nan, static_cast<std::int64_t>(at), numbers[0]};
+      std::vector<DeferredOperand>& met = operands.emplace_back();
       for (std::size_t k = 0; k < output.operands.size(); ++k) {
-        const AskedElements::Operand& operand = output.operands[k];
+        const ElementRequest::Operand& operand = output.operands[k];
         met.push_back({operand.input, place_in(operand.sizes, output.sizes, element.flat_index), numbers[1 + k]});
       }
       element.operands = met;
@@ -251,10 +251,10 @@ void tell_elements(const AskedElements& asked, const kernels::Besides& found, Re
     }
   }
   told.elements = elements;
-  std::vector<LateHistogram> histograms;
-  for (const AskedElements::Shown& shown : asked.histograms) {
-    if (asked.births >= found.histograms.size()) break;
-    const auto& born = found.histograms[asked.births];
+  std::vector<DeferredHistogram> histograms;
+  for (const ElementRequest::Shown& shown : asked.histograms) {
+    if (asked.origins >= found.histograms.size()) break;
+    const auto& born = found.histograms[asked.origins];
     if (shown.tensor >= born.size() || !born[shown.tensor]) continue;
     const TensorStats& its = *born[shown.tensor];
     histograms.push_back({shown.of_output, shown.index, its.histogram_min_exponent, its.histogram});
@@ -266,7 +266,7 @@ void tell_elements(const AskedElements& asked, const kernels::Besides& found, Re
     told.lost_updates = static_cast<std::int64_t>(updates.lost);
     told.lost_update_share = updates.all_sizes > 0 ? updates.lost_sizes / updates.all_sizes : 0;
   }
-  recorder.on_late_findings(asked.number, told);
+  recorder.on_deferred_evidence(asked.number, told);
 }
 
 }  // namespace nanhunt::record

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device_births.h"
-#include "kernels/device_findings.h"
+#include "kernels/origin_histograms.h"
+#include "kernels/element_evidence.h"
 #include "kernels/device_readings.h"
 #include "nanhunt/event.h"
 #include "nanhunt/recorder.h"
@@ -33,7 +33,7 @@ struct DeviceOperands {
   std::span<const DeviceOperand> inputs, outputs;
 };
 
-struct AskedElements {
+struct ElementRequest {
   struct Operand {
     std::size_t input = 0;
     std::vector<std::int64_t> sizes;
@@ -41,31 +41,31 @@ struct AskedElements {
   struct Output {
     std::size_t output = 0;
     std::vector<std::int64_t> sizes;
-    std::vector<Operand> operands;  // as FindingsCall::in
+    std::vector<Operand> operands;  // as EvidenceCall::in
     bool counts_flushed = false;
   };
   struct Shown {
     bool of_output = false;
     std::size_t index = 0;     // among the op's outputs, or inputs
-    std::uint32_t tensor = 0;  // of BirthCall
+    std::uint32_t tensor = 0;  // of OriginCall
   };
   std::uint64_t number = 0;     // under which it comes
   std::vector<Output> outputs;  // as their calls
   std::size_t first_call = 0;   // among the calls of the reading
   std::vector<Shown> histograms;
-  std::size_t births = 0;       // its call, among those of the reading
+  std::size_t origins = 0;       // its call, among those of the reading
   bool counts_updates = false;
 };
 
 // Adds a call for each floating-point output whose contents are new and read. False: there is nothing to ask.
-bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<kernels::FindingsCall>& calls,
-                  AskedElements& asked);
+bool ask_elements(const OpEvent& event, const DeviceOperands& operands, std::vector<kernels::EvidenceCall>& calls,
+                  ElementRequest& asked);
 // Updates that change nothing, where the op is one whose are counted and all that it takes is there.
 std::optional<kernels::UpdatesCall> ask_updates(const OpEvent& event, const DeviceOperands& operands);
-// Histograms of what is read, where bad numbers are born. What is not known to be bad counts as good: whether anything
-// was born is judged by the recorder.
-kernels::BirthCall ask_births(const OpEvent& event, const DeviceOperands& operands, AskedElements& asked);
+// Histograms of what is read, where bad numbers begin. What is not known to be bad counts as good: whether anything
+// began is judged by the recorder.
+kernels::OriginCall ask_origins(const OpEvent& event, const DeviceOperands& operands, ElementRequest& asked);
 
-void tell_elements(const AskedElements& asked, const kernels::Besides& found, Recorder& recorder);
+void report_elements(const ElementRequest& asked, const kernels::ReadingExtras& found, Recorder& recorder);
 
 }  // namespace nanhunt::record

@@ -205,13 +205,13 @@ class Judge {
 
 }  // namespace
 
-std::optional<LateUpdate> late_update(const OpEvent& event) {
+std::optional<DeferredUpdate> deferred_update(const OpEvent& event) {
   const Call call(event, /*readable=*/false);
   const TensorView* self = call.self();
   if (self == nullptr) return std::nullopt;
   const std::optional<Update> update = update_of(call, event.op);
   if (!update) return std::nullopt;
-  return LateUpdate{update->formula, self, update->a, update->b};
+  return DeferredUpdate{update->formula, self, update->a, update->b};
 }
 
 std::optional<LostUpdates> count_lost_updates(const OpEvent& event) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/device_findings.h"
+#include "kernels/element_evidence.h"
 #include "nanhunt/event.h"
 
 namespace nanhunt::record {
@@ -29,10 +29,10 @@ struct LostUpdates {
 std::optional<LostUpdates> count_lost_updates(const OpEvent& event);
 // Of an op whose output and operands the host cannot read: what there is to count for whoever can. The views are the
 // event's; nullptr: not used.
-struct LateUpdate {
+struct DeferredUpdate {
   kernels::UpdateFormula formula;
   const TensorView *self = nullptr, *a = nullptr, *b = nullptr;
 };
-std::optional<LateUpdate> late_update(const OpEvent& event);
+std::optional<DeferredUpdate> deferred_update(const OpEvent& event);
 
 }  // namespace nanhunt::record

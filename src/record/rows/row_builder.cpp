@@ -277,8 +277,8 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   const Use use{seq, seq, event.step};
   RecordBatch& b = rows_.batch;
   if (event.late != 0) {
-    ++late_readings_;
-    if (event.findings == nullptr) ++not_taken_.statistics;
+    ++deferred_readings_;
+    if (event.findings == nullptr) ++not_recorded_.statistics;
   }
   OpRecord op;
   op.seq = seq;

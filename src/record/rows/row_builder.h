@@ -30,11 +30,11 @@ inline bool can_compare(const ValueView& v) {
 }
 
 // What was not learnt of contents that the host could not read.
-struct NotTaken {
+struct NotRecorded {
   std::uint64_t statistics = 0;  // readings that were lost or came too late
   std::uint64_t elements = 0, flushed = 0, histograms = 0, updates = 0;
   std::uint64_t harmless = 0;    // changes that nothing watched made, and that left finite what they changed
-  bool operator==(const NotTaken&) const = default;
+  bool operator==(const NotRecorded&) const = default;
 };
 
 // Changes found in an attempt. A run with more writes its tensors behind the recorder's back as a habit: past this,
@@ -86,8 +86,8 @@ class RowBuilder {
   void add_drop(const Dropped& dropped);
 
   // row_builder_known.cpp: contents that were read where the host cannot.
-  const NotTaken& not_taken() const { return not_taken_; }
-  std::uint64_t late_readings() const { return late_readings_; }
+  const NotRecorded& not_recorded() const { return not_recorded_; }
+  std::uint64_t deferred_readings() const { return deferred_readings_; }
   void note_not_taken(std::uint32_t step);  // rows of what was not taken since the last ones
 
   PendingRows& rows() { return rows_; }
@@ -185,8 +185,8 @@ class RowBuilder {
   std::vector<FlushInput> flush_inputs_;
   std::vector<StringId> names_;      // of numbers_of()
   std::vector<LayoutId> op_layouts_;
-  std::uint64_t late_readings_ = 0;
-  NotTaken not_taken_, noted_;       // noted: NoteRecords tell of it
+  std::uint64_t deferred_readings_ = 0;
+  NotRecorded not_recorded_, noted_;       // noted: NoteRecords tell of it
 };
 
 }  // namespace nanhunt::record

@@ -64,7 +64,7 @@ void RowBuilder::look_again(const ValueView& view, LayoutId layout, ValueInfo& k
         {use.reader, use.step, known.record.id, after.record.id, kNoSeq, known.checked_step, /*opaque=*/false});
     extra_bytes_ += sizeof(ChangedRecord);
   } else {
-    ++not_taken_.harmless;
+    ++not_recorded_.harmless;
   }
   hide_what_overlaps(after);
 }

@@ -27,8 +27,8 @@ bool RowBuilder::take_stats(const ValueView& view, TensorStats& stats) const {
 
 void RowBuilder::count_reading(const ValueView& view, const Use& use) {
   if (view.late == 0 || use.old_contents || is_readable(view.tensor)) return;
-  ++late_readings_;
-  if (view.known == nullptr || !view.known->has_stats) ++not_taken_.statistics;
+  ++deferred_readings_;
+  if (view.known == nullptr || !view.known->has_stats) ++not_recorded_.statistics;
 }
 
 std::int64_t RowBuilder::known_flushed(const OpEvent& event, FlushRule rule, std::size_t output,
@@ -37,7 +37,7 @@ std::int64_t RowBuilder::known_flushed(const OpEvent& event, FlushRule rule, std
   const std::int64_t flushed = settle_flushed(rule, flush_inputs_, event.scalars, dtype, stats);
   if (flushed != kNeedsElements) return flushed;
   if (output == 0 && event.findings != nullptr && event.findings->flushed >= 0) return event.findings->flushed;
-  ++not_taken_.flushed;
+  ++not_recorded_.flushed;
   return -1;
 }
 
@@ -45,14 +45,14 @@ void RowBuilder::add_known_evidence(const OpEvent& event, const OpNumbers& numbe
                                     const ValueInfo& made, Birth birth, std::uint64_t seq) {
   for (const bool nan : {false, true}) {
     if (!(nan ? birth.nan : birth.inf) || evidence_left_ == 0) continue;
-    const LateElement* found = nullptr;
+    const DeferredElement* found = nullptr;
     if (event.findings != nullptr) {
-      for (const LateElement& e : event.findings->elements) {
+      for (const DeferredElement& e : event.findings->elements) {
         if (found == nullptr && e.output == output && e.nan == nan && e.flat_index >= 0) found = &e;
       }
     }
     if (found == nullptr) {
-      ++not_taken_.elements;
+      ++not_recorded_.elements;
       continue;
     }
     EvidenceRecord row;
@@ -60,7 +60,7 @@ void RowBuilder::add_known_evidence(const OpEvent& event, const OpNumbers& numbe
     row.value = made.record.id;
     row.flat_index = found->flat_index;
     row.number = found->number;
-    for (const LateOperand& operand : found->operands) {
+    for (const DeferredOperand& operand : found->operands) {
       if (operand.input >= event.inputs.size()) continue;
       row.operands.push_back({numbers.input_slots[operand.input], inputs_[operand.input]->record.id, operand.flat_index,
                               operand.number});
@@ -74,7 +74,7 @@ void RowBuilder::add_known_evidence(const OpEvent& event, const OpNumbers& numbe
 void RowBuilder::add_known_histogram(const OpEvent& event, bool of_output, std::size_t index, std::uint64_t seq) {
   const ValueInfo& value = of_output ? *outputs_[index] : *inputs_[index];
   if (event.findings != nullptr) {
-    for (const LateHistogram& h : event.findings->histograms) {
+    for (const DeferredHistogram& h : event.findings->histograms) {
       if (h.of_output != of_output || h.index != index) continue;
       extra_bytes_ += sizeof(HistogramRecord) + h.bins.size_bytes();
       rows_.batch.histograms.push_back({seq, value.record.id, h.min_exponent, {h.bins.begin(), h.bins.end()}});
@@ -82,22 +82,22 @@ void RowBuilder::add_known_histogram(const OpEvent& event, bool of_output, std::
       return;
     }
   }
-  ++not_taken_.histograms;
+  ++not_recorded_.histograms;
 }
 
 std::optional<LostUpdates> RowBuilder::lost_updates_of(const OpEvent& event) {
   if (auto counted = count_lost_updates(event)) return counted;
   const bool late = event.late != 0 || (!event.outputs.empty() && event.outputs[0].value.late != 0);
-  if (!late || !late_update(event)) return std::nullopt;
+  if (!late || !deferred_update(event)) return std::nullopt;
   if (event.findings == nullptr || event.findings->updates < 0) {
-    ++not_taken_.updates;
+    ++not_recorded_.updates;
     return std::nullopt;
   }
   return LostUpdates{event.findings->updates, event.findings->lost_updates, event.findings->lost_update_share};
 }
 
 void RowBuilder::note_not_taken(std::uint32_t step) {
-  const NotTaken now = not_taken_;
+  const NotRecorded now = not_recorded_;
   if (now == noted_) return;
   // What throws in between leaves notes that are told again.
   const auto note = [&](std::uint64_t count, std::uint64_t noted, std::string_view what) {
@@ -108,7 +108,7 @@ void RowBuilder::note_not_taken(std::uint32_t step) {
   note(now.statistics, noted_.statistics, "not taken on a device: statistics that were lost or came too late");
   note(now.elements, noted_.elements, "not taken on a device: first bad elements and what they were made from");
   note(now.flushed, noted_.flushed, "not taken on a device: how many values were lost to zero");
-  note(now.histograms, noted_.histograms, "not taken on a device: histograms of ops where bad numbers were born");
+  note(now.histograms, noted_.histograms, "not taken on a device: histograms of ops where bad numbers began");
   note(now.updates, noted_.updates, "not taken on a device: updates that changed nothing");
   note(now.harmless, noted_.harmless, "writes that nothing watched made, which left finite what they wrote");
   noted_ = now;

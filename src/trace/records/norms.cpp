@@ -6,7 +6,7 @@ namespace {
 
 constexpr auto kNormFields = fields(seq("seq", &NormRecord::seq),
                                     delta("step", &NormRecord::step),
-                                    one_of("kind", &NormRecord::kind, MarkKind::kLabel, mark_kind_name).as("mark"),
+                                    one_of("kind", &NormRecord::kind, TensorRole::kLabel, tensor_role_name).as("mark"),
                                     id("path", &NormRecord::path),
                                     f64("norm", &NormRecord::norm),
                                     f64("amax", &NormRecord::amax));

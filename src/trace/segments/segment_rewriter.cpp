@@ -162,7 +162,7 @@ class Copy {
       if (!notes_.insert_or_assign(note.text, note).second) ++gone_.other;
     }
     for (const EndOfLifeRecord& end : b.ends_of_life) {
-      // Of a storage that was not born here an earlier segment may have rows.
+      // Of a storage that did not begin here an earlier segment may have rows.
       if (kept_storages_.contains(end.storage) || !born_.contains(end.storage)) {
         batch_.ends_of_life.push_back(end);
       } else {

@@ -29,7 +29,7 @@ Analysis diverging(const Divergence& d) {
   const auto norm = [&](double factor, int step) { return std::pow(factor * factor, grown(step)); };
   for (std::size_t i = 0; i < d.weights.size(); ++i) {
     weights.push_back(t.value(finite().squares(1)));
-    t.mark(MarkKind::kParameter, path(i), weights[i]);
+    t.mark(TensorRole::kParameter, path(i), weights[i]);
   }
   for (int step = 0; step <= d.steps; ++step) {
     const bool bad = d.overflow && step == d.steps;
@@ -37,14 +37,14 @@ Analysis diverging(const Divergence& d) {
                                           bad ? finite().range(-1e25, 1e25) : finite());
     const Handle l = t.in("<loss>", Phase::kLoss)
                          .op("mse_loss", {{"self", y}}, bad ? finite(1).inf(1) : finite(1).range(0, 1));
-    t.mark(MarkKind::kLoss, "loss", l);
+    t.mark(TensorRole::kLoss, "loss", l);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const Numbers g = finite().squares(norm(d.gradient, step));
       const Handle grad = t.in("net", Phase::kBackward).op("mm_backward", {{"grad_output", l}}, bad ? g.nan(8) : g);
-      t.mark(MarkKind::kDoorGradient, path(i), grad);
+      t.mark(TensorRole::kBoundaryGradient, path(i), grad);
       const Numbers w = finite().squares(norm(d.weights[i], step + 1));
       t.in(path(i), Phase::kOptimizer).in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
-      t.mark(MarkKind::kParameter, path(i), weights[i]);
+      t.mark(TensorRole::kParameter, path(i), weights[i]);
     }
     t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, grown(step)));
     t.step(t.now() + d.missing);
@@ -86,7 +86,7 @@ TEST(Exploding, is_silent_while_nothing_overflows) { EXPECT_EQ(table(diverging({
 TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {
   TraceBuilder t;
   Handle w = t.value(finite().squares(9));
-  t.mark(MarkKind::kParameter, "fc.weight", w);
+  t.mark(TensorRole::kParameter, "fc.weight", w);
   ScalerRecord scale;
   scale.action = ScalerAction::kScale;
   scale.scale = 1024;
@@ -95,7 +95,7 @@ TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {
     Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, finite().squares(16 * 1024.0 * 1024));
     if (unscaled)
       t.in("", Phase::kUnscale).in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().squares(16));
-    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
     t.end_step();
   }
   t.end_step();

@@ -33,7 +33,7 @@ TEST(Misuse, of_gradients_kept_after_a_skip_is_named_where_only_the_next_step_wa
     const Handle old = run.t.value(finite().inf(3));  // of the step before, which is not in the trace
     const Handle g = run.t.in("fc", Phase::kBackward).op("mm_backward", {}, finite());
     const Handle sum = run.t.op("add", {{"self", old}, {"other", g}}, finite().inf(3));
-    run.t.mark(MarkKind::kDoorGradient, "fc.weight", sum);
+    run.t.mark(TensorRole::kBoundaryGradient, "fc.weight", sum);
     run.t.replay(ReplayResult::kReproduced);
     run.t.end_step(1, 32768, /*skipped=*/true);
     const Analysis a = analysis_of(run.t);

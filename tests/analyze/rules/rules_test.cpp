@@ -28,11 +28,11 @@ struct AdamStep {
 void adam(TraceBuilder& t, const std::string& path, const AdamStep& o) {
   const auto num = [&](std::int64_t zeros) { return finite(8).as(o.dtype).zeros(zeros).range(0, 1); };
   Handle w = t.value(num(0)), m = t.value(num(8)), v = t.value(num(8));
-  t.mark(MarkKind::kParameter, path, w);
-  t.mark(MarkKind::kState, path + ".exp_avg", m);
-  t.mark(MarkKind::kState, path + ".exp_avg_sq", v);
+  t.mark(TensorRole::kParameter, path, w);
+  t.mark(TensorRole::kState, path + ".exp_avg", m);
+  t.mark(TensorRole::kState, path + ".exp_avg_sq", v);
   const Handle g = t.in("fc", Phase::kBackward).op("addmm_backward", {{"grad_output", t.value(num(0))}}, num(o.dead));
-  t.mark(MarkKind::kDoorGradient, path, g);
+  t.mark(TensorRole::kBoundaryGradient, path, g);
   t.in(path, Phase::kOptimizer);
   const std::int64_t lost = o.dtype == DType::kF16 ? o.flushed : 0;
   const std::int64_t zero_v = o.dead + lost;
@@ -47,7 +47,7 @@ void adam(TraceBuilder& t, const std::string& path, const AdamStep& o) {
   if (zero && zero_v > 0) out = out.nan(o.dead).inf(lost);
   t.in_place("addcdiv_", w, {{"tensor1", m}, {"tensor2", d}}, out, {{"value", -1e-3}});
   if (zero && zero_v > 0) t.element(w, 1, std::nan(""), {{{"tensor1", m}, 0.0}, {{"tensor2", d}, 0.0}});
-  t.mark(MarkKind::kParameter, path, w);
+  t.mark(TensorRole::kParameter, path, w);
 }
 
 TEST(EpsUnderflow, of_adam_in_fp16_is_found_at_the_update_and_fp32_is_silent) {
@@ -92,7 +92,7 @@ std::string log_with_guard(DType dtype, const char* op, const Scalars& guard) {
   const Handle s =
       t.in("<loss>", Phase::kLoss).op(op, {{"self", p}}, finite().as(dtype).zeros(lost ? 2 : 0).range(0, 1), guard);
   const Handle l = t.op("log", {{"self", s}}, lost ? finite().as(dtype).neg_inf(2) : finite().as(dtype));
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", l}}, lost ? finite(1).neg_inf(1) : finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", l}}, lost ? finite(1).neg_inf(1) : finite(1)));
   t.end_step();
   return table(analysis_of(t));
 }
@@ -114,7 +114,7 @@ TEST(EpsUnderflow, is_found_through_a_root_and_through_an_eps_that_is_a_tensor) 
   const Handle s = t.op("add", {{"self", v}, {"other", eps}}, h(2), {{"alpha", 1}});
   const Handle r = t.op("sqrt", {{"self", s}}, h(2));
   const Handle y = t.op("div", {{"self", t.value(h(0))}, {"other", r}}, h(0).inf(2));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "eps_underflow | div | n | forward | step 0 | appear | observed\n");
 }
 
@@ -125,7 +125,7 @@ TEST(EpsUnderflow, inside_a_kernel_is_judged_in_the_format_it_computes_in) {
     const bool lost = compute == DType::kF16;
     const Handle y = t.op("my_layer_norm", {{"input", t.value(finite().as(DType::kF16))}},
                           lost ? finite().as(DType::kF16).nan(4) : finite().as(DType::kF16), {{"eps", 1e-12}});
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     EXPECT_EQ(table(analysis_of(t)),
               lost ? "eps_underflow | my_layer_norm | ln | forward | step 0 | appear | observed\n" : "clean\n");
   }
@@ -156,14 +156,14 @@ TEST(DivideByZero, of_the_root_of_an_exact_zero_is_found_in_backward_and_the_gua
     Handle s = q;
     if (guarded) s = t.op("add", {{"self", q}}, num(0), {{"other", 1e-6}});
     const Handle r = t.op("sqrt", {{"self", s}}, num(1));
-    t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", r}}, finite(1)));
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", r}}, finite(1)));
     t.in("<loss>", Phase::kBackward);
     const Handle gr = t.op("sqrt_backward", {{"grad_output", t.value(finite())}, {"result", r, ArgRole::kSaved}},
                            guarded ? finite() : finite().inf(1));
     if (!guarded) t.element(gr, 3, kInf, {{{"grad_output", gr}, 1.0}, {{"result", r}, 0.0}});
     const Handle gd =
         t.op("mul_backward", {{"grad_output", gr}, {"self", d, ArgRole::kSaved}}, guarded ? finite() : finite().nan(1));
-    t.mark(MarkKind::kDoorGradient, "fc1.weight", gd);
+    t.mark(TensorRole::kBoundaryGradient, "fc1.weight", gd);
     t.end_step();
     const Analysis a = analysis_of(t);
     if (guarded) {
@@ -184,7 +184,7 @@ TEST(DivideByZero, of_a_hand_written_cross_entropy_is_the_log_and_its_derivative
     t.in("<loss>", Phase::kLoss);
     const Handle x = t.value(finite().range(0, 200));
     if (fused) {
-      t.mark(MarkKind::kLoss, "loss", t.op("log_softmax", {{"self", x}}, finite().range(-200, 0)));
+      t.mark(TensorRole::kLoss, "loss", t.op("log_softmax", {{"self", x}}, finite().range(-200, 0)));
       t.end_step();
       EXPECT_EQ(table(analysis_of(t)), "clean\n");
       continue;
@@ -192,11 +192,11 @@ TEST(DivideByZero, of_a_hand_written_cross_entropy_is_the_log_and_its_derivative
     const Handle p = t.op("softmax", {{"self", x}}, finite().zeros(2).range(0, 1));
     const Handle l = t.op("log", {{"self", p}}, finite().neg_inf(2));
     const Handle m = t.op("mul", {{"self", l}, {"other", t.value(finite().zeros(7))}}, finite().nan(2));
-    t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", m}}, finite(1).nan(1)));
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", m}}, finite(1).nan(1)));
     t.in("<loss>", Phase::kBackward);
     const Handle g =
         t.op("log_backward", {{"grad_output", t.value(finite())}, {"self", p, ArgRole::kSaved}}, finite().inf(2));
-    t.mark(MarkKind::kDoorGradient, "fc1.weight", g);
+    t.mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
     t.end_step(std::nan(""));
     const Analysis a = analysis_of(t);
     EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 0 | appear | observed\n");
@@ -213,10 +213,10 @@ TEST(DivideByZero, of_a_loss_without_any_valid_label_points_at_the_labels) {
     t.samples({7, 8, 9});
     t.in("<loss>", Phase::kLoss);
     const Handle labels = t.value(finite(3).as(DType::kI64).range(-100, labelled ? 4 : -100));
-    t.mark(MarkKind::kLabel, "labels", labels);
+    t.mark(TensorRole::kLabel, "labels", labels);
     const Handle l = t.op("nll_loss", {{"self", t.value(finite(30).range(-3, 0))}, {"target", labels, ArgRole::kIndex}},
                           labelled ? finite(1) : finite(1).nan(1), {{"ignore_index", -100}});
-    t.mark(MarkKind::kLoss, "loss", l);
+    t.mark(TensorRole::kLoss, "loss", l);
     t.end_step();
     const Analysis a = analysis_of(t);
     if (labelled) {
@@ -234,7 +234,7 @@ TEST(DivideByZero, of_a_kernel_that_was_given_no_eps_is_found_and_with_eps_it_is
     TraceBuilder t;
     const Handle rstd = t.in("ln").op("native_layer_norm", {{"input", t.value(finite())}},
                                       eps == 0 ? finite().inf(2) : finite(), {{"eps", eps}}, "rstd");
-    t.mark(MarkKind::kLoss, "loss", rstd);
+    t.mark(TensorRole::kLoss, "loss", rstd);
     t.end_step();
     const Analysis a = analysis_of(t);
     EXPECT_EQ(table(a), eps == 0 ? "divide_by_zero | native_layer_norm | ln | forward | step 0 | appear | observed\n"
@@ -250,7 +250,7 @@ TEST(DivideByZero, covers_the_other_poles) {
                       const Scalars& scalars = {}) {
     TraceBuilder t;
     const Handle y = t.in("m").op(op, {{"numerator", t.value(finite())}, {slot, t.value(in)}}, out, scalars);
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     const Analysis a = analysis_of(t);
     return a.findings.empty() ? std::string("clean") : std::string(finding_class_name(a.findings[0].cls));
   };
@@ -276,7 +276,7 @@ TEST(Overflow, of_a_product_in_fp16_is_found_and_smaller_numbers_are_silent) {
     const Handle b = t.value(finite(8).as(DType::kF16));
     const Handle y = t.in("fc2").op("addmm", {{"bias", b}, {"mat1", x}, {"mat2", w}},
                                     bad ? half.shape({8, 8}).inf(3).range(0, 65472) : half);
-    t.mark(MarkKind::kLoss, "loss",
+    t.mark(TensorRole::kLoss, "loss",
            t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, bad ? finite(1).inf(1) : finite(1)));
     t.end_step();
     const Analysis a = analysis_of(t);
@@ -294,19 +294,19 @@ TEST(Overflow, is_not_claimed_when_the_inputs_are_too_small_for_it) {
   TraceBuilder t;  // 8 * 1 * 1 cannot pass 65504: something else made this Inf
   const Numbers half = finite(64).as(DType::kF16).shape({8, 8});
   const Handle y = t.in("fc").op("mm", {{"self", t.value(half)}, {"mat2", t.value(half)}}, half.inf(1));
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "unexplained | mm | fc | forward | step 0 | appear | inferred\n");
 }
 
 TEST(Overflow, covers_nan_that_a_sum_makes_inside_and_formats_without_infinity) {
   TraceBuilder t;
   const Numbers wide = finite(4).shape({2, 2}).range(-3e38, 3e38);
-  t.mark(MarkKind::kLoss, "loss", t.in("fc").op("mm", {{"self", t.value(wide)}, {"mat2", t.value(wide)}}, wide.nan(1)));
+  t.mark(TensorRole::kLoss, "loss", t.in("fc").op("mm", {{"self", t.value(wide)}, {"mat2", t.value(wide)}}, wide.nan(1)));
   EXPECT_EQ(table(analysis_of(t)), "overflow | mm | fc | forward | step 0 | appear | observed\n");
 
   TraceBuilder fp8;
   fp8.mark(
-      MarkKind::kLoss, "loss",
+      TensorRole::kLoss, "loss",
       fp8.in("q").op("_to_copy", {{"self", fp8.value(finite().range(0, 500))}}, finite().as(DType::kE4M3FN).nan(1)));
   EXPECT_EQ(table(analysis_of(fp8)), "overflow | _to_copy | q | forward | step 0 | appear | observed\n");
 }
@@ -315,7 +315,7 @@ TEST(Overflow, of_an_unknown_op_is_only_inferred_and_only_in_a_narrow_format) {
   for (const DType dtype : {DType::kF16, DType::kF32}) {
     TraceBuilder t;
     const Handle y = t.in("x").op("my_kernel", {{"a", t.value(finite().as(dtype))}}, finite().as(dtype).inf(1));
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     EXPECT_EQ(table(analysis_of(t)), dtype == DType::kF16
                                          ? "overflow | my_kernel | x | forward | step 0 | appear | inferred\n"
                                          : "unexplained | my_kernel | x | forward | step 0 | appear | inferred\n");
@@ -328,7 +328,7 @@ TEST(Invalid, of_a_root_of_a_negative_is_found_and_clamping_is_silent) {
     Handle x = t.value(finite().range(-0.25, 1));
     if (clamped) x = t.in("m").op("clamp", {{"self", x}}, finite().zeros(2).range(0, 1), {{"min", 0}, {"max", 10}});
     const Handle y = t.in("m").op("sqrt", {{"self", x}}, clamped ? finite().zeros(2).range(0, 1) : finite().nan(2));
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     t.end_step();
     EXPECT_EQ(table(analysis_of(t)),
               clamped ? "clean\n" : "invalid | sqrt | m | forward | step 0 | appear | observed\n");
@@ -341,7 +341,7 @@ TEST(Invalid, is_told_from_a_pole_by_the_element_that_was_looked_at) {
     const Handle x = t.value(finite().zeros(1).range(-0.5, 1));
     const Handle y = t.in("m").op("log", {{"self", x}}, finite().nan(1).neg_inf(1));
     t.element(y, 0, number < 0 ? std::nan("") : -kInf, {{{"self", x}, number}});
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     EXPECT_EQ(table(analysis_of(t)), std::string(number < 0 ? "invalid" : "divide_by_zero") +
                                          " | log | m | forward | step 0 | appear | observed\n");
   }
@@ -350,7 +350,7 @@ TEST(Invalid, is_told_from_a_pole_by_the_element_that_was_looked_at) {
 TEST(Invalid, covers_fractional_powers_rsqrt_and_a_nan_constant) {
   const auto one = [](const std::string& op, const Numbers& in, const Numbers& out, const Scalars& scalars) {
     TraceBuilder t;
-    t.mark(MarkKind::kLoss, "loss", t.in("m").op(op, {{"self", t.value(in)}}, out, scalars));
+    t.mark(TensorRole::kLoss, "loss", t.in("m").op(op, {{"self", t.value(in)}}, out, scalars));
     return table(analysis_of(t));
   };
   const Numbers negative = finite().range(-2, 1);
@@ -365,7 +365,7 @@ TEST(Invalid, a_masked_entry_that_the_loss_selects_is_told) {
       t.in("head").op("masked_fill", {{"self", t.value(finite())}, {"mask", t.value(finite()), ArgRole::kMask}},
                       finite().neg_inf(2), {{"value", -kInf}});
   const Handle l = t.in("<loss>", Phase::kLoss).op("nll_loss", {{"self", f}}, finite(1).inf(1));
-  t.mark(MarkKind::kLoss, "loss", l);
+  t.mark(TensorRole::kLoss, "loss", l);
   EXPECT_EQ(table(analysis_of(t)), "invalid | masked_fill | head | forward | step 0 | appear | inferred\n");
 }
 
@@ -375,9 +375,9 @@ TEST(BadInput, names_batch_and_sample_and_a_clean_batch_is_silent) {
     t.step(4);
     t.samples({40, 41, 42, 43});
     const Handle x = t.value(clean ? finite().shape({4, 64}) : finite().shape({4, 64}).nan(1).first_at(2 * 64 + 7));
-    t.mark(MarkKind::kBatch, "images", x);
+    t.mark(TensorRole::kBatch, "images", x);
     const Handle y = t.in("fc1").op("addmm", {{"mat1", x}}, clean ? finite() : finite().nan(2));
-    t.mark(MarkKind::kLoss, "loss",
+    t.mark(TensorRole::kLoss, "loss",
            t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, clean ? finite(1) : finite(1).nan(1)));
     t.end_step();
     const Analysis a = analysis_of(t);
@@ -398,23 +398,23 @@ TEST(BadInput, says_when_only_the_first_bad_row_is_known_and_when_none_is) {
   TraceBuilder t;
   t.samples({5, 6});
   Handle x = t.value(finite().shape({2, 4}).nan(3));
-  t.mark(MarkKind::kBatch, "x", x);
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", x}}, finite(1).nan(1)));
+  t.mark(TensorRole::kBatch, "x", x);
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", x}}, finite(1).nan(1)));
   const Analysis a = analysis_of(t);
   EXPECT_EQ(a.findings[0].samples, std::vector<std::int64_t>{5});
   EXPECT_NE(a.findings[0].evidence.at(1).find("may be bad too"), std::string::npos);
 
   TraceBuilder unknown;
   x = unknown.value(finite().nan(3));
-  unknown.mark(MarkKind::kBatch, "x", x);
-  unknown.mark(MarkKind::kLoss, "loss", unknown.op("sum", {{"self", x}}, finite(1).nan(1)));
+  unknown.mark(TensorRole::kBatch, "x", x);
+  unknown.mark(TensorRole::kLoss, "loss", unknown.op("sum", {{"self", x}}, finite(1).nan(1)));
   EXPECT_TRUE(analysis_of(unknown).findings[0].samples.empty());
 
   // without ids a row is a row
   TraceBuilder rows;
   x = rows.value(finite().shape({4, 8}).nan(1).first_at(2 * 8 + 1));
-  rows.mark(MarkKind::kBatch, "x", x);
-  rows.mark(MarkKind::kLoss, "loss", rows.op("sum", {{"self", x}}, finite(1).nan(1)));
+  rows.mark(TensorRole::kBatch, "x", x);
+  rows.mark(TensorRole::kLoss, "loss", rows.op("sum", {{"self", x}}, finite(1).nan(1)));
   const Analysis b = analysis_of(rows);
   EXPECT_EQ(b.findings[0].title, "The batch tensor x of step 0 holds 1 NaN of 32, in row 2");
   EXPECT_EQ(b.findings[0].element->row, 2);
@@ -426,13 +426,13 @@ TEST(BadInput, says_when_only_the_first_bad_row_is_known_and_when_none_is) {
 ElementEvidence overflow_in_row(bool with_ids, std::vector<std::int64_t> weight,
                                 std::vector<std::int64_t> result = {4, 8}, Phase phase = Phase::kForward) {
   TraceBuilder t;
-  t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().shape(weight)));
+  t.mark(TensorRole::kParameter, "fc1.weight", t.value(finite().shape(weight)));
   if (with_ids) t.samples({40, 41, 42, 43});
   const Handle x = t.value(finite().shape(result).range(0, 100));
-  t.mark(MarkKind::kBatch, "x", t.value(finite().shape({4, 8})));
+  t.mark(TensorRole::kBatch, "x", t.value(finite().shape({4, 8})));
   const Handle y =
       t.in("fc1", phase).op("exp", {{"self", x}}, finite().shape(result).inf(1).first_at(2 * result[1] + 1));
-  t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1).inf(1)));
+  t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1).inf(1)));
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(a.findings.size(), 1u);
@@ -459,29 +459,29 @@ TEST(BadInput, is_recognised_even_if_the_batch_is_named_after_its_first_use) {
   TraceBuilder t;
   const Handle x = t.value(finite().nan(1));
   const Handle y = t.op("mul", {{"self", x}}, finite().nan(1), {{"other", 2}});
-  t.mark(MarkKind::kBatch, "x", x);
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kBatch, "x", x);
+  t.mark(TensorRole::kLoss, "loss", y);
   EXPECT_EQ(table(analysis_of(t)), "bad_input | <batch> | - | data | step 0 | unknown | observed\n");
 }
 
 TEST(BadInput, a_float_mask_in_the_batch_is_not_bad_input) {
   TraceBuilder t;
   const Handle mask = t.value(finite(16).neg_inf(6));
-  t.mark(MarkKind::kBatch, "mask", mask);
+  t.mark(TensorRole::kBatch, "mask", mask);
   const Handle s = t.in("attn").op("add", {{"self", t.value(finite(16))}, {"other", mask}}, finite(16).neg_inf(6));
   const Handle p = t.op("softmax", {{"self", s}}, finite(16).zeros(6));
-  t.mark(MarkKind::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1)));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1)));
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
 
 TEST(BadState, of_a_parameter_state_or_buffer_is_found_before_any_op_and_good_ones_are_silent) {
-  for (const MarkKind kind : {MarkKind::kParameter, MarkKind::kState, MarkKind::kBuffer}) {
+  for (const TensorRole kind : {TensorRole::kParameter, TensorRole::kState, TensorRole::kBuffer}) {
     for (const bool bad : {true, false}) {
       TraceBuilder t;
       const Handle w = t.value(bad ? finite().shape({2, 4}).nan(2).first_at(5) : finite());
       t.mark(kind, "fc1.weight", w);
       const Handle y = t.in("fc1").op("mul", {{"self", w}}, bad ? finite().nan(2) : finite());
-      t.mark(MarkKind::kLoss, "loss", y);
+      t.mark(TensorRole::kLoss, "loss", y);
       const Analysis a = analysis_of(t);
       EXPECT_EQ(table(a), bad ? "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n" : "clean\n");
       if (bad) {
@@ -493,19 +493,19 @@ TEST(BadState, of_a_parameter_state_or_buffer_is_found_before_any_op_and_good_on
 
 TEST(BadState, an_infinite_parameter_is_no_mask) {
   TraceBuilder t;
-  t.mark(MarkKind::kParameter, "fc1.weight", t.value(finite().inf(1)));
+  t.mark(TensorRole::kParameter, "fc1.weight", t.value(finite().inf(1)));
   EXPECT_EQ(table(analysis_of(t)), "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n");
 }
 
 TEST(BadState, what_turned_bad_between_two_looks_is_said_so) {
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, "fc1.weight", w);
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.op("sum", {{"self", w}}, finite(1));
   t.end_step();
   w.version = 1;
   const Handle later = t.seen_as(w, finite().nan(1), 0);  // no watched op wrote version 1
-  t.mark(MarkKind::kParameter, "fc1.weight", later);
+  t.mark(TensorRole::kParameter, "fc1.weight", later);
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "bad_state | <state> | fc1.weight | data | step 1 | unknown | inferred\n");
   EXPECT_NE(a.findings[0].explanation.find("something unseen"), std::string::npos);

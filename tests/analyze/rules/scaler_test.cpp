@@ -155,13 +155,13 @@ TEST(Calibration, needs_a_scaler_that_held_the_step_back) {
   // given the same overflow with nobody to skip the step
   TraceBuilder t;
   Handle w = t.value(finite());
-  t.mark(MarkKind::kParameter, "fc.weight", w);
+  t.mark(TensorRole::kParameter, "fc.weight", w);
   const Handle g = t.in("fc", Phase::kBackward)
                        .op("mul_backward", {{"grad_output", t.value(finite().as(DType::kF16).range(0, 6e4))}},
                            finite().as(DType::kF16).inf(1));
-  t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
   t.in("fc.weight", Phase::kOptimizer).in_place("add_", w, {{"other", g}}, finite().inf(1));
-  t.mark(MarkKind::kParameter, "fc.weight", w);
+  t.mark(TensorRole::kParameter, "fc.weight", w);
   t.end_step(1, 65536);
   EXPECT_EQ(analysis_of(t).verdict.status, VerdictStatus::kFault);
 }
@@ -274,7 +274,7 @@ TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that
   run.t.scaler(run.record(ScalerAction::kUnscale));
   run.t.in("", Phase::kUnscale)
       .in_place("_amp_foreach_non_finite_check_and_unscale_", g, {}, finite().nan(8), {{"inv_scale", kInf}});
-  run.t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  run.t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
   run.t.scaler(run.record(ScalerAction::kStep));
   run.t.scaler(run.record(ScalerAction::kUpdate));
   run.t.end_step(1, 0x1p-127);
@@ -290,7 +290,7 @@ TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_i
   const Handle g = run.t.in("fc", Phase::kBackward)
                        .op("mul_backward", {{"grad_output", run.t.value(finite().as(DType::kF16).range(0, 6e4))}},
                            finite().as(DType::kF16).inf(1));
-  run.t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+  run.t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
   for (const ScalerAction action : {ScalerAction::kUnscale, ScalerAction::kStep, ScalerAction::kUpdate}) {
     ScalerRecord record = run.record(action);
     record.found_inf = true;
@@ -385,7 +385,7 @@ TEST(ScalerCollapse, is_not_laid_on_a_change_of_contents_that_did_no_harm) {
   ScaledRun run;
   double scale = 65536;
   Handle w = run.t.value(finite().range(-1, 1));
-  run.t.mark(MarkKind::kParameter, "fc1.weight", w);
+  run.t.mark(TensorRole::kParameter, "fc1.weight", w);
   for (int i = 0; i < 60; ++i, scale /= 2) {
     ScalerRecord r = run.record(ScalerAction::kScale);
     r.scale = scale;

@@ -30,7 +30,7 @@ Analysis normalised(const HiddenOverflow& o) {
     const Numbers some = finite(8).as(DType::kF16).zeros(2).range(0, 1);
     const Handle r = t.op(o.absorber, {{"self", q}}, over ? (o.all ? zero : some) : h.range(0.1, 1));
     const Handle y = t.in("out").op("mul", {{"self", x}, {"other", r}}, over && o.all ? zero : h);
-    t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1)));
+    t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1)));
     const Numbers back = over && !o.gradient ? zero : h;
     t.in("norm", Phase::kBackward)
         .op(std::string(o.absorber) + "_backward", {{"grad_output", t.value(h)}}, back);
@@ -68,14 +68,14 @@ TEST(Swallowed, by_clamp_or_tanh_is_a_warning_and_by_an_op_that_only_selects_is_
     const Handle x = t.value(finite().range(0, 100));
     const Handle e = t.in("a").op("exp", {{"self", x}}, finite().inf(1));
     const Handle y = t.op(op, {{"self", x}, {"other", e}}, finite());
-    t.mark(MarkKind::kLoss, "loss", y);
+    t.mark(TensorRole::kLoss, "loss", y);
     t.end_step();
     EXPECT_EQ(table(analysis_of(t)), "warning overflow | exp | a | forward | step 0 | appear | observed\n") << op;
   }
   for (const char* op : {"where", "index", "amin", "gt"}) {
     TraceBuilder t;
     const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-    t.mark(MarkKind::kLoss, "loss", t.op(op, {{"self", e}}, finite()));
+    t.mark(TensorRole::kLoss, "loss", t.op(op, {{"self", e}}, finite()));
     t.end_step();
     EXPECT_EQ(table(analysis_of(t)), "clean\n") << op;
   }
@@ -84,9 +84,9 @@ TEST(Swallowed, by_clamp_or_tanh_is_a_warning_and_by_an_op_that_only_selects_is_
 TEST(Swallowed, infinity_written_on_purpose_or_of_a_true_pole_is_none) {
   TraceBuilder t;
   const Handle f = t.in("a").op("full", {}, finite().inf(8), {{"fill_value", kInf}});
-  t.mark(MarkKind::kLoss, "loss", t.op("div", {{"self", t.value(finite())}, {"other", f}}, finite().zeros(8)));
+  t.mark(TensorRole::kLoss, "loss", t.op("div", {{"self", t.value(finite())}, {"other", f}}, finite().zeros(8)));
   const Handle l = t.op("log", {{"self", t.value(finite().zeros(1).range(0, 1))}}, finite().neg_inf(1));
-  t.mark(MarkKind::kLoss, "loss2", t.op("sigmoid", {{"self", l}}, finite().zeros(1)));
+  t.mark(TensorRole::kLoss, "loss2", t.op("sigmoid", {{"self", l}}, finite().zeros(1)));
   t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
@@ -96,7 +96,7 @@ TEST(Swallowed, overflow_of_a_norm_that_turns_the_clip_into_zero_is_a_warning) {
     TraceBuilder t;
     const Numbers h = finite(8).as(DType::kF16).range(-6e4, 6e4);
     Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, h);
-    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
     const Handle n = t.in("fc.weight", Phase::kClip)
                          .op("linalg_vector_norm", {{"self", g}}, bug ? finite(1).as(DType::kF16).inf(1) : finite(1));
     const Handle c = t.op("reciprocal", {{"self", n}}, bug ? finite(1).zeros(1).range(0, 0) : finite(1));
@@ -113,7 +113,7 @@ TEST(Swallowed, overflow_that_does_harm_in_another_step_is_one_finding) {
   for (const bool harm : {false, true}) {
     const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
     if (harm) {
-      t.mark(MarkKind::kLoss, "loss", e);
+      t.mark(TensorRole::kLoss, "loss", e);
     } else {
       t.op("tanh", {{"self", e}}, finite());
     }
@@ -136,12 +136,12 @@ TEST(Hidden, infinity_that_backward_meets_again_in_what_was_saved_is_the_origin_
     const Handle e = t.in("act").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
     const Scalars scalars = c.exponent != 0 ? Scalars{{"exponent", c.exponent}} : Scalars{};
     const Handle y = t.op(c.op, {{"x", a}, {c.slot, e}}, finite().zeros(1), scalars);
-    t.mark(MarkKind::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1)));
+    t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, finite(1)));
     t.release(y);
     t.in("act", Phase::kBackward);
     const Handle g = t.op(std::string(c.op) + "_backward",
                           {{"grad_output", t.value(finite())}, {c.slot, e, ArgRole::kSaved}}, finite().nan(1), scalars);
-    t.mark(MarkKind::kDoorGradient, "fc.weight", g);
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
     t.end_step();
     const Analysis found = analysis_of(t);
     EXPECT_EQ(table(found), "overflow | exp | act | forward | step 0 | appear | observed\n") << c.op;
@@ -155,7 +155,7 @@ TEST(Masked, row_without_any_entry_is_named) {
   const Handle f = t.in("attn").op("masked_fill", {{"self", s}, {"mask", t.value(finite(16)), ArgRole::kMask}},
                                    finite(16).shape({2, 2, 4}).neg_inf(9), {{"value", -kInf}});
   const Handle p = t.op("softmax", {{"self", f}}, finite(16).shape({2, 2, 4}).nan(8).first_at(4), {{"dim", -1}});
-  t.mark(MarkKind::kLoss, "loss", p);
+  t.mark(TensorRole::kLoss, "loss", p);
   t.end_step();
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "invalid | softmax | attn | forward | step 0 | transform | observed\n");

@@ -24,7 +24,7 @@ Analysis normalise(std::int64_t zero_rows, std::int64_t flushed_rows, DType dtyp
   Numbers out = finite(64).as(dtype);
   if (rows > 0) out = out.nan(8 * zero_rows).inf(8 * flushed_rows);
   const Handle y = t.op("div", {{"self", d}, {"other", r}}, out);
-  t.mark(MarkKind::kLoss, "loss", y);
+  t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
   return analysis_of(t);
 }
@@ -41,7 +41,7 @@ TEST(Underflow, of_a_cast_is_seen_in_the_zeros_it_added) {
   t.in("q");
   const Handle x = t.value(finite().range(0, 1));
   const Handle h = t.op("_to_copy", {{"self", x}}, finite().as(DType::kF16).zeros(2).range(0, 1));
-  t.mark(MarkKind::kLoss, "loss", t.op("reciprocal", {{"self", h}}, finite().as(DType::kF16).inf(2)));
+  t.mark(TensorRole::kLoss, "loss", t.op("reciprocal", {{"self", h}}, finite().as(DType::kF16).inf(2)));
   EXPECT_EQ(table(analysis_of(t)), "underflow | reciprocal | q | forward | step 0 | appear | observed\n");
 }
 
@@ -51,12 +51,12 @@ Analysis second_moment(const std::vector<std::int64_t>& flushed, std::vector<std
   for (std::int64_t lost : flushed) {
     for (const std::string& path : paths) {
       Handle v = t.value(finite(120).as(DType::kF16).zeros(120));
-      t.mark(MarkKind::kState, path + ".exp_avg_sq", v);
+      t.mark(TensorRole::kState, path + ".exp_avg_sq", v);
       const Handle g = t.value(finite(120).as(DType::kF16).zeros(20));
       t.in(path, Phase::kOptimizer);
       t.in_place("addcmul_", v, {{"tensor1", g}, {"tensor2", g}},
                  finite(120).as(DType::kF16).zeros(20 + lost).flushed(lost), {{"value", 1e-3}});
-      t.mark(MarkKind::kState, path + ".exp_avg_sq", v);
+      t.mark(TensorRole::kState, path + ".exp_avg_sq", v);
     }
     t.end_step();
   }
@@ -91,7 +91,7 @@ TEST(Underflow, inside_a_fused_optimizer_is_seen_in_zeros_that_the_gradient_does
     t.in("fc1.weight", Phase::kOptimizer);
     const Handle out = t.op("_fused_adam_", {{"exp_avg_sq", v, ArgRole::kOverwritten}, {"grad", g}},
                             finite(100).as(DType::kF16).zeros(20 + lost), {{"eps", 1e-8}}, "exp_avg_sq");
-    t.mark(MarkKind::kState, "fc1.weight.exp_avg_sq", out);
+    t.mark(TensorRole::kState, "fc1.weight.exp_avg_sq", out);
     t.end_step();
     EXPECT_EQ(table(analysis_of(t)),
               lost == 0 ? "clean\n"

@@ -28,9 +28,9 @@ Analysis train(const Training& given) {
   for (int layer = 0; layer < 3; ++layer) {
     const std::string name = "fc" + std::to_string(layer) + ".weight";
     weights.push_back(t.value(finite(100).as(format)));
-    t.mark(MarkKind::kParameter, name, weights.back());
+    t.mark(TensorRole::kParameter, name, weights.back());
     squares.push_back(t.value(finite(100).as(format)));
-    t.mark(MarkKind::kState, name + ".exp_avg_sq", squares.back());
+    t.mark(TensorRole::kState, name + ".exp_avg_sq", squares.back());
   }
   for (int step = 0; step < given.steps; ++step) {
     t.step(static_cast<std::uint32_t>(step));
@@ -54,7 +54,7 @@ Analysis train(const Training& given) {
     }
     if (given.overflows && step + 1 == given.steps) {
       const Handle e = t.in("head").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));
-      t.mark(MarkKind::kLoss, "loss", e);
+      t.mark(TensorRole::kLoss, "loss", e);
     }
     t.end_step(step < given.from ? given.loss : given.later);
   }

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   if (!recorder) return std::puts(recorder.status().message().c_str()), 1;
   (*recorder)->on_op(
       {.phase = nanhunt::Phase::kLoss, .module = "<loss>", .op = "log", .inputs = {&in, 1}, .outputs = {&out, 1}});
-  (*recorder)->on_mark({.kind = nanhunt::MarkKind::kLoss, .path = "loss", .value = out.value});
+  (*recorder)->on_mark({.kind = nanhunt::TensorRole::kLoss, .path = "loss", .value = out.value});
   if (auto closed = (*recorder)->close(); !closed) return std::puts(closed.message().c_str()), 1;
   auto analysis = nanhunt::analyze_run(run);
   if (!analysis) return std::puts(analysis.status().message().c_str()), 1;

@@ -248,16 +248,16 @@ TEST(DeviceTraining, reads_its_loss_when_all_work_of_the_step_is_on_its_way) {
   const Made trainer = make_mlp(kEmulated, {.algorithm = "adam"}, {.micro_batches = 2});
   trainer->step();
   const std::uint64_t before = emulated.device.waits;
-  std::uint64_t at_door = 0;
-  trainer->set_door_callback([&](Trainer&) { at_door = emulated.device.waits; });
+  std::uint64_t at_boundary = 0;
+  trainer->set_boundary_callback([&](Trainer&) { at_boundary = emulated.device.waits; });
   trainer->step();
-  EXPECT_EQ(at_door, before);
+  EXPECT_EQ(at_boundary, before);
   EXPECT_EQ(emulated.device.waits - before, 2U);  // one for each micro-batch's
 }
 
 class Silent : public Observer {};
 
-TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_door) {
+TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_boundary) {
   ScopedEmulatedDevice emulated;
   const auto make = [] { return make_mlp(kEmulated, {.algorithm = "adam"}, {.micro_batches = 2}); };
   const double expected = make()->step().loss;
@@ -265,7 +265,7 @@ TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_door) {
   trainer->keep_for_replay(true);
   Silent observer;
   double replayed = 0;
-  trainer->set_door_callback([&](Trainer& at_door) { replayed = at_door.replay(observer, nullptr).result.loss; });
+  trainer->set_boundary_callback([&](Trainer& at_boundary) { replayed = at_boundary.replay(observer, nullptr).result.loss; });
   EXPECT_EQ(trainer->step().loss, expected);
   EXPECT_EQ(replayed, expected);
 }
@@ -278,9 +278,9 @@ TEST(DeviceTraining, is_replayed_and_put_back_bit_for_bit) {
   trainer->step();
   OptimizerCopy before;
   std::uint64_t waits_to_copy = 0;
-  trainer->set_door_callback([&](Trainer& at_door) {
+  trainer->set_boundary_callback([&](Trainer& at_boundary) {
     const std::uint64_t start = emulated.device.waits;
-    before.take(at_door.optimizer());
+    before.take(at_boundary.optimizer());
     waits_to_copy = emulated.device.waits - start;
   });
   const StepResult step = trainer->step();

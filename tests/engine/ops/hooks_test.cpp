@@ -134,7 +134,7 @@ TEST(Hooks, every_notification_reaches_its_callback) {
     void on_micro_batch(std::uint32_t micro, std::span<const std::int64_t> ids) noexcept override {
       lines.push_back("batch " + std::to_string(micro) + " of " + std::to_string(ids.size()));
     }
-    void on_mark(MarkKind kind, std::string_view path, const Tensor& tensor) noexcept override {
+    void on_mark(TensorRole kind, std::string_view path, const Tensor& tensor) noexcept override {
       lines.push_back("mark " + std::to_string(static_cast<int>(kind)) + " " + std::string(path) + " " +
                       std::to_string(tensor.numel()));
     }
@@ -150,7 +150,7 @@ TEST(Hooks, every_notification_reaches_its_callback) {
   notify_micro_batch(1, ids);
   notify_module_enter("fc1");
   notify_module_exit("fc1");
-  notify_mark(MarkKind::kLoss, "loss", Tensor::zeros({}, DType::kF32));
+  notify_mark(TensorRole::kLoss, "loss", Tensor::zeros({}, DType::kF32));
   notify_optimizer_begin();
   notify_optimizer_end(true);
   notify_step_end(7, 2, 0, 1, true);

@@ -46,10 +46,10 @@ class FirstBadOp : public engine::Observer {
   std::vector<double> first_v, first_g;  // what the first addcmul_ stored, and its gradient
 
   void on_step_begin(std::uint32_t step) noexcept override { step_ = step; }
-  void on_mark(MarkKind kind, std::string_view path, const Tensor& tensor) noexcept override {
+  void on_mark(TensorRole kind, std::string_view path, const Tensor& tensor) noexcept override {
     if (all_finite(tensor)) return;
-    if (kind == MarkKind::kBatch && !bad_batch_at) bad_batch_at = "step " + std::to_string(step_);
-    if (kind == MarkKind::kParameter && !first && !bad_parameter) bad_parameter = std::string(path);
+    if (kind == TensorRole::kBatch && !bad_batch_at) bad_batch_at = "step " + std::to_string(step_);
+    if (kind == TensorRole::kParameter && !first && !bad_parameter) bad_parameter = std::string(path);
   }
   void on_scaler(const ScalerEvent& event) noexcept override {
     if (step_ == 0) scaler_actions.push_back(event.action);
@@ -99,7 +99,7 @@ Trained train(const Scenario& scenario, const ScenarioConfig& config, std::uint3
   run.renamed = made.renamed;
   engine::Trainer& trainer = *made.trainer;
   bool gradients_finite = true;
-  trainer.set_door_callback([&](engine::Trainer& at) {
+  trainer.set_boundary_callback([&](engine::Trainer& at) {
     for (const NamedTensor& entry : at.optimizer().parameters()) {
       if (entry.tensor.grad().defined()) gradients_finite = gradients_finite && all_finite(entry.tensor.grad());
     }
@@ -254,7 +254,7 @@ TEST(SwallowedInf, leaves_a_dead_layer_and_no_nan) {
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     ScenarioRun run = scenario.make({.seed = seed, .rename_seed = {}, .fix = ""});
     bool dead = false;
-    run.trainer->set_door_callback([&](engine::Trainer& at) {
+    run.trainer->set_boundary_callback([&](engine::Trainer& at) {
       const std::vector<double> g = at.optimizer().parameters()[0].tensor.grad().to_vector();
       dead = std::all_of(g.begin(), g.end(), [](double x) { return x == 0; });
     });
@@ -312,7 +312,7 @@ TEST(GradUnderflow, stores_most_gradients_of_its_weights_as_zero_and_its_twin_do
   const auto zero_share = [](const char* name, std::uint64_t seed) {
     ScenarioRun run = find_scenario(name)->make({.seed = seed, .rename_seed = {}, .fix = ""});
     std::int64_t zeros = 0, all = 0;
-    run.trainer->set_door_callback([&](engine::Trainer& at) {
+    run.trainer->set_boundary_callback([&](engine::Trainer& at) {
       for (const NamedTensor& entry : at.optimizer().parameters()) {
         if (!entry.path.starts_with("decoder")) continue;  // the encoder also reads pixels that are always 0
         const std::vector<double> g = entry.tensor.grad().to_vector();
@@ -339,8 +339,8 @@ TEST(BadBatch, carries_its_nan_in_the_named_sample_alone) {
     void on_micro_batch(std::uint32_t, std::span<const std::int64_t> given) noexcept override {
       ids.assign(given.begin(), given.end());
     }
-    void on_mark(MarkKind kind, std::string_view, const Tensor& tensor) noexcept override {
-      if (kind != MarkKind::kBatch) return;
+    void on_mark(TensorRole kind, std::string_view, const Tensor& tensor) noexcept override {
+      if (kind != TensorRole::kBatch) return;
       for (std::int64_t i = 0; i < tensor.numel(); ++i) {
         if (!std::isfinite(tensor.at(i))) bad.insert(ids[static_cast<std::size_t>(i / tensor.size(1))]);
       }

@@ -53,8 +53,8 @@ TEST(MixedPrecisionTrainer, runs_a_step_in_the_order_of_torch) {
   // then
   Lines lines;
   for (const std::string& line : log.lines) {
-    const bool kept = line.starts_with("scaler") || line.starts_with("door") || line.starts_with("stepped") ||
-                      line.starts_with("batch") || line.starts_with("mark door") || line.starts_with("mark loss") ||
+    const bool kept = line.starts_with("scaler") || line.starts_with("boundary") || line.starts_with("stepped") ||
+                      line.starts_with("batch") || line.starts_with("mark boundary") || line.starts_with("mark loss") ||
                       line.starts_with("op ") || line.starts_with("end");
     if (kept) lines.push_back(line.substr(0, line.find('[')));
   }
@@ -86,8 +86,8 @@ TEST(MixedPrecisionTrainer, runs_a_step_in_the_order_of_torch) {
        {"op backward fc1 add", "op backward fc1 add",  // the second micro-batch adds to the first
         "op unscale fc1.weight _amp_foreach_non_finite_check_and_unscale_", "scaler unscale",
         "op clip fc1.weight norm", "op clip  stack", "op clip  norm", "op clip  add", "op clip  reciprocal",
-        "op clip  mul", "op clip  clamp", "op clip fc1.weight mul_", "scaler clip", "mark door_gradient fc1.weight",
-        "door", "op optimizer fc1.weight add_", "scaler step", "stepped", "op update  _amp_update_scale_",
+        "op clip  mul", "op clip  clamp", "op clip fc1.weight mul_", "scaler clip", "mark boundary_gradient fc1.weight",
+        "boundary", "op optimizer fc1.weight add_", "scaler step", "stepped", "op update  _amp_update_scale_",
         "scaler update", "end 0"}) {
     expected.emplace_back(line);
   }
@@ -165,7 +165,7 @@ TEST(MixedPrecisionTrainer, a_skipped_step_changes_nothing_but_the_scale_and_say
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_EQ(trainer->scaler()->get_scale(), 0x1p29);
   EXPECT_EQ(bytes_of(*trainer), before);
-  EXPECT_LT(log.index_of("mark door_gradient fc1.weight"), log.index_of("door"));  // bad gradients are marked too
+  EXPECT_LT(log.index_of("mark boundary_gradient fc1.weight"), log.index_of("boundary"));  // bad gradients are marked too
   EXPECT_LT(log.index_of("scaler skip"), log.index_of("skipped"));
   EXPECT_TRUE(log.starting_with("op optimizer").empty());
 }
@@ -185,7 +185,7 @@ TEST(MixedPrecisionTrainer, micro_batches_together_have_the_gradient_of_one_larg
           return make_digits_batch(ids, DType::kF32);
         },
         loss_of, {.micro_batches = accumulates ? 4U : 1U});
-    trainer.set_door_callback(
+    trainer.set_boundary_callback(
         [gradient](Trainer& at) { *gradient = at.optimizer().parameters()[0].tensor.grad().to_vector(); });
     trainer.step();
   }
@@ -201,14 +201,14 @@ TEST(MixedPrecisionTrainer, losses_that_are_not_averaged_add_up) {
 }
 
 TEST(MixedPrecisionTrainer, clipping_before_unscale_is_seen_in_its_order_and_shrinks_the_gradients) {
-  const auto door_norm = [](bool before) {
+  const auto boundary_norm = [](bool before) {
     auto trainer = make_trainer({.scaler = GradScalerOptions{.init_scale = 1024},
                                  .clip_norm = 0.5,
                                  .clip_before_unscale = before});
     EventLog log;
     const HookHandle handle = add_observer(log);
     double norm_sq = 0;
-    trainer->set_door_callback([&](Trainer& at) {
+    trainer->set_boundary_callback([&](Trainer& at) {
       for (const auto& [path, parameter] : at.optimizer().parameters()) {
         for (double g : parameter.grad().to_vector()) norm_sq += g * g;
       }
@@ -217,8 +217,8 @@ TEST(MixedPrecisionTrainer, clipping_before_unscale_is_seen_in_its_order_and_shr
     EXPECT_EQ(log.index_of("scaler clip") < log.index_of("scaler unscale"), before);
     return std::sqrt(norm_sq);
   };
-  EXPECT_NEAR(door_norm(false), 0.5, 1e-4);
-  EXPECT_NEAR(door_norm(true), 0.5 / 1024, 1e-6);
+  EXPECT_NEAR(boundary_norm(false), 0.5, 1e-4);
+  EXPECT_NEAR(boundary_norm(true), 0.5 / 1024, 1e-6);
 }
 
 TEST(MixedPrecisionTrainer, gradients_kept_after_a_skip_stay_bad_for_ever) {

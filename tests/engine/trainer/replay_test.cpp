@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a step showed: every op's name and output bits, and the gradients at the door.
+// What a step showed: every op's name and output bits, and the gradients at the optimizer boundary.
 struct Log : Observer {
   std::vector<std::string> ops;
   std::vector<std::vector<std::byte>> outputs;
@@ -35,12 +35,12 @@ struct Log : Observer {
   }
 };
 
-// Calls back at the door and at the end of every step; wants no ops.
+// Calls back at the optimizer boundary and at the end of every step; wants no ops.
 struct Moments : Observer {
-  std::function<void()> door, end;
+  std::function<void()> boundary, end;
   bool wants_ops() const noexcept override { return false; }
   void on_optimizer_begin() noexcept override {
-    if (door) door();
+    if (boundary) boundary();
   }
   void on_step_end(std::uint32_t, double, double, double, bool) noexcept override {
     if (end) end();
@@ -114,7 +114,7 @@ TEST_P(ReplayedStep, the_run_goes_on_as_if_no_step_had_been_run_again) {
   Log log;
   Moments moments;
   int replays = 0;
-  moments.door = [&] {
+  moments.boundary = [&] {
     copy.take(replayed->optimizer());
     replays += replayed->replay(log).ran ? 1 : 0;
   };
@@ -150,7 +150,7 @@ TEST_P(ReplayedStep, runs_the_very_ops_of_the_step_again_with_the_same_bits) {
   twin->keep_for_replay(true);
   OptimizerCopy copy;
   Moments moments;
-  moments.door = [&] { copy.take(twin->optimizer()); };
+  moments.boundary = [&] { copy.take(twin->optimizer()); };
   const HookHandle handle = add_observer(moments);
   for (int i = 0; i < 13; ++i) twin->step();
   Log second;
@@ -179,7 +179,7 @@ TEST(ReplayRefusal, a_changed_step_is_refused_after_the_optimizer_without_a_copy
   trainer->step();
   Log log;
   EXPECT_THAT(trainer->replay(log).refused, HasSubstr("no copy"));
-  // a copy of another moment is no copy of the door
+  // a copy of another moment is no copy of the optimizer boundary
   OptimizerCopy copy;
   copy.take(trainer->optimizer());
   EXPECT_THAT(trainer->replay(log, &copy).refused, HasSubstr("was written to"));
@@ -197,7 +197,7 @@ TEST(ReplayRefusal, a_batch_that_was_written_to_is_refused) {
   trainer.keep_for_replay(true);
   Log log;
   Replayed replayed;
-  trainer.set_door_callback([&](Trainer& at) { replayed = at.replay(log); });
+  trainer.set_boundary_callback([&](Trainer& at) { replayed = at.replay(log); });
   trainer.step();
   EXPECT_THAT(replayed.refused, HasSubstr("was written to after it was loaded"));
 }
@@ -216,7 +216,7 @@ TEST(ReplayRefusal, what_the_step_throws_ends_the_replay_and_all_is_put_back) {
   Log log;
   Replayed replayed;
   std::vector<std::byte> before, after;
-  trainer.set_door_callback([&](Trainer& at) {
+  trainer.set_boundary_callback([&](Trainer& at) {
     before = everything(at);
     replayed = at.replay(log);
     after = everything(at);
@@ -240,8 +240,8 @@ TEST(Replaying, other_observers_hear_nothing_unless_they_want_replays) {
   trainer->step();
   OptimizerCopy copy;
   Moments moments;
-  moments.door = [&] { copy.take(trainer->optimizer()); };
-  const HookHandle door = add_observer(moments);
+  moments.boundary = [&] { copy.take(trainer->optimizer()); };
+  const HookHandle boundary = add_observer(moments);
   trainer->step();
   // when
   const HookHandle a = add_observer(other), b = add_observer(willing);
@@ -274,7 +274,7 @@ TEST(ReplayRefusal, random_numbers_from_a_stream_that_the_model_does_not_list_ar
     replayed->keep_for_replay(true);
     Log log;
     Replayed last;
-    replayed->set_door_callback([&](Trainer& at) { last = at.replay(log); });
+    replayed->set_boundary_callback([&](Trainer& at) { last = at.replay(log); });
     // when
     for (int i = 0; i < 5; ++i) {
       plain->step();
@@ -303,7 +303,7 @@ TEST(Replaying, gradients_of_parameters_that_the_optimizer_does_not_own_are_left
   auto plain = make(), replayed = make();
   replayed->keep_for_replay(true);
   Log log;
-  replayed->set_door_callback([&](Trainer& at) { EXPECT_TRUE(at.replay(log).ran); });
+  replayed->set_boundary_callback([&](Trainer& at) { EXPECT_TRUE(at.replay(log).ran); });
   // when
   for (int i = 0; i < 3; ++i) {
     plain->step();
@@ -319,7 +319,7 @@ TEST(Replaying, an_observer_that_asks_for_a_replay_stays_registered_as_it_was) {
   auto trainer = make_gpt();
   trainer->keep_for_replay(true);
   OptimizerCopy copy;
-  trainer->set_door_callback([&](Trainer& at) { copy.take(at.optimizer()); });
+  trainer->set_boundary_callback([&](Trainer& at) { copy.take(at.optimizer()); });
   trainer->step();
   {
     const HookHandle handle = add_observer(registered);
@@ -338,12 +338,12 @@ TEST(Replaying, an_observer_that_asks_for_a_replay_stays_registered_as_it_was) {
 
 TEST(Wants, an_observer_without_ops_hears_of_steps_loss_and_gradients_alone) {
   struct Marks : Observer {
-    std::vector<MarkKind> kinds;
+    std::vector<TensorRole> kinds;
     int ops = 0, ends = 0;
     bool wants_ops() const noexcept override { return false; }
     void on_op(const OpCall&) noexcept override { ++ops; }
     void on_storage_released(std::uint64_t) noexcept override { ++ops; }
-    void on_mark(MarkKind kind, std::string_view, const Tensor&) noexcept override { kinds.push_back(kind); }
+    void on_mark(TensorRole kind, std::string_view, const Tensor&) noexcept override { kinds.push_back(kind); }
     void on_step_end(std::uint32_t, double, double, double, bool) noexcept override { ++ends; }
   } marks;
   auto mlp = std::make_unique<Mlp>(MlpOptions{.sizes = {64, 10}});
@@ -356,8 +356,8 @@ TEST(Wants, an_observer_without_ops_hears_of_steps_loss_and_gradients_alone) {
   trainer.step();
   EXPECT_EQ(marks.ops, 0);
   EXPECT_EQ(marks.ends, 1);
-  EXPECT_EQ(marks.kinds, (std::vector<MarkKind>{MarkKind::kBatch, MarkKind::kLabel, MarkKind::kLoss,
-                                                MarkKind::kDoorGradient, MarkKind::kDoorGradient}));
+  EXPECT_EQ(marks.kinds, (std::vector<TensorRole>{TensorRole::kBatch, TensorRole::kLabel, TensorRole::kLoss,
+                                                TensorRole::kBoundaryGradient, TensorRole::kBoundaryGradient}));
 }
 
 }  // namespace

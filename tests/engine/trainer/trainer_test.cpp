@@ -82,9 +82,9 @@ TEST(Trainer, tells_observers_about_a_step_in_the_documented_order) {
                            "op backward <loss> log_softmax_backward",
                            "op backward fc1 addmm_backward",
                            "op backward fc1 t_backward",
-                           "mark door_gradient fc1.weight",
-                           "mark door_gradient fc1.bias",
-                           "door",
+                           "mark boundary_gradient fc1.weight",
+                           "mark boundary_gradient fc1.bias",
+                           "boundary",
                            "op optimizer fc1.weight mul_",
                            "op optimizer fc1.weight add_",
                            "op optimizer fc1.weight add_",
@@ -127,15 +127,15 @@ TEST(Trainer, tells_an_observer_that_comes_late_what_the_run_starts_from) {
   EXPECT_LT(log.index_of("mark parameter net.fc1.weight"), log.index_of("mark batch inputs"));
 }
 
-TEST(Trainer, calls_the_door_with_gradients_in_place_before_anything_changed) {
+TEST(Trainer, calls_the_boundary_with_gradients_in_place_before_anything_changed) {
   auto trainer = make_trainer();
   const auto before = bytes_of(trainer->model().named_parameters());
   int calls = 0;
-  trainer->set_door_callback([&](Trainer& at_door) {
+  trainer->set_boundary_callback([&](Trainer& at_boundary) {
     ++calls;
-    EXPECT_EQ(&at_door, trainer.get());
-    for (const NamedTensor& entry : at_door.optimizer().parameters()) EXPECT_TRUE(entry.tensor.grad().defined());
-    EXPECT_EQ(bytes_of(at_door.model().named_parameters()), before);
+    EXPECT_EQ(&at_boundary, trainer.get());
+    for (const NamedTensor& entry : at_boundary.optimizer().parameters()) EXPECT_TRUE(entry.tensor.grad().defined());
+    EXPECT_EQ(bytes_of(at_boundary.model().named_parameters()), before);
   });
   trainer->step();
   EXPECT_EQ(calls, 1);

@@ -22,9 +22,9 @@ WATCHES: dict[str, dict] = {
     "sentinel": {"level": "sentinel"},
     "sampled": {"level": "sampled", "every": 1000},  # none of the counted steps is computed again
     "ops": {"level": "ops"},
-    "sentinel, door=sync": {"level": "sentinel", "door": "sync"},
+    "sentinel, boundary=sync": {"level": "sentinel", "boundary": "sync"},
 }
-MOST = {"sentinel, door=sync": STEPS}  # one wait a step; 0 elsewhere
+MOST = {"sentinel, boundary=sync": STEPS}  # one wait a step; 0 elsewhere
 # Beginnings of names, as in tests/gpu/api_counts.cpp.
 _WAITING = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cudaStreamSynchronize",
             "cudaDeviceSynchronize", "cudaEventSynchronize", "cuMemcpyDtoH", "cuMemFree", "cudaFree")  # fmt: skip
@@ -50,7 +50,7 @@ def judge(watch: str, alone: dict[str, int], watched: dict[str, int]) -> tuple[b
     added = sum(watched.values()) - sum(alone.values())
     names = sorted({*alone, *watched})
     told = ", ".join(f"{name} {alone.get(name, 0)} -> {watched.get(name, 0)}" for name in names) or "no waits"
-    # A door that waits and adds none proves that its waits were not heard.
+    # A boundary that waits and adds none proves that its waits were not heard.
     return (1 if MOST.get(watch) else 0) <= added <= MOST.get(watch, 0), added, told
 
 

@@ -101,11 +101,11 @@ class RunVerb final : public Verb {
     options.add("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
         .value_name("K")
         .in_range(1u, 1'000'000u);
-    options.add("--door", door_,
-                   "On a GPU, when a step is judged: sync (at the optimizer boundary, one wait a step), late (while the next "
-                   "step runs, no wait), auto (by the loss scaler's own read; else late where a copy of the parameters "
+    options.add("--boundary", boundary_,
+                   "On a GPU, when a step is judged: sync (at the optimizer boundary, one wait a step), deferred (while the next "
+                   "step runs, no wait), auto (by the loss scaler's own read; else deferred where a copy of the parameters "
                    "fits, else sync; default)")
-        .one_of({"auto", "sync", "late"});
+        .one_of({"auto", "sync", "deferred"});
     options.add_flag("--kernels", kernels_,
                  "Name the kernels that an NVIDIA GPU ran for an op, through CUPTI: at level ops all along, else while a "
                  "step is computed again");
@@ -209,7 +209,7 @@ class RunVerb final : public Verb {
         {"NANHUNT_LEVEL", level_},
         {"NANHUNT_EVERY", number(every_)},
         {"NANHUNT_KEEP", number(keep_)},
-        {"NANHUNT_DOOR", door_},
+        {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
@@ -298,7 +298,7 @@ class RunVerb final : public Verb {
 
   std::optional<Options> options_;
   std::vector<std::string> command_;
-  std::string level_ = "sentinel", out_, door_;
+  std::string level_ = "sentinel", out_, boundary_;
   std::uint32_t every_ = 0, keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
   bool no_captures_ = false, kernels_ = false;

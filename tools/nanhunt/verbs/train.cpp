@@ -127,8 +127,8 @@ class TrainVerb final : public Verb {
            "level that sees the scenario's fault)")
         .one_of({"sentinel", "sampled", "ops", "off"});
     options.add("--device-stats", device_stats_,
-                   "At level ops on a device: late reads every tensor there without a wait, sync copies it to the host")
-        .one_of({"late", "sync"})
+                   "At level ops on a device: deferred reads every tensor there without a wait, sync copies it to the host")
+        .one_of({"deferred", "sync"})
         .show_default();
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
@@ -136,14 +136,14 @@ class TrainVerb final : public Verb {
         .in_range(5u, 1000000000u);
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda or cuda:N").show_default();
-    options.add("--door", door_,
+    options.add("--boundary", boundary_,
                    "On a GPU, at levels sentinel and sampled, when a step is judged: sync (at the optimizer boundary, one wait "
-                   "a step), late (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
-                   "bad step be computed again), auto (by the loss scaler's own read; else late where the copy fits, "
+                   "a step), deferred (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
+                   "bad step be computed again), auto (by the loss scaler's own read; else deferred where the copy fits, "
                    "else sync)")
-        .one_of({"auto", "sync", "late"})
+        .one_of({"auto", "sync", "deferred"})
         .show_default();
-    options.add("--shadow-mb", shadow_mb_, "The most that the copy of --door late may take, in megabytes (10^6 bytes)")
+    options.add("--shadow-mb", shadow_mb_, "The most that the copy of --boundary deferred may take, in megabytes (10^6 bytes)")
         .in_range(0u, 1000000u)
         .show_default();
     options.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
@@ -166,7 +166,7 @@ class TrainVerb final : public Verb {
         if (name == "--json") continue;
         if (list.given() && name != list.name()) Options::refuse_together(option, list);
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
-                               name == "--no-verify" || name == "--no-captures" || name == "--door" ||
+                               name == "--no-verify" || name == "--no-captures" || name == "--boundary" ||
                                name == "--shadow-mb" || name == "--device-stats";
         if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
@@ -190,11 +190,11 @@ class TrainVerb final : public Verb {
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
-    if (device_stats_ != "late" && (device_.is_cpu() || level_ != "ops")) {
+    if (device_stats_ != "deferred" && (device_.is_cpu() || level_ != "ops")) {
       say("--device-stats has no effect on the CPU, nor below --level ops.");
     }
-    if (door_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
-      say("--door has no effect on the CPU, nor at --level ops and off.");
+    if (boundary_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
+      say("--boundary has no effect on the CPU, nor at --level ops and off.");
     }
     if ((allow_tf32_ || allow_reduced_sums_) && device_.is_cpu()) {
       say("--allow-tf32 and --allow-reduced-sums have no effect on the CPU.");
@@ -308,7 +308,7 @@ class TrainVerb final : public Verb {
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
                     hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
-                                        .door = *hooks::parse_door(door_),
+                                        .boundary = *hooks::parse_boundary(boundary_),
                                         .shadow_bytes = std::uint64_t{shadow_mb_} * 1'000'000,
                                         .device_stats = *hooks::parse_device_stats(device_stats_),
                                         .kernels = kernels.get()});
@@ -360,7 +360,7 @@ class TrainVerb final : public Verb {
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (!device_.is_cpu() && level_ != "ops") {
-      info.options.emplace_back("door", door_);
+      info.options.emplace_back("boundary", boundary_);
       info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
     }
     if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
@@ -369,7 +369,7 @@ class TrainVerb final : public Verb {
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", door_ = "auto", device_stats_ = "late";
+  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;

@@ -14,7 +14,7 @@ std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
   const ArgSnapshot& source = c.birth.source;
   const ValueStats& s = source.stats;
   const BadSamples samples = bad_samples(c);
-  const std::string what = fmt::format("{} {}", c.birth.role == MarkKind::kLabel ? "labels" : "batch tensor",
+  const std::string what = fmt::format("{} {}", c.birth.role == TensorRole::kLabel ? "labels" : "batch tensor",
                                        c.text(source.name).empty() ? "(unnamed)" : c.text(source.name));
   const std::string count = bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel);
   const bool row_known = !samples.rows_known && samples.coords.size() > 1;

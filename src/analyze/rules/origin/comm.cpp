@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/ranks/passages.h"
+#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/findings/text.h"
 
@@ -20,7 +20,7 @@ void tell_unseen(const Case& c, const CallStory& call, Diagnosis& d) {
   d.explanation = fmt::format("{}, and everything this rank put in was finite", made_text(c));
   d.advice = {"look-at-other-ranks"};
   if (!call.lined_up) {
-    d.explanation += ". The ranks do not agree on what this call of theirs was, so what others gave cannot be told.";
+    d.explanation += ". The ranks do not agree on what this call of theirs was, so what others gave is not known.";
     return;
   }
   if (!call.bad_from.empty()) {
@@ -37,7 +37,7 @@ void tell_unseen(const Case& c, const CallStory& call, Diagnosis& d) {
   if (!unread.empty()) d.evidence.push_back(fmt::format("What {} gave was not read.", ranks_text(unread)));
 }
 
-void tell_between(const Case& c, const CallStory& call, Diagnosis& d) {
+void report_between(const Case& c, const CallStory& call, Diagnosis& d) {
   const std::string limit = number(format_limits(call.dtype).max_finite);
   const std::string format = std::string(dtype_name(call.dtype));
   const bool product = call.reduction == Reduction::kProduct;
@@ -80,7 +80,7 @@ std::optional<Diagnosis> diagnose_comm(const Case& c) {
   } else if (!c.call->unknown.empty() || !c.call->bad_from.empty()) {
     tell_unseen(c, *c.call, d);
   } else {
-    tell_between(c, *c.call, d);
+    report_between(c, *c.call, d);
   }
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));

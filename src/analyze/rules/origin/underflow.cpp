@@ -50,7 +50,7 @@ void StateUnderflow::on_op(const OpInView& op) {
   if (op.record->phase != Phase::kOptimizer) return;
   for (std::size_t i = 0; i < op.out.size(); ++i) {
     const Value* out = op.out[i];
-    if (out == nullptr || !out->has_stats || (!op.info->has(kStoresState) && !out->has_role(MarkKind::kState)))
+    if (out == nullptr || !out->has_stats || (!op.info->has(kStoresState) && !out->has_role(TensorRole::kState)))
       continue;
     // Only squares of the gradient are judged: what decays to 0 by itself is no loss.
     const Value* grad = gradient_of(op);

@@ -13,7 +13,7 @@ constexpr double kTellAsFactor = 10;  // a larger update reads better as a facto
 
 }  // namespace
 
-void tell_exploding(Finding& f, const Growth& g) {
+void report_exploding(Finding& f, const Growth& g) {
   const std::string where = f.place.op.value_or("an op") + (f.place.module ? " in " + *f.place.module : "");
   f.evidence.insert(f.evidence.begin(),
                     fmt::format("The first overflow was at {} ({}): {}.", where, phase_name(f.place.phase), f.title));

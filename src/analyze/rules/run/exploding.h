@@ -8,6 +8,6 @@
 namespace nanhunt::analyze {
 
 // Turns the finding of an overflow into one about the growth before it.
-void tell_exploding(Finding& f, const Growth& growth);
+void report_exploding(Finding& f, const Growth& growth);
 
 }  // namespace nanhunt::analyze

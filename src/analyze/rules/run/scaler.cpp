@@ -57,7 +57,7 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
 }
 
-void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler) {
+void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler) {
   const bool lowered =
       std::all_of(trials.begin(), trials.end(), [](const ScaleTrial* trial) { return trial->lowered; });
   double fits = trials.front()->gone_at;
@@ -86,20 +86,20 @@ void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, 
   }
 }
 
-void tell_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials) {
+void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials) {
   f.cls = FindingClass::kScalerCalibration;
   f.severity = Severity::kInfo;
   f.confidence = Confidence::kInferred;
   f.title = fmt::format("The trace ends while the loss scaler skips steps: gradients overflowed at {}",
                         scale_range(trials));
   f.explanation = fmt::format(
-      "Forward was finite and nothing was harmed. Whether a lower scale cures {} cannot be told: no clean step was "
+      "Forward was finite and nothing was harmed. Whether a lower scale cures {} is not known: no clean step was "
       "recorded after the last skip.",
       place_words(f));
   f.advice = {make_advice("record-longer")};
 }
 
-void tell_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
+void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   using Kind = ScalerWatch::Collapse;
   f.cls = FindingClass::kScalerCollapse;
   f.severity = s.fault ? Severity::kFault : Severity::kWarning;

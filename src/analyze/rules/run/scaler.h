@@ -19,9 +19,9 @@ enum class Excuse : std::uint8_t {
 Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler);
 
 // Turn a finding about an overflow in backward into one about the scaler. `trials` are those of all its births.
-void tell_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler);
-void tell_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
-void tell_collapse(Finding& f, const ScalerWatch::CollapseState& state);
+void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler);
+void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
+void report_collapse(Finding& f, const ScalerWatch::CollapseState& state);
 
 std::vector<Finding> misuse_findings(const ScalerWatch& scaler);
 

@@ -8,7 +8,7 @@
 
 namespace nanhunt::analyze {
 
-void tell_swallowed(Finding& f, const Swallow& swallow, const Names& names) {
+void report_swallowed(Finding& f, const Swallow& swallow, const Names& names) {
   const std::string by = place_text(swallow.at, names);
   const ValueStats& out = swallow.output.stats;
   f.severity = swallow.dead() ? Severity::kFault : Severity::kWarning;

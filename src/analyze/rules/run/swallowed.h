@@ -9,6 +9,6 @@
 namespace nanhunt::analyze {
 
 // Turns the finding of an overflow into one about its disappearance: a warning, or a fault where what it fed is dead.
-void tell_swallowed(Finding& f, const Swallow& swallow, const Names& names);
+void report_swallowed(Finding& f, const Swallow& swallow, const Names& names);
 
 }  // namespace nanhunt::analyze

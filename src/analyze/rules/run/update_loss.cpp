@@ -42,9 +42,9 @@ void UpdateLoss::on_op(const OpInView& op) {
     return;
   const Value* out = op.out[0];
   if (out == nullptr || !out->has_stats) return;
-  const bool parameter = out->has_role(MarkKind::kParameter);
+  const bool parameter = out->has_role(TensorRole::kParameter);
   // A momentum buffer that adds and a first moment follow the gradient; only a decay that does nothing is a loss.
-  const bool average = !parameter && out->has_role(MarkKind::kState) && names_.op(op.record->op).name == "mul";
+  const bool average = !parameter && out->has_role(TensorRole::kState) && names_.op(op.record->op).name == "mul";
   // What is multiplied by (weight decay) is no update of a parameter that was learnt.
   if ((parameter && names_.op(op.record->op).name == "mul") || (!parameter && !average)) return;
   const double updates = counts[0].value, lost = counts[1].value;
@@ -189,7 +189,7 @@ std::optional<Finding> UpdateLoss::finding() const {
         first_loss > 0
             ? fmt::format("By step {} the loss was down to {} of {}: what is left to learn may be little.", first_dead_,
                           number(now), number(first_loss))
-            : fmt::format("By step {} the loss was {}, at first {}: how much is left to learn cannot be told.",
+            : fmt::format("By step {} the loss was {}, at first {}: how much is left to learn is not known.",
                           first_dead_, number(now), number(first_loss)));
   }
   if (averages && !info) f.evidence.emplace_back("The second moments do not decay either.");

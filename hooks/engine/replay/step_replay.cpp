@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/engine/replay/step_replay.h"
+
+#include <fmt/format.h>
+
+#include "hooks/engine/replay/replay_record.h"
+
+namespace nanhunt::hooks {
+
+bool holds_back(const engine::Trainer& trainer) {
+  const engine::GradScaler* scaler = trainer.scaler();
+  return scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
+}
+
+std::optional<std::string> run_again(engine::Trainer& trainer, Recorder& recorder, const StepReplay& what) {
+  ReplayRecord record(recorder, what.verdict.trigger(), trainer.options().micro_batches > 1, what.readings);
+  if (what.before_begin) record.before_begin(what.before_begin);
+  const engine::Replayed replayed = trainer.replay(record, what.before);
+  if (!replayed.ran) {
+    return fmt::format("{}: {}.", record.began() ? "The replay did not end" : "The step was not replayed",
+                       replayed.refused);
+  }
+  const bool there = what.readings != nullptr;
+  const std::vector<hunt::StepFact> again = record.facts();
+  hunt::ReplayComparison comparison = hunt::compare_replay(what.original, again, there ? "statistics" : "bits");
+  if (there && (what.original.empty() || again.empty())) {
+    comparison = {ReplayResult::kDiffers,
+                  "The replay could not be compared with the step: the device lost what was read."};
+  }
+  recorder.on_replay(what.verdict.replayed(what.step, comparison.result, comparison.text));
+  return std::nullopt;
+}
+
+}  // namespace nanhunt::hooks

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known to be bad in one step, in the order in which it was found, and what follows from it: one text for
+// whoever watches steps, wherever their contents lie and whenever they are read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "nanhunt/event.h"
+#include "src/hunt/trigger_policy.h"
+
+namespace nanhunt::hunt {
+
+struct StepVerdict {
+  std::uint32_t bad = 0, bad_tensors = 0;  // bad: bits of tensor roles, kHealthChanged, kHealthAudit
+  std::string first_bad;
+  std::optional<TensorRole> first_role;
+  bool kept = false;  // gradients were bad before the step added to them: no scale calibrates that away
+
+  void note(TensorRole role, std::string_view path);
+  // Contents changed unseen. Whether that counts as one more bad tensor is the caller's to say.
+  void note_changed(std::string_view path);
+  // The optimizer is about to store something that is not finite.
+  void note_audited(std::string_view path);
+
+  // `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad.
+  Harm harm(bool held_back) const;
+  // The first cause, in the order of the step.
+  ReplayTrigger trigger() const;
+
+  ReplayEvent replayed(std::uint32_t step, ReplayResult result, std::string_view text) const;  // borrows `text`
+  // 2-norms; NaN: not known.
+  HealthEvent health(std::uint32_t step, double gradient_norm, double weight_norm) const;  // borrows this
+};
+
+// A 2-norm from those of its parts; NaN where there are none, or one is not known.
+class NormSum {
+ public:
+  void add(double norm) {
+    sum_ += norm * norm;
+    any_ = true;
+  }
+  double norm() const;
+
+ private:
+  double sum_ = 0;
+  bool any_ = false;
+};
+
+// What follows a bad step.
+struct AfterBadStep {
+  bool anything = false;  // else the step has no row of its own
+  std::string refusal;    // why it is not run again; empty: it is
+};
+class ReplayPolicy {
+ public:
+  // Without `replays` none is made, and it is said so.
+  ReplayPolicy(const TriggerOptions& options, bool replays) : policy_(options), options_(options), replays_(replays) {}
+
+  // As TriggerPolicy::judge. A streak for which no replay is left is told once.
+  AfterBadStep judge(std::uint32_t step, Harm harm);
+  std::uint32_t triggers() const { return policy_.triggers(); }
+
+ private:
+  TriggerPolicy policy_;
+  TriggerOptions options_;
+  bool replays_;
+  std::optional<std::uint32_t> last_spent_;  // step that found no replay left
+};
+
+}  // namespace nanhunt::hunt
