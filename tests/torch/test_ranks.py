@@ -85,7 +85,7 @@ def test_the_rank_on_which_it_was_born_is_named_and_the_others_got_it(hunted, le
     assert (first["rank"], first["step"], first["phase"]) == (BAD_RANK, BAD_STEP, "forward")
     assert first["op"] == "aten::div" and first["class"] == "divide_by_zero"
     assert first["ranks"] == [BAD_RANK]
-    assert {rank for passage in first["passages"] for rank in passage["ranks"]} == {0, 1, 3}
+    assert {rank for passage in first["rank_propagation"] for rank in passage["ranks"]} == {0, 1, 3}
     assert all(finding["rank"] == BAD_RANK for finding in faults(report))
 
 

@@ -7,7 +7,7 @@
 
 namespace nanhunt::hooks {
 
-bool holds_back(const engine::Trainer& trainer) {
+bool holds_back(engine::Trainer& trainer) {
   const engine::GradScaler* scaler = trainer.scaler();
   return scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
 }

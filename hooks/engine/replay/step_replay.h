@@ -20,7 +20,7 @@ class DeviceReadings;
 namespace nanhunt::hooks {
 
 // Whether a loss scaler skips the optimizer where gradients are bad.
-bool holds_back(const engine::Trainer& trainer);
+bool holds_back(engine::Trainer& trainer);
 
 struct StepReplay {
   std::uint32_t step = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked for when, and how it is told; device_sentinel_trip.cpp has what follows when a step is bad.
+// What is asked for when, and how it is told; device_sentinel_trigger.cpp has what follows when a step is bad.
 #include "hooks/engine/sentinel/device_sentinel.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "hooks/engine/replay/step_replay.h"
 #include "src/engine/backend.h"
 #include "src/record/measure/fp_environment.h"
 
@@ -34,10 +35,10 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
     : trainer_(trainer),
       recorder_(recorder),
       options_(options),
-      policy_({options.max_triggers, options.trigger_distance}),
+      policy_({options.max_triggers, options.trigger_distance}, options.replay),
       norms_(options.ring_steps),
       audit_(trainer.optimizer()),
-      sample_(recorder, /*whole_run=*/false) {
+      sampler_(recorder, options) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::uint64_t bytes = 0;
   const auto add_all = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
@@ -60,10 +61,9 @@ DeviceSentinel::DeviceSentinel(engine::Trainer& trainer, Recorder& recorder, con
   add_all(parameters_, TensorRole::kParameter, trainer.model().named_parameters());
   add_all(buffers_, TensorRole::kBuffer, trainer.model().named_buffers());
 
-  const engine::GradScaler* scaler = trainer.scaler();
   plan_ = choose_boundary({.wanted = options.boundary,
                        .on_device = true,
-                       .scaler_reads = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic,
+                       .scaler_reads = holds_back(trainer),
                        .replays = options.replay,
                        .copy_bytes = bytes,
                        .copy_budget = options.shadow_bytes,
@@ -131,8 +131,7 @@ void DeviceSentinel::on_step_begin(std::uint32_t step) noexcept {
 
 void DeviceSentinel::begin_step(std::uint32_t number) {
   if (!steps_.empty()) steps_.back().over = true;  // also one that threw
-  const bool sampled =
-      options_.level == WatchLevel::kSampled && number % std::max(options_.sample_every, 1u) == 0;
+  const bool sampled = sampler_.takes(number);
   report_steps(/*wait=*/sampled);  // its ops come after the end of the step before
   Step& step = steps_.emplace_back();
   step.number = number;
@@ -156,11 +155,7 @@ void DeviceSentinel::begin_step(std::uint32_t number) {
     add_written(start, Part::kBuffer, buffers_);
     ask(step, std::move(start));
   }
-  if (!sampled) return;
-  sampling_ = true;
-  sample_.pause(false);
-  sample_.on_step_begin(number);
-  if (sample_handle_.empty()) sample_handle_ = engine::add_observer(sample_);
+  if (sampled) sampler_.begin(number);
 }
 
 void DeviceSentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
@@ -196,7 +191,7 @@ void DeviceSentinel::on_mark(TensorRole kind, std::string_view path, const engin
     if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
       step->loaded.push_back({kind, std::string(path), tensor, tensor.version()});
     } else if (kind == TensorRole::kLoss) {
-      if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
+      sampler_.on_loss();
       Group group;
       for (; step->loaded_asked < step->loaded.size(); ++step->loaded_asked) {
         const Loaded& loaded = step->loaded[step->loaded_asked];
@@ -268,7 +263,7 @@ void DeviceSentinel::at_boundary(Step& step) {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void DeviceSentinel::audit(Step& step) {
-  if ((step.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  if ((step.verdict.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   const ScopedDefaultFpEnvironment environment;
   const std::size_t unread = audit_.foresee(
@@ -277,14 +272,8 @@ void DeviceSentinel::audit(Step& step) {
         const bool known = i < optimized_ && step.gradients[i].has_value();
         return OptimizerAudit::Gradient{known, known ? step.gradients[i]->amax : 0, false};
       },
-      /*may_read=*/close_, [&](std::size_t i) { note_audited(step, i); });
+      /*may_read=*/close_, [&](std::size_t i) { step.verdict.note_audited(parameters_[i].path); });
   if (unread != 0 && !std::exchange(unread_told_, true)) recorder_.on_note({step.number, kUnreadNote, unread});
-}
-
-void DeviceSentinel::note_audited(Step& step, std::size_t index) {
-  step.bad |= kHealthAudit;
-  ++step.bad_tensors;
-  if (step.first_bad.empty()) step.first_bad = parameters_[index].path;
 }
 
 // Before the trainer reads its loss, which brings this along.
@@ -315,8 +304,7 @@ void DeviceSentinel::on_step_end(std::uint32_t step, double loss, double lr, dou
     recorder_.on_step_end({step, skipped, loss, lr, scale});
   }
   audit_.settle();
-  sampling_ = false;
-  sample_.pause(true);
+  sampler_.end();
   begun_ = false;
 }
 
@@ -394,19 +382,19 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
       case Part::kLoaded:
         step.loaded[index].stats = stats;
         // An infinity may be a mask: it is judged by what it makes of the step.
-        if (bad && stats->nan > 0) note(step, step.loaded[index].kind, step.loaded[index].path);
+        if (bad && stats->nan > 0) step.verdict.note(step.loaded[index].kind, step.loaded[index].path);
         break;
       case Part::kLoss:
         step.loss_stats[index] = stats;
-        if (bad) note(step, TensorRole::kLoss, "loss");
+        if (bad) step.verdict.note(TensorRole::kLoss, "loss");
         break;
       case Part::kKept:
-        step.kept = step.kept || bad;
+        step.verdict.kept = step.verdict.kept || bad;
         break;
       case Part::kGradient:
         step.gradients[index] = stats;
         if (stats) norms_.add(TensorRole::kBoundaryGradient, static_cast<std::uint32_t>(index), norm_of(*stats), stats->amax);
-        if (bad) note(step, TensorRole::kBoundaryGradient, parameters_[index].path);
+        if (bad) step.verdict.note(TensorRole::kBoundaryGradient, parameters_[index].path);
         break;
       case Part::kParameter:
       case Part::kState:
@@ -422,18 +410,10 @@ void DeviceSentinel::absorb_group(Step& step, Group& group) {
   }
 }
 
-void DeviceSentinel::note(Step& step, TensorRole kind, std::string_view path) {
-  step.bad |= role_bit(kind);
-  ++step.bad_tensors;
-  if (step.first_kind) return;
-  step.first_kind = kind;
-  step.first_bad = path;
-}
-
 void DeviceSentinel::note(Step& step, Watched& watched) {
   if (watched.noted) return;
   watched.noted = true;
-  note(step, watched.kind, watched.path);
+  step.verdict.note(watched.kind, watched.path);
 }
 
 // All that will ever be known of it is. A step that was held back triggers as at the optimizer boundary.
@@ -450,34 +430,21 @@ void DeviceSentinel::report_step(Step& step) {
   if (bad && !step.skipped) trigger(step, Moment::kAfter);
   if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
   if (!step.end) return;
-  if (!step.lost || step.bad != 0) report_health(step);  // no row at all is better than a healthy one
+  if (!step.lost || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
   recorder_.on_step_end(*step.end);
 }
 
 void DeviceSentinel::report_health(const Step& step) {
   const ScopedDefaultFpEnvironment environment;
-  HealthEvent health;
-  health.step = step.number;
-  health.bad = step.bad;
-  health.bad_tensors = step.bad_tensors;
-  health.first_bad = step.first_bad;
-  double gradients = 0, weights = 0;
-  bool any = false, all = true;
+  const auto norm = [](const std::optional<TensorStats>& stats) {
+    return stats ? norm_of(*stats) : std::numeric_limits<double>::quiet_NaN();
+  };
+  hunt::NormSum gradients, weights;
   for (std::size_t i = 0; i < optimized_; ++i) {
-    if (!step.has_gradient[i]) continue;
-    any = true;
-    all = all && step.gradients[i].has_value();
-    if (!step.gradients[i]) continue;
-    const double norm = norm_of(*step.gradients[i]);
-    gradients += norm * norm;
+    if (step.has_gradient[i]) gradients.add(norm(step.gradients[i]));
   }
-  for (const Watched& watched : parameters_) {
-    const double norm = watched.last ? norm_of(*watched.last) : std::numeric_limits<double>::quiet_NaN();
-    weights += norm * norm;
-  }
-  health.gradient_norm = any && all ? std::sqrt(gradients) : std::numeric_limits<double>::quiet_NaN();
-  health.weight_norm = std::sqrt(weights);
-  recorder_.on_health(health);
+  for (const Watched& watched : parameters_) weights.add(norm(watched.last));
+  recorder_.on_health(step.verdict.health(step.number, gradients.norm(), weights.norm()));
 }
 
 }  // namespace nanhunt::hooks

@@ -16,11 +16,11 @@
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/sentinel/norm_ring.h"
-#include "hooks/engine/op_adapter.h"
 #include "hooks/engine/sentinel/optimizer_audit.h"
+#include "hooks/engine/sentinel/step_sampler.h"
 #include "kernels/device_readings.h"
 #include "src/hunt/replay_comparison.h"
-#include "src/hunt/trigger_policy.h"
+#include "src/hunt/step_verdict.h"
 
 namespace nanhunt::hooks {
 
@@ -101,12 +101,10 @@ class DeviceSentinel final : public engine::Observer {
     std::vector<bool> has_gradient;
     std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;
-    bool opened = false, over = false, skipped = false, kept = false, copied = false, lost = false;
+    bool opened = false, over = false, skipped = false, copied = false, lost = false;
     bool changes_looked_for = false, settled = false, audited = false;
     std::uint32_t micro_batch = 0;
-    std::uint32_t bad = 0, bad_tensors = 0;
-    std::string first_bad;
-    std::optional<TensorRole> first_kind;
+    hunt::StepVerdict verdict;
   };
   enum class Moment : std::uint8_t { kBoundary, kAfter };
 
@@ -126,12 +124,10 @@ class DeviceSentinel final : public engine::Observer {
   bool absorb(Step& step, bool wait);  // true: all of it that was asked for
   void absorb_group(Step& step, Group& group);
   void open_step(Step& step);
-  void note(Step& step, TensorRole kind, std::string_view path);
   void note(Step& step, Watched& watched);
   void note_lost();
   void report_health(const Step& step);
   hunt::Harm harm(const Step& step) const;
-  ReplayTrigger trigger(const Step& step) const;
 
   // When something is bad.
   bool trigger(Step& step, Moment moment);  // true: the step was run again
@@ -140,7 +136,6 @@ class DeviceSentinel final : public engine::Observer {
   void report_change(const Step& step, const Watched& watched, std::uint32_t since);
   void read_state(Step& step);
   void audit_in_hindsight(Step& step);
-  void note_audited(Step& step, std::size_t index);
   void replay(Step& step, Moment moment);
   void refuse(const Step& step, const std::string& why);
   std::vector<hunt::StepFact> facts(const Step& step, Moment moment) const;
@@ -148,7 +143,7 @@ class DeviceSentinel final : public engine::Observer {
   engine::Trainer& trainer_;
   Recorder& recorder_;
   const WatchOptions options_;
-  hunt::TriggerPolicy policy_;
+  hunt::ReplayPolicy policy_;
   NormRing norms_;
   BoundaryPlan plan_;
   bool close_ = false;  // state is read every step
@@ -161,10 +156,8 @@ class DeviceSentinel final : public engine::Observer {
   engine::OptimizerCopy copy_;
   std::optional<std::uint32_t> copied_in_;   // step whose boundary the copy is of
   std::vector<const Watched*> changed_in_copy_;  // of the step that triggers
-  std::optional<std::uint32_t> last_spent_;  // step that found no replay left
-  OpAdapter sample_;
-  engine::HookHandle sample_handle_;
-  bool sampling_ = false, start_read_ = false, boundary_reported_ = false;
+  StepSampler sampler_;
+  bool start_read_ = false, boundary_reported_ = false;
   std::deque<Step> steps_;   // the one at hand is the last
   bool begun_ = false;       // it is watched
   std::size_t next_gradient_ = 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is both at in every step; sentinel_trip.cpp has what follows when it is bad.
+// What is both at in every step; sentinel_trigger.cpp has what follows when it is bad.
 #include "hooks/engine/sentinel/sentinel.h"
 
 #include "hooks/engine/host_contents.h"
+#include "hooks/engine/replay/step_replay.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,10 +24,10 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
     : trainer_(trainer),
       recorder_(recorder),
       options_(options),
-      policy_({options.max_triggers, options.trigger_distance}),
+      policy_({options.max_triggers, options.trigger_distance}, options.replay),
       norms_(options.ring_steps),
       audit_(trainer.optimizer()),
-      sample_(recorder, /*whole_run=*/false) {
+      sampler_(recorder, options) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::size_t bytes = 0;
   const auto add = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
@@ -51,18 +52,10 @@ Sentinel::~Sentinel() {
   if (options_.replay) trainer_.keep_for_replay(false);
 }
 
-void Sentinel::note(TensorRole kind, std::string_view path) {
-  bad_ |= role_bit(kind);
-  ++bad_tensors_;
-  if (first_kind_) return;
-  first_kind_ = kind;
-  first_bad_ = path;
-}
-
 void Sentinel::note(Watched& watched) {
   if (watched.noted) return;
   watched.noted = true;
-  note(watched.kind, watched.path);
+  verdict_.note(watched.kind, watched.path);
 }
 
 void Sentinel::on_step_begin(std::uint32_t step) noexcept {
@@ -83,10 +76,8 @@ void Sentinel::begin_step(std::uint32_t step) {
   losses_.clear();
   for (Reading& reading : gradients_) reading.known = false;
   next_gradient_ = 0;
-  copied_ = changes_reported_ = judged_ = kept_ = false;
-  bad_ = bad_tensors_ = 0;
-  first_bad_.clear();
-  first_kind_.reset();
+  copied_ = changes_reported_ = judged_ = false;
+  verdict_ = {};
   norms_.begin_step(step);
   if (!start_read_) read_start();
   for (auto* list : {&parameters_, &state_, &buffers_}) {
@@ -99,12 +90,7 @@ void Sentinel::begin_step(std::uint32_t step) {
       if (watched.is_bad()) note(watched);
     }
   }
-  if (options_.level == WatchLevel::kSampled && step % std::max(options_.sample_every, 1u) == 0) {
-    sampling_ = true;
-    sample_.pause(false);
-    sample_.on_step_begin(step);
-    if (sample_handle_.empty()) sample_handle_ = engine::add_observer(sample_);
-  }
+  if (sampler_.takes(step)) sampler_.begin(step);
 }
 
 // What training starts from.
@@ -136,22 +122,21 @@ void Sentinel::look_for_changes(std::vector<Watched>& list) {
     if (read_if_written(watched) || checksum_of(watched.tensor) == watched.last.checksum) continue;
     watched.changed = true;
     watched.last = read_contents(watched.tensor);
-    bad_ |= kHealthChanged;
     if (watched.is_bad()) {
       note(watched);
     } else {
-      ++bad_tensors_;
+      ++verdict_.bad_tensors;
     }
-    if (first_bad_.empty()) first_bad_ = watched.path;
+    verdict_.note_changed(watched.path);
   }
 }
 
 // By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay bad: no
 // scale calibrates that away.
 void Sentinel::look_for_kept_gradients() {
-  for (std::size_t i = 0; i < gradients_.size() && !kept_; ++i) {
+  for (std::size_t i = 0; i < gradients_.size() && !verdict_.kept; ++i) {
     const engine::Tensor& gradient = parameters_[i].tensor.grad();
-    kept_ = gradient.defined() && !is_finite(gradient);
+    verdict_.kept = gradient.defined() && !is_finite(gradient);
   }
 }
 
@@ -168,21 +153,21 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
     if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
       loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
       // An infinity may be a mask: it is judged by what it makes of the step.
-      if (loaded_.back().reading.nan) note(kind, path);
+      if (loaded_.back().reading.nan) verdict_.note(kind, path);
     } else if (kind == TensorRole::kLoss) {
-      if (!sampling_) sample_handle_.remove();  // by now what a sampled step left is gone
+      sampler_.on_loss();
       const bool several = trainer_.options().micro_batches > 1;
       if (micro_batch_ == 0) look_for_kept_gradients();
       losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
                          is_finite(tensor), checksum_of(tensor)});
-      if (!losses_.back().finite) note(kind, path);
+      if (!losses_.back().finite) verdict_.note(kind, path);
     } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < gradients_.size() && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == gradients_.size()) return;
       const Reading reading = read_norm(tensor);
       gradients_[next_gradient_] = reading;
       norms_.add(kind, static_cast<std::uint32_t>(next_gradient_), reading.norm, reading.amax);
-      if (!reading.finite) note(kind, path);
+      if (!reading.finite) verdict_.note(kind, path);
     }
   } catch (...) {
     begun_ = false;  // no memory: the rest of the step goes unwatched
@@ -209,12 +194,12 @@ void Sentinel::on_optimizer_begin() noexcept {
 void Sentinel::at_boundary() {
   {
     const ScopedDefaultFpEnvironment environment;
-    if (close_ || bad_ != 0) look_for_changes(parameters_);
+    if (close_ || verdict_.bad != 0) look_for_changes(parameters_);
     if (close_) look_for_changes(state_);
     for (Watched& watched : buffers_) read_if_written(watched);
     audit();
   }
-  if (harm() != hunt::Harm::kNone) return trigger(/*after_optimizer=*/false);
+  if (verdict_.harm(holds_back(trainer_)) != hunt::Harm::kNone) return trigger(/*after_optimizer=*/false);
   if (!close_ || !options_.replay) return;
   copy_.take(trainer_.optimizer());
   copied_ = true;
@@ -222,7 +207,7 @@ void Sentinel::at_boundary() {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void Sentinel::audit() {
-  if ((bad_ & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  if ((verdict_.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   audit_.foresee(
       step_,
       [this](std::size_t i) {
@@ -230,11 +215,7 @@ void Sentinel::audit() {
         return OptimizerAudit::Gradient{gradients_[i].known, gradients_[i].amax, parameters_[i].changed};
       },
       /*may_read=*/true,
-      [this](std::size_t i) {
-        bad_ |= kHealthAudit;
-        ++bad_tensors_;
-        if (first_bad_.empty()) first_bad_ = parameters_[i].path;
-      });
+      [this](std::size_t i) { verdict_.note_audited(parameters_[i].path); });
 }
 
 // A parameter went bad although the audit had proved that it cannot: what its state now holds beyond what was proved
@@ -255,8 +236,8 @@ void Sentinel::look_for_the_impossible() {
                                       [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
       if (found == state_.end()) return;
       found->changed = true;
-      bad_ |= kHealthChanged;
-      ++bad_tensors_;
+      verdict_.bad |= kHealthChanged;
+      ++verdict_.bad_tensors;
     };
     look(audited.master, audited.memory.param, true);
     look(audited.first, audited.memory.first, true);
@@ -287,7 +268,7 @@ void Sentinel::after_step(bool skipped) {
     }
     audit_.settle();
   }
-  if (!skipped && harm() != hunt::Harm::kNone) trigger(/*after_optimizer=*/true);
+  if (!skipped && verdict_.harm(holds_back(trainer_)) != hunt::Harm::kNone) trigger(/*after_optimizer=*/true);
 }
 
 void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
@@ -299,25 +280,15 @@ void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double sc
     }
   }
   if (begun_ && step == step_) {
-    HealthEvent health;
-    health.step = step;
-    health.bad = bad_;
-    health.bad_tensors = bad_tensors_;
-    health.first_bad = first_bad_;
-    double gradients = 0, weights = 0;
-    bool any = false;
+    hunt::NormSum gradients, weights;
     for (const Reading& reading : gradients_) {
-      if (reading.known) gradients += reading.norm * reading.norm;
-      any = any || reading.known;
+      if (reading.known) gradients.add(reading.norm);
     }
-    for (const Watched& watched : parameters_) weights += watched.last.norm * watched.last.norm;
-    health.gradient_norm = any ? std::sqrt(gradients) : std::numeric_limits<double>::quiet_NaN();
-    health.weight_norm = std::sqrt(weights);
-    recorder_.on_health(health);
+    for (const Watched& watched : parameters_) weights.add(watched.last.norm);
+    recorder_.on_health(verdict_.health(step, gradients.norm(), weights.norm()));
   }
   if (trainer_.stepping() && !engine::replaying()) recorder_.on_step_end({step, skipped, loss, lr, scale});
-  sampling_ = false;
-  sample_.pause(true);
+  sampler_.end();
   begun_ = false;
 }
 

@@ -10,11 +10,11 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/sentinel/norm_ring.h"
-#include "hooks/engine/op_adapter.h"
 #include "hooks/engine/sentinel/optimizer_audit.h"
 #include "hooks/engine/sentinel/reading.h"
+#include "hooks/engine/sentinel/step_sampler.h"
 #include "src/hunt/replay_comparison.h"
-#include "src/hunt/trigger_policy.h"
+#include "src/hunt/step_verdict.h"
 
 namespace nanhunt::hooks {
 
@@ -58,7 +58,6 @@ class Sentinel final : public engine::Observer {
   bool is_watching() const { return begun_ && trainer_.stepping() && !engine::replaying(); }
   void begin_step(std::uint32_t step);
   void read_start();
-  void note(TensorRole kind, std::string_view path);
   void note(Watched& watched);
   void look_for_changes(std::vector<Watched>& list);
   void look_for_kept_gradients();
@@ -67,8 +66,6 @@ class Sentinel final : public engine::Observer {
   void audit();
   void at_boundary();
   void after_step(bool skipped);
-  hunt::Harm harm() const;
-  ReplayTrigger trigger() const;
 
   // When something is bad.
   void trigger(bool after_optimizer);
@@ -80,17 +77,13 @@ class Sentinel final : public engine::Observer {
   engine::Trainer& trainer_;
   Recorder& recorder_;
   const WatchOptions options_;
-  hunt::TriggerPolicy policy_;
+  hunt::ReplayPolicy policy_;
   NormRing norms_;
   std::vector<Watched> parameters_, state_, buffers_;  // those of the optimizer first
   OptimizerAudit audit_;
   bool close_ = false;                                 // state is read and copied too
   engine::OptimizerCopy copy_;
-  std::optional<std::uint32_t> last_spent_;  // step that found no replay left
-  // Every `sample_every` steps. It hears of ends of storages for a while longer.
-  OpAdapter sample_;
-  engine::HookHandle sample_handle_;
-  bool sampling_ = false;
+  StepSampler sampler_;
 
   // Of the step at hand.
   bool begun_ = false, start_read_ = false;
@@ -99,10 +92,8 @@ class Sentinel final : public engine::Observer {
   std::vector<hunt::StepFact> losses_;
   std::vector<Reading> gradients_;  // by parameter; not known: none
   std::size_t next_gradient_ = 0;
-  bool copied_ = false, changes_reported_ = false, judged_ = false, kept_ = false;
-  std::uint32_t bad_ = 0, bad_tensors_ = 0;
-  std::string first_bad_;
-  std::optional<TensorRole> first_kind_;
+  bool copied_ = false, changes_reported_ = false, judged_ = false;
+  hunt::StepVerdict verdict_;
 };
 
 }  // namespace nanhunt::hooks

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "hooks/engine/sentinel/device_sentinel.h"
-#include "hooks/engine/replay/replay_record.h"
+#include "hooks/engine/replay/step_replay.h"
 #include "src/record/measure/fp_environment.h"
 
 namespace nanhunt::hooks {
@@ -18,37 +18,11 @@ using record::ScopedDefaultFpEnvironment;
 
 }  // namespace
 
-hunt::Harm DeviceSentinel::harm(const Step& step) const {
-  if ((step.bad & ~kLoadedBits) == 0) return hunt::Harm::kNone;  // what was loaded has done nothing so far
-  const engine::GradScaler* scaler = trainer_.scaler();
-  const bool held_back = scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
-  return held_back && !step.kept && step.bad == role_bit(TensorRole::kBoundaryGradient) ? hunt::Harm::kScaled : hunt::Harm::kHarm;
-}
-
-// The first cause that was found in the order of the step.
-ReplayTrigger DeviceSentinel::trigger(const Step& step) const {
-  if ((step.bad & kHealthChanged) != 0) return ReplayTrigger::kChanged;
-  if (!step.first_kind) return (step.bad & kHealthAudit) != 0 ? ReplayTrigger::kAudit : ReplayTrigger::kUser;
-  switch (*step.first_kind) {
-    case TensorRole::kLoss: return ReplayTrigger::kLoss;
-    case TensorRole::kBoundaryGradient: return ReplayTrigger::kGradient;
-    case TensorRole::kParameter: return ReplayTrigger::kParameter;
-    case TensorRole::kState: return ReplayTrigger::kState;
-    case TensorRole::kBuffer: return ReplayTrigger::kBuffer;
-    case TensorRole::kBatch:
-    case TensorRole::kLabel: return ReplayTrigger::kBatch;
-  }
-  return ReplayTrigger::kUser;
-}
+hunt::Harm DeviceSentinel::harm(const Step& step) const { return step.verdict.harm(holds_back(trainer_)); }
 
 bool DeviceSentinel::trigger(Step& step, Moment moment) {
-  const hunt::Trigger answer = policy_.judge(step.number, harm(step));
-  if (answer == hunt::Trigger::kNone || answer == hunt::Trigger::kWaits) return false;
-  if (answer == hunt::Trigger::kSpent) {
-    const bool told = last_spent_ && step.number <= *last_spent_ + 1;  // once a streak
-    last_spent_ = step.number;
-    if (told) return false;
-  }
+  const hunt::AfterBadStep next = policy_.judge(step.number, harm(step));
+  if (!next.anything) return false;
   absorb(step, /*wait=*/true);
   look_for_changes(step);
   if (moment == Moment::kAfter) look_for_changes_in_copy(step);
@@ -62,17 +36,12 @@ bool DeviceSentinel::trigger(Step& step, Moment moment) {
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });
-  if (answer == hunt::Trigger::kSpent) {
-    refuse(step, fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept "
-                             "from steps that the loss scaler skips.",
-                             policy_.triggers(), options_.max_triggers));
-  } else if (!options_.replay) {
-    refuse(step, "Replays are switched off (WatchOptions::replay).");
-  } else {
-    replay(step, moment);
-    return true;
+  if (!next.refusal.empty()) {
+    refuse(step, next.refusal);
+    return false;
   }
-  return false;
+  replay(step, moment);
+  return true;
 }
 
 // Contents that are not as they were read, though their version says that nothing wrote them.
@@ -105,19 +74,18 @@ void DeviceSentinel::look_for_changes(Step& step) {
     if (!late[i] || fingerprint(*late[i]) == fingerprint(*watched.last)) continue;
     watched.changed = true;
     watched.last = late[i];
-    step.bad |= kHealthChanged;
     if (watched.is_bad() && !watched.noted) {
       note(step, watched);
     } else {
-      ++step.bad_tensors;
+      ++step.verdict.bad_tensors;
     }
-    if (step.first_bad.empty()) step.first_bad = watched.path;
+    step.verdict.note_changed(watched.path);
     report_change(step, watched, watched.read_in);
   }
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const std::optional<TensorStats>& now = late[loaded_at + i];
     if (!now || fingerprint(*now) == fingerprint(*loaded[i]->stats)) continue;
-    step.bad |= kHealthChanged;
+    step.verdict.bad |= kHealthChanged;
     ChangedEvent event;
     event.step = step.number;
     event.value = view_of(loaded[i]->tensor, loaded[i]->tensor.version());
@@ -159,13 +127,12 @@ void DeviceSentinel::look_for_changes_in_copy(Step& step) {
     Watched& watched = *kept[i];
     if (!found[i] || fingerprint(*found[i]) == fingerprint(*watched.before)) continue;
     changed_in_copy_.push_back(&watched);
-    step.bad |= kHealthChanged;
     if (found[i]->nonfinite() > 0) {
       note(step, watched);
     } else {
-      ++step.bad_tensors;
+      ++step.verdict.bad_tensors;
     }
-    if (step.first_bad.empty()) step.first_bad = watched.path;
+    step.verdict.note_changed(watched.path);
   }
 }
 
@@ -184,7 +151,7 @@ void DeviceSentinel::read_state(Step& step) {
 // of what the optimizer wrote over, are still there.
 void DeviceSentinel::audit_in_hindsight(Step& step) {
   const bool at_hand = &step == &steps_.back() && copied_in_ == step.number;
-  if (step.audited || !at_hand || (step.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  if (step.audited || !at_hand || (step.verdict.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   std::set<const engine::TensorImpl*> bad;
   for (const auto* list : {&parameters_, &state_}) {
@@ -199,7 +166,7 @@ void DeviceSentinel::audit_in_hindsight(Step& step) {
                                              [&](const engine::Tensor* t) { return bad.contains(t->impl().get()); });
     if (!has_bad || !step.has_gradient[i]) continue;
     const std::optional<hunt::PreAudit> found = audit_.in_hindsight(i, copy_);
-    if (found && found->triggers()) note_audited(step, i);
+    if (found && found->triggers()) step.verdict.note_audited(parameters_[i].path);
   }
 }
 
@@ -229,39 +196,21 @@ void DeviceSentinel::replay(Step& step, Moment moment) {
                               trainer_.next_step() - (steps_.back().over ? 1 : 0)));
   }
   const std::vector<hunt::StepFact> original = facts(step, moment);
-  ReplayRecord record(recorder_, trigger(step), trainer_.options().micro_batches > 1, readings_.get());
-  record.before_begin([&] {
-    for (const Watched* watched : changed_in_copy_) report_change(step, *watched, watched->before_read_in);
-    changed_in_copy_.clear();
-  });
-  const engine::Replayed replayed = trainer_.replay(record, copied_in_ == step.number ? &copy_ : nullptr);
-  if (!replayed.ran) {
-    return refuse(step, fmt::format("{}: {}.", record.began() ? "The replay did not end" : "The step was not replayed",
-                                    replayed.refused));
-  }
-  const std::vector<hunt::StepFact> again = record.facts();
-  hunt::ReplayComparison comparison = hunt::compare_replay(original, again, "statistics");
-  if (original.empty() || again.empty()) {
-    comparison = {ReplayResult::kDiffers,
-                  "The replay could not be compared with the step: the device lost what was read."};
-  }
-  ReplayEvent event;
-  event.step = step.number;
-  event.trigger = trigger(step);
-  event.result = comparison.result;
-  event.text = comparison.text;
-  recorder_.on_replay(event);
+  const auto refused =
+      run_again(trainer_, recorder_,
+                {.step = step.number, .verdict = step.verdict, .original = original,
+                 .before = copied_in_ == step.number ? &copy_ : nullptr, .readings = readings_.get(),
+                 .before_begin = [&] {
+                   for (const Watched* watched : changed_in_copy_) report_change(step, *watched, watched->before_read_in);
+                   changed_in_copy_.clear();
+                 }});
+  if (refused) refuse(step, *refused);
 }
 
 // Without a replay the analyzer has at least what is bad now. The refusal comes first: it says how the marks are to be
 // read, and they may be in a later batch.
 void DeviceSentinel::refuse(const Step& step, const std::string& why) {
-  ReplayEvent event;
-  event.step = step.number;
-  event.trigger = trigger(step);
-  event.result = ReplayResult::kRefused;
-  event.text = why;
-  recorder_.on_replay(event);
+  recorder_.on_replay(step.verdict.replayed(step.number, ReplayResult::kRefused, why));
   for (const auto* list : {&parameters_, &state_, &buffers_}) {
     for (const Watched& watched : *list) {
       if (!watched.is_bad()) continue;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is bad in a step becomes a harm, a trigger and a row, the same for whoever watches it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "src/hunt/step_verdict.h"
+
+namespace nanhunt::hunt {
+namespace {
+
+TEST(StepVerdict, names_what_was_bad_first_and_counts_the_rest) {
+  StepVerdict verdict;
+  verdict.note(TensorRole::kLoss, "loss");
+  verdict.note(TensorRole::kBoundaryGradient, "fc1.weight");
+  EXPECT_EQ(verdict.first_bad, "loss");
+  EXPECT_EQ(verdict.bad_tensors, 2u);
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kLoss);
+}
+
+TEST(StepVerdict, takes_a_change_for_the_cause_whatever_else_was_bad_before) {
+  StepVerdict verdict;
+  verdict.note(TensorRole::kLoss, "loss");
+  verdict.note_changed("fc1.weight");
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kChanged);
+  EXPECT_EQ(verdict.first_bad, "loss");
+}
+
+TEST(StepVerdict, whose_batch_alone_is_bad_has_done_no_harm_yet) {
+  StepVerdict verdict;
+  EXPECT_EQ(verdict.harm(true), Harm::kNone);
+  verdict.note(TensorRole::kBatch, "batch");
+  EXPECT_EQ(verdict.harm(false), Harm::kNone);
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kBatch);
+}
+
+TEST(StepVerdict, leaves_bad_gradients_to_a_scaler_that_skips_them) {
+  StepVerdict verdict;
+  verdict.note(TensorRole::kBoundaryGradient, "fc1.weight");
+  EXPECT_EQ(verdict.harm(/*held_back=*/true), Harm::kScaled);
+  EXPECT_EQ(verdict.harm(/*held_back=*/false), Harm::kHarm);
+  // Its twins: gradients that no scale makes good again, and something else that is bad.
+  StepVerdict kept = verdict;
+  kept.kept = true;
+  EXPECT_EQ(kept.harm(true), Harm::kHarm);
+  StepVerdict loss = verdict;
+  loss.note(TensorRole::kLoss, "loss");
+  EXPECT_EQ(loss.harm(true), Harm::kHarm);
+}
+
+TEST(StepVerdict, of_which_only_the_audit_knows_names_the_audit) {
+  StepVerdict verdict;
+  verdict.note_audited("fc1.weight");
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kAudit);
+  EXPECT_EQ(verdict.first_bad, "fc1.weight");
+  EXPECT_EQ(verdict.harm(true), Harm::kHarm);
+  EXPECT_EQ(StepVerdict{}.trigger(), ReplayTrigger::kUser);
+}
+
+TEST(StepVerdict, becomes_a_row_of_health) {
+  StepVerdict verdict;
+  verdict.note(TensorRole::kState, "exp_avg");
+  const HealthEvent health = verdict.health(7, 2, 3);
+  EXPECT_EQ(health.step, 7u);
+  EXPECT_EQ(health.bad, role_bit(TensorRole::kState));
+  EXPECT_EQ(health.first_bad, "exp_avg");
+  EXPECT_EQ(health.gradient_norm, 2);
+  EXPECT_EQ(health.weight_norm, 3);
+}
+
+TEST(NormSum, is_unknown_where_a_part_is_unknown_or_none_was_added) {
+  NormSum sum;
+  EXPECT_TRUE(std::isnan(sum.norm()));
+  sum.add(3);
+  sum.add(4);
+  EXPECT_EQ(sum.norm(), 5);
+  sum.add(std::nan(""));
+  EXPECT_TRUE(std::isnan(sum.norm()));
+}
+
+TEST(ReplayPolicy, runs_a_bad_step_again_and_lets_a_good_one_be) {
+  ReplayPolicy policy({.max_triggers = 2, .distance = 1}, /*replays=*/true);
+  EXPECT_FALSE(policy.judge(0, Harm::kNone).anything);
+  const AfterBadStep next = policy.judge(1, Harm::kHarm);
+  EXPECT_TRUE(next.anything);
+  EXPECT_EQ(next.refusal, "");
+  EXPECT_EQ(policy.triggers(), 1u);
+}
+
+TEST(ReplayPolicy, says_once_a_streak_that_no_replay_is_left) {
+  ReplayPolicy policy({.max_triggers = 1, .distance = 1}, /*replays=*/true);
+  EXPECT_EQ(policy.judge(0, Harm::kHarm).refusal, "");
+  const AfterBadStep spent = policy.judge(1, Harm::kHarm);
+  EXPECT_TRUE(spent.anything);
+  EXPECT_NE(spent.refusal.find("1 of at most 1 were made"), std::string::npos) << spent.refusal;
+  EXPECT_FALSE(policy.judge(2, Harm::kHarm).anything);
+  policy.judge(3, Harm::kNone);
+  EXPECT_TRUE(policy.judge(5, Harm::kHarm).anything) << "another streak";
+}
+
+TEST(ReplayPolicy, says_that_replays_are_switched_off) {
+  ReplayPolicy policy({}, /*replays=*/false);
+  EXPECT_NE(policy.judge(0, Harm::kHarm).refusal.find("switched off"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nanhunt::hunt
