@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooks/engine/sentinel/deferred_group.h"
+#include "hooks/engine/read_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {

@@ -22,7 +22,6 @@
 namespace nanhunt::hooks {
 
 class DeviceReader;
-class DeviceSentinel;
 class KernelTags;
 class LastingWatch;
 class OpAdapter;
@@ -99,8 +98,6 @@ class TrainerWatch {
   std::unique_ptr<EngineWatch> ops_;
   std::unique_ptr<LastingWatch> lasting_;
   std::unique_ptr<Sentinel> sentinel_;
-  std::unique_ptr<DeviceSentinel> on_device_;
-  BoundaryPlan boundary_;
   engine::HookHandle handle_;
 };
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/engine/sentinel/device_sentinel.h"
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/kernel_tags.h"
 #include "hooks/engine/sentinel/lasting_watch.h"
@@ -49,36 +48,22 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
     if (tags_) tags_->observe_last();
     return;
   }
-  const std::vector<engine::NamedTensor>& parameters = trainer.optimizer().parameters();
-  if (!parameters.empty() && !parameters[0].tensor.device().is_cpu()) {
-    on_device_ = std::make_unique<DeviceSentinel>(trainer, recorder, options);
-    if (on_device_->usable()) {
-      handle_ = engine::add_observer(*on_device_);
-      return;
-    }
-    recorder.on_note(
-        {0, "boundary sync, each tensor copied to the host: this device gives no readings: " + on_device_->why_not(), 1});
-    on_device_.reset();
-    boundary_.way = BoundaryPlan::Way::kSync;
-  }
   sentinel_ = std::make_unique<Sentinel>(trainer, recorder, options);
   handle_ = engine::add_observer(*sentinel_);
 }
 
 TrainerWatch::~TrainerWatch() = default;
 
-std::uint32_t TrainerWatch::triggers() const {
-  return sentinel_ ? sentinel_->triggers() : on_device_ ? on_device_->triggers() : 0;
-}
+std::uint32_t TrainerWatch::triggers() const { return sentinel_ ? sentinel_->triggers() : 0; }
 
-BoundaryPlan TrainerWatch::boundary() const { return on_device_ ? on_device_->boundary() : boundary_; }
+BoundaryPlan TrainerWatch::boundary() const { return sentinel_ ? sentinel_->boundary() : BoundaryPlan{}; }
 
 kernels::ReadingsCounts TrainerWatch::readings() const {
-  return on_device_ ? on_device_->counts() : ops_ ? ops_->readings() : kernels::ReadingsCounts{};
+  return sentinel_ ? sentinel_->counts() : ops_->readings();
 }
 
 void TrainerWatch::finish() noexcept {
-  if (on_device_) on_device_->finish();
+  if (sentinel_) sentinel_->finish();
   if (ops_) ops_->adapter().finish();
 }
 

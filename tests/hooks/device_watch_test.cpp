@@ -10,8 +10,8 @@
 
 #include "hooks/engine/device_reader.h"
 #include "hooks/engine/engine_hooks.h"
-#include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/op_adapter.h"
+#include "hooks/engine/read_group.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"

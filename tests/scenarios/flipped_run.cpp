@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "hooks/engine/sentinel/deferred_group.h"
+#include "hooks/engine/read_group.h"
 #include "src/engine/backend.h"
 #include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "hooks/engine/engine_hooks.h"
-#include "hooks/engine/replay/engine_ops.h"
-#include "hooks/engine/sentinel/reading.h"
 #include "hooks/engine/host_contents.h"
+#include "hooks/engine/reading.h"
+#include "hooks/engine/replay/engine_ops.h"
 #include "hooks/engine/replay/origin_watch.h"
 #include "nanhunt/tensor_stats.h"
 #include "src/hunt/reference_optimizer.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/replay/replay_record.h"
 
-#include "hooks/engine/sentinel/reading.h"
-
 namespace nanhunt::hooks {
 
 ReplayRecord::ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several_losses,
@@ -31,27 +29,20 @@ void ReplayRecord::on_mark(TensorRole kind, std::string_view path, const engine:
       name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
     }
     // The last of its name counts.
-    if (readings_ == nullptr) {
-      facts_[{kind, name}] = {kind, name, is_finite(tensor), checksum_of(tensor)};
-      return;
-    }
-    DeferredGroup& late = late_[{kind, name}];
-    late.give_up(*readings_);
-    late = {};
-    late.add(tensor);
-    late.ask(*readings_);
+    ReadGroup& fact = facts_[{kind, std::move(name)}];
+    fact.give_up();
+    fact = {};
+    fact.add(tensor, Wanted::kContents);
+    fact.ask(readings_);
   } catch (...) {  // no memory: it counts as not come about
   }
 }
 
 std::vector<hunt::StepFact> ReplayRecord::facts() {
   std::vector<hunt::StepFact> all;
-  for (const auto& [key, fact] : facts_) all.push_back(fact);
-  for (auto& [key, late] : late_) {
-    late.wait(*readings_);
-    if (!late.empty() && late[0]) {
-      all.push_back({key.first, key.second, late[0]->nonfinite() == 0, fingerprint(*late[0])});
-    }
+  for (auto& [key, fact] : facts_) {
+    fact.wait();
+    if (!fact.empty() && fact[0].known) all.push_back({key.first, key.second, fact[0].finite, fact[0].checksum});
   }
   return all;
 }

@@ -9,15 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/engine/sentinel/deferred_group.h"
 #include "hooks/engine/op_adapter.h"
+#include "hooks/engine/read_group.h"
 #include "src/hunt/replay_comparison.h"
 
 namespace nanhunt::hooks {
 
 class ReplayRecord final : public OpAdapter {
  public:
-  // With `readings` (borrowed) facts are statistics read on the device, as those of the step are; else checksums.
+  // Facts are read as those of the step are: with `readings` (borrowed) on the device, else by the host.
   ReplayRecord(Recorder& recorder, ReplayTrigger trigger, bool several_losses,
                kernels::DeviceReadings* readings = nullptr);
 
@@ -38,8 +38,7 @@ class ReplayRecord final : public OpAdapter {
   bool several_, began_ = false;
   kernels::DeviceReadings* readings_;
   std::function<void()> before_begin_;
-  std::map<Key, hunt::StepFact> facts_;
-  std::map<Key, DeferredGroup> late_;
+  std::map<Key, ReadGroup> facts_;
 };
 
 }  // namespace nanhunt::hooks

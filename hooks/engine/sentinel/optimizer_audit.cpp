@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "hooks/engine/host_contents.h"
-#include "hooks/engine/sentinel/deferred_group.h"
+#include "hooks/engine/read_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {

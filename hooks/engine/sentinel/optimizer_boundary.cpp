@@ -32,7 +32,10 @@ std::optional<OptimizerBoundary> parse_boundary(std::string_view name) {
 
 BoundaryPlan choose_boundary(const BoundaryFacts& facts) {
   BoundaryPlan plan;
-  if (!facts.on_device) return plan;
+  if (!facts.on_device) {
+    plan.copies = facts.replays && facts.copy_bytes <= facts.close_bytes;
+    return plan;
+  }
   const bool fits = !facts.replays || facts.copy_bytes <= facts.copy_budget;
   std::string why;
   if (facts.wanted == OptimizerBoundary::kAuto && facts.scaler_reads) {

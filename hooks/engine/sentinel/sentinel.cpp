@@ -1,22 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is both at in every step; sentinel_trigger.cpp has what follows when it is bad.
+// What is asked for when, and how it is reported; sentinel_trigger.cpp has what follows when a step is bad.
 #include "hooks/engine/sentinel/sentinel.h"
 
-#include "hooks/engine/host_contents.h"
-#include "hooks/engine/replay/step_replay.h"
-
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
-#include "nanhunt/tensor_stats.h"
+#include "hooks/engine/replay/step_replay.h"
+#include "src/engine/backend.h"
 #include "src/record/measure/fp_environment.h"
 
 namespace nanhunt::hooks {
 namespace {
 
 using record::ScopedDefaultFpEnvironment;
+using Way = BoundaryPlan::Way;
+
+constexpr std::size_t kMostSteps = 8;  // under way at once; the oldest then counts as lost
+constexpr std::string_view kLostNote =
+    "steps of which a device did not deliver all statistics in time: not known to be healthy";
+constexpr std::string_view kWaitsNote = "waits for the device that the watch has added";
+constexpr std::string_view kUnseenNote =
+    "on a device: contents that change unseen are looked for only in a bad step, by their statistics";
+constexpr std::string_view kHindsightNote =
+    "on a device, boundary scaler or deferred: bad updates are not foreseen before the optimizer runs, but reported in "
+    "hindsight where they left something bad";
+constexpr std::string_view kUnreadNote =
+    "on a device: updates that options and gradients do not prove to be finite, of parameters too large to be read "
+    "before the optimizer runs: not foreseen";
 
 }  // namespace
 
@@ -29,33 +40,105 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
       audit_(trainer.optimizer()),
       sampler_(recorder, options) {
   const engine::Optimizer& optimizer = trainer.optimizer();
-  std::size_t bytes = 0;
-  const auto add = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
+  std::uint64_t bytes = 0;
+  const auto add_all = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) {
-      bool known = false;
-      for (const Watched& watched : list) known = known || watched.tensor.impl() == tensor.impl();
+      const bool known = std::any_of(list.begin(), list.end(),
+                                     [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
       if (known) continue;
-      list.push_back({.kind = kind, .path = path, .tensor = tensor, .last = {}});
+      list.push_back({.kind = kind, .path = path, .tensor = tensor});
       bytes += tensor.storage()->bytes();
     }
   };
-  add(parameters_, TensorRole::kParameter, optimizer.parameters());
-  gradients_.resize(parameters_.size());
-  add(state_, TensorRole::kState, optimizer.named_state());
-  close_ = bytes <= options.close_bytes;
-  add(parameters_, TensorRole::kParameter, trainer.model().named_parameters());
-  add(buffers_, TensorRole::kBuffer, trainer.model().named_buffers());
+  add_all(parameters_, TensorRole::kParameter, optimizer.parameters());
+  optimized_ = parameters_.size();
+  add_all(state_, TensorRole::kState, optimizer.named_state());
+  const std::uint64_t copy_bytes = bytes;
+  close_ = copy_bytes <= options.close_bytes;
+  add_all(parameters_, TensorRole::kParameter, trainer.model().named_parameters());
+  add_all(buffers_, TensorRole::kBuffer, trainer.model().named_buffers());
+
+  const bool on_device = !parameters_.empty() && !parameters_[0].tensor.device().is_cpu();
+  plan_ = choose_boundary({.wanted = options.boundary,
+                           .on_device = on_device,
+                           .scaler_reads = holds_back(trainer),
+                           .replays = options.replay,
+                           .copy_bytes = copy_bytes,
+                           .copy_budget = options.shadow_bytes,
+                           .close_bytes = options.close_bytes});
+  if (on_device) open_device();
   if (options.replay) trainer.keep_for_replay(true);
 }
 
+void Sentinel::open_device() {
+  const engine::Device device = parameters_[0].tensor.device();
+  std::string why_not;
+  for (const auto* list : {&parameters_, &state_, &buffers_}) {
+    for (const Watched& watched : *list) {
+      if (watched.tensor.device().is_cpu() || watched.tensor.device() == device || !why_not.empty()) continue;
+      why_not = "the model is on several devices: " + watched.path + " is on another one than " + parameters_[0].path;
+    }
+  }
+  if (why_not.empty()) {
+    // A step asks for gradients, parameters and a little more; several may be under way, and a replay asks for each mark.
+    const std::size_t tensors = 1024 + 8 * (parameters_.size() + state_.size() + buffers_.size());
+    device_ = kernels::DeviceReadings::open(engine::backend_of(device), {.tensors = tensors, .tickets = tensors}, why_not);
+  }
+  if (device_) return;
+  recorder_.on_note({0, "boundary sync, each tensor copied to the host: this device gives no readings: " + why_not, 1});
+  plan_ = {.way = Way::kSync, .copies = options_.replay && close_};
+}
+
 Sentinel::~Sentinel() {
+  finish();
   if (options_.replay) trainer_.keep_for_replay(false);
 }
 
-void Sentinel::note(Watched& watched) {
-  if (watched.noted) return;
-  watched.noted = true;
-  verdict_.note(watched.kind, watched.path);
+std::vector<Sentinel::Watched>& Sentinel::list_of(Part part) {
+  return part == Part::kParameter ? parameters_ : part == Part::kState ? state_ : buffers_;
+}
+
+Sentinel::Step* Sentinel::at_hand() {
+  const bool watching = begun_ && !steps_.empty() && trainer_.stepping() && !engine::replaying();
+  return watching ? &steps_.back() : nullptr;
+}
+
+Wanted Sentinel::wanted_of(Part part) {
+  switch (part) {
+    case Part::kKept: return Wanted::kFinite;
+    case Part::kGradient: return Wanted::kNorm;
+    case Part::kParameter: return Wanted::kAll;
+    default: return Wanted::kContents;
+  }
+}
+
+void Sentinel::add(Group& group, Part part, std::size_t index, const engine::Tensor& tensor) {
+  group.read.add(tensor, wanted_of(part));
+  group.parts.emplace_back(part, index);
+}
+
+void Sentinel::add_written(Group& group, Part part) {
+  std::vector<Watched>& list = list_of(part);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    Watched& watched = list[i];
+    if (watched.asked_version == watched.tensor.version()) continue;
+    watched.asked_before = std::exchange(watched.asked_version, watched.tensor.version());
+    add(group, part, i, watched.tensor);
+  }
+}
+
+void Sentinel::add_loaded(Group& group, Step& step) {
+  for (; step.loaded_asked < step.loaded.size(); ++step.loaded_asked) {
+    const Loaded& loaded = step.loaded[step.loaded_asked];
+    if (loaded.tensor.version() == loaded.version) add(group, Part::kLoaded, step.loaded_asked, loaded.tensor);
+  }
+}
+
+void Sentinel::ask(Step& step, Group&& group) {
+  if (group.read.empty()) return;
+  const ScopedDefaultFpEnvironment environment;
+  step.groups.push_back(std::move(group));
+  step.groups.back().read.ask(device_.get());
 }
 
 void Sentinel::on_step_begin(std::uint32_t step) noexcept {
@@ -68,228 +151,353 @@ void Sentinel::on_step_begin(std::uint32_t step) noexcept {
   }
 }
 
-void Sentinel::begin_step(std::uint32_t step) {
-  const ScopedDefaultFpEnvironment environment;
-  step_ = step;
-  micro_batch_ = 0;
-  loaded_.clear();
-  losses_.clear();
-  for (Reading& reading : gradients_) reading.known = false;
+void Sentinel::begin_step(std::uint32_t number) {
+  if (!steps_.empty()) steps_.back().over = true;  // also one that threw
+  const bool sampled = sampler_.takes(number);
+  report_steps(/*wait=*/sampled);  // its ops come after the end of the step before
+  Step& step = steps_.emplace_back();
+  step.number = number;
+  step.gradients.resize(optimized_);
   next_gradient_ = 0;
-  copied_ = changes_reported_ = judged_ = false;
-  verdict_ = {};
-  norms_.begin_step(step);
-  if (!start_read_) read_start();
-  for (auto* list : {&parameters_, &state_, &buffers_}) {
-    for (Watched& watched : *list) watched.noted = watched.changed = false;
+  boundary_ = {};
+  if (!answers_at_once() && !std::exchange(boundary_reported_, true)) {
+    recorder_.on_note({number, plan_.text, 1});
+    recorder_.on_note({number, kUnseenNote, 1});
+    if (plan_.way != Way::kSync) recorder_.on_note({number, kHindsightNote, 1});
   }
-  look_for_changes(buffers_);
-  for (auto* list : {&parameters_, &state_, &buffers_}) {
-    for (Watched& watched : *list) {
-      if (list == &parameters_ || (list == &state_ && close_)) read_if_written(watched);
-      if (watched.is_bad()) note(watched);
-    }
+  if (!std::exchange(start_read_, true)) {
+    audit_.start();
+    Group start;
+    start.starts_run = true;
+    for (const Part part : {Part::kParameter, Part::kState, Part::kBuffer}) add_written(start, part);
+    ask(step, std::move(start));
   }
-  if (sampler_.takes(step)) sampler_.begin(step);
-}
-
-// What training starts from.
-void Sentinel::read_start() {
-  start_read_ = true;
-  for (auto* list : {&parameters_, &state_, &buffers_}) {
-    for (Watched& watched : *list) {
-      watched.last = read_contents(watched.tensor);
-      watched.read_in = step_;
-      watched.is_mask = watched.kind == TensorRole::kBuffer && !watched.last.finite && !watched.last.nan;
-    }
-  }
-  audit_.start();
-}
-
-// By an op, or by the program between two steps: no secret.
-bool Sentinel::read_if_written(Watched& watched) {
-  if (watched.last.known && watched.tensor.version() == watched.last.version) return false;
-  watched.last = read_contents(watched.tensor);
-  watched.read_in = step_;
-  if (watched.is_bad()) note(watched);
-  return true;
-}
-
-// Contents that are not as they were read, though their version says that nothing wrote them.
-void Sentinel::look_for_changes(std::vector<Watched>& list) {
-  for (Watched& watched : list) {
-    watched.changed = false;
-    if (read_if_written(watched) || checksum_of(watched.tensor) == watched.last.checksum) continue;
-    watched.changed = true;
-    watched.last = read_contents(watched.tensor);
-    if (watched.is_bad()) {
-      note(watched);
-    } else {
-      ++verdict_.bad_tensors;
-    }
-    verdict_.note_changed(watched.path);
-  }
-}
-
-// By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay bad: no
-// scale calibrates that away.
-void Sentinel::look_for_kept_gradients() {
-  for (std::size_t i = 0; i < gradients_.size() && !verdict_.kept; ++i) {
-    const engine::Tensor& gradient = parameters_[i].tensor.grad();
-    verdict_.kept = gradient.defined() && !is_finite(gradient);
-  }
+  if (answers_at_once()) absorb(step, /*wait=*/false);
+  if (sampled) sampler_.begin(number);
 }
 
 void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
-  if (!is_watching()) return;
-  micro_batch_ = micro_batch;
-  recorder_.on_batch({step_, micro_batch, sample_ids});
+  Step* step = at_hand();
+  if (step == nullptr) return;
+  step->micro_batch = micro_batch;
+  if (step == &steps_.front()) return recorder_.on_batch({step->number, micro_batch, sample_ids});
+  try {
+    step->held.push_back({{}, {}, micro_batch, {sample_ids.begin(), sample_ids.end()}});
+  } catch (...) {
+    begun_ = false;
+  }
+}
+
+void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
+  Step* step = at_hand();
+  if (step == nullptr) return;
+  ScalerEvent placed = event;
+  placed.step = step->number;
+  placed.micro_batch = step->micro_batch;
+  if (step == &steps_.front()) return recorder_.on_scaler(placed);
+  try {
+    step->held.push_back({placed, std::string(event.text), step->micro_batch, {}});
+  } catch (...) {
+    begun_ = false;
+  }
 }
 
 void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
-  if (!is_watching() || !tensor.defined()) return;
+  Step* step = at_hand();
+  if (step == nullptr || !tensor.defined()) return;
   try {
-    const ScopedDefaultFpEnvironment environment;
     if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
-      loaded_.push_back({kind, std::string(path), tensor, read_contents(tensor)});
-      // An infinity may be a mask: it is judged by what it makes of the step.
-      if (loaded_.back().reading.nan) verdict_.note(kind, path);
+      step->loaded.push_back({.kind = kind, .path = std::string(path), .tensor = tensor, .version = tensor.version()});
+      if (!answers_at_once()) return;  // one launch with the loss
+      Group group;
+      add_loaded(group, *step);
+      ask(*step, std::move(group));
     } else if (kind == TensorRole::kLoss) {
       sampler_.on_loss();
+      Group group;
+      add_loaded(group, *step);
+      // By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay
+      // bad: no scale calibrates that away.
+      for (std::size_t i = 0; i < optimized_ && step->micro_batch == 0; ++i) {
+        const engine::Tensor& gradient = parameters_[i].tensor.grad();
+        if (gradient.defined()) add(group, Part::kKept, i, gradient);
+      }
       const bool several = trainer_.options().micro_batches > 1;
-      if (micro_batch_ == 0) look_for_kept_gradients();
-      losses_.push_back({kind, several ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss",
-                         is_finite(tensor), checksum_of(tensor)});
-      if (!losses_.back().finite) verdict_.note(kind, path);
+      step->losses.push_back({.path = std::string(path),
+                              .name = several ? "the loss of micro-batch " + std::to_string(step->micro_batch) : "the loss"});
+      add(group, Part::kLoss, step->losses.size() - 1, tensor);
+      ask(*step, std::move(group));
+      if (plan_.way == Way::kScaler) device_->hand_over();  // the scaler's read brings it to the optimizer boundary
     } else if (kind == TensorRole::kBoundaryGradient) {
-      while (next_gradient_ < gradients_.size() && parameters_[next_gradient_].path != path) ++next_gradient_;
-      if (next_gradient_ == gradients_.size()) return;
-      const Reading reading = read_norm(tensor);
-      gradients_[next_gradient_] = reading;
-      norms_.add(kind, static_cast<std::uint32_t>(next_gradient_), reading.norm, reading.amax);
-      if (!reading.finite) verdict_.note(kind, path);
+      while (next_gradient_ < optimized_ && parameters_[next_gradient_].path != path) ++next_gradient_;
+      if (next_gradient_ == optimized_) return;
+      step->gradients[next_gradient_].is_stepped = true;
+      add(boundary_, Part::kGradient, next_gradient_, tensor);
     }
   } catch (...) {
     begun_ = false;  // no memory: the rest of the step goes unwatched
   }
 }
 
-void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
-  if (!is_watching()) return;
-  ScalerEvent placed = event;
-  placed.step = step_;
-  placed.micro_batch = micro_batch_;
-  recorder_.on_scaler(placed);
-}
-
 void Sentinel::on_optimizer_begin() noexcept {
-  if (!is_watching()) return;
+  Step* step = at_hand();
+  if (step == nullptr) return;
   try {
-    at_boundary();
+    at_boundary(*step);
   } catch (...) {
     begun_ = false;
   }
 }
 
-void Sentinel::at_boundary() {
-  {
-    const ScopedDefaultFpEnvironment environment;
-    if (close_ || verdict_.bad != 0) look_for_changes(parameters_);
-    if (close_) look_for_changes(state_);
-    for (Watched& watched : buffers_) read_if_written(watched);
-    audit();
+void Sentinel::at_boundary(Step& step) {
+  Group group = std::exchange(boundary_, {});
+  if (answers_at_once()) {
+    ask(step, std::exchange(group, {}));
+    absorb(step, /*wait=*/false);
+    if (close_ || step.verdict.bad != 0) add_written(group, Part::kParameter);
+    if (close_) add_written(group, Part::kState);
+    ask(step, std::exchange(group, {}));
+    absorb(step, /*wait=*/false);
+    if (close_ || step.verdict.bad != 0) look_for_changes(step, {Part::kParameter}, /*in_batch=*/false);
+    if (close_) look_for_changes(step, {Part::kState}, /*in_batch=*/false);
   }
-  if (verdict_.harm(holds_back(trainer_)) != hunt::Harm::kNone) return trigger(/*after_optimizer=*/false);
-  if (!close_ || !options_.replay) return;
-  copy_.take(trainer_.optimizer());
-  copied_ = true;
+  add_written(group, Part::kBuffer);
+  ask(step, std::move(group));
+  const bool known = answers_at_once() || plan_.way == Way::kSync;
+  if (known && !step.groups.empty()) step.groups.back().read.wait();
+  report_steps(/*wait=*/false);
+  const bool first = &step == &steps_.front();
+  if (known && first) {
+    try {
+      audit(step);
+    } catch (...) {  // no memory for its copies, say: the step goes on without it
+    }
+  }
+  const bool ran_again = first && harm(step) != hunt::Harm::kNone && trigger(step, Moment::kBoundary);
+  if (plan_.copies && !ran_again) copy_at_boundary(step.number);
+}
+
+void Sentinel::copy_at_boundary(std::uint32_t step) {
+  try {
+    copy_.take(trainer_.optimizer());
+    copied_in_ = step;
+  } catch (...) {
+    copy_ = {};
+    copied_in_.reset();
+    plan_.copies = false;
+    if (plan_.way == Way::kDeferred) plan_.way = Way::kSync;
+    recorder_.on_note({step,
+                       answers_at_once() ? "no memory for the copy of parameters and state: a step whose optimizer left "
+                                           "them bad is not replayed"
+                                         : "no memory for the copy of parameters and state: boundary sync from here on, "
+                                           "and a step whose optimizer left them bad is not replayed",
+                       1});
+  }
 }
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
-void Sentinel::audit() {
-  if ((verdict_.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
-  audit_.foresee(
-      step_,
-      [this](std::size_t i) {
-        if (i >= gradients_.size()) return OptimizerAudit::Gradient{};  // a parameter that is listed twice is read once
-        return OptimizerAudit::Gradient{gradients_[i].known, gradients_[i].amax, parameters_[i].changed};
+void Sentinel::audit(Step& step) {
+  if ((step.verdict.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  step.audited = true;
+  const ScopedDefaultFpEnvironment environment;
+  const std::size_t unread = audit_.foresee(
+      step.number,
+      [&](std::size_t i) {
+        if (i >= optimized_) return OptimizerAudit::Gradient{};  // a parameter that is listed twice is read once
+        const Reading& gradient = step.gradients[i].reading;
+        return OptimizerAudit::Gradient{gradient.known, gradient.amax, parameters_[i].changed};
       },
-      /*may_read=*/true,
-      [this](std::size_t i) { verdict_.note_audited(parameters_[i].path); });
+      /*may_read=*/answers_at_once() || close_,
+      [&](std::size_t i) { step.verdict.note_audited(parameters_[i].path); });
+  if (unread != 0 && !std::exchange(unread_reported_, true)) recorder_.on_note({step.number, kUnreadNote, unread});
 }
 
-// A parameter went bad although the audit had proved that it cannot: what its state now holds beyond what was proved
-// came there unseen.
-void Sentinel::look_for_the_impossible() {
-  constexpr double kRounding = 1.001;
-  for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    const OptimizerAudit::Audited& audited = audit_.audited()[i];
-    if (parameters_[i].last.finite || audited.proved_in != step_) continue;
-    const auto look = [&](const engine::Tensor& tensor, double bound, bool may_be_negative) {
-      if (!tensor.defined()) return;
-      const ScopedHostContents contents;
-      const TensorStats stats = compute_stats(host_view(tensor), StatsLevel::kCounts);
-      const bool possible = stats.nonfinite() == 0 && !(stats.amax > bound * kRounding) &&
-                            (may_be_negative || !(stats.min < 0));
-      if (possible) return;
-      const auto found = std::find_if(state_.begin(), state_.end(),
-                                      [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
-      if (found == state_.end()) return;
-      found->changed = true;
-      verdict_.bad |= kHealthChanged;
-      ++verdict_.bad_tensors;
-    };
-    look(audited.master, audited.memory.param, true);
-    look(audited.first, audited.memory.first, true);
-    look(audited.second, std::numeric_limits<double>::infinity(), false);
+// Before the trainer reads its loss, which brings this along.
+void Sentinel::on_optimizer_end(bool) noexcept {
+  Step* step = at_hand();
+  if (step == nullptr) return;
+  try {
+    Group group;
+    add_written(group, Part::kParameter);
+    if (close_) add_written(group, Part::kState);
+    ask(*step, std::move(group));
+    if (device_) device_->hand_over();
+  } catch (...) {
+    begun_ = false;
   }
-}
-
-void Sentinel::after_step(bool skipped) {
-  {
-    const ScopedDefaultFpEnvironment environment;
-    bool bad = false;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      Watched& watched = parameters_[i];
-      if (watched.tensor.version() != watched.last.version || !watched.last.has_norm) {
-        watched.last = read_all(watched.tensor);
-      }
-      watched.read_in = step_;
-      norms_.add(TensorRole::kParameter, static_cast<std::uint32_t>(i), watched.last.norm, watched.last.amax);
-      if (!watched.last.finite) note(watched);
-      bad = bad || !watched.last.finite;
-    }
-    if (bad && !close_ && !skipped) look_for_the_impossible();
-    for (Watched& watched : state_) {
-      if (!close_ && !bad) break;
-      if (watched.tensor.version() != watched.last.version) watched.last = read_contents(watched.tensor);
-      watched.read_in = step_;
-      if (!watched.last.finite) note(watched);
-    }
-    audit_.settle();
-  }
-  if (!skipped && verdict_.harm(holds_back(trainer_)) != hunt::Harm::kNone) trigger(/*after_optimizer=*/true);
 }
 
 void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
-  if (is_watching()) {
-    try {
-      after_step(skipped);
-    } catch (...) {
-      begun_ = false;
-    }
+  if (engine::replaying() || !trainer_.stepping()) return;
+  if (Step* now = at_hand(); now != nullptr && now->number == step) {
+    now->over = true;
+    now->skipped = skipped;
+    now->end = StepEvent{step, skipped, loss, lr, scale};
+    report_steps(/*wait=*/false);
+  } else {  // it went unwatched
+    if (!steps_.empty()) steps_.back().over = true;
+    report_steps(/*wait=*/true);
+    recorder_.on_step_end({step, skipped, loss, lr, scale});
   }
-  if (begun_ && step == step_) {
-    hunt::NormSum gradients, weights;
-    for (const Reading& reading : gradients_) {
-      if (reading.known) gradients.add(reading.norm);
-    }
-    for (const Watched& watched : parameters_) weights.add(watched.last.norm);
-    recorder_.on_health(verdict_.health(step, gradients.norm(), weights.norm()));
-  }
-  if (trainer_.stepping() && !engine::replaying()) recorder_.on_step_end({step, skipped, loss, lr, scale});
+  audit_.settle();
   sampler_.end();
   begun_ = false;
+}
+
+void Sentinel::finish() noexcept {
+  const std::uint64_t waits = counts().waits;  // those that the end needs are no step's
+  if (!steps_.empty()) steps_.back().over = true;
+  const std::uint32_t last = steps_.empty() ? trainer_.next_step() : steps_.back().number;
+  report_steps(/*wait=*/true);
+  if (waits > waits_reported_) recorder_.on_note({last, kWaitsNote, waits});
+  waits_reported_ = counts().waits;
+}
+
+void Sentinel::report_steps(bool wait) noexcept {
+  while (!steps_.empty()) {
+    try {
+      const bool all = absorb(steps_.front(), wait);
+      if (!steps_.front().over) return;
+      if (!all && !wait && steps_.size() <= kMostSteps) return;
+      for (Group& group : steps_.front().groups) {
+        if (group.absorbed) continue;
+        group.read.give_up();
+        steps_.front().lost = true;
+      }
+      report_step(steps_.front());
+    } catch (...) {  // no memory: what is left of the step is not reported
+    }
+    steps_.pop_front();
+    if (!steps_.empty()) report_deferred(steps_.front());
+  }
+}
+
+void Sentinel::report_deferred(Step& step) {
+  for (const DeferredEvent& held : step.held) {
+    if (held.scaler) {
+      ScalerEvent event = *held.scaler;
+      event.text = held.text;
+      recorder_.on_scaler(event);
+    } else {
+      recorder_.on_batch({step.number, held.micro_batch, held.sample_ids});
+    }
+  }
+  step.held.clear();
+}
+
+void Sentinel::open_step(Step& step) {
+  step.opened = true;
+  norms_.begin_step(step.number);
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) watched.noted = watched.changed = false;
+  }
+  if (answers_at_once()) {
+    // What the program wrote between two steps is no secret.
+    Group written;
+    add_written(written, Part::kBuffer);
+    add_written(written, Part::kParameter);
+    if (close_) add_written(written, Part::kState);
+    ask(step, std::move(written));
+    absorb(step, /*wait=*/false);
+    look_for_changes(step, {Part::kBuffer}, /*in_batch=*/false);
+  }
+  for (auto* list : {&parameters_, &state_, &buffers_}) {
+    for (Watched& watched : *list) {
+      if (watched.is_bad()) note(step, watched);
+    }
+  }
+}
+
+bool Sentinel::absorb(Step& step, bool wait) {
+  if (!step.opened) open_step(step);
+  for (Group& group : step.groups) {
+    if (group.absorbed) continue;
+    if (!(wait ? group.read.wait() : group.read.poll())) return false;
+    group.absorbed = true;
+    absorb_group(step, group);
+  }
+  return true;
+}
+
+void Sentinel::absorb_group(Step& step, Group& group) {
+  const ScopedDefaultFpEnvironment environment;
+  if (group.read.incomplete()) step.lost = true;
+  for (std::size_t i = 0; i < group.parts.size(); ++i) {
+    const auto [part, index] = group.parts[i];
+    const Reading& reading = group.read[i];
+    switch (part) {
+      case Part::kLoaded:
+        step.loaded[index].reading = reading;
+        // An infinity may be a mask: it is judged by what it makes of the step.
+        if (reading.nan) step.verdict.note(step.loaded[index].kind, step.loaded[index].path);
+        break;
+      case Part::kLoss:
+        step.losses[index].reading = reading;
+        if (!reading.finite) step.verdict.note(TensorRole::kLoss, step.losses[index].path);
+        break;
+      case Part::kKept:
+        step.verdict.kept = step.verdict.kept || !reading.finite;
+        break;
+      case Part::kGradient:
+        step.gradients[index].reading = reading;
+        if (reading.known) {
+          norms_.add(TensorRole::kBoundaryGradient, static_cast<std::uint32_t>(index), reading.norm, reading.amax);
+        }
+        if (!reading.finite) step.verdict.note(TensorRole::kBoundaryGradient, parameters_[index].path);
+        break;
+      case Part::kParameter:
+      case Part::kState:
+      case Part::kBuffer: {
+        Watched& watched = list_of(part)[index];
+        watched.before = std::exchange(watched.last, reading);
+        watched.before_read_in = std::exchange(watched.read_in, step.number);
+        if (group.starts_run) watched.is_mask = part == Part::kBuffer && !reading.finite && !reading.nan;
+        if (watched.is_bad()) note(step, watched);
+        break;
+      }
+    }
+  }
+}
+
+void Sentinel::note(Step& step, Watched& watched) {
+  if (watched.noted) return;
+  watched.noted = true;
+  step.verdict.note(watched.kind, watched.path);
+}
+
+// All that will ever be known of it is. A step that was held back triggers as at the optimizer boundary.
+void Sentinel::report_step(Step& step) {
+  if (answers_at_once() && step.end) {
+    const bool bad = std::ranges::any_of(parameters_, [](const Watched& watched) { return !watched.last.finite; });
+    if (bad && !close_ && !step.skipped) look_for_the_impossible(step);
+    if (bad && !close_) read_state(step);
+    for (Watched& watched : parameters_) watched.read_in = step.number;
+    for (Watched& watched : state_) watched.read_in = close_ || bad ? step.number : watched.read_in;
+  }
+  const bool bad = step.end && harm(step) != hunt::Harm::kNone;
+  if (bad && step.skipped) trigger(step, Moment::kBoundary);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Reading& last = parameters_[i].last;
+    if (last.known) norms_.add(TensorRole::kParameter, static_cast<std::uint32_t>(i), last.norm, last.amax);
+  }
+  if (bad && !step.skipped) trigger(step, Moment::kAfter);
+  if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
+  if (!step.end) return;
+  if (!step.lost || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
+  recorder_.on_step_end(*step.end);
+}
+
+void Sentinel::report_health(const Step& step) {
+  const ScopedDefaultFpEnvironment environment;
+  const auto norm = [](const Reading& reading) {
+    return reading.known ? reading.norm : std::numeric_limits<double>::quiet_NaN();
+  };
+  hunt::NormSum gradients, weights;
+  for (const Gradient& gradient : step.gradients) {
+    if (gradient.is_stepped) gradients.add(norm(gradient.reading));
+  }
+  for (const Watched& watched : parameters_) weights.add(norm(watched.last));
+  recorder_.on_health(step.verdict.health(step.number, gradients.norm(), weights.norm()));
 }
 
 }  // namespace nanhunt::hooks

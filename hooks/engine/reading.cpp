@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/engine/sentinel/reading.h"
+#include "hooks/engine/reading.h"
 
 #include "hooks/engine/host_contents.h"
 
@@ -9,8 +9,8 @@
 #include <cmath>
 #include <limits>
 
-#include "nanhunt/tensor_stats.h"
 #include "kernels/cpu/checksum.h"
+#include "nanhunt/tensor_stats.h"
 
 namespace nanhunt::hooks {
 namespace {
@@ -60,44 +60,66 @@ bool is_finite(const engine::Tensor& tensor) {
   return !compute_stats(host_view(tensor), StatsLevel::kFinite).any_nonfinite;
 }
 
+namespace {
+
 Reading read_norm(const engine::Tensor& tensor) {
   if (tensor.dtype() == DType::kF32 && tensor.numel() <= kSmall && tensor.is_contiguous() &&
       tensor.device().is_cpu()) {
     const PlainNorm plain = plain_norm(tensor.data<float>(), tensor.numel());
     if (plain.finite) {
-      return {.known = true,
-              .has_norm = true,
-              .version = tensor.version(),
-              .norm = std::sqrt(plain.sum_sq),
-              .amax = static_cast<double>(plain.amax)};
+      return {.known = true, .norm = std::sqrt(plain.sum_sq), .amax = static_cast<double>(plain.amax)};
     }
   }
   const ScopedHostContents contents;
-  const TensorStats stats = compute_stats(host_view(tensor), StatsLevel::kSums);
-  Reading reading{.known = true, .has_norm = true, .version = tensor.version()};
-  reading.finite = stats.nonfinite() == 0;
-  reading.nan = stats.nan > 0;
-  reading.amax = stats.amax;
-  reading.norm = stats.nan > 0     ? std::numeric_limits<double>::quiet_NaN()
-                 : stats.inf() > 0 ? std::numeric_limits<double>::infinity()
-                                   : std::sqrt(stats.sum_sq);
-  return reading;
+  return reading_of(compute_stats(host_view(tensor), StatsLevel::kSums));
 }
 
-Reading read_contents(const engine::Tensor& tensor) {
-  const ScopedHostContents contents;
-  Reading reading{.known = true, .version = tensor.version()};
-  reading.checksum = checksum_of(tensor);
+// Without the checksum.
+Reading read_values(const engine::Tensor& tensor, Wanted wanted) {
+  if (wanted == Wanted::kNorm || wanted == Wanted::kAll) return read_norm(tensor);
+  Reading reading{.known = true};
+  if (wanted == Wanted::kChecksum) return reading;
   reading.finite = is_finite(tensor);
   if (!reading.finite) reading.nan = compute_stats(host_view(tensor), StatsLevel::kSums).nan > 0;
   return reading;
 }
 
-Reading read_all(const engine::Tensor& tensor) {
+// Of the numbers that were counted and summed.
+std::uint64_t fingerprint(const TensorStats& stats) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15u;
+  const auto mix = [&](std::uint64_t word) {
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+  };
+  for (const std::int64_t count : {stats.numel, stats.first_nonfinite, stats.nan, stats.pos_inf, stats.neg_inf,
+                                   stats.zero, stats.subnormal}) {
+    mix(static_cast<std::uint64_t>(count));
+  }
+  for (const double number : {stats.amax, stats.amin_nonzero, stats.min, stats.max, stats.sum, stats.sum_sq}) {
+    mix(std::bit_cast<std::uint64_t>(number));
+  }
+  return hash;
+}
+
+}  // namespace
+
+Reading read(const engine::Tensor& tensor, Wanted wanted) {
   const ScopedHostContents contents;
-  Reading reading = read_norm(tensor);
-  reading.checksum = checksum_of(tensor);
+  Reading reading = read_values(tensor, wanted);
+  const bool checked = wanted == Wanted::kChecksum || wanted == Wanted::kContents || wanted == Wanted::kAll;
+  if (checked) reading.checksum = checksum_of(tensor);
   return reading;
+}
+
+Reading reading_of(const TensorStats& stats) {
+  return {.known = true,
+          .checksum = fingerprint(stats),
+          .finite = stats.nonfinite() == 0,
+          .nan = stats.nan > 0,
+          .norm = stats.nan > 0     ? std::numeric_limits<double>::quiet_NaN()
+                  : stats.inf() > 0 ? std::numeric_limits<double>::infinity()
+                                    : std::sqrt(stats.sum_sq),
+          .amax = stats.amax};
 }
 
 }  // namespace nanhunt::hooks

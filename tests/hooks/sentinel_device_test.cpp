@@ -213,7 +213,7 @@ WatchOptions at(OptimizerBoundary boundary) {
   return options;
 }
 
-TEST(DeviceSentinel, adds_no_wait_at_a_deferred_boundary) {
+TEST(SentinelOnDevice, adds_no_wait_at_a_deferred_boundary) {
   const Plan run;
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
@@ -229,7 +229,7 @@ TEST(DeviceSentinel, adds_no_wait_at_a_deferred_boundary) {
   EXPECT_EQ(watched.counts.copies, 6U);
 }
 
-TEST(DeviceSentinel, adds_no_wait_beside_the_loss_scalers_own) {
+TEST(SentinelOnDevice, adds_no_wait_beside_the_loss_scalers_own) {
   const Plan run{.scaled = Scaled::kYes, .micro_batches = 2};
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
@@ -239,7 +239,7 @@ TEST(DeviceSentinel, adds_no_wait_beside_the_loss_scalers_own) {
   EXPECT_EQ(watched.left, unwatched.left);
 }
 
-TEST(DeviceSentinel, waits_once_a_step_at_boundary_sync) {
+TEST(SentinelOnDevice, waits_once_a_step_at_boundary_sync) {
   const Plan run;
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run, at(OptimizerBoundary::kSync));
@@ -250,7 +250,7 @@ TEST(DeviceSentinel, waits_once_a_step_at_boundary_sync) {
   EXPECT_EQ(watched.left, unwatched.left);
 }
 
-TEST(DeviceSentinel, tells_of_a_healthy_run_what_the_cpu_tells) {
+TEST(SentinelOnDevice, tells_of_a_healthy_run_what_the_cpu_tells) {
   for (const Scaled scaled : {Scaled::kNo, Scaled::kYes}) {
     const Plan run{.scaled = scaled, .micro_batches = 2};
     const Seen cpu = watch({}, run);
@@ -281,7 +281,7 @@ std::map<std::string, Plan> faults() {
   return all;
 }
 
-TEST(DeviceSentinel, trips_where_the_cpu_trips_and_replays_the_same_step) {
+TEST(SentinelOnDevice, trips_where_the_cpu_trips_and_replays_the_same_step) {
   for (const auto& [name, run] : faults()) {
     const Seen cpu = watch({}, run);
     EXPECT_GT(cpu.triggers, 0U) << name;
@@ -301,7 +301,7 @@ TEST(DeviceSentinel, trips_where_the_cpu_trips_and_replays_the_same_step) {
 }
 
 // Pixels that are 0 in every image have gradients of 0, and without eps Adam divides them by 0.
-TEST(DeviceSentinel, tells_of_a_division_by_zero_in_hindsight_what_the_cpu_foresees) {
+TEST(SentinelOnDevice, tells_of_a_division_by_zero_in_hindsight_what_the_cpu_foresees) {
   for (const Scaled scaled : {Scaled::kNo, Scaled::kYes}) {
     const Plan run{.steps = 2, .scaled = scaled, .eps = 0};
     const Seen cpu = watch({}, run);
@@ -318,7 +318,7 @@ TEST(DeviceSentinel, tells_of_a_division_by_zero_in_hindsight_what_the_cpu_fores
   }
 }
 
-TEST(DeviceSentinel, foresees_a_division_by_zero_at_boundary_sync) {
+TEST(SentinelOnDevice, foresees_a_division_by_zero_at_boundary_sync) {
   const Plan run{.steps = 2, .eps = 0};
   const Seen cpu = watch({}, run);
   const Seen device = watch_emulated(run, at(OptimizerBoundary::kSync));
@@ -327,7 +327,7 @@ TEST(DeviceSentinel, foresees_a_division_by_zero_at_boundary_sync) {
   EXPECT_THAT(device.notes(), Not(Contains(HasSubstr("not foreseen"))));
 }
 
-TEST(DeviceSentinel, says_at_boundary_sync_what_was_too_large_to_be_foreseen) {
+TEST(SentinelOnDevice, says_at_boundary_sync_what_was_too_large_to_be_foreseen) {
   WatchOptions options = at(OptimizerBoundary::kSync);
   options.close_bytes = 0;
   const Plan run{.steps = 2, .eps = 0};
@@ -339,7 +339,7 @@ TEST(DeviceSentinel, says_at_boundary_sync_what_was_too_large_to_be_foreseen) {
   EXPECT_THAT(watch_emulated({.steps = 2}, options).notes(), Not(Contains(HasSubstr("not foreseen"))));
 }
 
-TEST(DeviceSentinel, changes_no_bit_through_a_trigger_at_any_boundary) {
+TEST(SentinelOnDevice, changes_no_bit_through_a_trigger_at_any_boundary) {
   for (const auto& [name, run] : faults()) {
     const Seen unwatched = watch_emulated(run, std::nullopt);
     for (const OptimizerBoundary boundary : {OptimizerBoundary::kAuto, OptimizerBoundary::kDeferred, OptimizerBoundary::kSync}) {
@@ -351,7 +351,7 @@ TEST(DeviceSentinel, changes_no_bit_through_a_trigger_at_any_boundary) {
   }
 }
 
-TEST(DeviceSentinel, compares_a_replay_by_statistics_and_says_so) {
+TEST(SentinelOnDevice, compares_a_replay_by_statistics_and_says_so) {
   const Seen device = watch_emulated({.factor = [](std::uint32_t step) { return step == 3 ? kNaN : 1.0; }});
   ASSERT_GE(device.rows.replays.size(), 2U);
   EXPECT_EQ(device.replays()[1], "reproduced 3 loss");
@@ -359,7 +359,7 @@ TEST(DeviceSentinel, compares_a_replay_by_statistics_and_says_so) {
               HasSubstr("The replay gave the same statistics as the step"));
 }
 
-TEST(DeviceSentinel, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran_and_says_why) {
+TEST(SentinelOnDevice, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran_and_says_why) {
   WatchOptions options = at(OptimizerBoundary::kSync);
   options.close_bytes = 0;
   const Seen device = watch_emulated({.lr = 1e38}, options);
@@ -370,7 +370,7 @@ TEST(DeviceSentinel, without_a_copy_refuses_to_replay_a_step_whose_optimizer_ran
   EXPECT_FALSE(device.rows.marks.empty());
 }
 
-TEST(DeviceSentinel, writes_rows_that_come_late_under_their_own_step_and_in_order) {
+TEST(SentinelOnDevice, writes_rows_that_come_late_under_their_own_step_and_in_order) {
   const Plan run{.steps = 9, .scaled = Scaled::kYes, .micro_batches = 2};
   const Seen cpu = watch({}, run);
   const Seen device = watch_emulated(run, at(OptimizerBoundary::kDeferred), {.after_waits = false, .copies_later = 2});
@@ -378,7 +378,7 @@ TEST(DeviceSentinel, writes_rows_that_come_late_under_their_own_step_and_in_orde
   EXPECT_EQ(device.left, watch_emulated(run, std::nullopt).left);
 }
 
-TEST(DeviceSentinel, refuses_to_replay_a_step_of_which_it_hears_when_the_next_is_under_way) {
+TEST(SentinelOnDevice, refuses_to_replay_a_step_of_which_it_hears_when_the_next_is_under_way) {
   const Seen device = watch_emulated({.steps = 9, .factor = [](std::uint32_t step) { return step == 3 ? kNaN : 1.0; }},
                                      at(OptimizerBoundary::kDeferred), {.after_waits = false, .copies_later = 2});
   ASSERT_FALSE(device.rows.replays.empty());
@@ -388,7 +388,7 @@ TEST(DeviceSentinel, refuses_to_replay_a_step_of_which_it_hears_when_the_next_is
   EXPECT_NE(device.rows.health[3].bad, 0U);
 }
 
-TEST(DeviceSentinel, goes_on_when_nothing_ever_comes_and_calls_no_step_healthy) {
+TEST(SentinelOnDevice, goes_on_when_nothing_ever_comes_and_calls_no_step_healthy) {
   const Plan run{.steps = 40};
   const Seen device = watch_emulated(run, WatchOptions{}, {.never = true});
   EXPECT_THAT(device.rows.health, IsEmpty());
@@ -398,7 +398,7 @@ TEST(DeviceSentinel, goes_on_when_nothing_ever_comes_and_calls_no_step_healthy) 
   EXPECT_EQ(device.left, watch_emulated(run, std::nullopt).left);
 }
 
-TEST(DeviceSentinel, goes_on_at_boundary_sync_when_there_is_no_memory_for_the_copy_and_says_so) {
+TEST(SentinelOnDevice, goes_on_at_boundary_sync_when_there_is_no_memory_for_the_copy_and_says_so) {
   const Plan run{.no_memory_at_boundaries = true};
   const Seen unwatched = watch_emulated(run, std::nullopt);
   const Seen watched = watch_emulated(run);
@@ -411,7 +411,7 @@ TEST(DeviceSentinel, goes_on_at_boundary_sync_when_there_is_no_memory_for_the_co
   EXPECT_EQ(watched.left, unwatched.left);
 }
 
-TEST(DeviceSentinel, sampled_waits_in_the_steps_that_it_records_alone) {
+TEST(SentinelOnDevice, sampled_waits_in_the_steps_that_it_records_alone) {
   WatchOptions options;
   options.level = WatchLevel::kSampled;
   options.sample_every = 3;
@@ -425,13 +425,13 @@ TEST(DeviceSentinel, sampled_waits_in_the_steps_that_it_records_alone) {
   EXPECT_EQ(sampled.steps(), watch({}, run, options).steps());
 }
 
-TEST(DeviceSentinel, is_replaced_by_copies_to_the_host_where_the_device_gives_no_readings_and_says_so) {
+TEST(SentinelOnDevice, is_replaced_by_copies_to_the_host_where_the_device_gives_no_readings_and_says_so) {
   const Seen device = watch_emulated({}, WatchOptions{}, {.fails = true});
   EXPECT_EQ(device.rows.health.size(), 6U);
   EXPECT_THAT(device.notes(), Contains(HasSubstr("this device gives no readings: the emulated device fails")));
 }
 
-TEST(DeviceSentinel, finds_a_stray_write_in_the_step_that_it_makes_bad) {
+TEST(SentinelOnDevice, finds_a_stray_write_in_the_step_that_it_makes_bad) {
   const auto strike = [](engine::Trainer& trainer, std::uint32_t step) {
     if (step != 4) return;
     // Past the version: as a kernel does that writes where it should not.
