@@ -21,7 +21,7 @@
 
 namespace nanhunt::hooks {
 
-class DeviceReader;
+class TensorReader;
 class KernelTags;
 class LastingWatch;
 class OpAdapter;
@@ -48,7 +48,7 @@ class EngineWatch {
   kernels::ReadingsCounts readings() const;
 
  private:
-  std::unique_ptr<DeviceReader> reader_;
+  std::unique_ptr<TensorReader> reader_;
   std::unique_ptr<OpAdapter> adapter_;
   engine::HookHandle handle_;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/op_adapter.h"
 
-#include "hooks/engine/device_reader.h"
 #include "hooks/engine/host_contents.h"
+#include "hooks/engine/tensor_reader.h"
 
 namespace nanhunt::hooks {
 
@@ -26,10 +26,10 @@ ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_
 void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   if (paused_) return;
   const ScopedHostContents contents;
+  if (reader_ != nullptr) reader_->begin();
   try {
     gather(call);
   } catch (...) {
-    report_lost();
     return;  // no memory for three short lists: the op goes unseen, its results show up as made unseen
   }
   OpEvent event;
@@ -42,39 +42,20 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   event.inputs = inputs_;
   event.outputs = outputs_;
   event.scalars = call.scalars;
-  if (reader_ == nullptr) return recorder_.on_op(event);
-  try {
-    event.late = reader_->read_evidence(call, event);
-    reader_->take();
-  } catch (...) {  // no memory: what is not launched is told as lost
-  }
+  if (reader_ != nullptr) reader_->take(event);
   recorder_.on_op(event);
-  report_lost();
-}
-
-// No memory: the recorder gives up by itself what it is not told.
-void OpAdapter::report_lost() noexcept {
-  if (reader_ == nullptr) return;
-  try {
-    reader_->report_lost();
-  } catch (...) {
-    reader_->forget();
-  }
+  if (reader_ != nullptr) reader_->launch();
 }
 
 void OpAdapter::finish() noexcept {
-  if (reader_ == nullptr) return;
-  try {
-    reader_->finish();
-  } catch (...) {
-  }
+  if (reader_ != nullptr) reader_->finish();
 }
 
-ValueView OpAdapter::view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents) {
-  const bool late = has_contents && reader_ != nullptr && reader_->can_read(tensor);
-  ValueView value = view_of(tensor, version, has_contents && !late);
-  if (late) reader_->read(tensor, value);
-  return value;
+// `value` stays where it is until the event is taken.
+void OpAdapter::name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value) {
+  const bool on_device = has_contents && reader_ != nullptr && reader_->can_read(tensor);
+  value = view_of(tensor, version, has_contents && !on_device);
+  if (on_device) reader_->value(tensor, value, TensorReader::Use::kRead);
 }
 
 void OpAdapter::on_storage_released(std::uint64_t generation) noexcept {
@@ -83,26 +64,28 @@ void OpAdapter::on_storage_released(std::uint64_t generation) noexcept {
 }
 
 void OpAdapter::check(std::span<const engine::Tensor> tensors) noexcept {
-  for (const engine::Tensor& tensor : tensors) {
-    if (!tensor.defined() || (reader_ != nullptr && reader_->can_read(tensor))) continue;
-    const ScopedHostContents contents;
-    recorder_.check_contents(step_, view_of(tensor, tensor.version()));
+  if (reader_ != nullptr) reader_->begin();
+  checked_.clear();
+  try {
+    checked_.reserve(tensors.size());
+    for (const engine::Tensor& tensor : tensors) {
+      if (!tensor.defined()) continue;
+      if (reader_ == nullptr || !reader_->can_read(tensor)) {
+        const ScopedHostContents contents;
+        recorder_.check_contents(step_, view_of(tensor, tensor.version()));
+        continue;
+      }
+      checked_.push_back(view_of(tensor, tensor.version(), /*has_contents=*/false));
+      reader_->value(tensor, checked_.back(), TensorReader::Use::kKnown);
+    }
+  } catch (...) {  // no memory for a list: what is not in it is not checked
   }
   if (reader_ == nullptr) return;
-  try {
-    checked_.clear();
-    for (const engine::Tensor& tensor : tensors) {
-      if (!tensor.defined() || !reader_->can_read(tensor)) continue;
-      ValueView value = view_of(tensor, tensor.version(), /*has_contents=*/false);
-      if (!reader_->was_read(value)) continue;
-      reader_->read(tensor, value);
-      checked_.push_back(value);
-    }
-    reader_->take();
-  } catch (...) {  // no memory: what is not launched is told as lost
+  reader_->take();
+  for (const ValueView& value : checked_) {
+    if (value.late != 0) recorder_.check_contents(step_, value);
   }
-  for (const ValueView& value : checked_) recorder_.check_contents(step_, value);
-  report_lost();
+  reader_->launch();
 }
 
 void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
@@ -118,13 +101,15 @@ void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::i
 void OpAdapter::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   if (paused_ || !tensor.defined()) return;
   const ScopedHostContents contents;
+  if (reader_ != nullptr) reader_->begin();
   try {
-    const ValueView value = view(tensor, tensor.version(), true);
+    ValueView value;
+    name(tensor, tensor.version(), true, value);
     if (reader_ != nullptr) reader_->take();
     recorder_.on_mark({step_, micro_batch_, kind, path, value});
+    if (reader_ != nullptr) reader_->launch();
   } catch (...) {  // no memory
   }
-  report_lost();
 }
 
 void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
@@ -136,10 +121,7 @@ void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
 }
 
 void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
-  try {
-    if (reader_ != nullptr) reader_->end_step();
-  } catch (...) {  // no memory: told with a later step, or given up
-  }
+  if (reader_ != nullptr) reader_->end_step();
   if (whole_run_) recorder_.on_step_end({step, skipped, loss, lr, scale});
   step_ = step + 1;  // what happens between two steps belongs to the coming one
   micro_batch_ = 0;
@@ -148,17 +130,22 @@ void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double s
 void OpAdapter::gather(const engine::OpCall& call) {
   inputs_.clear();
   outputs_.clear();
+  inputs_.reserve(call.inputs.size());  // values stay where they are
+  outputs_.reserve(call.outputs.size());
   for (const engine::OpArgument& in : call.inputs) {
     if (in.tensor == nullptr || !in.tensor->defined()) continue;
     // Contents are gone when the op wrote over them, or anything else did since.
     const bool has_contents = in.role != ArgRole::kOverwritten && in.tensor->version() == in.version;
-    inputs_.push_back({in.slot, view(*in.tensor, in.version, has_contents), in.role});
-    if (reader_ != nullptr && in.role == ArgRole::kOverwritten)
-      reader_->overwritten(inputs_.size() - 1, inputs_.back().value);
+    OpInput& its = inputs_.emplace_back(OpInput{in.slot, {}, in.role});
+    name(*in.tensor, in.version, has_contents, its.value);
+    if (in.role == ArgRole::kOverwritten && reader_ != nullptr && reader_->can_read(*in.tensor)) {
+      reader_->value(*in.tensor, its.value, TensorReader::Use::kOld);
+    }
   }
   for (const engine::OpArgument& out : call.outputs) {
     if (out.tensor == nullptr || !out.tensor->defined()) continue;
-    outputs_.push_back({out.slot, view(*out.tensor, out.version, out.tensor->version() == out.version)});
+    OpOutput& its = outputs_.emplace_back(OpOutput{out.slot, {}});
+    name(*out.tensor, out.version, out.tensor->version() == out.version, its.value);
   }
 }
 

@@ -12,7 +12,7 @@
 
 namespace nanhunt::hooks {
 
-class DeviceReader;
+class TensorReader;
 
 // The contents of `tensor` as they are named; their bytes only if they are still there.
 ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents = true);
@@ -20,9 +20,9 @@ ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_
 // Every op, mark, batch and step, to the recorder.
 class OpAdapter : public engine::Observer {
  public:
-  // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to tell.
-  // `reader`: contents on a device are read there, and told later; not owned. nullptr: they are copied, which waits.
-  explicit OpAdapter(Recorder& recorder, bool whole_run = true, DeviceReader* reader = nullptr)
+  // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to report.
+  // `reader`: contents on a device are read there, and reported later; not owned. nullptr: they are copied, which waits.
+  explicit OpAdapter(Recorder& recorder, bool whole_run = true, TensorReader* reader = nullptr)
       : recorder_(recorder), whole_run_(whole_run), reader_(reader) {}
 
   void on_op(const engine::OpCall& call) noexcept override;
@@ -47,12 +47,10 @@ class OpAdapter : public engine::Observer {
 
  private:
   void gather(const engine::OpCall& call);
-  void report_lost() noexcept;
-
-  ValueView view(const engine::Tensor& tensor, std::uint32_t version, bool has_contents);
+  void name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value);
 
   bool whole_run_, paused_ = false;
-  DeviceReader* reader_;
+  TensorReader* reader_;
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;
   std::vector<ValueView> checked_;
