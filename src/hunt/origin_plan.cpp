@@ -8,6 +8,7 @@
 
 #include "src/core/ops/op_info.h"
 #include "src/core/op_name.h"
+#include "src/trace/in_order.h"
 
 namespace nanhunt::hunt {
 namespace {
@@ -28,26 +29,30 @@ class StepReader {
 
   void take_ops(const RecordBatch& batch) {
     for (const StringRecord& record : batch.strings) strings_[record.id] = record.text;
-    std::size_t replay = 0;
-    for (const OpRecord& op : batch.ops) {
-      // A step that is replayed several times stands in the trace several times: the last one before the origin counts.
-      for (; replay < batch.replays.size() && batch.replays[replay].seq <= op.seq; ++replay) {
-        if (batch.replays[replay].result == ReplayResult::kBegin && op.seq <= seq_) ops_.clear();
-      }
-      if (op.step != step_ || op.seq > seq_) continue;
-      if (ops_.size() >= kMaxStepOps) {
-        too_long_ = true;
-        continue;
-      }
-      const auto slice = [](const auto& table, std::uint32_t first, std::uint32_t count) {
-        const auto begin = table.begin() + first;
-        return std::vector<std::decay_t<decltype(table[0])>>(begin, begin + count);
-      };
-      ops_.push_back({op, slice(batch.inputs, op.first_input, op.input_count),
-                      slice(batch.outputs, op.first_output, op.output_count),
-                      slice(batch.scalars, op.first_scalar, op.scalar_count)});
-    }
+    batch_ = &batch;
+    trace::for_each_in_order(batch, *this);
   }
+
+  // A step that is replayed several times stands in the trace several times: the last one before the origin counts.
+  void on(const ReplayRecord& replay) {
+    if (replay.result == ReplayResult::kBegin && replay.seq <= seq_) ops_.clear();
+  }
+
+  void on(const OpRecord& op) {
+    if (op.step != step_ || op.seq > seq_) return;
+    if (ops_.size() >= kMaxStepOps) {
+      too_long_ = true;
+      return;
+    }
+    const auto slice = [](const auto& table, std::uint32_t first, std::uint32_t count) {
+      const auto begin = table.begin() + first;
+      return std::vector<std::decay_t<decltype(table[0])>>(begin, begin + count);
+    };
+    ops_.push_back({op, slice(batch_->inputs, op.first_input, op.input_count),
+                    slice(batch_->outputs, op.first_output, op.output_count),
+                    slice(batch_->scalars, op.first_scalar, op.scalar_count)});
+  }
+  void on(const auto&) {}  // other rows name no op of the step
 
   void take_values(const RecordBatch& batch) {
     for (const LayoutRecord& record : batch.layouts) layouts_[record.id] = record;
@@ -169,6 +174,7 @@ class StepReader {
                        [&](const PlannedValue& v) { return is_pole_slot(op, v.slot); });
   }
 
+  const RecordBatch* batch_ = nullptr;  // the one that on() reads from
   std::uint64_t seq_;
   std::uint32_t step_;
   bool too_long_ = false;
