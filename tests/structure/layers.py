@@ -15,8 +15,8 @@ RANKS = (
     ("record", "analyze", "engine"),
     ("hunt", "reports"),
     ("hooks/engine", "hooks/cupti"),
-    ("c_api", "hooks/torch"),
-    ("tools",),
+    ("c_api",),
+    ("tools", "hooks/torch"),
 )
 RANK = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}
 

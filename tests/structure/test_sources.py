@@ -81,6 +81,7 @@ NAMES_OPS = {
     "src/engine/ops/": "what the engine's ops are called",
     "src/engine/amp/policy.cpp": "PyTorch's lists of autocast, compared with PyTorch by a test",
     "hooks/engine/replay/": "which function of the engine is behind an op's name",
+    "hooks/torch/tap/": "what PyTorch's schemas do not say of its ops: what is written, selects, or has no contents",
 }
 
 

@@ -23,6 +23,10 @@ try:
     import torch  # noqa: F401
 except ImportError:
     collect_ignore_glob = ["test_*.py"]
+else:
+    from nanhunt import _tap_library
+
+    _tap_library.load_tap()  # compiled before any test looks at what a run prints
 
 
 def pytest_report_header() -> str:

@@ -75,6 +75,41 @@ class KeptRows:
     def __post_init__(self):
         self._texts, self._names, self._layouts, self._calls = {"": 0}, [""], [], []
 
+    def recording(self):
+        """As the tap calls it: the same, from C."""
+        i64, status = c.c_int64, c.c_int32
+
+        def rows(_, words, count):
+            self._record_rows(None, c.string_at(words, 8 * count), count)
+            return 0
+
+        def call(_, given):
+            told = c.cast(given, c.POINTER(lib.Call)).contents
+            inputs = [(told.input_slots[i].decode(), told.input_roles[i]) for i in range(told.input_count)]
+            outputs = [told.output_slots[i].decode() for i in range(told.output_count)]
+            scalars = [told.scalar_names[i].decode() for i in range(told.scalar_count)]
+            return self.call(told.op.decode(), told.compute_dtype, inputs, outputs, scalars)
+
+        def collective(_, given):
+            told = c.cast(given, c.POINTER(lib.Collective)).contents
+            self.collective(told.step, told.seq, told.group.decode(), told.call, told.kind, told.reduction, told.peer,
+                            [told.ranks[i] for i in range(told.rank_count)],
+                            [told.shares[i] for i in range(4 * told.share_count)])
+            return 0
+
+        self._functions = {
+            "rows": c.CFUNCTYPE(status, c.c_void_p, c.c_void_p, c.c_size_t)(rows),
+            "text": c.CFUNCTYPE(i64, c.c_void_p, c.c_char_p)(lambda _, text: self.text(text.decode())),
+            "layout": c.CFUNCTYPE(i64, c.c_void_p, c.c_int32, c.c_int32, c.POINTER(i64), c.POINTER(i64))(
+                lambda _, dtype, n, sizes, strides: self.layout(dtype, sizes[:n], strides[:n])),
+            "call": c.CFUNCTYPE(i64, c.c_void_p, c.c_void_p)(call),
+            "collective": c.CFUNCTYPE(status, c.c_void_p, c.c_void_p)(collective),
+            "next_seq": c.CFUNCTYPE(c.c_uint64, c.c_void_p)(lambda _: self.next_seq())}
+        recording = lib.Recording()
+        for name, function in self._functions.items():
+            setattr(recording, name, c.cast(function, c.c_void_p).value)
+        return recording
+
     def collective(self, step, seq, group, call, kind, reduction, peer, ranks, shares=()):
         self.collectives.append((seq, group, call, kind, reduction, ranks, tuple(shares)))
 

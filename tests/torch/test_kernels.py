@@ -17,13 +17,16 @@ import ready_python
 import torch
 from nanhunt import _kernels, _session
 from nanhunt._kernels import NOT_WATCHED
+from nanhunt._modes import counted, writes_lists
 from nanhunt._pending import Pending
+from nanhunt._recorder import Recorder
 from nanhunt._session import Options
-from nanhunt._writer import OpWriter
+from nanhunt._tap import Tap
 from planted import nan_batch, overflow
 from sentinel_runs import batch, net, run_once, watched
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is said of machines without a GPU")
 
@@ -55,34 +58,60 @@ def cupti(monkeypatch):
     return fake
 
 
+class Naming(TorchDispatchMode):
+    """Knows which op comes next: the tap below does not say."""
+
+    coming = b""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.coming = func._schema.name.split("::")[-1].encode()
+        kwargs = kwargs or {}
+        return counted(func, *args, **kwargs) if writes_lists(func._schema.name) else func(*args, **kwargs)
+
+
 @pytest.fixture
 def launching(cupti, monkeypatch):
     """Every op launches a kernel of its name, of 1 us; and reading an op's row launches one of ours."""
-    made, record = OpWriter.plan_of, OpWriter.record
     clock = iter(range(1000, 1 << 60, 1000))
+    naming, kept, made = Naming(), [], Recorder.recording
 
     def launch(name):
         start = next(clock)
         cupti.fake_cupti_launch(name, start, start + 1000)
 
-    def plan_of(self, func):
-        plan = made(self, func)
-        call = plan.call
+    def recording(self):
+        def push(handle):
+            ticket = self.fast.nanhunt_kernels_push(handle)
+            launch(naming.coming + b"_kernel")
+            return ticket
 
-        def launches(*args, **kwargs):
-            launch(plan.op.split("::")[-1].encode() + b"_kernel")
-            return call(*args, **kwargs)
+        def push_own(handle):
+            self.fast.nanhunt_kernels_push_own(handle)
+            launch(b"nanhunt_read")
 
-        if not plan.skip:
-            plan.call = launches
-        return plan
+        functions = {"kernels_push": ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(push),
+                     "kernels_push_own": ctypes.CFUNCTYPE(None, ctypes.c_void_p)(push_own)}
+        kept.append(functions)
+        told = made(self)
+        for name, function in functions.items():
+            setattr(told, name, ctypes.cast(function, ctypes.c_void_p).value)
+        return told
 
-    def reads(self, *args):
-        launch(b"nanhunt_read")
-        record(self, *args)
+    on, off = Tap.on, Tap.off
 
-    monkeypatch.setattr(OpWriter, "plan_of", plan_of)
-    monkeypatch.setattr(OpWriter, "record", reads)
+    def on_with_names(self):
+        if not self._on:
+            naming.__enter__()
+        on(self)
+
+    def off_with_names(self):
+        if self._on:
+            naming.__exit__(None, None, None)
+        off(self)
+
+    monkeypatch.setattr(Recorder, "recording", recording)
+    monkeypatch.setattr(Tap, "on", on_with_names)
+    monkeypatch.setattr(Tap, "off", off_with_names)
     return launch
 
 
@@ -288,7 +317,7 @@ def test_a_watch_whose_end_fails_leaves_nothing_of_cupti(tmp_path, library, laun
         with pytest.raises(KeyboardInterrupt):
             watch.close()
     # Then what comes after it is done all the same, and no op finds a recorder that is gone.
-    assert torch._C._len_torch_dispatch_stack() == 0 and not kernels.on
+    assert not kernels.on
     assert kernels.push() == 0 and calls_of(cupti)[-1] == "unsubscribe"
 
 

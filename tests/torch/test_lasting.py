@@ -100,18 +100,3 @@ def legitimate_writes():
 def test_what_users_write_on_purpose_is_no_finding(tmp_path, between):
     report = train(tmp_path / "run", between)
     assert report["verdict"]["status"] == "clean" and report["findings"] == []
-
-
-def test_of_state_that_is_made_anew_in_each_step_nothing_is_kept_for_long(tmp_path):
-    from types import SimpleNamespace
-
-    from nanhunt._lasting import LastingWatch
-
-    watch = LastingWatch(SimpleNamespace(step=0, recorder=None), SimpleNamespace(quad=None))
-    watch.room = 8
-    watch._away = lambda tensors: [(t, (0, 0, 0, 0)) for t in tensors]
-    kept = [torch.zeros(2) for _ in range(400)]  # so that no id comes twice
-    for step in range(100):
-        watch.session.step = step
-        watch._note(kept[4 * step:4 * step + 4])
-    assert len(watch._seen) <= 16 and id(kept[-1]) in watch._seen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nanhunt._plans import Plan
+from nanhunt._tap import schema_of
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,8 +31,8 @@ class Seen(TorchDispatchMode):
         self.ops = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        plan = Plan(func)
-        if not plan.skip and not plan.scalar_read:
+        plan = schema_of(func)
+        if not plan.skip and plan.op not in ("aten::_local_scalar_dense", "aten::item"):
             self.ops.add(plan.op)
         return func(*args, **(kwargs or {}))
 

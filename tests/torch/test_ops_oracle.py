@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nanhunt._plans import Plan
+from nanhunt._tap import schema_of
 from op_rows import watched_ops
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +40,7 @@ class Oracle(TorchDispatchMode):
         first = len(self.watched.ops)
         result = func(*args, **kwargs)
         self.keep(tensors_of(result))
-        plan = Plan(func)
+        plan = schema_of(func)
         if not plan.skip:
             for address in set(written):
                 self.writes[address] += 1

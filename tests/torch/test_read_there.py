@@ -11,9 +11,8 @@ import pytest
 import torch
 from nanhunt import _device, _levels, _taps
 from nanhunt import _library as lib
-from nanhunt._ops import OpMode, OpWriter
+from nanhunt._ops import OpWriter
 from nanhunt._origin import CapturingMode, Kept
-from nanhunt._places import Places
 from nanhunt._session import Options, Session
 from nanhunt._streams import CAPTURED, COPIED
 from nanhunt._values import Values
@@ -145,14 +144,15 @@ def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did
         session = Session(Options(out=name + "/run", level="ops"))
         try:
             recorder = session.open()
-            writer = OpWriter(session, Values(session), Places({}))
+            writer = OpWriter(session, Values(session).tap)
+            writer.state.streams = 1
             zero, one = torch.zeros(2), torch.ones(2)
             there = zero.to(DEVICE)
-            with OpMode(writer):
+            with writer.listening():
                 there.log()  # bad, which is not known yet
             assert recorder.device_counts().asked and not recorder.bad_since(0)
             kept = Kept()
-            with CapturingMode(writer, kept):
+            with writer.listening(), CapturingMode(session, kept):
                 _ = one + one, zero.log(), one * one
             assert [call.plan.op for call in kept.calls] == ["aten::log"]
             assert kept.calls[0].args[0].equal(zero)
@@ -175,7 +175,9 @@ def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
                 run()
                 return recorder.device_counts().launches - before
 
-            with OpMode(OpWriter(session, values, Places({}))):
+            writer = OpWriter(session, values.tap)
+            writer.state.streams = 1
+            with writer.listening():
                 assert launches(lambda: one.log()) == 3, "contents, elements, births"
                 assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "elements and births of each"
             checks = [word for t in (one, two) for word in (lib.ROW_CHECK, 0, *values.quad(t))]

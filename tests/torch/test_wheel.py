@@ -89,6 +89,9 @@ def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothin
     names = set(modes)
     package = ROOT / "hooks" / "torch" / "nanhunt"
     expected = {f"nanhunt/{path.relative_to(package)}" for path in package.rglob("*.py")}
+    tap = ROOT / "hooks" / "torch" / "tap"
+    expected |= {f"nanhunt/tap/hooks/torch/tap/{path.name}" for path in tap.glob("*.[hc]*")}
+    expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
     expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
     assert {name for name in names if not name.startswith(f"nanhunt-{VERSION}.dist-info/")} == expected
     assert any(name.endswith("/LICENSE") for name in names)

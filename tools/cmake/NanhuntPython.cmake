@@ -3,6 +3,14 @@
 # Library and command line tool find it, and it them, by where they are to each other.
 set(_package "${PROJECT_SOURCE_DIR}/hooks/torch/nanhunt")
 
+# The sources of the tap, which is compiled where it is used, for the PyTorch that is there.
+function(_install_tap_sources to)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/hooks/torch/tap" DESTINATION "${to}/tap/hooks/torch" COMPONENT python
+          FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp")
+  install(FILES "${PROJECT_SOURCE_DIR}/include/nanhunt/c_api.h" "${PROJECT_SOURCE_DIR}/include/nanhunt/c_adapter.h"
+          DESTINATION "${to}/tap/include/nanhunt" COMPONENT python)
+endfunction()
+
 if(SKBUILD)
   # A wheel holds one file per library, no links; scikit-build-core adds the Python files.
   if(NANHUNT_PREBUILT)
@@ -26,6 +34,7 @@ if(SKBUILD)
   endif()
   install(PROGRAMS "${_program}" DESTINATION bin COMPONENT python)
   install(PROGRAMS "${_library}" DESTINATION lib RENAME libnanhunt.so COMPONENT python)
+  _install_tap_sources(".")
   return()
 endif()
 
@@ -35,5 +44,6 @@ file(CREATE_LINK "${_package}" "${CMAKE_BINARY_DIR}/python/nanhunt" SYMBOLIC)
 include(GNUInstallDirs)
 set(_installed "lib/nanhunt/python")  # not LIBDIR: the command line tool looks there
 install(DIRECTORY "${_package}" DESTINATION "${_installed}" COMPONENT python PATTERN "__pycache__" EXCLUDE)
+_install_tap_sources("${_installed}/nanhunt")
 install(PROGRAMS "$<TARGET_FILE:nanhunt_c_api>" DESTINATION "${_installed}/nanhunt/lib"
         RENAME libnanhunt.so COMPONENT python)

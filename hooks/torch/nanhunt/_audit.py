@@ -431,8 +431,8 @@ class Shown:
     """What came of an optimizer's step on copies."""
 
     bad: bool = False  # what it stored is not finite
-    # (parameter, name of its state or "", identity): what the run's own tensors will hold after the step.
-    results: list[tuple[_Tensor, str, Any]] = field(default_factory=list)
+    # (parameter, name of its state or "", the copy): what the run's own tensors will hold after the step.
+    results: list[tuple[_Tensor, str, _Tensor]] = field(default_factory=list)
 
 
 def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimizer: torch.optim.Optimizer,
@@ -452,8 +452,7 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
     with on_copies(session, optimizer, chosen) as copies:
         if copies is None:
             return shown
-        step = session.step if writer.step is None else writer.step
-        micro = session.micro_batch if writer.micro_batch is None else writer.micro_batch
+        step, micro = writer.step, writer.micro_batch
 
         def mark(kind: int, path: str, t: _Tensor) -> None:
             value = values.describe(t.detach())
@@ -465,7 +464,7 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
                     if isinstance(t, _Tensor) and t.numel() > 1] if q in copies.optimizer.state else []
 
         phase, writer.phase = writer.phase, lib.OPTIMIZER
-        owners, writer.owners = writer.owners, {}
+        owned: list[tuple[_Tensor, str]] = []
         try:
             for p, q in copies.pairs:
                 path = names[id(p)]
@@ -477,9 +476,9 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
                 mark(lib.MARK_GRADIENT, path, q.grad)
                 for key, t in states(q):
                     mark(lib.MARK_STATE, f"{path}.{key}", t)
-                for t in (q, q.grad, *[t for _, t in states(q)]):
-                    writer.owners[values.identity(t) >> 24] = path
-            with CapturingMode(writer, kept):
+                owned += [(t, path) for t in (q, q.grad, *[t for _, t in states(q)])]
+            writer.own(owned)
+            with writer.listening(), CapturingMode(session, kept):
                 copies.step()
             for p, q in copies.pairs:
                 path = names[id(p)]
@@ -489,9 +488,10 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
                 stored = [("", q.detach()), *states(q)]
                 shown.bad = shown.bad or not all(bool(torch.isfinite(t).all()) for _, t in stored
                                                  if t.is_floating_point())
-                shown.results += [(p, key, values.identity_of(t.untyped_storage())) for key, t in stored]
+                shown.results += [(p, key, t) for key, t in stored]
         finally:
-            writer.phase, writer.owners = phase, owners
+            writer.phase = phase
+            writer.own(())
             values.release_hosts()
     return shown
 
@@ -500,6 +500,6 @@ def _share_identity(values: Values, ours: Any, twin: _Tensor) -> None:
     """The run is about to do to its tensor what the rows say of the copy: whoever reads it later finds its maker."""
     if isinstance(ours, _Tensor):
         try:
-            setattr(twin.untyped_storage(), values.key, values.identity_of(ours.untyped_storage()))
+            values.share(ours, twin)
         except Exception:
             return  # no storage of its own

@@ -165,14 +165,14 @@ class Hindsight:
         assert step.copies is not None
         originals = {id(q): p for p, q in step.copies.pairs}
         versions = {id(p): version for (p, _), version in zip(step.parameters, step.versions)}
-        for q, key, identity in shown.results:
+        for q, key, twin in shown.results:
             p = originals.get(id(q))
             if p is None or versions.get(id(p)) != p._version:
                 continue
             t = p if not key else step.optimizer.state.get(p, {}).get(key)
             if isinstance(t, _Tensor):
-                setattr(t.untyped_storage(), self._audit.values.key, identity)
-                identity.as_of = t._version
+                self._audit.values.share(twin, t)
+                self._audit.values.set_as_of(t)
 
 
 _STATE = "\0state"
@@ -225,16 +225,15 @@ class AuditWatch(Listener):
         return None
 
     def _replay(self, found: Foreseen, optimizer: torch.optim.Optimizer,
-                named: list[tuple[_Tensor, str]] | None = None) -> Shown:
+                named: list[tuple[_Tensor, str]] | None = None) -> Shown | None:
         from nanhunt._ops import OpWriter
         from nanhunt._origin import Kept, prove
-        from nanhunt._places import Places
 
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
+        session, recorder, tap = self.session, self.session.recorder, self.values.tap
+        if recorder is None or tap is None:
+            return None
         recorder.replay(session.step, TRIGGER_AUDIT, BEGIN)
-        writer = OpWriter(session, self.values, Places(session.parameter_names))
-        writer.step = session.step
+        writer = OpWriter(session, tap)
         kept = Kept()
         shown = replay_optimizer(session, self.values, writer, optimizer, found.paths, kept, named)
         text = f"The optimizer ran on copies of {min(len(found.paths), SHOWN)} parameters. {found.text}"
@@ -248,8 +247,8 @@ class AuditWatch(Listener):
         if shown is None:
             return
         # The run has done what was shown: its tensors hold what the copies did.
-        for p, key, identity in shown.results:
+        for p, key, twin in shown.results:
             t = p if not key else optimizer.state.get(p, {}).get(key)
             if isinstance(t, _Tensor):
-                setattr(t.untyped_storage(), self.values.key, identity)
-                identity.as_of = t._version
+                self.values.share(twin, t)
+                self.values.set_as_of(t)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nanhunt._random import accelerator
+from nanhunt._tap_library import unheard
 
 _Tensor = torch.Tensor
 _C: Any = torch._C
@@ -39,6 +40,7 @@ def alone() -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         for make in _GUARDS:
             stack.enter_context(make())
+        stack.enter_context(unheard())
         yield
 
 

@@ -67,6 +67,7 @@ class Kernels:
         self._handle = recorder.handle
         self._attached += 1
         self.on = True
+        session.state.kernels = 1
         self._place(self._handle, session.step, session.phase)
         return True
 
@@ -75,6 +76,7 @@ class Kernels:
         if not self.on:
             return
         self.on = False
+        self._session.state.kernels = 0
         recorder = self._session.recorder
         try:
             if recorder is not None:
@@ -84,6 +86,7 @@ class Kernels:
 
     def forget(self) -> None:
         """In a forked child CUPTI is the parent's."""
+        self._session.state.kernels = 0
         self.on, self.never = False, "this process was forked"
 
     def give_way(self, profile: Any) -> None:

@@ -29,6 +29,10 @@ class Known(dict[int, T]):
         if id(thing) not in self:
             self.tell(thing, what)
 
+    def items_alive(self) -> list[tuple[Any, T]]:
+        found = [(alive(), self.get(key)) for key, alive in list(self._alive.items())]
+        return [(thing, what) for thing, what in found if thing is not None and what is not None]
+
     def _ended(self, key: int) -> None:
         self.pop(key, None)
         self._alive.pop(key, None)

@@ -14,7 +14,7 @@ def add_listeners(session: Session) -> None:
     from nanhunt._scaler import ScalerWatch
     from nanhunt._values import Values
 
-    values = Values(session)
+    values = session.values = Values(session)
     session.listeners.append(ScalerWatch(session))
     if session.options.level == "ops":
         from nanhunt import _lasting, _taps

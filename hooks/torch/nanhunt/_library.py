@@ -118,6 +118,25 @@ class Audit(Sized):
                 ("first_index", _i64)]
 
 
+class State(c.Structure):
+    """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
+
+    _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("site", _i64), ("kernels", _i64),
+                ("streams", _i64)]
+
+    def __init__(self, step: int = 0, micro_batch: int = 0, phase: int = 0, kernels: int = 0, streams: int = 1) -> None:
+        super().__init__(step, micro_batch, phase, -1, kernels, streams)
+
+
+class Recording(c.Structure):
+    """`Recording` of tap/recording.h: whom the tap tells."""
+
+    _fields_ = [("self", _ptr), ("rows", _ptr), ("text", _ptr), ("layout", _ptr), ("call", _ptr), ("collective", _ptr),
+                ("next_seq", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
+                ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
+                ("group", _ptr)]
+
+
 _PROTOTYPES = {
     "nanhunt_c_api_version": (_u32, []),
     "nanhunt_version": (_text, []),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._away import Readings
 from nanhunt._known import Known
+from nanhunt._lasting_tensors import tensors_of
 from nanhunt._listener import Listener, RootCall
 from nanhunt._scaler import read
 from nanhunt._session import plain_path
@@ -49,21 +50,12 @@ class Marks(Listener):
     def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
         self._mark_all([(kind, path, t)])
 
-    def _mark_all(self, marks: Iterable[tuple[int, str, torch.Tensor]]) -> None:
-        """One call for all: their number is that of the parameters."""
-        session, values = self.session, self.values
-        recorder = session.recorder
-        if recorder is None:
+    def _mark_all(self, marks: Sequence[tuple[int, str, torch.Tensor]]) -> None:
+        tap = self.values.tap
+        if tap is None or not marks:
             return
-        step, micro_batch = session.step, session.micro_batch
-        words: list[int] = []
-        for kind, path, t in marks:
-            value = values.describe(t)
-            if value is not None:
-                words += (lib.ROW_MARK, kind, step, micro_batch, recorder.text(path), *value)
-        if words:
-            recorder.rows(words)
-        values.release_hosts()
+        with no_torch_function():
+            tap.mark(tap.named([(t, path) for _, path, t in marks]), [kind for kind, _, _ in marks])
 
     def on_root_enter(self, call: RootCall) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []
@@ -79,6 +71,8 @@ class Marks(Listener):
         self._mark_all(marks)
 
     def _buffers(self, root: torch.nn.Module, prefix: str) -> list[tuple[int, str, torch.Tensor]]:
+        if not tensors_of(root, parameters=False):
+            return []
         return [(lib.MARK_BUFFER, plain_path(prefix, name), b) for name, b in root.named_buffers()
                 if b.is_floating_point()]
 
@@ -97,7 +91,7 @@ class Marks(Listener):
             if number is not None and scale > 0:
                 facts.loss = number / scale
 
-        if t.is_cpu or not self.values.streams.word_of(t):
+        if t.is_cpu or not self._is_read_there(t):
             told(read(t))  # where tensors are waited for anyway
             return
         readings = Readings(session)
@@ -109,9 +103,16 @@ class Marks(Listener):
 
             session.pending.expect(readings.fetches, tell)
 
+    def _is_read_there(self, t: torch.Tensor) -> bool:
+        value = self.values.describe(t)
+        self.values.release_hosts()
+        return value is not None and value[3] >> 32 > 0
+
     def _boundary(self, optimizer: torch.optim.Optimizer) -> None:
-        self._mark_all((lib.MARK_GRADIENT, path, p.grad) for p, path in self.session.parameters_of(optimizer)
-                       if p.grad is not None)
+        tap = self.values.tap
+        if tap is not None:
+            tensors = self.values.tensors_of(optimizer)
+            tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
@@ -123,13 +124,10 @@ class Marks(Listener):
             self._boundary(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        marks: list[tuple[int, str, torch.Tensor]] = []
-        for p, path in self.session.parameters_of(optimizer):
-            marks.append((lib.MARK_PARAMETER, path, p))
-            for name, state in optimizer.state.get(p, {}).items():
-                if isinstance(state, torch.Tensor) and state.numel() > 1:
-                    marks.append((lib.MARK_STATE, f"{path}.{name}", state))
-        self._mark_all(marks)
+        tap = self.values.tap
+        if tap is not None:
+            tensors = self.values.tensors_of(optimizer)
+            tap.mark(tensors.marked, tensors.kinds)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         for module, name in list(self.session.roots.values()):

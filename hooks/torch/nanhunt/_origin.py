@@ -11,21 +11,22 @@ import json
 import math
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._ops import OpMode
-from nanhunt._plans import singular
-from nanhunt._values import DTYPES
+from nanhunt._modes import InfraMode, counted, hide_from_dynamo, writes_lists
+from nanhunt._tap import Schema, SchemaArg, schema_of
+from nanhunt._tap_library import unheard
+from nanhunt._values import DTYPES, PLAIN
 
 if TYPE_CHECKING:
-    from nanhunt._plans import Plan
     from nanhunt._recorder import Recorder
     from nanhunt._session import Session
-    from nanhunt._writer import OpWriter
 
 _Tensor = torch.Tensor
 MAX_BYTES = 256 << 20     # of a capture, and of all that one replay keeps
@@ -41,10 +42,11 @@ _WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.
 class Call:
     """One dispatched call, with what it read."""
 
-    __slots__ = ("plan", "args", "kwargs", "results", "first_seq", "rows")
+    __slots__ = ("func", "plan", "args", "kwargs", "results", "first_seq", "rows")
 
-    def __init__(self, plan: Plan, args: Any, kwargs: Any, results: Any, first_seq: int, rows: int) -> None:
-        self.plan, self.args, self.kwargs, self.results = plan, args, kwargs, results
+    def __init__(self, func: Any, plan: Schema, args: Any, kwargs: Any, results: Any, first_seq: int,
+                 rows: int) -> None:
+        self.func, self.plan, self.args, self.kwargs, self.results = func, plan, args, kwargs, results
         self.first_seq, self.rows = first_seq, rows
 
 
@@ -57,48 +59,53 @@ class Kept:
         self.full = False
 
 
-class CapturingMode(OpMode):
-    """As OpMode; besides, it keeps what a call with bad results read."""
+class CapturingMode(InfraMode):
+    """Above the tap, which writes the rows: keeps what a call with bad results read."""
 
-    def __init__(self, writer: OpWriter, kept: Kept) -> None:
-        super().__init__(writer)
-        self._kept = kept
+    def __init__(self, session: Session, kept: Kept) -> None:
+        super().__init__()
+        hide_from_dynamo()
+        self._session, self._kept = session, kept
+        self._schemas: dict[Any, Schema] = {}
 
     def __enter__(self) -> Any:
-        recorder = self._writer.session.recorder
+        recorder = self._session.recorder
         if recorder is not None and recorder.device_counts().asked:
             recorder.flush()  # rows of the run that wait for a device would hold up those of the replay
         return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kept, recorder = self._kept, self._writer.session.recorder
-        plan = self._plans.get(id(func)) or self._writer.plan_of(func)
+        kept, recorder, kwargs = self._kept, self._session.recorder, kwargs or {}
+        if types and not PLAIN.issuperset(types) and _stack_depth() == 0:
+            return NotImplemented  # a subclass answers for other tensors: its ops on those come here next
+        plan = self._schemas.get(func)
+        if plan is None:
+            plan = self._schemas[func] = schema_of(func) if isinstance(func, torch._ops.OpOverload) else _NOT_AN_OP
         if recorder is None or kept.full or plan.skip or plan.garbage:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        kernels = self._kernels
+            return func(*args, **kwargs)
+        kernels = self._session.kernels
         own = 0 if kernels is None else kernels.push_own()
         try:
-            return self._capturing(kept, recorder, plan, func, types, args, kwargs)
+            return self._capturing(kept, recorder, plan, func, args, kwargs)
         finally:
             if kernels is not None:
                 kernels.pop_own(own)
 
-    def _capturing(self, kept: Kept, recorder: Recorder, plan: Plan, func: Any, types: Any, args: Any,
-                   kwargs: Any) -> Any:
-        saved, saved_kwargs = args, kwargs or {}
+    def _capturing(self, kept: Kept, recorder: Recorder, plan: Schema, func: Any, args: Any, kwargs: Any) -> Any:
+        saved, saved_kwargs = args, kwargs
         if plan.writes:  # what it writes over will be gone
             with _no_dispatch():
                 saved, saved_kwargs = _before_writing(plan, args, saved_kwargs)
         seq = recorder.next_seq()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = counted(func, *args, **kwargs) if writes_lists(plan.op) else func(*args, **kwargs)
         if recorder.bad_since(seq):
             try:
-                self._keep(plan, saved, saved_kwargs, result, seq, recorder.next_seq() - seq)
+                self._keep(func, plan, saved, saved_kwargs, result, seq, recorder.next_seq() - seq)
             except Exception as error:
-                self._writer.session.failed(error, "keeping an op's inputs")
+                self._session.failed(error, "keeping an op's inputs")
         return result
 
-    def _keep(self, plan: Plan, args: Any, kwargs: Any, result: Any, seq: int, rows: int) -> None:
+    def _keep(self, func: Any, plan: Schema, args: Any, kwargs: Any, result: Any, seq: int, rows: int) -> None:
         kept = self._kept
         size = sum(t.numel() * t.element_size() for t in _tensors((args, kwargs, result)))
         if len(kept.calls) >= MAX_KEPT or kept.bytes + size > MAX_BYTES:
@@ -106,13 +113,19 @@ class CapturingMode(OpMode):
             return
         kept.bytes += size
         with _no_dispatch():
-            kept.calls.append(Call(plan, _copied(args), _copied(kwargs), _copied(result), seq, rows))
+            kept.calls.append(Call(func, plan, _copied(args), _copied(kwargs), _copied(result), seq, rows))
 
 
-def _no_dispatch() -> Any:
+_NOT_AN_OP = Schema("", True, False, False, False, [])
+_stack_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+@contextmanager
+def _no_dispatch() -> Iterator[None]:
     from torch.utils._python_dispatch import _disable_current_modes
 
-    return _disable_current_modes()
+    with unheard(), _disable_current_modes():
+        yield
 
 
 def _tensors(value: Any) -> list[_Tensor]:
@@ -136,15 +149,16 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _before_writing(plan: Plan, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _before_writing(plan: Schema, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Arguments with copies of those that are written, as far as they are not too large."""
-    def safe(arg: Any, value: Any) -> Any:
+    def safe(arg: SchemaArg, value: Any) -> Any:
         if not arg.written or sum(t.numel() * t.element_size() for t in _tensors(value)) > MAX_BYTES // 4:
             return value
         return _copied(value)
 
+    by_name = {arg.name: arg for arg in plan.args}
     return ([safe(a, v) for a, v in zip(plan.args, args)],
-            {k: safe(plan.by_name[k], v) if k in plan.by_name else v for k, v in kwargs.items()})
+            {k: safe(by_name[k], v) if k in by_name else v for k, v in kwargs.items()})
 
 
 # Of the one that the analyzer names.
@@ -205,7 +219,7 @@ def _alone(call: Call, index: int) -> Call:
             return [value[index]]
         return value
 
-    return Call(call.plan, [one(a) for a in call.args], {k: one(v) for k, v in call.kwargs.items()},
+    return Call(call.func, call.plan, [one(a) for a in call.args], {k: one(v) for k, v in call.kwargs.items()},
                 one(call.results), call.first_seq + index, 1)
 
 
@@ -222,7 +236,7 @@ def _run(call: Call, dtype: torch.dtype | None) -> list[_Tensor]:
 
     args = [convert(a) for a in call.args]
     kwargs = {k: convert(v) for k, v in call.kwargs.items()}
-    result = call.plan.func(*args, **kwargs)
+    result = call.func(*args, **kwargs)
     returned = _tensors(result)
     if call.plan.writes and not returned:
         for arg, value in zip(call.plan.args, args):
@@ -300,12 +314,12 @@ def _slots(call: Call) -> list[tuple[str, _Tensor]]:
     """Inputs by the names that their row has; a name that occurs again gets a mark."""
     named: list[tuple[str, _Tensor]] = []
     taken: set[str] = set()
-    given = [(a.name, v) for a, v in zip(call.plan.args, call.args)]
-    given += [(k, v) for k, v in call.kwargs.items() if k in call.plan.by_name]
-    short = call.plan.op.split("::")[-1]
-    for name, value in given:
+    by_name = {arg.name: arg for arg in call.plan.args}
+    given = [(a, v) for a, v in zip(call.plan.args, call.args)]
+    given += [(by_name[k], v) for k, v in call.kwargs.items() if k in by_name]
+    for arg, value in given:
         for t in _tensors(value):
-            slot = singular(name, short) if call.plan.per_element else name
+            slot = arg.slot
             while slot in taken:
                 slot += "'"
             taken.add(slot)
@@ -335,7 +349,7 @@ def call_as_data(call: Call, named: list[tuple[str, _Tensor]]) -> str:
     slots = {id(t): slot for slot, t in named}
     leave_out = {"device", "layout", "pin_memory", "memory_format", "generator"}
     try:
-        func = call.plan.func
+        func = call.func
         return json.dumps({
             "op": call.plan.op.split("::")[-1], "namespace": call.plan.op.split("::")[0],
             "overload": getattr(func, "_overloadname", "default") or "default",

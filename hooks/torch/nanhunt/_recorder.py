@@ -20,14 +20,6 @@ def pack(words: Sequence[int]) -> bytes:
     return _WORDS[n](*words) if n < 64 else Struct(f"={n}q").pack(*words)
 
 
-def double_bits(number: float) -> int:
-    """A double as the word of a row's scalar."""
-    return int.from_bytes(_DOUBLE(number), "little", signed=True)
-
-
-_DOUBLE = Struct("<d").pack
-
-
 def _texts(items: Sequence[str]) -> object:
     return (c.c_char_p * len(items))(*[item.encode() for item in items]) if items else None
 
@@ -55,6 +47,18 @@ class Recorder:
         self._layouts: dict[object, int] = {}
         self.refused = 0  # calls that the library refused
         self._record_rows = self.fast.nanhunt_record_rows
+
+    def recording(self) -> lib.Recording:
+        """For the tap: the functions of the library that it calls itself."""
+        names = {"rows": "record_rows", "text": "intern_text", "layout": "intern_layout", "call": "intern_call",
+                 "collective": "record_collective", "next_seq": "recorder_next_seq", "read": "read",
+                 "changed": "record_changed", "kernels_push": "kernels_push",
+                 "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
+                 "kernels_pop_own": "kernels_pop_own"}
+        recording = lib.Recording(self=self.handle.value)
+        for field, name in names.items():
+            setattr(recording, field, c.cast(getattr(self.fast, f"nanhunt_{name}"), c.c_void_p).value)
+        return recording
 
     # Numbers.
     def text(self, text: str) -> int:

@@ -17,9 +17,9 @@ from nanhunt._comparison import OUTPUT, Facts, measure, read_facts
 from nanhunt._contents import has_contents, modules_in, put
 from nanhunt._listener import RootCall
 from nanhunt._marks import tensors_in
-from nanhunt._ops import OpMode, OpWriter
+from nanhunt._ops import OpWriter
 from nanhunt._origin import CapturingMode, Kept
-from nanhunt._places import LOSS, Places
+from nanhunt._places import Places
 from nanhunt._random import set_random_state
 from nanhunt._session import plain_module, plain_path
 from nanhunt._tape import (
@@ -176,11 +176,11 @@ class Replay:
             stack.enter_context(Autocast.saved())
             if writer is not None:
                 self.writer, self.places = writer, writer.places
-                writer.step = session.step
                 self.places.begin_step()
-                stack.enter_context(writer.generators_kept())
+                stack.enter_context(writer.tap.generators_kept())
                 stack.enter_context(module_hooks(self.places, lambda: writer.phase == lib.BACKWARD))
-                mode = OpMode(writer) if self.kept is None else CapturingMode(writer, self.kept)
+                stack.enter_context(writer.listening())
+                mode = None if self.kept is None else CapturingMode(session, self.kept)
             if mode is not None:
                 stack.enter_context(mode)
             self.env = {key: (t if t.requires_grad else t.detach().clone()) for key, t in self.tape.start.items()}
@@ -226,7 +226,8 @@ class Replay:
         if writer is not None and places is not None:
             call = RootCall(entry.module, entry.name, args, kwargs, entry.index)
             self._mark_start(entry, args, kwargs)
-            writer.phase, writer.site = lib.FORWARD, None
+            writer.phase = lib.FORWARD
+            writer.set_site(None)
             places.enter_root(call)
         try:
             output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
@@ -264,12 +265,12 @@ class Replay:
         writer = self.writer
         if writer is not None and self.places is not None:
             writer.phase = entry.phase
-            self.places.path = LOSS
-            writer.site = entry.site
+            self.places.leave_modules()
+            writer.set_site(entry.site)
         with torch.set_grad_enabled(entry.grad):
             result = entry.func(*args, **kwargs)
         if writer is not None:
-            writer.site = None
+            writer.set_site(None)
         for key, t in zip(entry.outputs, op_results(result)):
             self._define(key, t)
 
@@ -282,7 +283,7 @@ class Replay:
             self._losses(entry)
             writer.places.begin_backward()
             writer.phase = lib.BACKWARD
-            writer.site = entry.site
+            writer.set_site(entry.site)
         if not entry.autocast_on:
             Autocast.end_region()
         Autocast.set(None)
@@ -295,7 +296,7 @@ class Replay:
             self._set_leaves_aside(tensors)
             torch.autograd.backward(tensors, gradients, inputs=inputs, **entry.options)
         if writer is not None:
-            writer.site = None
+            writer.set_site(None)
 
     # Names.
     def _define(self, key: Key, t: _Tensor) -> None:
@@ -430,18 +431,20 @@ class Replay:
             return
         writer.phase = lib.UNSCALE
         groups: dict[Any, list[_Tensor]] = {}
+        owned: list[tuple[_Tensor, str]] = []
         with torch.no_grad():
             for p, _ in self.parameters:
                 g = self.gradients.get(id(p))
                 if g is not None and g.layout is torch.strided:
-                    writer.owners[self.values.identity(g) >> 24] = self.session.parameter_names.get(id(p), "")
+                    owned.append((g, self.session.parameter_names.get(id(p), "")))
                     groups.setdefault((g.device, g.dtype), []).append(g)
+            writer.own(owned)
             for (device, _), gradients in groups.items():
                 with no_mode():
                     found = torch.zeros((), device=device)
                     inverse = torch.full((), 1.0 / self.scale, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        writer.owners.clear()
+        writer.own(())
 
     # Buffers.
     @contextmanager
@@ -506,7 +509,7 @@ class Replay:
 def _renew(values: Values, t: _Tensor) -> None:
     """Contents that may have been written since they were last recorded: a new version."""
     try:
-        if values.knows(t) and values.identity_of(t.untyped_storage()).as_of != t._version:
+        if values.knows(t) and values.as_of(t) != t._version:
             values.written(t)
     except Exception:
         return

@@ -20,7 +20,7 @@ from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._away import Readings
 from nanhunt._listener import Listener
-from nanhunt._values import no_dispatch
+from nanhunt._tap_library import unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -56,7 +56,7 @@ def read(t: Any) -> float | None:
     if number is not None or not isinstance(t, torch.Tensor) or t.is_cpu or t.numel() != 1:
         return number
     try:
-        with no_dispatch(), torch.no_grad():
+        with unheard(), torch.no_grad():
             return float(t)
     except (RuntimeError, TypeError, ValueError):
         return None

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from nanhunt._listener import Listener
     from nanhunt._places import Places
     from nanhunt._recorder import Recorder
+    from nanhunt._tap import Tap
+    from nanhunt._values import Values
 
 LEVELS = ("sentinel", "sampled", "ops")
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
@@ -104,9 +106,9 @@ class Session:
         self.errors = 0
         self.last_error = ""
         # Counters of what is going on.
-        self.step = 0
-        self.micro_batch = 0
-        self.phase = lib.DATA
+        self.state = lib.State(phase=lib.DATA)  # which step, micro-batch and phase run: the tap reads it
+        self.tap: Tap | None = None
+        self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
         self.pending = Pending(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -124,6 +126,30 @@ class Session:
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
         self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
+
+    @property
+    def step(self) -> int:
+        return int(self.state.step)
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self.state.step = number
+
+    @property
+    def micro_batch(self) -> int:
+        return int(self.state.micro_batch)
+
+    @micro_batch.setter
+    def micro_batch(self, number: int) -> None:
+        self.state.micro_batch = number
+
+    @property
+    def phase(self) -> int:
+        return int(self.state.phase)
+
+    @phase.setter
+    def phase(self, phase: int) -> None:
+        self.state.phase = phase
 
     @property
     def loss(self) -> float:
@@ -191,6 +217,8 @@ class Session:
         self.thread = threading.get_ident()
         if self.options.kernels:
             self._watch_kernels()
+        if self.values is not None:
+            self.values.prepare()
         self.tell_notes()
 
     def _watch_kernels(self) -> None:
@@ -218,6 +246,8 @@ class Session:
     def tell_notes(self) -> None:
         if self.recorder is None:
             return
+        if self.tap is not None:
+            self.tap.tell_notes()
         for text, count in list(self.notes.items()):  # other threads add to them
             if self._told.get(text) != count:
                 self._told[text] = count
@@ -405,6 +435,9 @@ class Session:
                     interrupted = error
         finally:
             self.dead = True
+            tap, self.tap = self.tap, None
+            if tap is not None:
+                tap.close()
             if recorder is not None:
                 recorder.close()
             atexit.unregister(self.close)
@@ -435,7 +468,8 @@ class Session:
             self.failed(error, "the end of the watch")
         if current is self:
             current = None
-        self.listeners, self.places, self.scaler = [], None, None  # they hold tensors of the last step
+        # They hold tensors of the last step.
+        self.listeners, self.places, self.scaler, self.values = [], None, None, None
 
 
 def plain_module(module: torch.nn.Module) -> torch.nn.Module:
@@ -482,6 +516,7 @@ def _after_fork() -> None:
     if current is not None:
         if current.kernels is not None:
             current.kernels.forget()
+        current.tap = None
         current.recorder = None
         current.dead = True
 

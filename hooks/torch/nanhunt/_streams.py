@@ -11,7 +11,6 @@ from nanhunt import _device
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
-LAYOUT = (1 << 32) - 1  # of the fourth word of a value: the layout number; above it the stream's
 COPIED = "reading tensors where they are, so they are copied to the host: "
 CAPTURED = "tensors of a device, while a CUDA graph was captured on their stream"
 
@@ -29,20 +28,26 @@ class Streams:
         self._wanted = session.options.level == "ops"
         self._words: dict[tuple[int, int], int] = {}  # by device and stream: number << 32; 0: it cannot read there
 
-    def word_of(self, t: torch.Tensor) -> int:
-        """What the layout word of t gets, so that it is read where it is. 0: it cannot be."""
+    def word_of(self, device: torch.device) -> int:
+        """What the layout word of a tensor there gets, so that it is read where it is. 0: it cannot be; -1: not now."""
+        if _device.is_capturing():  # a copy that is waited for would break the graph
+            place = _device.stream_of(device)
+            known = self._words.get(place, 0) if place is not None else 0
+            if not known:
+                self._session.note(CAPTURED)
+            return known or -1
         if not self._wanted or self._session.replaying:
             return 0  # what follows a bad step looks at elements
-        place = _device.stream_of(t.device)
+        place = _device.stream_of(device)
         if place is None:
             return 0
         word = self._words.get(place)
-        return self._ask(t.device, place) if word is None else word
+        return self._ask(device, place) if word is None else word
 
     def _ask(self, device: torch.device, place: tuple[int, int]) -> int:
         recorder = self._session.open()
-        if recorder is None or _device.is_capturing():
-            return 0  # for now
+        if recorder is None:
+            return 0
         if not _device.lasts(device):
             why = "a stream that PyTorch does not own"
         else:

@@ -15,7 +15,6 @@ from nanhunt import _library as lib
 from nanhunt._comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, measured, read_facts
 from nanhunt._ops import OpWriter
 from nanhunt._origin import Kept, prove
-from nanhunt._places import Places
 from nanhunt._replay import Refused, Replay
 from nanhunt._tape import BackwardEntry, RootEntry, version_of
 
@@ -203,13 +202,16 @@ class Trips:
             self._refuse(look, f"The step was not replayed: {why}.")
             return
         original = self._original(look, needed)
-        places = Places(session.parameter_names)
+        tap = self.values.tap
+        if tap is None:
+            self._refuse(look, "The step was not replayed: operations cannot be watched here.")
+            return
         replay.kept = Kept()
         trigger = look.found.trigger
         recorder.replay(session.step, trigger, 0)
         try:
             with nullcontext() if session.kernels is None else session.kernels.in_replay():
-                replay.run(needed, OpWriter(session, self.values, places))
+                replay.run(needed, OpWriter(session, tap))
         except Refused as why:
             self._refuse(look, f"The replay did not end: {why}.")
             return

@@ -14,6 +14,7 @@ import torch
 
 from nanhunt._contents import OWN, Contents, Tensors, modules_in
 from nanhunt._random import accelerator, devices_in_use, random_state, set_random_state
+from nanhunt._tap_library import unheard
 from nanhunt._tape import BackwardEntry, RootEntry
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def quiet(session: Session) -> Iterator[None]:
 @contextmanager
 def no_mode() -> Iterator[None]:
     """Our own computing is not recorded."""
-    with torch.utils._python_dispatch._disable_current_modes():
+    with unheard(), torch.utils._python_dispatch._disable_current_modes():
         yield
 
 

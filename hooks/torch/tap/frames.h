@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The line of the user's code: the nearest frame of Python's outside of torch and of nanhunt. Python's functions are
+// found in the process, so that one tap serves every version of Python.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hooks/torch/tap/recording.h"
+
+namespace nanhunt::tap {
+
+class Frames {
+ public:
+  static constexpr std::int64_t kImporting = -1;  // what runs is an import, which is not the user's computing
+
+  // `theirs`: starts of file names that are not the user's.
+  Frames(const Recording& to, std::recursive_mutex& mutex, std::vector<std::string> theirs)
+      : to_(to), mutex_(mutex), theirs_(std::move(theirs)) {
+    find(ensure_, "PyGILState_Ensure");
+    find(release_, "PyGILState_Release");
+    find(thread_, "PyThreadState_Get");
+    find(frame_of_, "PyThreadState_GetFrame");
+    find(back_, "PyFrame_GetBack");
+    find(code_, "PyFrame_GetCode");
+    find(line_, "PyFrame_GetLineNumber");
+    find(last_, "PyFrame_GetLasti");
+    find(attribute_, "PyObject_GetAttrString");
+    find(utf8_, "PyUnicode_AsUTF8");
+    find(clear_, "PyErr_Clear");
+    find(inc_, "Py_IncRef");
+    find(dec_, "Py_DecRef");
+    usable_ = ensure_ && release_ && thread_ && frame_of_ && back_ && code_ && line_ && attribute_ && utf8_ &&
+              clear_ && inc_ && dec_;
+  }
+
+  // The number of the text "file.py:12"; 0: there is none. Takes Python's lock, which guards what is kept here: never
+  // called by who holds the tap's mutex, which may be waited for under that lock.
+  std::int64_t here() {
+    if (!usable_) return 0;
+    const int held = ensure_();
+    std::int64_t site = 0;
+    void* frame = frame_of_(thread_());
+    while (frame != nullptr) {
+      void* code = code_(frame);
+      Code& known = codes_[code];
+      if (!known.known) learn(code, known);  // keeps the code, so its address stays its own
+      if (known.kind != Kind::kTheirs) {
+        site = known.kind == Kind::kImport ? kImporting : line(known, frame);
+        dec_(code);
+        break;
+      }
+      dec_(code);
+      void* back = back_(frame);
+      dec_(frame);
+      frame = back;
+    }
+    if (frame != nullptr) dec_(frame);
+    release_(held);
+    return site;
+  }
+
+  // Lets go of the codes that were met. Python's lock is held.
+  void forget() {
+    if (!usable_) return;
+    const int held = ensure_();
+    for (const auto& [code, known] : codes_) dec_(code);
+    codes_.clear();
+    release_(held);
+  }
+
+ private:
+  enum class Kind : std::uint8_t { kTheirs, kImport, kUser };
+  struct Code {
+    bool known = false;
+    Kind kind = Kind::kTheirs;
+    std::string file;                                     // without its folder
+    std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
+  };
+
+  template <typename F>
+  static void find(F& function, const char* name) {
+    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+  }
+
+  void learn(void* code, Code& into) {
+    inc_(code);
+    into.known = true;
+    void* name = attribute_(code, "co_filename");
+    const char* text = name != nullptr ? utf8_(name) : nullptr;
+    if (text == nullptr) {
+      clear_();
+    } else {
+      const std::string_view file = text;
+      into.kind = Kind::kUser;
+      if (file.rfind("<frozen importlib", 0) == 0) {
+        into.kind = Kind::kImport;
+      } else {
+        for (const std::string& start : theirs_)
+          if (file.rfind(start, 0) == 0) into.kind = Kind::kTheirs;
+      }
+      const std::size_t slash = file.rfind('/');
+      into.file = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
+    }
+    if (name != nullptr) dec_(name);
+  }
+
+  std::int64_t line(Code& code, void* frame) {
+    const int at = last_ != nullptr ? last_(frame) : line_(frame);
+    const auto known = code.sites.find(at);
+    if (known != code.sites.end()) return known->second;
+    const std::lock_guard lock(mutex_);
+    const std::string text = code.file + ":" + std::to_string(line_(frame));
+    return code.sites[at] = std::max<std::int64_t>(0, to_.text(to_.self, text.c_str()));
+  }
+
+  const Recording& to_;
+  std::recursive_mutex& mutex_;
+  std::vector<std::string> theirs_;
+  std::unordered_map<void*, Code> codes_;
+  bool usable_ = false;
+  int (*ensure_)() = nullptr;
+  void (*release_)(int) = nullptr;
+  void* (*thread_)() = nullptr;
+  void* (*frame_of_)(void*) = nullptr;
+  void* (*back_)(void*) = nullptr;
+  void* (*code_)(void*) = nullptr;
+  int (*line_)(void*) = nullptr;
+  int (*last_)(void*) = nullptr;
+  void* (*attribute_)(void*, const char*) = nullptr;
+  const char* (*utf8_)(void*) = nullptr;
+  void (*clear_)() = nullptr;
+  void (*inc_)(void*) = nullptr;
+  void (*dec_)(void*) = nullptr;
+};
+
+}  // namespace nanhunt::tap

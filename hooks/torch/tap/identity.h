@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which contents a tensor shows. A word is storage << 24 | version, as rows have it. Views, `detach`, `.data` and saved
+// tensors share the storage and so the number; a storage that takes over the memory of a dead one has none yet: the
+// table keeps a weak reference, so the address of one that it knows is not given away before it was told of its end.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace nanhunt::tap {
+
+inline constexpr int kVersionBits = 24;
+
+struct Identity {
+  std::int64_t word = 0;
+  std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
+};
+
+inline std::int64_t new_storage_number() {
+  static std::atomic<std::int64_t> last{0};
+  return ++last;
+}
+
+class Identities {
+ public:
+  Identity& of(c10::StorageImpl* storage) {
+    const auto known = table_.find(storage);
+    if (known != table_.end()) return *known->second.identity;
+    auto identity = std::make_shared<Identity>();
+    identity->word = new_storage_number() << kVersionBits;
+    ++births_;
+    return *table_.emplace(storage, Entry{weak(storage), std::move(identity)}).first->second.identity;
+  }
+
+  Identity* find(c10::StorageImpl* storage) {
+    const auto known = table_.find(storage);
+    return known == table_.end() ? nullptr : known->second.identity.get();
+  }
+
+  // `twin` shows what `storage` shows: a copy of ours that stands for it.
+  void join(c10::StorageImpl* twin, c10::StorageImpl* storage) {
+    of(storage);
+    std::shared_ptr<Identity> identity = table_.find(storage)->second.identity;
+    of(twin);
+    table_.find(twin)->second.identity = std::move(identity);
+  }
+
+  // The storage was written: the word of the contents now.
+  std::int64_t bump(Identity& identity) {
+    std::int64_t word = identity.word + 1;
+    if ((word & ((std::int64_t{1} << kVersionBits) - 1)) == 0) {  // used up: as if it were another storage
+      dead_.push_back(identity.word >> kVersionBits);
+      word = new_storage_number() << kVersionBits;
+    }
+    return identity.word = word;
+  }
+
+  // Enough have come since the dead were looked for: looking costs in proportion to those that live.
+  bool is_sweep_due() const { return births_ > std::max<std::size_t>(64, table_.size() / 2); }
+
+  // Numbers of storages that ended since the last call.
+  std::vector<std::int64_t> take_dead() {
+    for (auto it = table_.begin(); it != table_.end();) {
+      if (!it->second.storage.expired()) {
+        ++it;
+        continue;
+      }
+      if (it->second.identity.use_count() == 1) dead_.push_back(it->second.identity->word >> kVersionBits);
+      it = table_.erase(it);
+    }
+    births_ = 0;
+    return std::exchange(dead_, {});
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<Identity> identity;
+  };
+  static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
+    return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  }
+
+  ska::flat_hash_map<c10::StorageImpl*, Entry> table_;
+  std::vector<std::int64_t> dead_;
+  std::size_t births_ = 0;  // since the last sweep
+};
+
+}  // namespace nanhunt::tap

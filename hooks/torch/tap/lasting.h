@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lasts from step to step (parameters, state, buffers), and changed although nothing that is watched wrote it and
+// torch's own count of writes stands still. Whoever writes by torch is heard, or at least counted.
+//
+// What the host can read is compared here. What lies on a device the library compares there (NANHUNT_ROW_CHECK) with
+// what the last op or mark saw, and tells when that has come.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "hooks/torch/tap/rows.h"
+
+namespace nanhunt::tap {
+
+class Lasting {
+ public:
+  Lasting(Rows& rows, const Recording& to, const State*& state) : rows_(rows), to_(to), state_(state) {}
+
+  // Looks at them before something reads them. `on_devices`: those there too.
+  void look(const std::vector<at::Tensor>& tensors, bool on_devices) {
+    Words checks;
+    for (const Seen& now : read(tensors)) {
+      const auto known = seen_.find(now.key);
+      const bool first = known == seen_.end() || known->second.word != now.word;
+      const Seen before = first ? now : known->second;
+      keep(now);
+      if (first) continue;  // new, another storage (p.data = q), or written by what is watched
+      if (before.version != now.version || before.data != now.data) {
+        written(now);  // by torch, where nothing is watched: compiled code, another thread
+        ++rows_.notes["writes to parameters, state or buffers that no watched operation made"];
+      } else if (now.away) {
+        if (!on_devices) continue;
+        if (const auto quad = rows_.describer.describe(now.tensor, true)) {
+          checks.insert(checks.end(), {NANHUNT_ROW_CHECK, state_->step});
+          put(checks, *quad);
+        }
+      } else if (before.checksum != now.checksum && now.bad) {
+        if (const auto quad = rows_.describer.describe(now.tensor, true)) {
+          Words words;
+          put(words, *quad);
+          if (to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
+                          static_cast<std::uint32_t>(before.step), 0) != NANHUNT_OK)
+            ++rows_.refused;
+        }
+      } else if (before.checksum != now.checksum) {
+        // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so it is no finding.
+        written(now);
+        ++rows_.notes["writes to parameters, state or buffers past PyTorch, which left them finite"];
+      }
+    }
+    if (!checks.empty() && to_.rows(to_.self, checks.data(), checks.size()) != NANHUNT_OK) ++rows_.refused;
+    rows_.describer.release_hosts();
+  }
+
+  // They were written by what is watched.
+  void note(const std::vector<at::Tensor>& tensors) {
+    for (const Seen& now : read(tensors)) keep(now);
+    if (seen_.size() <= room_) return;  // an optimizer may make its state anew in each step
+    std::erase_if(seen_, [&](const auto& one) { return one.second.step < state_->step - 1; });
+    room_ = std::max(room_, 2 * seen_.size());
+  }
+
+ private:
+  struct Seen {
+    const void* key = nullptr;  // of the tensor; another one there shows other contents
+    at::Tensor tensor;          // of this moment alone: what is kept holds none
+    std::int64_t version = 0, word = 0, data = 0, step = 0;
+    std::uint64_t checksum = 0;
+    bool bad = false, away = false;
+  };
+
+  void keep(const Seen& now) {
+    Seen& kept = seen_[now.key];
+    kept = now;
+    kept.tensor.reset();
+  }
+
+  void written(const Seen& now) {
+    Identity& identity = *rows_.describer_identity(now.tensor);
+    Seen& kept = seen_[now.key];
+    kept.word = rows_.describer.identities.bump(identity);
+  }
+
+  std::vector<Seen> read(const std::vector<at::Tensor>& tensors) {
+    std::vector<Seen> found;
+    Words pairs;
+    std::vector<std::size_t> here;
+    for (const at::Tensor& t : tensors) {
+      if (!t.is_floating_point() || t.numel() == 0 || t.layout() != c10::kStrided || !t.has_storage() ||
+          t.device().is_meta() || t.key_set().has(c10::DispatchKey::Python))
+        continue;
+      const bool away = !t.device().is_cpu();
+      const auto quad = rows_.describer.describe(t, !away);
+      if (!quad || (!away && quad->data == 0)) continue;
+      Seen seen;
+      seen.key = t.unsafeGetTensorImpl();
+      seen.tensor = t;
+      seen.version = t.is_inference() ? 0 : t._version();
+      seen.word = quad->word;
+      seen.data = away ? static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.storage().unsafeGetStorageImpl()->data()))
+                       : quad->data;
+      seen.step = state_->step;
+      seen.away = away;
+      if (!away) {
+        here.push_back(found.size());
+        pairs.insert(pairs.end(), {quad->data, quad->layout});
+      }
+      found.push_back(std::move(seen));
+    }
+    std::vector<nanhunt_reading> readings(here.size());
+    std::size_t bad = 0;
+    if (!here.empty() && to_.read != nullptr &&
+        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(),
+                 &bad) == NANHUNT_OK) {
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        found[here[i]].checksum = readings[i].checksum;
+        found[here[i]].bad = readings[i].bad != 0;
+      }
+    }
+    return found;
+  }
+
+  Rows& rows_;
+  const Recording& to_;
+  const State*& state_;
+  std::unordered_map<const void*, Seen> seen_;
+  std::size_t room_ = 8192;  // entries before those of tensors that are gone are dropped
+};
+
+}  // namespace nanhunt::tap

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder as the tap sees it: the functions of nanhunt/c_adapter.h behind pointers, so that one tap library serves
+// every copy of libnanhunt, and tests can listen themselves. And where the run is now, which Python writes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "nanhunt/c_adapter.h"
+
+namespace nanhunt::tap {
+
+// Filled in by Python; the layout is that of `_tap.Recording`. `self` is given to each function.
+struct Recording {
+  void* self;
+  nanhunt_status (*rows)(void* self, const std::int64_t* words, std::size_t count);
+  std::int64_t (*text)(void* self, const char* text);
+  std::int64_t (*layout)(void* self, std::int32_t dtype, std::int32_t ndim, const std::int64_t* sizes,
+                         const std::int64_t* strides);
+  std::int64_t (*call)(void* self, const nanhunt_call* call);
+  nanhunt_status (*collective)(void* self, const nanhunt_collective* collective);
+  std::uint64_t (*next_seq)(const void* self);
+  nanhunt_status (*read)(void* self, const std::int64_t* values, std::size_t count, std::int32_t what,
+                         nanhunt_reading* readings, std::size_t* bad);
+  nanhunt_status (*changed)(void* self, std::uint32_t step, const std::int64_t* value, std::uint64_t since_seq,
+                            std::uint32_t since_step, std::int32_t opaque);
+  // Kernels of a GPU; null: not watched.
+  std::uint64_t (*kernels_push)(void* self);
+  void (*kernels_pop)(void* self, std::uint64_t ticket, std::uint64_t seq, std::uint32_t step);
+  void (*kernels_push_own)(void* self);
+  void (*kernels_pop_own)(void* self);
+  // Of Python. What the layout word of a tensor on this device gets, so that it is read there (NANHUNT_ON_STREAM);
+  // 0: it must be copied to the host; -1: not now.
+  std::int64_t (*stream)(const char* device_type, std::int32_t index);
+  // Global ranks of a process group into `ranks`, at most `room`: how many there are.
+  std::int64_t (*group)(const char* name, std::uint32_t* ranks, std::int64_t room);
+};
+
+// Where the run is: written by Python, read at each op. The layout is that of `_tap.State`.
+struct State {
+  std::int64_t step = 0, micro_batch = 0, phase = 0;
+  std::int64_t site = -1;    // text of the call site that stands for Python's frames; -1: ask those
+  std::int64_t kernels = 0;  // 1: those of a GPU are watched
+  std::int64_t streams = 1;  // 0: what is on a device is copied to the host
+};
+
+// What is not watched, and how often since Python asked.
+using Notes = std::map<std::string, std::int64_t>;
+
+inline constexpr std::size_t kValueWords = 4;
+inline constexpr std::size_t kOpHeader = 7;
+
+}  // namespace nanhunt::tap

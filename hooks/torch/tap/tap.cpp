@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tap: hears every op that PyTorch's dispatcher runs, under autograd and over the kernels, and turns it into rows.
+// One fallback on a dispatch key that nobody uses, switched on for a thread; without a tap that is on, nothing hears.
+//
+// No symbol of Python's is linked: Python loads this with ctypes and calls the functions at the end.
+#include <torch/library.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "hooks/torch/tap/collectives.h"
+#include "hooks/torch/tap/lasting.h"
+#include "hooks/torch/tap/rows.h"
+
+namespace nanhunt::tap {
+namespace {
+
+struct Tap {
+  Tap(const Recording& to, std::int64_t loss, std::vector<std::string> theirs)
+      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state) {}
+
+  Recording to;
+  State own;
+  const State* state = &own;
+  std::recursive_mutex mutex;  // a device's part of a backward runs in a thread of its own
+  Plans plans;
+  Rows rows;
+  Collectives collectives;
+  Lasting lasting;
+  // In a replay, what a generator of the program's own is drawn from is put back.
+  bool keeps_generators = false;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators;
+
+  void note_failure(const std::exception& error, const std::string& op) noexcept {
+    try {
+      const std::lock_guard lock(mutex);
+      ++rows.notes["errors inside nanhunt, in op " + op + ": " + std::string(error.what()).substr(0, 200)];
+    } catch (...) {
+    }
+  }
+};
+
+std::atomic<Tap*> g_on{nullptr};
+
+void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
+  const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.args.size());
+  for (auto value = first; value != stack.end(); ++value) {
+    if (!value->isGenerator()) continue;
+    const at::Generator generator = value->toGenerator();
+    bool known = false;
+    for (const auto& [kept, state] : tap.generators) known = known || kept == generator;
+    if (!known) {
+      const Unheard unheard;
+      tap.generators.emplace_back(generator, generator.get_state());
+    }
+  }
+}
+
+// Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
+void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+  Plan* plan = nullptr;
+  Rows::Before given;
+  std::optional<Collectives::Call> call;
+  std::uint64_t ticket = 0;
+  bool ready = false;
+  {
+    const std::lock_guard lock(tap.mutex);
+    try {
+      plan = &tap.plans.of(op);
+      if (plan->decomposes) {
+        plan = nullptr;
+      } else if (!plan->skip) {
+        if (tap.collectives.waiting())  // before this op can change what a collective brought
+          tap.collectives.tell_finished(plan, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
+        if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
+        given = tap.rows.before(*plan, *stack);
+        if (plan->collective) call = tap.collectives.begin(*plan, given.args);
+        if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) ticket = tap.to.kernels_push(tap.to.self);
+        ready = true;
+      }
+    } catch (const std::exception& error) {
+      tap.note_failure(error, op.schema().name());
+    }
+  }
+  if (plan == nullptr) {  // its parts are watched, or nothing is known of it
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  {
+    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    try {
+      op.redispatchBoxed(below, stack);
+    } catch (...) {
+      if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
+      throw;
+    }
+  }
+  const std::int64_t site = tap.rows.site(*plan);
+  const std::lock_guard lock(tap.mutex);
+  if (g_on.load(std::memory_order_acquire) != &tap) return;  // taken off meanwhile
+  try {
+    if (plan->skip) {
+      tap.rows.claim_views(site);
+    } else if (ready) {
+      const bool kernels = ticket != 0;
+      if (kernels) tap.to.kernels_push_own(tap.to.self);
+      const std::uint64_t first = kernels ? tap.to.next_seq(tap.to.self) : 0;
+      if (plan->collective) {
+        tap.collectives.after(*plan, given, *stack, std::move(call), site);
+      } else {
+        tap.rows.after(*plan, given, *stack, site);
+      }
+      if (kernels) {
+        // The row of a collective comes when it has ended: what came now may be that of another one.
+        const bool has_row = !plan->collective && tap.to.next_seq(tap.to.self) != first;
+        tap.to.kernels_pop_own(tap.to.self);
+        tap.to.kernels_pop(tap.to.self, ticket, has_row ? first : UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
+      }
+    }
+  } catch (const std::exception& error) {
+    tap.note_failure(error, plan->op);
+  }
+}
+
+void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
+  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  if (Tap* const tap = g_on.load(std::memory_order_acquire)) {
+    watch(*tap, op, below, stack);
+  } else {
+    op.redispatchBoxed(below, stack);
+  }
+}
+
+// A borrowed tensor, from the address that Python calls `_cdata`.
+at::Tensor tensor_at(std::int64_t address) {
+  return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
+      reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
+}
+
+c10::StorageImpl* storage_at(std::int64_t address) {
+  return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
+}
+
+template <typename F, typename R>
+R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
+  try {
+    const std::lock_guard lock(tap->mutex);
+    return body();
+  } catch (const std::exception& error) {
+    tap->note_failure(error, what);
+    return failed;
+  }
+}
+
+}  // namespace
+}  // namespace nanhunt::tap
+
+using namespace nanhunt::tap;
+
+#define NANHUNT_TAP extern "C" __attribute__((visibility("default")))
+
+// Registers the fallback; "": done. Once a process: the library is never unloaded.
+NANHUNT_TAP const char* nanhunt_tap_load() {
+  static std::string why;
+  try {
+    static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    static const bool registered = [] {
+      library.fallback(torch::CppFunction::makeFromBoxedFunction<&heard>());
+      return true;
+    }();
+    static_cast<void>(registered);
+  } catch (const std::exception& error) {
+    why = std::string("another library holds PyTorch's dispatch key ") + c10::toString(kKey) + ": " +
+          std::string(error.what()).substr(0, 300);
+  }
+  return why.c_str();
+}
+
+// `theirs`: starts of file names that are not the user's, with newlines between. `loss`: the text for what runs outside
+// of modules.
+NANHUNT_TAP void* nanhunt_tap_new(const Recording* to, std::int64_t loss, const char* theirs) {
+  try {
+    std::vector<std::string> starts;
+    for (std::string_view rest = theirs; !rest.empty();) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size());
+      starts.emplace_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return new Tap(*to, loss, std::move(starts));
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// Nothing hears any more; the calling thread's switch goes off as well.
+NANHUNT_TAP void nanhunt_tap_off(void* tap) {
+  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  Tap* expected = static_cast<Tap*>(tap);
+  const std::lock_guard lock(expected->mutex);
+  g_on.compare_exchange_strong(expected, nullptr);
+}
+// In the calling thread, and those that run its backward. One tap at a time: the one that was on before, or null.
+NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
+  Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  return before;
+}
+// In a forked child, where who holds the mutex is not there to give it back.
+NANHUNT_TAP void nanhunt_tap_abandon() {
+  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  g_on.store(nullptr);
+}
+NANHUNT_TAP void nanhunt_tap_free(void* tap) {
+  if (tap == nullptr) return;
+  nanhunt_tap_off(tap);
+  static_cast<Tap*>(tap)->rows.frames.forget();
+  delete static_cast<Tap*>(tap);
+}
+// What the calling thread runs from here on is not heard: 1; 0: it is again. What it was before.
+NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
+  const bool was = c10::impl::tls_is_dispatch_key_excluded(kKey);
+  c10::impl::tls_set_dispatch_key_excluded(kKey, hush != 0);
+  return was ? 1 : 0;
+}
+
+// Where the run is, from now on; null: the tap's own.
+NANHUNT_TAP void nanhunt_tap_use(void* tap, const State* state) {
+  Tap& t = *static_cast<Tap*>(tap);
+  const std::lock_guard lock(t.mutex);
+  t.state = state != nullptr ? state : &t.own;
+}
+
+NANHUNT_TAP void nanhunt_tap_enter_root(void* tap, std::int64_t path) {
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    static_cast<Tap*>(tap)->rows.places.enter_root(path);
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_exit_root(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    static_cast<Tap*>(tap)->rows.places.exit_root();
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_enter(void* tap, std::int64_t path) {
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    static_cast<Tap*>(tap)->rows.places.enter(path);
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_exit(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    static_cast<Tap*>(tap)->rows.places.exit();
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_set_path(void* tap, std::int64_t path) { static_cast<Tap*>(tap)->rows.places.path = path; }
+NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "the beginning of a step", [&] {
+    static_cast<Tap*>(tap)->rows.places.begin_step();
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) { static_cast<Tap*>(tap)->rows.places.begin_backward(); }
+// Paths of parameters, by tensor.
+NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "names of parameters", [&] {
+    Places& places = static_cast<Tap*>(tap)->rows.places;
+    places.forget_parameters();
+    for (std::size_t i = 0; i < count; ++i)
+      places.name_parameter(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(tensors[i])), texts[i]);
+    return 0;
+  });
+}
+// Whose parameter, gradient or state a tensor's storage is, until the next call; and its gradient's.
+NANHUNT_TAP void nanhunt_tap_owners(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "owners", [&] {
+    Rows& rows = static_cast<Tap*>(tap)->rows;
+    rows.owners.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      const at::Tensor t = tensor_at(tensors[i]);
+      for (const at::Tensor& one : {t, t.grad()})
+        if (one.defined() && one.has_storage())
+          rows.owners[rows.describer_identity(one)->word >> kVersionBits] = texts[i];
+    }
+    return 0;
+  });
+}
+
+// The part that each tensor plays (NANHUNT_LOSS, ...), by path. `gradients`: of each its gradient, where it has one.
+NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const std::int64_t* texts,
+                                  const std::int64_t* tensors, std::size_t count, std::int32_t gradients) {
+  guarded(static_cast<Tap*>(tap), 0, "marks", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    Words words;
+    for (std::size_t i = 0; i < count; ++i) {
+      at::Tensor marked = tensor_at(tensors[i]);
+      if (gradients != 0) marked = marked.grad();
+      const auto quad = t.rows.describer.describe(marked, true);
+      if (!quad) continue;
+      words.insert(words.end(), {NANHUNT_ROW_MARK, kinds[i], t.state->step, t.state->micro_batch, texts[i]});
+      put(words, *quad);
+    }
+    if (!words.empty() && t.to.rows(t.to.self, words.data(), words.size()) != NANHUNT_OK) ++t.rows.refused;
+    t.rows.describer.release_hosts();
+    return 0;
+  });
+}
+
+// Lasting tensors: 0: what is watched has written them; 1: looked at; 2: looked at, but for those on devices.
+NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std::size_t count, std::int32_t look) {
+  guarded(static_cast<Tap*>(tap), 0, "what lasts", [&] {
+    std::vector<at::Tensor> all;
+    all.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) all.push_back(tensor_at(tensors[i]));
+    Lasting& lasting = static_cast<Tap*>(tap)->lasting;
+    if (look == 0) {
+      lasting.note(all);
+    } else {
+      lasting.look(all, look == 1);
+    }
+    return 0;
+  });
+}
+
+// The four words of a tensor; 0: it cannot be watched, which is noted.
+NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, std::int32_t with_data, std::int64_t* words) {
+  return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {
+    const auto quad = static_cast<Tap*>(tap)->rows.describer.describe(tensor_at(tensor), with_data != 0);
+    if (!quad) return 0;
+    words[0] = quad->data, words[1] = quad->word, words[2] = quad->offset, words[3] = quad->layout;
+    return 1;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_release_hosts(void* tap) { static_cast<Tap*>(tap)->rows.describer.release_hosts(); }
+// The word of the contents of a storage (`UntypedStorage._cdata`); 0: not known. `make`: it gets a number.
+NANHUNT_TAP std::int64_t nanhunt_tap_word(void* tap, std::int64_t storage, std::int32_t make) {
+  return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "a storage", [&]() -> std::int64_t {
+    Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
+    if (make != 0) return identities.of(storage_at(storage)).word;
+    const Identity* known = identities.find(storage_at(storage));
+    return known == nullptr ? 0 : known->word;
+  });
+}
+// It was written: the word now.
+NANHUNT_TAP std::int64_t nanhunt_tap_written(void* tap, std::int64_t storage) {
+  return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "a storage", [&] {
+    Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
+    return identities.bump(identities.of(storage_at(storage)));
+  });
+}
+NANHUNT_TAP void nanhunt_tap_join(void* tap, std::int64_t twin, std::int64_t storage) {
+  guarded(static_cast<Tap*>(tap), 0, "a storage", [&] {
+    static_cast<Tap*>(tap)->rows.describer.identities.join(storage_at(twin), storage_at(storage));
+    return 0;
+  });
+}
+// Torch's count of writes of the contents that the word stands for: -1: not known; with `version` >= -1 it is set.
+NANHUNT_TAP std::int64_t nanhunt_tap_as_of(void* tap, std::int64_t storage, std::int64_t version) {
+  return guarded(static_cast<Tap*>(tap), std::int64_t{-1}, "a storage", [&]() -> std::int64_t {
+    Identity& identity = static_cast<Tap*>(tap)->rows.describer.identities.of(storage_at(storage));
+    if (version >= -1) identity.as_of = version;
+    return identity.as_of;
+  });
+}
+// What has ended since is told: collectives, storages. `pending`: collectives that have not, and are forgotten.
+NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
+  return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "the end of a step", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    t.collectives.tell_finished(nullptr, {});
+    const auto pending = static_cast<std::int64_t>(t.collectives.pending());
+    if (forget != 0) t.collectives.forget();
+    t.rows.tell_dead();
+    return pending;
+  });
+}
+NANHUNT_TAP std::uint64_t nanhunt_tap_refused(const void* tap) { return static_cast<const Tap*>(tap)->rows.refused; }
+
+// What is not watched since the last call, and how often.
+NANHUNT_TAP void nanhunt_tap_notes(void* tap, void (*take)(const char* text, std::int64_t count)) {
+  Tap& t = *static_cast<Tap*>(tap);
+  Notes notes;
+  {
+    const std::lock_guard lock(t.mutex);
+    notes = std::exchange(t.rows.notes, {});
+  }
+  for (const auto& [text, count] : notes) take(text.c_str(), count);
+}
+
+// An op's schema as the rows have it: a line of letters (s: no row, g: memory that nothing has written, e: a row for each
+// element, w: writes), then of each argument its slot and 1 where it is written. Bytes needed, at most `room` written.
+NANHUNT_TAP std::int64_t nanhunt_tap_schema(const char* op, const char* overload, char* text, std::int64_t room) {
+  try {
+    const auto handle = c10::Dispatcher::singleton().findSchema({op, overload});
+    if (!handle) return 0;
+    const Plan plan = plans::read(*handle);
+    std::string out;
+    if (plan.skip) out += 's';
+    if (plan.garbage) out += 'g';
+    if (plan.per_element) out += 'e';
+    if (plan.writes) out += 'w';
+    for (const Arg& arg : plan.args) out += "\n" + arg.name + (arg.written ? " 1" : " 0");
+    std::memcpy(text, out.c_str(), std::min<std::size_t>(out.size() + 1, static_cast<std::size_t>(room)));
+    return static_cast<std::int64_t>(out.size() + 1);
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+// From begin to end, generators of the program's own that ops draw from are kept, and then put back.
+NANHUNT_TAP void nanhunt_tap_generators(void* tap, std::int32_t begin) {
+  guarded(static_cast<Tap*>(tap), 0, "generators", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    t.keeps_generators = begin != 0;
+    const Unheard unheard;
+    for (auto& [generator, state] : t.generators) generator.set_state(state);
+    t.generators.clear();
+    return 0;
+  });
+}
