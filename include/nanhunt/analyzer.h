@@ -165,6 +165,7 @@ struct Finding {
   std::vector<std::string> sinks;     // "parameter fc1.weight", "loss"
   std::vector<std::string> also;      // same class, op, phase and step at other modules, as module paths
   std::vector<Advice> advice;
+  bool unfinished = false;  // all it harmed are steps that the program gave up, or validations
 };
 
 struct EpsAuditRow {
@@ -285,6 +286,8 @@ struct Coverage {
   std::vector<std::string> unwatched;     // what was not watched, as sentences
   std::map<std::string, std::uint64_t> notes;  // of these, what the run itself noted and how often, over all ranks
   std::vector<std::string> not_modelled;  // what the engine does not model
+  // Not clean, for these were not judged, as a clause; "": all that was seen was.
+  std::string unjudged = {};
 };
 
 struct RankSummary {

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define NANHUNT_C_API_VERSION 5
+#define NANHUNT_C_API_VERSION 6
 #define NANHUNT_API __attribute__((visibility("default")))
 
 /* Version of the library that is loaded: refuse to go on when it is below NANHUNT_C_API_VERSION. */
@@ -69,7 +69,8 @@ enum {
   NANHUNT_PHASE_UNSCALE = 6,
   NANHUNT_PHASE_CLIP = 7,
   NANHUNT_PHASE_OPTIMIZER = 8,
-  NANHUNT_PHASE_UPDATE = 9
+  NANHUNT_PHASE_UPDATE = 9,
+  NANHUNT_PHASE_VALIDATION = 10 /* a forward that nothing learns from */
 };
 /* How an op uses an input. */
 enum {
@@ -87,7 +88,8 @@ enum {
   NANHUNT_STATE = 3, /* optimizer state */
   NANHUNT_BUFFER = 4,
   NANHUNT_BATCH = 5,
-  NANHUNT_LABEL = 6
+  NANHUNT_LABEL = 6,
+  NANHUNT_OUTPUT = 7 /* in nanhunt_health alone: what a validation gave out */
 };
 /* What a loss scaler or a clip did. */
 enum {
@@ -169,11 +171,21 @@ typedef struct nanhunt_scaler_event {
   const char* text; /* create: the family, "torch.amp"; refused: why */
 } nanhunt_scaler_event;
 
+/* How a step ended. */
+enum {
+  NANHUNT_ENDED_BY_OPTIMIZER = 0,    /* it passed its boundary; `skipped` says whether a scaler held the optimizer back */
+  NANHUNT_ENDED_BY_NEXT_FORWARD = 1, /* the next forward began: the program skipped this step */
+  NANHUNT_ENDED_BY_EXCEPTION = 2,    /* one left the loop */
+  NANHUNT_ENDED_BY_EXIT = 3,         /* the program ended itself */
+  NANHUNT_ENDED = 4                  /* the loop or the process ended, or the watch */
+};
 typedef struct nanhunt_step {
   uint32_t struct_size;
   uint32_t step;
   int32_t skipped; /* the scaler held the optimizer back */
   double loss, lr, scale; /* NaN: not known (a NaN loss is a NaN loss); a scale of 0 counts as 0 */
+  int32_t ending;         /* NANHUNT_ENDED_BY_OPTIMIZER, ... */
+  const char* message;    /* what the program said of it; NULL: nothing */
 } nanhunt_step;
 
 typedef struct nanhunt_recorder_options {

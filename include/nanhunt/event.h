@@ -25,6 +25,7 @@ enum class Phase : std::uint8_t {
   kClip = 7,
   kOptimizer = 8,
   kUpdate = 9,  // of the loss scaler
+  kValidation = 10,  // a forward that nothing learns from: no gradients are kept
 };
 std::string_view phase_name(Phase phase);  // "data", "forward", ...
 std::optional<Phase> parse_phase(std::string_view name);
@@ -131,6 +132,9 @@ enum class TensorRole : std::uint8_t {
   kBuffer = 4,
   kBatch = 5,   // an input tensor of the step
   kLabel = 6,
+  // The last number of a step that its optimizer did not end, or of a validation: what those are judged by. No mark has
+  // it, HealthEvent::bad may.
+  kOutput = 7,
 };
 std::string_view tensor_role_name(TensorRole kind);
 inline constexpr bool is_sink(TensorRole kind) { return kind <= TensorRole::kBuffer; }
@@ -138,7 +142,7 @@ inline constexpr bool is_sink(TensorRole kind) { return kind <= TensorRole::kBuf
 inline constexpr std::uint32_t role_bit(TensorRole kind) { return 1u << static_cast<std::uint32_t>(kind); }
 inline constexpr std::uint32_t kSinkBits = role_bit(TensorRole::kLoss) | role_bit(TensorRole::kBoundaryGradient) |
                                            role_bit(TensorRole::kParameter) | role_bit(TensorRole::kState) |
-                                           role_bit(TensorRole::kBuffer);
+                                           role_bit(TensorRole::kBuffer) | role_bit(TensorRole::kOutput);
 inline constexpr std::uint32_t kLoadedBits = role_bit(TensorRole::kBatch) | role_bit(TensorRole::kLabel);
 
 struct MarkEvent {
@@ -308,6 +312,16 @@ struct NoteEvent {
 };
 
 // A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.
+// How a step ended.
+enum class StepEnding : std::uint8_t {
+  kOptimizer = 0,    // it passed its optimizer boundary; StepEvent::skipped says whether a scaler held the optimizer back
+  kNextForward = 1,  // the next forward began: the program skipped this step
+  kException = 2,    // an exception left the loop
+  kExit = 3,         // the program ended itself
+  kEnd = 4,          // the loop or the process ended, or the watch
+};
+std::string_view step_ending_name(StepEnding ending);  // "optimizer", "next_forward", ...
+
 struct StepEvent {
   std::uint32_t step = 0;
   bool skipped = false;  // the scaler kept the optimizer from running
@@ -315,6 +329,8 @@ struct StepEvent {
   double lr = 0;
   double scale = 1;
   std::int64_t at_ns = 0;  // when it ended, by std::chrono::steady_clock; 0: now
+  StepEnding ending = StepEnding::kOptimizer;
+  std::string_view message = {};  // what the program said of it: "AssertionError: loss is not finite"
 };
 
 }  // namespace nanhunt

@@ -101,6 +101,8 @@ struct StepRecord {
   double loss = 0, lr = 0, scale = 1;
   std::uint64_t end_seq = 0;         // first seq after the step
   std::int64_t wall_ns = 0;          // volatile: differs between equal runs
+  StepEnding ending = StepEnding::kOptimizer;
+  StringId message = 0;
   bool operator==(const StepRecord&) const = default;
 };
 

@@ -234,6 +234,9 @@ std::string matter_sentence(const Finding& finding) {
   if (finding.benign || finding.severity == Severity::kInfo) {
     return "No. It did not harm what is being trained.";
   }
+  if (finding.severity == Severity::kWarning && finding.unfinished) {
+    return "It may. The program skipped the steps in which it came up, and went on.";
+  }
   if (finding.severity == Severity::kWarning) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
                          : "It may. Numbers were lost on the way to " + sinks + ".";

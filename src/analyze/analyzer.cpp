@@ -13,6 +13,7 @@
 #include <string>
 
 #include "src/analyze/watch/device_time.h"
+#include "src/analyze/watch/endings.h"
 #include "src/analyze/watch/eps_audit.h"
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/watch/layer_watch.h"
@@ -50,6 +51,7 @@ class AnalyzerImpl final : public RankPass {
         gradient_underflow_(names_),
         update_loss_(names_),
         scaler_(names_),
+        endings_(names_),
         norms_(names_),
         layers_(names_),
         device_(names_),
@@ -154,23 +156,26 @@ class AnalyzerImpl final : public RankPass {
   void on_step(const StepRecord& record) {
     TimelineStep step;
     step.step = record.step;
+    const bool finished = record.ending == StepEnding::kOptimizer;
     step.loss = record.loss;
     step.lr = record.lr;
     const StepOutcome outcome = scaler_.on_step_end(record);
+    const bool ended_bad = !finished && graph_.judge_unfinished(record.step);
     step.skipped = outcome.held_back;
     step.scale = outcome.scaled ? outcome.scale : record.scale;
     const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
     step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
     const HealthRecord* health = sentinel_.health();
-    const NormWatch::Norms norms = norms_.on_step_end(record.step, record.loss, graph_.step_was_bad(),
+    const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
                                                       health == nullptr ? nullptr : &health->gradient_norm);
     gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
     layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
-    update_loss_.on_step_end(record.step, record.loss);
+    if (finished) update_loss_.on_step_end(record.step, record.loss);
     step.gradient_norm = norms.gradient;
     step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
     timeline_.add(step);
-    if (std::isfinite(record.loss)) return;
+    endings_.on_step_end(record, ended_bad || (!finished && (bad_unseen || graph_.step_was_bad())));
+    if (!finished || std::isfinite(record.loss)) return;
     if (!bad_loss_) bad_loss_ = step;
     bad_losses_.add(record.step);
   }
@@ -189,6 +194,7 @@ class AnalyzerImpl final : public RankPass {
   GradientUnderflow gradient_underflow_;
   UpdateLoss update_loss_;
   ScalerWatch scaler_;
+  Endings endings_;
   NormWatch norms_;
   LayerWatch layers_;
   DeviceTimes device_;
@@ -269,6 +275,13 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   // Two ids may have one text in a trace that was tampered with.
   for (const auto& [text, count] : notes_) coverage.notes[names_.text(text)] = count;
   sentinel_.fill_coverage(coverage, info.level);
+  endings_.fill_coverage(coverage);
+  if (sentinel_.seen() && sentinel_.judged() < endings_.finished())
+    coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - sentinel_.judged(),
+                                    endings_.finished());
+  for (const auto& [text, count] : coverage.notes) {
+    if (text.starts_with("errors inside nanhunt")) coverage.unjudged = "errors inside nanhunt left parts of the run unseen";
+  }
   if (info.framework.starts_with("nanhunt-engine")) {
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
                              "Intermediates kept by fused kernels."};
@@ -296,6 +309,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
   sentinel_.conclude(analysis.findings, norms_.growths(), others);
+  endings_.conclude(analysis.findings);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;
   const bool explained =

@@ -12,7 +12,7 @@ constexpr std::int32_t kMaxDims = 64;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 
 static_assert(NANHUNT_BOOL == static_cast<int>(DType::kBool) && NANHUNT_BOOL + 1 == kDTypeCount);
-static_assert(NANHUNT_PHASE_UPDATE == static_cast<int>(Phase::kUpdate));
+static_assert(NANHUNT_PHASE_VALIDATION == static_cast<int>(Phase::kValidation));
 static_assert(NANHUNT_INDEX == static_cast<int>(ArgRole::kIndex));
 static_assert(NANHUNT_LABEL == static_cast<int>(TensorRole::kLabel));
 static_assert(NANHUNT_SCALER_REFUSED == static_cast<int>(ScalerAction::kRefused));
@@ -96,7 +96,7 @@ OpEvent Converter::op(const nanhunt_op& given) {
   OpEvent event;
   event.step = given.step;
   event.micro_batch = given.micro_batch;
-  event.phase = enum_of("phase", given.phase, Phase::kUpdate);
+  event.phase = enum_of("phase", given.phase, Phase::kValidation);
   event.module = text_of(given.module);
   event.op = text_of(given.op);
   event.call_site = text_of(given.call_site);

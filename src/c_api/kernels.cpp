@@ -111,7 +111,7 @@ void nanhunt_kernels_pop_own(nanhunt_recorder* recorder) {
 }
 
 void nanhunt_kernels_place(nanhunt_recorder* recorder, uint32_t step, int32_t phase) {
-  if (phase < 0 || phase > static_cast<int32_t>(Phase::kUpdate)) return;
+  if (phase < 0 || phase > static_cast<int32_t>(Phase::kValidation)) return;
   watching(recorder, [&](hooks::KernelWatch& watch) { watch.set_place(step, static_cast<Phase>(phase)); });
 }
 

@@ -82,7 +82,10 @@ nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_ste
     const nanhunt_step given = sized_copy("nanhunt_record_step", step, defaults);
     const nanhunt::c_api::DeviceTurn turn(to);
     if (turn) to.devices.end_step(*to.recorder);
-    to.recorder->on_step_end({given.step, given.skipped != 0, given.loss, given.lr, given.scale});
+    nanhunt::StepEvent event{given.step, given.skipped != 0, given.loss, given.lr, given.scale};
+    event.ending = nanhunt::c_api::enum_of("ending", given.ending, nanhunt::StepEnding::kEnd);
+    event.message = nanhunt::c_api::text_of(given.message);
+    to.recorder->on_step_end(event);
   });
 }
 

@@ -18,7 +18,7 @@ using Use = DeviceStreams::Use;
 
 constexpr std::size_t kOpHeader = 7, kMarkHeader = 5, kCheckHeader = 2;  // words before the first value or scalar
 
-static_assert(NANHUNT_PHASE_UPDATE == static_cast<int>(Phase::kUpdate));
+static_assert(NANHUNT_PHASE_VALIDATION == static_cast<int>(Phase::kValidation));
 
 std::uint32_t u32_of(const char* what, std::int64_t word) {
   if (word < 0 || word > std::numeric_limits<std::uint32_t>::max()) {
@@ -77,7 +77,7 @@ class RowReader {
     need(size);
     call.event.step = u32_of("step", rest_[2]);
     call.event.micro_batch = u32_of("micro_batch", rest_[3]);
-    call.event.phase = enum_word("phase", rest_[4], Phase::kUpdate);
+    call.event.phase = enum_word("phase", rest_[4], Phase::kValidation);
     call.numbers.module = text("module", rest_[5]);
     call.numbers.call_site = text("call site", rest_[6]);
     const std::int64_t* word = rest_.data() + kOpHeader;

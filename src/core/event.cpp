@@ -8,13 +8,13 @@ namespace nanhunt {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 10> kPhaseNames = {"data", "forward", "loss", "scale",     "backward",
-                                                          "comm", "unscale", "clip", "optimizer", "update"};
-static_assert(kPhaseNames.size() == static_cast<std::size_t>(Phase::kUpdate) + 1);
+constexpr std::array<std::string_view, 11> kPhaseNames = {"data",    "forward", "loss",      "scale",  "backward",  "comm",
+                                                          "unscale", "clip",    "optimizer", "update", "validation"};
+static_assert(kPhaseNames.size() == static_cast<std::size_t>(Phase::kValidation) + 1);
 
-constexpr std::array<std::string_view, 7> kTensorRoleNames = {"loss",   "boundary_gradient", "parameter", "state",
-                                                            "buffer", "batch",         "label"};
-static_assert(kTensorRoleNames.size() == static_cast<std::size_t>(TensorRole::kLabel) + 1);
+constexpr std::array<std::string_view, 8> kTensorRoleNames = {"loss",   "boundary_gradient", "parameter", "state",
+                                                            "buffer", "batch",         "label",     "output"};
+static_assert(kTensorRoleNames.size() == static_cast<std::size_t>(TensorRole::kOutput) + 1);
 
 }  // namespace
 
@@ -28,6 +28,17 @@ std::optional<Phase> parse_phase(std::string_view name) {
     if (kPhaseNames[i] == name) return static_cast<Phase>(i);
   }
   return std::nullopt;
+}
+
+std::string_view step_ending_name(StepEnding ending) {
+  switch (ending) {
+    case StepEnding::kOptimizer: return "optimizer";
+    case StepEnding::kNextForward: return "next_forward";
+    case StepEnding::kException: return "exception";
+    case StepEnding::kExit: return "exit";
+    case StepEnding::kEnd: return "end";
+  }
+  return "unknown";
 }
 
 std::string_view scaler_action_name(ScalerAction action) {

@@ -43,6 +43,7 @@ ReplayTrigger StepVerdict::trigger() const {
     case TensorRole::kBuffer: return ReplayTrigger::kBuffer;
     case TensorRole::kBatch:
     case TensorRole::kLabel: return ReplayTrigger::kBatch;
+    case TensorRole::kOutput: return ReplayTrigger::kLoss;
   }
   return ReplayTrigger::kUser;
 }

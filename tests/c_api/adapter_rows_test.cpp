@@ -89,7 +89,7 @@ TEST_F(CAdapter, wrong_words_are_refused_with_a_reason) {
   expect_wrong(with(2, -1), "step");
   expect_wrong(with(2, std::int64_t{1} << 32), "step");
   expect_wrong(with(3, -1), "micro_batch");
-  expect_wrong(with(4, 10), "phase");
+  expect_wrong(with(4, 11), "phase");
   expect_wrong(with(5, 1000), "no text number 1000");
   expect_wrong(with(6, -1), "call site");
   expect_wrong(with(10, 1), "no layout number 1");

@@ -54,7 +54,7 @@ class CApi : public testing::Test {
     ASSERT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_OK) << nanhunt_last_error();
     nanhunt_mark mark{sizeof mark, 0, 0, NANHUNT_LOSS, "loss", out.value};
     ASSERT_EQ(nanhunt_record_mark(recorder_, &mark), NANHUNT_OK);
-    nanhunt_step step{sizeof step, 0, 0, static_cast<double>(y[1]), 0.1, 1};
+    nanhunt_step step{sizeof step, 0, 0, static_cast<double>(y[1]), 0.1, 1, NANHUNT_ENDED_BY_OPTIMIZER, nullptr};
     ASSERT_EQ(nanhunt_record_step(recorder_, &step), NANHUNT_OK);
   }
   static nanhunt_op log_op() {
@@ -170,9 +170,9 @@ TEST_F(CApi, wrong_arguments_are_refused_and_the_recorder_goes_on) {
   EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("struct_size"));
   op = log_op();
-  op.phase = 10;
+  op.phase = 11;
   EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);
-  EXPECT_THAT(nanhunt_last_error(), HasSubstr("expected 0 to 9, got 10"));
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("expected 0 to 10, got 11"));
   op = log_op();
   op.input_count = 3;
   EXPECT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_USAGE);

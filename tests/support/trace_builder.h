@@ -205,6 +205,14 @@ class TraceBuilder {
     log_.push_back(std::move(event));
     ++step_;
   }
+  // The program gave the step up.
+  void give_up(StepEnding ending, const std::string& message = "") {
+    const StringId said = string(message);
+    RecordBatch event;
+    event.steps = {{step_, false, 0, 1e-3, 1, seq_, 0, ending, said}};
+    log_.push_back(std::move(event));
+    ++step_;
+  }
   // Step, micro-batch and sequence number are those of now.
   void scaler(ScalerRecord record, const std::string& text = "") {
     record.seq = seq_;

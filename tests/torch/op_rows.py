@@ -164,7 +164,7 @@ class KeptRows:
         data, word, offset, layout = words
         return Use(slot, ROLES[role], data, (word >> 24, word & 0xffffff), offset, self._layouts[layout])
 
-    def step(self, step, skipped, loss, lr, scale):
+    def step(self, step, skipped, loss, lr, scale, ending=lib.BY_OPTIMIZER, message=""):
         self.steps.append({"step": step, "skipped": skipped, "loss": loss})
 
     def scaler(self, **fields):

@@ -24,7 +24,7 @@ class KeptRows:
         fields["action"] = ACTIONS[fields["action"]]
         self.scaler_rows.append(fields)
 
-    def step(self, step, skipped, loss, lr, scale):
+    def step(self, step, skipped, loss, lr, scale, ending=0, message=""):
         self.steps.append({"step": step, "skipped": skipped, "loss": loss, "scale": scale})
 
     def note(self, step, text, count):

@@ -138,3 +138,16 @@ def test_numbers_read_out_of_tensors_are_tied_to_them():
         x = torch.tensor([0.3])
         y = torch.ones(2) * x.item()
         assert watched.producer(y).reads(watched.contents(x))
+
+
+def test_an_op_that_could_be_decomposed_but_has_a_kernel_has_a_row():
+    with watched_ops() as watched, watched.mode():
+        x = torch.ones(3, requires_grad=True)
+        torch.nn.functional.silu(x).sum().backward()
+        assert watched.producer(x.grad).name == "silu_backward"
+
+
+def test_in_inference_mode_what_runs_inside_of_an_op_is_seen():
+    with watched_ops() as watched, watched.mode(), torch.inference_mode():
+        torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+        assert watched.named("addmm") or watched.named("linear")

@@ -10,13 +10,14 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 5
+API_VERSION = 6
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
-DATA, FORWARD, LOSS, SCALE, BACKWARD, COMM, UNSCALE, CLIP, OPTIMIZER, UPDATE = range(10)
+DATA, FORWARD, LOSS, SCALE, BACKWARD, COMM, UNSCALE, CLIP, OPTIMIZER, UPDATE, VALIDATION = range(11)
+BY_OPTIMIZER, BY_NEXT_FORWARD, BY_EXCEPTION, BY_EXIT, ENDED = range(5)  # how a step ended
 READ, SAVED, OVERWRITTEN, MASK, INDEX = range(5)
-MARK_LOSS, MARK_GRADIENT, MARK_PARAMETER, MARK_STATE, MARK_BUFFER, MARK_BATCH, MARK_LABEL = range(7)
+MARK_LOSS, MARK_GRADIENT, MARK_PARAMETER, MARK_STATE, MARK_BUFFER, MARK_BATCH, MARK_LABEL, MARK_OUTPUT = range(8)
 CREATE, SCALED, UNSCALED, CLIPPED, STEPPED, SKIPPED, UPDATED, SET, REFUSED = range(9)
 ROW_OP, ROW_MARK, ROW_RELEASE, ROW_CHECK = 1, 2, 3, 4
 (ALLREDUCE, BROADCAST, ALLGATHER, REDUCE_SCATTER, ALLTOALL, REDUCE, SCATTER, GATHER, SEND, RECV, BARRIER) = range(11)
@@ -60,7 +61,8 @@ class ScalerEvent(Sized):
 
 
 class Step(Sized):
-    _fields_ = [("struct_size", _u32), ("step", _u32), ("skipped", _i32), ("loss", _f64), ("lr", _f64), ("scale", _f64)]
+    _fields_ = [("struct_size", _u32), ("step", _u32), ("skipped", _i32), ("loss", _f64), ("lr", _f64), ("scale", _f64),
+                ("ending", _i32), ("message", _text)]
 
 
 class Counters(Sized):
@@ -122,7 +124,7 @@ class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("site", _i64), ("kernels", _i64),
-                ("streams", _i64)]
+                ("streams", _i64), ("bad_number", _i64)]
 
     def __init__(self, step: int = 0, micro_batch: int = 0, phase: int = 0, kernels: int = 0, streams: int = 1) -> None:
         super().__init__(step, micro_batch, phase, -1, kernels, streams)

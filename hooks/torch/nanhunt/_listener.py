@@ -51,6 +51,10 @@ class Listener:
 
     # Watch.step: fn is a whole step. Called before it runs; its end is an on_step_end.
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    # A call with gradients off: validation.
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None: ...
+    # Before a step ends that no optimizer ends: the program gave it up.
+    def on_unfinished(self, ending: int) -> None: ...
     def on_step_end(self, step: int, skipped: bool) -> None: ...  # before the step's row is written
     def on_resized(self, storage: Any) -> None: ...  # a storage's memory went, came, or moved
     def on_graph(self) -> None: ...  # a CUDA graph is about to be replayed

@@ -102,8 +102,10 @@ class Recorder:
             event.text = str(text).encode()
         self._did(self.fast.nanhunt_record_scaler(self.handle, c.byref(event)))
 
-    def step(self, step: int, skipped: bool, loss: float, lr: float, scale: float) -> None:
-        row = lib.Step(step=step, skipped=int(skipped), loss=loss, lr=lr, scale=scale)
+    def step(self, step: int, skipped: bool, loss: float, lr: float, scale: float, ending: int = lib.BY_OPTIMIZER,
+             message: str = "") -> None:
+        row = lib.Step(step=step, skipped=int(skipped), loss=loss, lr=lr, scale=scale, ending=ending,
+                       message=message.encode("utf-8", "replace").replace(b"\0", b"?"))
         self._did(self.fast.nanhunt_record_step(self.handle, c.byref(row)))
 
     def batch(self, step: int, micro_batch: int, samples: Iterable[int]) -> None:

@@ -91,7 +91,7 @@ class Replay:
             raise Refused("no call of a module with parameters was seen in this step, so its forward is not known")
         if self.tape.refusal:
             raise Refused(self.tape.refusal)
-        if not any(isinstance(e, BackwardEntry) and not e.is_grad for e in needed):
+        if not self.unfinished and not any(isinstance(e, BackwardEntry) and not e.is_grad for e in needed):
             raise Refused("no backward was seen in this step")
         if not any(isinstance(e, RootEntry) for e in needed):
             raise Refused("no call of a module with parameters led to this backward")
@@ -149,6 +149,7 @@ class Replay:
                 take = entry.segment == segment or any(key[0] in wanted for key in entry.outputs)
             else:
                 take = any(key[0] in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
+                take = take or self.unfinished and entry.segment == segment
             if take:
                 chosen.append(entry)
                 wanted.update(n for n in _numbers_in(entry))
@@ -420,6 +421,7 @@ class Replay:
             else:
                 self.facts.update(read_facts(self.session, self.values, items))
 
+    unfinished = False   # the program gave the step up: all of it is wanted
     by_measure = False   # gradients of the step are known by their norms only
     scale: float = 1.0  # by which the gradients are still multiplied
     kept: Kept | None = None  # where what bad ops read is kept

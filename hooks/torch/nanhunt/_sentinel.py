@@ -56,6 +56,7 @@ class Sentinel(Listener):
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
+        session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
         self._begin_work()
         self._begin()
 
@@ -419,6 +420,43 @@ class Sentinel(Listener):
             for kind, path in self._reader.bad_among([(lib.MARK_BUFFER, *one) for one in buffers.bad_ones()]):
                 found.note(kind, path)
 
+    # Calls with gradients off.
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        """Which operation it was is not known at this level: only that what came out is NaN."""
+        tensors = [t for t in tensors_of(output) if t.is_floating_point() and not is_away(t)]
+        bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in tensors])
+        if bad and any(bool(torch.isnan(t).any()) for t in tensors):
+            self.validated_bad = True
+            self.session.worked = True  # there is something to be judged, should no step follow
+
+    validated_bad = False
+
+    # Steps that the program gives up.
+    def _saw_bad_number(self) -> bool:
+        """Most often it is the loss: made outside of modules, or returned by one."""
+        if self.tape.bad_number:
+            return True
+        entries = [entry for entry in self.tape.entries if isinstance(entry, RootEntry)]
+        returned = [seen() for seen, _ in (entries[-1].seen if entries else ())]
+        numbers = [peek(t) for t in returned if t is not None and t.numel() == 1]
+        return any(number is not None and not math.isfinite(number) for number in numbers)
+
+    def on_unfinished(self, ending: int) -> None:
+        """What it has in hand is looked at now, and the step is done again op by op: what it computed outside of its
+        modules is known in no other way."""
+        self.tape.off()
+        if not self.tape.roots:
+            return
+        self._boundary()  # where a backward came
+        if self.found.bad:
+            return
+        self.found.unread = True  # what is not found below is not known to be healthy
+        look = self._look()
+        # An exception that the program got over is replayed where a bad number may have raised it.
+        suspect = self._saw_bad_number() or torch.is_anomaly_enabled()
+        if ending != lib.BY_NEXT_FORWARD or suspect and self.trips.may_replay(self.session.step):
+            self.trips.replay(look, unfinished=True)
+
     # The end.
     def on_step_end(self, step: int, skipped: bool) -> None:
         self.tape.off()
@@ -436,6 +474,8 @@ class Sentinel(Listener):
         if recorder is not None:
             bad, tensors, first = told or (found.bad, found.bad_tensors, found.first_bad)
             bad |= HEALTH_AUDIT if foreseen else 0
+            if self.validated_bad:
+                self.validated_bad, bad, tensors = False, bad | 1 << lib.MARK_OUTPUT, tensors + 1
             if found.unread and not bad:
                 return  # a row without bits would say that all of it is healthy
             recorder.health(step, bad, tensors + len(foreseen),

@@ -108,6 +108,9 @@ class Session:
         # Counters of what is going on.
         self.state = lib.State(phase=lib.DATA)  # which step, micro-batch and phase run: the tap reads it
         self.tap: Tap | None = None
+        # Of the step that runs: it has called a root; a backward of it ended; one raised.
+        self.worked = self.differentiated = self.raised = False
+        self.calls = self.usual_calls = 0  # of roots, in this step and in the last one that an optimizer ended
         self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
         self.pending = Pending(self)
@@ -328,6 +331,25 @@ class Session:
             self.scaler = None
             self.begins_work()
 
+    def gives_up(self) -> bool:
+        """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
+        meant (several models, a call without a loss), so a number that is not finite must speak for it."""
+        if not self.worked or self.borders.passed or self.exact or self.calls < max(self.usual_calls, 1):
+            return False
+        return self.raised or not self.differentiated and (bool(self.state.bad_number) or self.saw_bad_number())
+
+    # Whether the step has made a single number that is not finite, where the tap does not hear it.
+    saw_bad_number: Callable[[], bool] = staticmethod(lambda: False)
+
+    def unfinished(self, ending: int, message: str = "") -> None:
+        """No optimizer ends the step at hand."""
+        if not self.worked or self.recorder is None or self.dead:
+            return
+        if self.tap is not None:
+            self.tap.settle()
+        self.tell("on_unfinished", ending)
+        self.end_step(ending=ending, message=message)
+
     def begins_work(self) -> None:
         """A forward or backward begins, or a boundary was passed: a step whose boundaries are all passed is over."""
         if self.borders.passed and not self.exact and self.borders.is_over():
@@ -352,7 +374,7 @@ class Session:
         self.exact = False
         self.end_step()
 
-    def end_step(self, overran: bool = False) -> None:
+    def end_step(self, overran: bool = False, ending: int = lib.BY_OPTIMIZER, message: str = "") -> None:
         recorder = self.recorder
         if recorder is None or self.dead:
             return
@@ -360,7 +382,7 @@ class Session:
         facts, step, lr = self.facts, self.step, self._lr()
         self.tell("on_step_end", step, facts.skipped)
         try:
-            self.pending.later(lambda: self._tell_step(step, facts, lr))
+            self.pending.later(lambda: self._tell_step(step, facts, lr, ending, message))
             if len(self.pending):
                 with self._own_launches():
                     self.pending.poll()
@@ -372,15 +394,21 @@ class Session:
         self.borders.end()
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
+        self.worked = self.differentiated = self.raised = False
+        if ending == lib.BY_OPTIMIZER:
+            self.usual_calls = self.calls
+        self.calls = self.state.bad_number = 0
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA
 
-    def _tell_step(self, step: int, facts: StepFacts, lr: float) -> None:
-        if facts.loss is None:  # a NaN would be told as one
+    def _tell_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
+        if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
             self.note("the loss of steps in which it could not be read without waiting")
         if self.recorder is not None:
-            self.recorder.step(step, facts.skipped, 0.0 if facts.loss is None else facts.loss, lr, self._scale())
+            unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
+            loss = unknown if facts.loss is None else facts.loss
+            self.recorder.step(step, facts.skipped, loss, lr, self._scale(), ending, message)
 
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
@@ -448,6 +476,8 @@ class Session:
     def _end_last_step(self) -> None:
         if self.borders.passed:
             self.end_step()
+        else:
+            self.unfinished(lib.ENDED)
 
     def _wait_for_pending(self) -> None:
         with self._own_launches():
@@ -470,6 +500,7 @@ class Session:
             current = None
         # They hold tensors of the last step.
         self.listeners, self.places, self.scaler, self.values = [], None, None, None
+        self.saw_bad_number = lambda: False  # type: ignore[method-assign]
 
 
 def plain_module(module: torch.nn.Module) -> torch.nn.Module:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import torch
 from nanhunt._modes import InfraMode, counted, writes_lists
 from nanhunt._places import call_site
 from nanhunt._random import other_devices, random_state
+from nanhunt._scaler import peek
 
 if TYPE_CHECKING:
     from nanhunt._buffers import Copy
@@ -215,6 +217,7 @@ class Tape:
         self.roots = 0                   # calls of roots
         self.start: dict[Key, _Tensor] = {}  # from outside, and named by number: as they were
         self.segment = 0                 # grows at each boundary
+        self.bad_number = False          # a single number that is not finite was made outside of roots
         self.refusal = ""                # why this tape cannot be replayed
         self.ops = 0
         self._held: list[int] = [0]      # bytes that are held, since each call of a root
@@ -363,6 +366,9 @@ class Tape:
         try:
             entry.outputs = [geometry(self._new(t), t, False) for t in op_results(result)]
             self.entries.append(entry)
+            if isinstance(result, _Tensor) and result.numel() == 1 and not self.bad_number:
+                number = peek(result)
+                self.bad_number = number is not None and not math.isfinite(number)
         except Exception as error:
             self.session.failed(error, "the tape")
             self.refuse("an operation's result could not be named")

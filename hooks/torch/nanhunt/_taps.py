@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
+from nanhunt import _endings
 from nanhunt import _library as lib
 from nanhunt._listener import RootCall
 from nanhunt._patches import Patches
+from nanhunt._root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._scaler import held_back
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", 
 _inside = False                # a root runs that is not looked into
 _root: RootCall | None = None  # the one that runs
 _calls = 0                     # root calls of this step
+_validated: torch.nn.Module | None = None  # a module that is called with gradients off
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
@@ -62,6 +65,7 @@ def install(session: Session) -> None:
         _patches.put(profile, "_prepare_trace", _profiler)
     _patches.hook_steps(_before_step, _after_step)
     session.in_backward = _runs_backward  # type: ignore[method-assign]
+    _endings.install(session)
 
 
 def _runs_backward() -> bool:
@@ -80,6 +84,7 @@ def uninstall(session: Session) -> None:
         return
     _session = None
     _forget()
+    _endings.uninstall()
     _patches.take_off()
     if not _patches.has(torch.nn.Module, "__call__"):
         _tell_dynamo(_module_called, _call_module)
@@ -89,7 +94,7 @@ def _forget() -> None:
     global _root, _inside, _step_of_calls, _had_backward, _in_backward
     _root, _inside, _step_of_calls, _had_backward, _in_backward = None, False, -1, False, 0
     _is_root.clear()
-    _parents.clear()
+    forget_parents()
 
 
 def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -156,13 +161,26 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             places.exit()
     call = _root_called(session, module, args, kwargs)
     if call is None:
-        return _call_module(module, *args, **kwargs)
+        return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
+            session, module, args, kwargs)
     output = None
     try:
         output = _call_module(module, *args, **kwargs)
         return output
     finally:
         _root_left(session, call, output)
+
+
+def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with gradients off: modules inside are part of it."""
+    global _validated, _inside
+    was, _inside = _inside, True
+    try:
+        output = _call_module(module, *args, **kwargs)
+    finally:
+        _inside, _validated = was, None
+    session.tell("on_validated", module, output)
+    return output
 
 
 def _patch_modules() -> None:
@@ -189,13 +207,19 @@ def _tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> RootCall | None:
     """The call as one of a root; None where it is none."""
-    global _root, _calls, _step_of_calls, _had_backward, _inside
+    global _root, _calls, _step_of_calls, _had_backward, _inside, _validated
     try:
         if session.borders.unsure and not _in_backward:
             session.borders.called.add(module)
         if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
+            if not torch.is_grad_enabled() and not _in_backward and session.recorder is not None and _trainable(module):
+                session.begins_work()
+                session.phase = lib.VALIDATION
+                _validated = module
             return None
         session.begins_work()
+        if session.gives_up():
+            session.unfinished(lib.BY_NEXT_FORWARD)
         if session.open() is None:
             return None
         if session.step != _step_of_calls:
@@ -203,6 +227,8 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
         if _had_backward:
             session.micro_batch += 1
             _had_backward = False
+        session.worked = True
+        session.calls += 1
         _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls)
         _calls += 1
         session.phase = lib.FORWARD
@@ -226,113 +252,15 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
         session.phase = lib.LOSS
 
 
-_TRANSPARENT = ("DistributedDataParallel", "DataParallel")
-_WRAPPERS = (*_TRANSPARENT, "OptimizedModule")
-
-
 def _trainable(module: torch.nn.Module) -> bool:
     """Roots have trainable parameters; loss modules have none and belong to the loss region. Wrappers are not roots."""
     known = _is_root.get(module)
     if known is None:
         parameters = list(module.parameters())
-        known = type(module).__name__ not in _TRANSPARENT and any(p.requires_grad for p in parameters)
+        known = type(module).__name__ not in TRANSPARENT and any(p.requires_grad for p in parameters)
         if known or not parameters:  # what is frozen now may be trained later
             _is_root[module] = known
     return known
-
-
-def name_root(session: Session, module: torch.nn.Module) -> str:
-    """What watch() named has that name. Other roots are named by their path in the model that they are part of, be it
-    called or not: the first model has no name ("" in paths), others get theirs from their class: "Discriminator",
-    "Discriminator.body"."""
-    from nanhunt._session import plain_module
-
-    known = session.roots.get(id(module))
-    if known is not None and known[0]() is module:
-        first = next(module.parameters(), None)
-        if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
-            for path, parameter in plain_module(module).named_parameters():
-                session.parameter_names.tell_new(parameter, _joined(known[1], path))
-        return known[1]
-    name = session.given_name(module)
-    if name is None:
-        top, path = _model_of(plain_module(module))
-        given = session.given_name(top)
-        name = _joined(_name_model(session, top) if given is None else given, path)
-    session.roots[id(module)] = (weakref.ref(module), name)
-    for path, parameter in plain_module(module).named_parameters():
-        session.parameter_names.tell_new(parameter, _joined(name, path))
-    return name
-
-
-def _joined(*parts: str) -> str:
-    from nanhunt._session import plain_path
-
-    return plain_path(*parts)
-
-
-def _name_model(session: Session, top: torch.nn.Module) -> str:
-    from nanhunt._session import plain_module
-
-    model = session.models.get(id(top))
-    if model is not None and model[0]() is top:
-        return model[1]
-    _forget_parts(session)
-    name = ""
-    if session.models or session.given:
-        base = type(plain_module(top)).__name__
-        names = {*[name for _, name in session.models.values()], *session.given.values()}
-        name, n = base, 1
-        while name in names:
-            n += 1
-            name = f"{base}{n}"
-    session.models[id(top)] = (weakref.ref(top), name)
-    for path, parameter in plain_module(top).named_parameters():
-        session.parameter_names.tell(parameter, _joined(name, path))
-    return name
-
-
-def _forget_parts(session: Session) -> None:
-    """What was taken for a model while it was built, and has become a part of one."""
-    for key, (reference, _) in list(session.models.items()):
-        model = reference()
-        if model is None or _model_of(model)[0] is not model:
-            del session.models[key]
-            for root in [k for k, (r, _) in session.roots.items() if r() is None or r() is model]:
-                del session.roots[root]
-
-
-_parents: dict[int, tuple[weakref.ref[Any], str, weakref.ref[Any]]] = {}  # id(child) -> child, its name, its parent
-
-
-def _model_of(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
-    """The outermost module that holds this one, but for wrappers, and the path from there."""
-    known = _parents.get(id(module))
-    if known is None or known[0]() is not module:
-        _find_parents()
-    path: list[str] = []
-    while len(path) < 100:
-        known = _parents.get(id(module))
-        if known is None or known[0]() is not module:
-            break
-        parent = known[2]()
-        if parent is None or type(parent).__name__ in _WRAPPERS:
-            break
-        path.append(known[1])
-        module = parent
-    return module, ".".join(reversed(path))
-
-
-def _find_parents() -> None:
-    """Looks at all modules there are: once for each model, when it is first called."""
-    import gc
-
-    _parents.clear()
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.nn.Module):
-            for name, child in (thing.__dict__.get("_modules") or {}).items():
-                if child is not None and id(child) not in _parents:
-                    _parents[id(child)] = (weakref.ref(child), name, weakref.ref(thing))
 
 
 # Autograd.
@@ -360,7 +288,12 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
                  bound.get("grad_tensors"), bound)
     _in_backward += 1
     try:
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        session.differentiated = True
+        return result
+    except BaseException:
+        session.raised = session.worked
+        raise
     finally:
         _in_backward -= 1
         _had_backward = True

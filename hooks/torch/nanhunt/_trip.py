@@ -181,20 +181,24 @@ class Trips:
         facts.update(measured(look.measured or ()))
         return facts
 
-    def replay(self, look: Look) -> None:
+    def may_replay(self, step: int) -> bool:
+        return bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == REPLAY)
+
+    def replay(self, look: Look, unfinished: bool = False) -> None:
         over = self._is_over(look)
         if over and look.slot is None:
             self._refuse(look, f"The step was not replayed: {look.why_no_slot}.")
             return
         with look.slot.in_place() if over and look.slot is not None else nullcontext():
-            self._replay(look, over)
+            self._replay(look, over, unfinished)
 
-    def _replay(self, look: Look, over: bool) -> None:
+    def _replay(self, look: Look, over: bool, unfinished: bool) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
         replay = Replay(session, self.values, look.tape, look.parameters, look.slot if over else None)
         replay.scale = session.last_scale if look.scaled else 1.0
         replay.by_measure = look.measured is not None
+        replay.unfinished = unfinished
         try:
             needed = replay.needed()
             replay.check(needed)

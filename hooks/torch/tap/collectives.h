@@ -22,7 +22,7 @@ namespace nanhunt::tap {
 
 class Collectives {
  public:
-  Collectives(Rows& rows, const Recording& to, const State*& state) : rows_(rows), to_(to), state_(state) {}
+  Collectives(Rows& rows, const Recording& to, State*& state) : rows_(rows), to_(to), state_(state) {}
 
   // One call of a process group, as a collective row has it.
   struct Call {
@@ -230,7 +230,7 @@ class Collectives {
 
   Rows& rows_;
   const Recording& to_;
-  const State*& state_;
+  State*& state_;
   std::map<std::tuple<std::string, std::int32_t, std::int32_t>, std::uint64_t> made_;
   std::map<std::string, std::vector<std::uint32_t>> ranks_;
   std::list<Pending> pending_;  // collectives that have not ended

@@ -39,7 +39,7 @@ struct Quad {
 
 class Describer {
  public:
-  Describer(const Recording& to, const State*& state, Notes& notes) : to_(to), state_(state), notes_(notes) {}
+  Describer(const Recording& to, State*& state, Notes& notes) : to_(to), state_(state), notes_(notes) {}
 
   Identities identities;
 
@@ -221,7 +221,7 @@ class Describer {
     std::int64_t number;
   };
   const Recording& to_;
-  const State*& state_;
+  State*& state_;
   Notes& notes_;
   std::unordered_map<std::uint64_t, std::vector<Layout>> layouts_;
   std::map<std::pair<int, c10::StreamId>, std::int64_t> streams_;

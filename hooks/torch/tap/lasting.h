@@ -16,7 +16,7 @@ namespace nanhunt::tap {
 
 class Lasting {
  public:
-  Lasting(Rows& rows, const Recording& to, const State*& state) : rows_(rows), to_(to), state_(state) {}
+  Lasting(Rows& rows, const Recording& to, State*& state) : rows_(rows), to_(to), state_(state) {}
 
   // Looks at them before something reads them. `on_devices`: those there too.
   void look(const std::vector<at::Tensor>& tensors, bool on_devices) {
@@ -124,7 +124,7 @@ class Lasting {
 
   Rows& rows_;
   const Recording& to_;
-  const State*& state_;
+  State*& state_;
   std::unordered_map<const void*, Seen> seen_;
   std::size_t room_ = 8192;  // entries before those of tensors that are gone are dropped
 };

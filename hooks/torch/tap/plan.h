@@ -169,7 +169,10 @@ inline Plan read(const c10::OperatorHandle& handle) {
                      !starts(name, "_fused_moving") && !starts(name, "_fused_sdp");
   plan.functional = starts(op, "_c10d_functional::");
   plan.collective = starts(op, "c10d::") || plan.functional;
-  plan.decomposes = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !plan.collective;
+  // Where a backend has a kernel of its own (silu_backward), that runs.
+  plan.decomposes = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                    !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+                    !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !plan.collective;
   const bool blind = among(bare, kShapeOnly) || among(bare, kGarbage);
   std::int32_t index = 0;
   for (const c10::Argument& argument : schema.arguments()) {

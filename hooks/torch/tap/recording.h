@@ -43,6 +43,7 @@ struct State {
   std::int64_t site = -1;    // text of the call site that stands for Python's frames; -1: ask those
   std::int64_t kernels = 0;  // 1: those of a GPU are watched
   std::int64_t streams = 1;  // 0: what is on a device is copied to the host
+  std::int64_t bad_number = 0;  // set by the tap: forward or loss made a single number that is not finite
 };
 
 // What is not watched, and how often since Python asked.

@@ -73,7 +73,7 @@ inline bool is_wrapped(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is
 
 class Rows {
  public:
-  Rows(const Recording& to, const State*& state, std::recursive_mutex& mutex, std::int64_t loss,
+  Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
       : describer(to, state, notes), places(loss), frames(to, mutex, std::move(theirs)), to_(to), state_(state) {}
 
@@ -173,6 +173,7 @@ class Rows {
           if (words.size() == inputs) wide = quad->wide;
           put(words, *quad);
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
+          if (state_->bad_number == 0 && state_->phase <= NANHUNT_PHASE_LOSS) note_number(t);
         });
       }
     }
@@ -234,6 +235,21 @@ class Rows {
   }
 
  private:
+  // Whether it is a single number on the host that is not finite: most often the loss.
+  void note_number(const at::Tensor& t) {
+    if (t.numel() != 1 || !t.device().is_cpu()) return;
+    const void* data = t.const_data_ptr();
+    double number = 0;
+    switch (t.scalar_type()) {
+      case at::kFloat: number = *static_cast<const float*>(data); break;
+      case at::kDouble: number = *static_cast<const double*>(data); break;
+      case at::kHalf: number = static_cast<float>(*static_cast<const c10::Half*>(data)); break;
+      case at::kBFloat16: number = static_cast<float>(*static_cast<const c10::BFloat16*>(data)); break;
+      default: return;
+    }
+    if (!std::isfinite(number)) state_->bad_number = 1;
+  }
+
   static bool is_given(const c10::IValue& value) {
     if (value.isNone()) return false;
     return !value.isBool() || value.toBool();
@@ -539,7 +555,7 @@ class Rows {
     c10::Storage storage;
   };
   const Recording& to_;
-  const State*& state_;
+  State*& state_;
   std::vector<Scalar> scalars_;  // numbers that were read out of tensors, oldest first
   std::int64_t site_ = 0;  // of the op at hand
 };

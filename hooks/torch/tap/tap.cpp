@@ -23,7 +23,7 @@ struct Tap {
 
   Recording to;
   State own;
-  const State* state = &own;
+  State* state = &own;
   std::recursive_mutex mutex;  // a device's part of a backward runs in a thread of its own
   Plans plans;
   Rows rows;
@@ -226,7 +226,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
 }
 
 // Where the run is, from now on; null: the tap's own.
-NANHUNT_TAP void nanhunt_tap_use(void* tap, const State* state) {
+NANHUNT_TAP void nanhunt_tap_use(void* tap, State* state) {
   Tap& t = *static_cast<Tap*>(tap);
   const std::lock_guard lock(t.mutex);
   t.state = state != nullptr ? state : &t.own;

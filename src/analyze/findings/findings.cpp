@@ -224,6 +224,9 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
   for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
+  f.unfinished = !birth.sinks.empty() && std::all_of(birth.sinks.begin(), birth.sinks.end(), [](const SinkHit& sink) {
+    return sink.kind == TensorRole::kOutput;
+  });
   if (birth.kind == BirthKind::kBatch) {
     f.samples = bad_samples(c).ids;
   } else if (about_the_batch(birth.at.phase) && birth.samples != nullptr && birth.kind == BirthKind::kOp) {
@@ -352,6 +355,7 @@ class FindingGroup {
   void add_sinks(const Diagnosed& other) {
     if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
     for (const SinkHit& sink : other.c.birth.sinks) {
+      finding_.unfinished = finding_.unfinished && sink.kind == TensorRole::kOutput;
       std::string text = sink_text(sink.kind, other.c.text(sink.path));
       const bool known = std::find(finding_.sinks.begin(), finding_.sinks.end(), text) != finding_.sinks.end();
       if (!known && finding_.sinks.size() < kMaxSinks) finding_.sinks.push_back(std::move(text));

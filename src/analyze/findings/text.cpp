@@ -101,6 +101,8 @@ std::string sink_text(TensorRole kind, const std::string& path) {
       return "batch tensor " + path;
     case TensorRole::kLabel:
       return "labels " + path;
+    case TensorRole::kOutput:
+      return "what the step ended with";
   }
   return path;
 }

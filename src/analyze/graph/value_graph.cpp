@@ -170,6 +170,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   if (bad_in && op.phase == Phase::kComm) note_given(view_, at);
   watch_swallowers(view_);
   finish_outputs(view_);
+  if (bad_out) note_last_number(view_);
   return view_;
 }
 

@@ -81,6 +81,9 @@ class ValueGraph {
     clean_step_ = step;
     clean_kinds_ = kinds;
   }
+  // The step that ended was given up by the program: the last number that it made is what it is judged by. Before
+  // on_step_end(). True: that was bad, and nobody had meant it.
+  bool judge_unfinished(std::uint32_t step);
   void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
@@ -153,6 +156,8 @@ class ValueGraph {
   void make_garbage(const OpInView& op, const OpRef& at);
   void note_sizes(TensorRole kind, LayoutId layout);
   void mark_unscaled();
+  void note_last_number(const OpInView& op);
+  void judge_validation();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
   void note_dropped(const OpInView& op, const OpRef& at);
@@ -185,6 +190,12 @@ class ValueGraph {
   // The last norms of each parameter that the sentinel wrote: step and largest magnitude.
   static constexpr std::size_t kNormsKept = 4;
   std::map<StringId, std::vector<std::pair<std::uint32_t, double>>> amax_before_;
+  // The last op output of the step that is NaN, or one infinite number, and that nobody meant; apart for validation.
+  struct LastNumber {
+    bool bad = false;
+    Value value;
+  };
+  LastNumber last_number_, last_validated_;
   std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts
   std::vector<BirthId> unread_changes_;         // nobody was seen to read them yet
   std::vector<BirthId> streak_;                 // hit in the last bad step, and no step was clean since

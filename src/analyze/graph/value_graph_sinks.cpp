@@ -193,6 +193,28 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
   }
 }
 
+void ValueGraph::note_last_number(const OpInView& op) {
+  const bool validation = op.record->phase == Phase::kValidation;
+  if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
+  for (const Value* value : op.out) {
+    if (value == nullptr || value->bad == 0 || value->deliberate == Deliberate::kYes || value->labels == 0) continue;
+    const bool one = value->stats.numel == 1 && !validation;
+    if ((value->bad & kBadNaN) == 0 && !one) continue;
+    (validation ? last_validated_ : last_number_) = {true, *value};
+  }
+}
+
+bool ValueGraph::judge_unfinished(std::uint32_t step) {
+  if (!last_number_.bad) return false;
+  hit_sink(last_number_.value, TensorRole::kOutput, last_number_.value.name, step);
+  return true;
+}
+
+void ValueGraph::judge_validation() {
+  if (last_validated_.bad) hit_sink(last_validated_.value, TensorRole::kOutput, last_validated_.value.name, step_);
+  last_validated_.bad = false;
+}
+
 void ValueGraph::on_samples(const SampleIdsRecord& record) {
   samples_of_.step = record.step;
   samples_of_.micro_batch = record.micro_batch;
@@ -236,6 +258,8 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
 
 std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
   mark_unscaled();
+  judge_validation();
+  last_number_.bad = false;
   judge_hits(outcome, bad_unseen);
   step_over_ = true;
   if (outcome.held_back) last_skip_ = step.step;
@@ -274,6 +298,7 @@ void ValueGraph::mark_unscaled() {
 
 void ValueGraph::settle() {
   mark_unscaled();
+  judge_validation();
   // What an op left bad in a parameter is a sink even where no mark says so (the run may have been killed first).
   for (const auto& [storage, id] : bad_homes_) {
     const Value* value = values_.find(id);
@@ -352,6 +377,9 @@ void ValueGraph::collect_garbage() {
     roots.push_back(birth->sent->node);
   }
 
+  for (LastNumber* last : {&last_number_, &last_validated_})
+    if (last->bad) root(last->value.labels, last->value.node);
+
   std::vector<BirthId> alive = pending_;
   alive.insert(alive.end(), suspects.begin(), suspects.end());
   for (LabelSetId id = 1; id < used.size(); ++id) {
@@ -372,6 +400,11 @@ void ValueGraph::collect_garbage() {
     value.labels = new_sets[value.labels];
     value.node = node(value.node);
   });
+  for (LastNumber* last : {&last_number_, &last_validated_}) {
+    if (!last->bad) continue;
+    last->value.labels = new_sets[last->value.labels];
+    last->value.node = node(last->value.node);
+  }
   values_.for_each_storage([&](StorageInfo& info) {
     info.residual_labels = new_sets[info.residual_labels];
     info.residual_node = node(info.residual_node);

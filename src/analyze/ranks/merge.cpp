@@ -132,10 +132,14 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     verdict.status = worst == Severity::kFault ? VerdictStatus::kFault : VerdictStatus::kWarning;
     verdict.headline = findings.front().title;
     verdict.origin = findings.front().id;
-  } else if (coverage.steps == 0 && coverage.ops == 0) {
+  } else if (coverage.steps == 0) {
     verdict.status = VerdictStatus::kInconclusive;
-    verdict.headline = parts_missing ? "The trace lost records, and nothing that is left of it can be judged"
-                                     : "Nothing was recorded, so nothing can be said";
+    verdict.headline = parts_missing       ? "The trace lost records, and nothing that is left of it can be judged"
+                       : coverage.ops == 0 ? "Nothing was recorded, so nothing can be said"
+                                           : "No training step was seen, so none was judged";
+  } else if (!coverage.unjudged.empty()) {
+    verdict.status = VerdictStatus::kInconclusive;
+    verdict.headline = fmt::format("Nothing harmful was seen in {}, but {}", watched_text(coverage), coverage.unjudged);
   } else if (const auto scaled = std::find_if(findings.begin(), findings.end(), is_scaled); scaled != findings.end()) {
     // A streak that has not ended weighs more than one that has.
     const auto open = std::find_if(findings.begin(), findings.end(),

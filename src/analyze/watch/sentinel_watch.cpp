@@ -32,6 +32,7 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   add(role_bit(TensorRole::kParameter), "parameters");
   add(role_bit(TensorRole::kState), "optimizer state");
   add(role_bit(TensorRole::kBuffer), "buffers");
+  add(role_bit(TensorRole::kOutput), "outputs of a validation");
   std::string text = join(parts, 8, " and ");
   if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
   return text;
@@ -42,6 +43,7 @@ std::string or_else(const std::string& text, const char* otherwise) { return tex
 Phase phase_of(std::uint32_t bad) {
   if ((bad & role_bit(TensorRole::kLoss)) != 0) return Phase::kLoss;
   if ((bad & kGradientBit) != 0) return Phase::kBackward;
+  if (bad == role_bit(TensorRole::kOutput)) return Phase::kValidation;
   return Phase::kOptimizer;
 }
 
@@ -54,6 +56,7 @@ void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
   add(TensorRole::kParameter, "parameters");
   add(TensorRole::kState, "optimizer state");
   add(TensorRole::kBuffer, "buffers");
+  add(TensorRole::kOutput, "outputs of a validation");
   if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
 }
 

@@ -28,6 +28,7 @@ class SentinelWatch {
   bool on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph);
 
   bool seen() const { return steps_ > 0; }
+  std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: the sentinel left no word of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }
   // A mark of this step is part of a refusal: what was bad by then, not where it came from.

@@ -11,7 +11,7 @@
 namespace nanhunt::trace {
 namespace {
 
-constexpr std::uint64_t kMaxPhase = static_cast<std::uint64_t>(Phase::kUpdate);
+constexpr std::uint64_t kMaxPhase = static_cast<std::uint64_t>(Phase::kValidation);
 constexpr std::uint64_t kMaxRole = static_cast<std::uint64_t>(ArgRole::kIndex);
 
 constexpr const char* kBadId = "a string id is above 1048575";

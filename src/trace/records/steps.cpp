@@ -10,7 +10,9 @@ constexpr auto kStepFields = fields(delta("step", &StepRecord::step),
                                     f64("lr", &StepRecord::lr).meaning(Means::kUnknownIfNan),
                                     f64("scale", &StepRecord::scale).meaning(Means::kUnknownIfNan),
                                     seq("end_seq", &StepRecord::end_seq),
-                                    delta("wall_ns", &StepRecord::wall_ns, " (volatile)"));
+                                    delta("wall_ns", &StepRecord::wall_ns, " (volatile)"),
+                                    one_of("ending", &StepRecord::ending, StepEnding::kEnd, step_ending_name),
+                                    id("message", &StepRecord::message));
 
 bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {
   return batch.steps[row].end_seq <= op.seq;
@@ -21,6 +23,6 @@ bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) 
 constinit const RecordKind kSteps =
     field_kind<&RecordBatch::steps, kStepFields>(
         {.type = 7, .name = "steps", .retires = Retires::kWithStep,
-         .line_cells = "step skipped loss lr scale end_seq", .before = step_before});
+         .line_cells = "step skipped loss lr scale end_seq ending message", .before = step_before});
 
 }  // namespace nanhunt::trace

@@ -126,6 +126,7 @@ TEST(EpsUnderflow, inside_a_kernel_is_judged_in_the_format_it_computes_in) {
     const Handle y = t.op("my_layer_norm", {{"input", t.value(finite().as(DType::kF16))}},
                           lost ? finite().as(DType::kF16).nan(4) : finite().as(DType::kF16), {{"eps", 1e-12}});
     t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
     EXPECT_EQ(table(analysis_of(t)),
               lost ? "eps_underflow | my_layer_norm | ln | forward | step 0 | appear | observed\n" : "clean\n");
   }
@@ -138,6 +139,7 @@ TEST(EpsUnderflow, is_not_told_of_stock_norms_and_fused_optimizers_which_add_eps
     TraceBuilder t;
     t.in("layer").computing_in(DType::kF16);
     t.op(name, {{"input", t.value(finite().as(DType::kF16))}}, finite().as(DType::kF16), {{"eps", 1e-12}});
+    t.end_step();
     const Analysis analysis = analysis_of(t);
     EXPECT_EQ(table(analysis), "clean\n") << name;
     ASSERT_EQ(analysis.eps_audit.size(), 1U) << name;
@@ -471,6 +473,7 @@ TEST(BadInput, a_float_mask_in_the_batch_is_not_bad_input) {
   const Handle s = t.in("attn").op("add", {{"self", t.value(finite(16))}, {"other", mask}}, finite(16).neg_inf(6));
   const Handle p = t.op("softmax", {{"self", s}}, finite(16).zeros(6));
   t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1)));
+  t.end_step();
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
 
@@ -482,6 +485,7 @@ TEST(BadState, of_a_parameter_state_or_buffer_is_found_before_any_op_and_good_on
       t.mark(kind, "fc1.weight", w);
       const Handle y = t.in("fc1").op("mul", {{"self", w}}, bad ? finite().nan(2) : finite());
       t.mark(TensorRole::kLoss, "loss", y);
+      t.end_step();
       const Analysis a = analysis_of(t);
       EXPECT_EQ(table(a), bad ? "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n" : "clean\n");
       if (bad) {

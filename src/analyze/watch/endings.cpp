@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/watch/endings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nanhunt::analyze {
+
+void Endings::on_step_end(const StepRecord& step, bool bad) {
+  ++steps_;
+  if (step.ending == StepEnding::kOptimizer) {
+    ++finished_;
+    last_good_ = step.step;
+    any_good_ = true;
+    return;
+  }
+  if (bad && step.ending == StepEnding::kNextForward) ++skipped_bad_;
+  if (endings_.size() < kMost) endings_[step.step] = {step.ending, names_.text(step.message), bad};
+}
+
+std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
+  const std::string said = ending.message.empty() ? "" : fmt::format(" It said: \"{}\".", ending.message);
+  switch (ending.how) {
+    case StepEnding::kNextForward:
+      return fmt::format("The program skipped this step: in {} of {} steps the next forward began before any optimizer.",
+                         skipped_bad_, steps_);
+    case StepEnding::kException:
+      return fmt::format("The program stopped here, in step {}, with an exception.{}", step, said);
+    case StepEnding::kExit:
+      return fmt::format("The program stopped here: it ended itself in step {}.{}", step, said);
+    case StepEnding::kEnd:
+    case StepEnding::kOptimizer:
+      break;
+  }
+  return fmt::format("The program stopped here: step {} was the last, and no optimizer came after it.{}", step, said);
+}
+
+void Endings::conclude(std::vector<Finding>& findings) const {
+  for (Finding& f : findings) {
+    if (f.severity != Severity::kFault) continue;
+    const auto at = std::find_if(endings_.begin(), endings_.end(), [&](const auto& one) {
+      return one.second.bad && one.first >= f.first_step && one.first <= f.last_step;
+    });
+    if (at == endings_.end()) continue;
+    const std::string text = sentence(at->first, at->second);
+    f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
+    // The program saw it and went on, and what came later was sound: it handles such steps by design.
+    if (f.unfinished && at->second.how == StepEnding::kNextForward && any_good_ && last_good_ > f.last_step)
+      f.severity = Severity::kWarning;
+  }
+}
+
+void Endings::fill_coverage(Coverage& coverage) const {
+  for (auto at = endings_.rbegin(); at != endings_.rend(); ++at) {
+    if (at->second.bad || at->second.how == StepEnding::kNextForward || at->second.message.empty()) continue;
+    coverage.unwatched.push_back(fmt::format("What step {} would have done: {} ended it.", at->first,
+                                             at->second.message));
+    return;  // the last one is where the program stopped
+  }
+}
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// How steps ended that no optimizer ended: what the program did, and what it said.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/stream/names.h"
+
+namespace nanhunt::analyze {
+
+class Endings {
+ public:
+  explicit Endings(const Names& names) : names_(names) {}
+
+  // `bad`: what it ended with was not finite.
+  void on_step_end(const StepRecord& step, bool bad);
+  // Adds to findings what the program did about them. What it skipped and got over is a warning.
+  void conclude(std::vector<Finding>& findings) const;
+  void fill_coverage(Coverage& coverage) const;
+  std::uint64_t finished() const { return finished_; }  // steps that an optimizer ended
+
+ private:
+  static constexpr std::size_t kMost = 4096;  // steps that are remembered
+
+  struct Ending {
+    StepEnding how = StepEnding::kEnd;
+    std::string message;
+    bool bad = false;
+  };
+  std::string sentence(std::uint32_t step, const Ending& ending) const;
+
+  const Names& names_;
+  std::map<std::uint32_t, Ending> endings_;
+  std::uint64_t steps_ = 0, finished_ = 0, skipped_bad_ = 0;
+  std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
+  bool any_good_ = false;
+};
+
+}  // namespace nanhunt::analyze

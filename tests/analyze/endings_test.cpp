@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that no optimizer ended are judged by the last number that they made; what the program said is told.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kLog = "invalid | log | <loss> | loss | step 1 | appear | observed\n";
+
+void healthy_step(TraceBuilder& t) {
+  t.in("<loss>", Phase::kLoss);
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", t.value(finite())}}, finite(1)));
+  t.end_step();
+}
+
+// A loss that nothing marks: the program looked at it before any backward. `bad`: it is log(-1).
+void loss(TraceBuilder& t, bool bad) {
+  t.in("<loss>", Phase::kLoss);
+  const Handle x = t.op("mean", {{"self", t.value(finite())}}, bad ? finite(1).range(-1, -1) : finite(1).range(1, 1));
+  const Handle y = t.op("log", {{"self", x}}, bad ? finite(1).nan(1) : finite(1));
+  // torch.isfinite(loss)
+  t.op("eq", {{"self", y}, {"other", y}}, finite(1).as(DType::kBool));
+  t.op("abs", {{"self", y}}, bad ? finite(1).nan(1) : finite(1));
+}
+
+struct Given {
+  StepEnding ending;
+  const char* message;
+  const char* words;
+};
+const Given kStops[] = {
+    {StepEnding::kException, "AssertionError: loss", "The program stopped here, in step 1, with an exception. It said: "
+                                                     "\"AssertionError: loss\"."},
+    {StepEnding::kExit, "sys.exit(3)", "The program stopped here: it ended itself in step 1."},
+    {StepEnding::kEnd, "", "The program stopped here: step 1 was the last"}};
+
+TEST(Endings, a_step_that_the_program_stopped_at_is_a_fault_where_its_last_number_is_bad) {
+  for (const Given& given : kStops) {
+    for (const bool bad : {true, false}) {
+      TraceBuilder t;
+      healthy_step(t);
+      loss(t, bad);
+      t.give_up(given.ending, given.message);
+      const Analysis a = analysis_of(t);
+      EXPECT_EQ(table(a), bad ? kLog : "clean\n") << given.words;
+      if (!bad) continue;
+      EXPECT_EQ(a.findings[0].severity, Severity::kFault);
+      EXPECT_THAT(a.findings[0].explanation, StartsWith(given.words));
+      EXPECT_THAT(a.findings[0].sinks, Contains("what the step ended with"));
+    }
+  }
+}
+
+TEST(Endings, what_the_program_skips_and_gets_over_is_a_warning_that_says_how_often) {
+  for (const bool over : {true, false}) {
+    TraceBuilder t;
+    healthy_step(t);
+    loss(t, true);
+    t.give_up(StepEnding::kNextForward);
+    if (over) healthy_step(t);
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(a.verdict.status, over ? VerdictStatus::kWarning : VerdictStatus::kFault);
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_THAT(a.findings[0].explanation,
+                StartsWith(over ? "The program skipped this step: in 1 of 3 steps" : "The program skipped this step: in 1 of 2"));
+  }
+}
+
+TEST(Endings, masks_and_infinities_of_many_elements_are_no_ending) {
+  TraceBuilder t;
+  healthy_step(t);
+  const Handle logits = t.in("head").op("add", {{"self", t.value(finite(16))}, {"other", t.value(finite(16))}},
+                                        finite(16).neg_inf(6));
+  t.op("softmax", {{"self", logits}}, finite(16).zeros(6));
+  t.give_up(StepEnding::kEnd);
+  EXPECT_EQ(table(analysis_of(t)), "clean\n");
+}
+
+TEST(Endings, a_bad_number_of_a_step_that_its_optimizer_ended_is_not_its_end) {
+  TraceBuilder t;
+  loss(t, true);  // looked at, and not used
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", t.value(finite())}}, finite(1)));
+  t.end_step();
+  EXPECT_EQ(table(analysis_of(t)), "clean\n");
+}
+
+TEST(Endings, a_validation_is_judged_by_itself) {
+  for (const bool bad : {true, false}) {
+    TraceBuilder t;
+    healthy_step(t);
+    t.in("head", Phase::kValidation);
+    t.op("mul", {{"self", t.value(finite().inf(bad ? 1 : 0))}, {"other", t.value(finite().zeros(1))}},
+         bad ? finite().nan(1) : finite());
+    healthy_step(t);
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(a.verdict.status, bad ? VerdictStatus::kFault : VerdictStatus::kClean);
+    if (bad) {
+      EXPECT_TRUE(a.findings[0].unfinished);
+    }
+  }
+}
+
+TEST(Endings, an_exception_over_sound_numbers_is_told_and_is_no_finding) {
+  TraceBuilder t;
+  healthy_step(t);
+  loss(t, false);
+  t.give_up(StepEnding::kException, "KeyError: 'labels'");
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "clean\n");
+  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("KeyError: 'labels' ended it")));
+}
+
+TEST(Endings, clean_is_earned_step_by_step) {
+  TraceBuilder unjudged;
+  unjudged.health();
+  unjudged.end_step();
+  unjudged.end_step();  // no word of the sentinel
+  const Analysis a = analysis_of(unjudged);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kInconclusive);
+  EXPECT_THAT(a.verdict.headline, HasSubstr("1 of 2 steps could not be judged"));
+
+  TraceBuilder nothing;
+  nothing.op("mean", {{"self", nothing.value(finite())}}, finite(1));
+  EXPECT_EQ(analysis_of(nothing).verdict.headline, "No training step was seen, so none was judged");
+}
+
+}  // namespace
+}  // namespace nanhunt
