@@ -74,6 +74,19 @@ TEST(RanksSentinel, without_a_bad_step_have_no_finding) {
   EXPECT_EQ(w.lines(w.analysis({}, "sentinel")), "clean\n");
 }
 
+TEST(RanksSentinel, one_rank_that_was_not_judged_keeps_the_run_from_being_clean) {
+  // Given two ranks without a bad number, of which the second's step was never looked at,
+  World w(in_order(2));
+  clean_steps(w, 2);
+  w[0].health();
+  for (std::size_t rank = 0; rank < w.size(); ++rank) w[rank].end_step();
+  // when they are judged together,
+  const Analysis a = w.analysis({}, "sentinel");
+  // then nobody calls the run clean, and the rank is named.
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kInconclusive);
+  EXPECT_THAT(a.verdict.headline, HasSubstr("on rank 1 1 of 3 steps could not be judged"));
+}
+
 TEST(RanksSentinel, a_replay_with_other_numbers_that_stayed_finite_has_caught_it_too) {
   World w(in_order(2));
   trigger(w, {Did::kBad, Did::kDiffers});

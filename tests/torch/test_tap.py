@@ -111,6 +111,35 @@ def test_a_forked_child_is_not_heard():
         assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_watch_that_an_op_closes_is_closed_and_the_op_goes_on():
+    # Given an op of the user's whose kernel closes the watch over it, and opens another,
+    watches = [watched_ops(), watched_ops()]
+    first = watches[0].__enter__()
+
+    @torch.library.custom_op("nanhunt_tests::closes", mutates_args=())
+    def closes(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        mode.__exit__(None, None, None)
+        watches[0].__exit__(None, None, None)
+        second.append(watches[1].__enter__())
+        return y + 1
+
+    second: list = []
+    mode = first.mode()
+    mode.__enter__()
+    # when it runs,
+    result = closes(torch.ones(3))
+    # then it has its result, and the second watch hears what comes after, not the end of what began before it.
+    assert result.tolist() == [3.0] * 3
+    try:
+        assert second[0].ops == []
+        with second[0].mode():
+            torch.ones(3) * 5
+        assert [op.name for op in second[0].ops] == ["ones", "mul"]
+    finally:
+        watches[1].__exit__(None, None, None)
+
+
 def test_another_thread_is_not_heard():
     with watched_ops() as watched, watched.mode():
         before = len(watched.ops)

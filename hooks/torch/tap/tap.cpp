@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -43,6 +44,25 @@ struct Tap {
 };
 
 std::atomic<Tap*> g_on{nullptr};
+
+// Ops that are being watched, in all threads. A tap that is freed meanwhile is kept until there is none.
+std::atomic<std::int64_t> g_watching{0};
+std::mutex g_freed_mutex;
+std::vector<std::unique_ptr<Tap>> g_freed;
+
+class Watching {
+ public:
+  Watching() { g_watching.fetch_add(1, std::memory_order_acq_rel); }
+  ~Watching() { g_watching.fetch_sub(1, std::memory_order_acq_rel); }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+};
+
+void bury(Tap* tap) {
+  const std::lock_guard lock(g_freed_mutex);
+  g_freed.emplace_back(tap);
+  if (g_watching.load(std::memory_order_acquire) == 0) g_freed.clear();
+}
 
 void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.args.size());
@@ -97,10 +117,12 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
       throw;
     }
   }
-  const std::int64_t site = tap.rows.site(*plan);
-  const std::lock_guard lock(tap.mutex);
-  if (g_on.load(std::memory_order_acquire) != &tap) return;  // taken off meanwhile
+  // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
+  if (g_on.load(std::memory_order_acquire) != &tap) return;
   try {
+    const std::int64_t site = tap.rows.site(*plan);
+    const std::lock_guard lock(tap.mutex);
+    if (g_on.load(std::memory_order_acquire) != &tap) return;
     if (plan->skip) {
       tap.rows.claim_views(site);
     } else if (ready) {
@@ -126,11 +148,11 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (Tap* const tap = g_on.load(std::memory_order_acquire)) {
-    watch(*tap, op, below, stack);
-  } else {
-    op.redispatchBoxed(below, stack);
+  if (g_on.load(std::memory_order_acquire) != nullptr) {
+    const Watching watching;
+    if (Tap* const tap = g_on.load(std::memory_order_acquire)) return watch(*tap, op, below, stack);
   }
+  op.redispatchBoxed(below, stack);
 }
 
 // A borrowed tensor, from the address that Python calls `_cdata`.
@@ -152,6 +174,15 @@ R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
     tap->note_failure(error, what);
     return failed;
   }
+}
+
+template <typename F>
+void at_places(void* tap, F&& body) noexcept {
+  Tap* const t = static_cast<Tap*>(tap);
+  guarded(t, 0, "a module's call", [&] {
+    body(t->rows.places);
+    return 0;
+  });
 }
 
 }  // namespace
@@ -216,7 +247,7 @@ NANHUNT_TAP void nanhunt_tap_free(void* tap) {
   if (tap == nullptr) return;
   nanhunt_tap_off(tap);
   static_cast<Tap*>(tap)->rows.frames.forget();
-  delete static_cast<Tap*>(tap);
+  bury(static_cast<Tap*>(tap));
 }
 // What the calling thread runs from here on is not heard: 1; 0: it is again. What it was before.
 NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
@@ -233,37 +264,26 @@ NANHUNT_TAP void nanhunt_tap_use(void* tap, State* state) {
 }
 
 NANHUNT_TAP void nanhunt_tap_enter_root(void* tap, std::int64_t path) {
-  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
-    static_cast<Tap*>(tap)->rows.places.enter_root(path);
-    return 0;
-  });
+  at_places(tap, [&](Places& places) { places.enter_root(path); });
 }
 NANHUNT_TAP void nanhunt_tap_exit_root(void* tap) {
-  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
-    static_cast<Tap*>(tap)->rows.places.exit_root();
-    return 0;
-  });
+  at_places(tap, [](Places& places) { places.exit_root(); });
 }
 NANHUNT_TAP void nanhunt_tap_enter(void* tap, std::int64_t path) {
-  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
-    static_cast<Tap*>(tap)->rows.places.enter(path);
-    return 0;
-  });
+  at_places(tap, [&](Places& places) { places.enter(path); });
 }
 NANHUNT_TAP void nanhunt_tap_exit(void* tap) {
-  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
-    static_cast<Tap*>(tap)->rows.places.exit();
-    return 0;
-  });
+  at_places(tap, [](Places& places) { places.exit(); });
 }
-NANHUNT_TAP void nanhunt_tap_set_path(void* tap, std::int64_t path) { static_cast<Tap*>(tap)->rows.places.path = path; }
+NANHUNT_TAP void nanhunt_tap_set_path(void* tap, std::int64_t path) {
+  at_places(tap, [&](Places& places) { places.path = path; });
+}
 NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
-  guarded(static_cast<Tap*>(tap), 0, "the beginning of a step", [&] {
-    static_cast<Tap*>(tap)->rows.places.begin_step();
-    return 0;
-  });
+  at_places(tap, [](Places& places) { places.begin_step(); });
 }
-NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) { static_cast<Tap*>(tap)->rows.places.begin_backward(); }
+NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) {
+  at_places(tap, [](Places& places) { places.begin_backward(); });
+}
 // Paths of parameters, by tensor.
 NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "names of parameters", [&] {

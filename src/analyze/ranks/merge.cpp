@@ -183,6 +183,10 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     all.coverage.records_dropped += one.coverage.records_dropped;
     all.coverage.chunks_lost += one.coverage.chunks_lost;
     all.coverage.clean_end = all.coverage.clean_end && one.coverage.clean_end;
+    if (all.coverage.unjudged.empty() && !one.coverage.unjudged.empty()) {
+      const std::string on = one.ranks.empty() ? "" : fmt::format("on rank {} ", one.ranks.front().rank);
+      all.coverage.unjudged = on + one.coverage.unjudged;
+    }
     append_new(all.coverage.unwatched, one.coverage.unwatched);
     for (const auto& [text, count] : one.coverage.notes) all.coverage.notes[text] += count;
     append_new(all.coverage.not_modelled, one.coverage.not_modelled);
