@@ -12,10 +12,10 @@ ROOTS = ("hooks/torch", "tools", "tests/structure", "tests/gpu", "tests/torch",
          "tests/torch/cases", "tests/torch/device", "tests/torch/neutral")  # fmt: skip
 
 
-def imports_of(path: str, text: str, exists, *, late: bool) -> set[str]:
-    """Files of ours that this one imports; with `late` also inside of functions and for types alone."""
+def imports_of(path: str, text: str, exists, *, types: bool = True) -> set[str]:
+    """Files of ours that this one imports, also inside of functions; with `types` those for types alone too."""
     found: set[str] = set()
-    for node in _imports(ast.parse(text), late):
+    for node in _imports(ast.parse(text), types):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found |= _file(path, alias.name.split("."), exists)
@@ -34,17 +34,15 @@ def imports_of(path: str, text: str, exists, *, late: bool) -> set[str]:
     return found - {path}
 
 
-def _imports(tree: ast.AST, late: bool) -> Iterable[ast.Import | ast.ImportFrom]:
+def _imports(tree: ast.AST, types: bool) -> Iterable[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not late:
-            continue
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not late:
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types:
             for other in node.orelse:
-                yield from _imports(ast.Module([other], []), late)
+                yield from _imports(ast.Module([other], []), types)
         else:
-            yield from _imports(node, late)
+            yield from _imports(node, types)
 
 
 def _roots(path: str) -> tuple[str, ...]:

@@ -5,16 +5,15 @@ import pytest
 import tree
 from python_imports import circles, imports_of
 
-# Its files call each other across functions, which is mended when the package is rebuilt. Until then what it imports
-# while it is loaded must be free of circles; everywhere else every import counts.
-LOADED_ONLY = "hooks/torch/"
+# What is handed to a part of the package is named by its type, which is imported for the type checker alone.
+TYPES_APART = "hooks/torch/"
 
 
 def found(files: dict[str, str]) -> list[list[str]]:
-    def late(path: str) -> bool:
-        return not path.startswith(LOADED_ONLY)
+    def imports(path: str) -> set[str]:
+        return imports_of(path, files[path], files.__contains__, types=not path.startswith(TYPES_APART))
 
-    return circles({path: imports_of(path, text, files.__contains__, late=late(path)) for path, text in files.items()})
+    return circles({path: imports(path) for path in files})
 
 
 @pytest.mark.parametrize(
@@ -38,19 +37,21 @@ def test_a_planted_circle_is_found(files):
     assert found(files) == [sorted(path for path in files if "import" in files[path])]
 
 
-def test_what_comes_back_only_late_is_no_circle_of_the_package_while_it_loads():
-    late = {
-        "hooks/torch/nanhunt/__init__.py": "from ._a import x",
-        "hooks/torch/nanhunt/_a.py": "from . import _b",
-        "hooks/torch/nanhunt/_b.py": "def f():\n    from . import _a",
+def test_what_the_package_names_for_the_type_checker_alone_is_no_circle():
+    apart = {
+        "hooks/torch/nanhunt/__init__.py": "",
+        "hooks/torch/nanhunt/_a.py": "from nanhunt._b import x",
+        "hooks/torch/nanhunt/_b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from nanhunt._a import y",
     }
-    assert found(late) == []
-    assert found({path.replace("hooks/torch/nanhunt", "tools/n"): text for path, text in late.items()}) != []
+    assert found(apart) == []
+    assert found({path.replace("hooks/torch/nanhunt", "tools/nanhunt"): text for path, text in apart.items()}) != []
+    called = {**apart, "hooks/torch/nanhunt/_b.py": "def f():\n    from nanhunt._a import y"}
+    assert found(called) == [["hooks/torch/nanhunt/_a.py", "hooks/torch/nanhunt/_b.py"]]
 
 
 def test_no_python_file_imports_itself_by_way_of_others():
     files = {path: tree.read(path) for path in tree.project_files() if path.endswith(".py")}
     assert len(files) > 100
-    everything = {p: imports_of(p, text, files.__contains__, late=True) for p, text in files.items()}
-    assert len(everything["hooks/torch/nanhunt/__init__.py"]) > 1 and everything["tests/torch/test_cases.py"]
+    everything = {p: imports_of(p, text, files.__contains__) for p, text in files.items()}
+    assert len(everything["hooks/torch/nanhunt/__init__.py"]) > 1 and everything["tests/torch/runs/test_cases.py"]
     assert found(files) == []

@@ -27,7 +27,7 @@ class Run:
         self.libraries = folder / "libraries"
         self.log = folder / "log"
         self.write("env/nanhunt/__init__.py", "")
-        self.write("env/nanhunt/_session.py", SESSION)
+        self.write("env/nanhunt/_attach.py", SESSION)
         self.write("env/neighbour.py", "")
         self.write("libraries/torch/__init__.py", TORCH)
         self.write("libraries/torch_part.py", "")
@@ -137,7 +137,7 @@ sys.meta_path.insert(0, Finder())
     "session", ["raise RuntimeError('not today')", "def attach_from_environment(): raise OSError('disk\\nfull')", "x ="]
 )
 def test_a_failure_to_attach_never_reaches_the_run_and_is_noted(run, session):
-    run.write("env/nanhunt/_session.py", session)
+    run.write("env/nanhunt/_attach.py", session)
     assert output_of(run.python("-c", "import torch; print(torch.tensor)")) == "whole\n"
     line = run.log.read_text().splitlines()[-1]
     assert line.startswith("failed ") and any(word in line for word in ("not today", "disk full", "SyntaxError"))

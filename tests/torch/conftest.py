@@ -25,10 +25,10 @@ try:
 except ImportError:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from nanhunt import _tap_library
+    from nanhunt._tap import tap_library
 
-    with contextlib.suppress(_tap_library.TapMissing):  # the tests of what then happens run all the same
-        _tap_library.load_tap()  # compiled before any test looks at what a run prints
+    with contextlib.suppress(tap_library.TapMissing):  # the tests of what then happens run all the same
+        tap_library.load_tap()  # compiled before any test looks at what a run prints
 
 
 def pytest_report_header() -> str:
@@ -47,7 +47,7 @@ def library() -> str:
 def no_watch_left():
     """Closes the watch that a test left on."""
     yield
-    from nanhunt import _session
+    from nanhunt import _attach
 
-    if _session.current is not None:
-        _session.current.close()
+    if _attach.current is not None:
+        _attach.current.close()

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import torch
 from nanhunt import _library as lib
-from nanhunt import _taps
-from nanhunt._marks import Marks
+from nanhunt._hooks import hooks
+from nanhunt._hooks.scaler import ScalerWatch
 from nanhunt._modes import hide_from_dynamo
-from nanhunt._ops import OpsLevel
-from nanhunt._scaler import ScalerWatch
 from nanhunt._session import Options, Session
-from nanhunt._values import Values
+from nanhunt._tap.marks import Marks
+from nanhunt._tap.ops import OpsLevel
+from nanhunt._tap.values import Values
 
 PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update"]
 ROLES = ["read", "saved", "overwritten", "mask", "index"]
@@ -217,12 +217,12 @@ class Watched:
 def watched_ops(recorder=None, errors=0):
     """Everything in the block is watched. Mistakes of ours fail the test."""
     watched = Watched(recorder or KeptRows())
-    _taps.install(watched.session)
+    hooks.install(watched.session)
     try:
         yield watched
     finally:
         watched.session.close()
-        _taps._session = None
+        hooks._session = None
         left = 0
         while torch._C._len_torch_dispatch_stack() > 0:
             torch._C._pop_torch_dispatch_stack(None)
@@ -249,11 +249,11 @@ def recorded_ops(run):
     session = Session(Options(out=str(run), level="ops"))
     values = Values(session)
     session.listeners += [ScalerWatch(session), OpsLevel(session, values), Marks(session, values)]
-    _taps.install(session)
+    hooks.install(session)
     try:
         yield session
     finally:
         session.close()
-        _taps._session = None
+        hooks._session = None
         assert session.errors == 0, session.last_error
         assert session.recorder is None or session.recorder.refused == 0, session.recorder.library.last_error()

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 from nanhunt import _library as lib
-from nanhunt import _taps
-from nanhunt._scaler import ScalerWatch
+from nanhunt._hooks import hooks
+from nanhunt._hooks.scaler import ScalerWatch
 from nanhunt._session import Options, Session
 
 ACTIONS = ["create", "scale", "unscale", "clip", "step", "skip", "update", "set", "refused"]
@@ -39,7 +39,7 @@ def watched_scalers():
     session = Session(Options(level="ops"))
     session.listeners = [ScalerWatch(session)]
     session.recorder = KeptRows()
-    _taps.install(session)
+    hooks.install(session)
     try:
         yield session
     finally:

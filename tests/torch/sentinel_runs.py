@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy
 import torch
-from nanhunt import _levels, _taps
+from nanhunt import _levels
 from nanhunt import _library as lib
+from nanhunt._hooks import hooks
 from nanhunt._recorder import Recorder
-from nanhunt._sentinel import Sentinel
+from nanhunt._sentinel.sentinel import Sentinel
 from nanhunt._session import Options, Session
 from torch import nn
 
@@ -146,7 +147,7 @@ def run_once(build, steps, out=None, wanted=(), **options):
 
         Recorder.replay, Recorder.health, Recorder.norm = kept_replay, kept_health, kept_norm
         Recorder.step = kept_step
-        _taps.install(session)
+        hooks.install(session)
     try:
         step, *things = build()
         for i in range(steps):

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 import torch  # noqa: F401
 from nanhunt import _library as lib
-from nanhunt import _taps
+from nanhunt._hooks import hooks
 from nanhunt._session import Options, Session
-from nanhunt._values import Values
+from nanhunt._tap.values import Values
 
 
 @contextmanager
 def watching(folder, level, make_listeners):
     session = Session(Options(out=str(folder), level=level))
     session.listeners = make_listeners(session, Values(session))
-    _taps.install(session)
+    hooks.install(session)
     try:
         yield session
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nanhunt._random import accelerator
-from nanhunt._tap_library import unheard
+from nanhunt._tap.tap_library import unheard
 
 _Tensor = torch.Tensor
 _C: Any = torch._C

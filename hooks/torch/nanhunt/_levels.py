@@ -9,23 +9,24 @@ if TYPE_CHECKING:
 
 
 def add_listeners(session: Session) -> None:
-    from nanhunt._marks import Marks
-    from nanhunt._ops import OpsLevel
-    from nanhunt._scaler import ScalerWatch
-    from nanhunt._values import Values
+    from nanhunt._hooks.scaler import ScalerWatch
+    from nanhunt._tap.marks import Marks
+    from nanhunt._tap.ops import OpsLevel
+    from nanhunt._tap.values import Values
 
     values = session.values = Values(session)
     session.listeners.append(ScalerWatch(session))
     if session.options.level == "ops":
-        from nanhunt import _lasting, _taps
+        from nanhunt._hooks import hooks
+        from nanhunt._tap import lasting
 
         # Marks come inside the mode: what is marked before an op has the identity that the op reads.
-        lasting = _lasting.LastingWatch(session, values)
-        session.listeners += [OpsLevel(session, values), Marks(session, values), lasting]
-        _lasting.listen(_taps.patch)
+        lasts = lasting.LastingWatch(session, values)
+        session.listeners += [OpsLevel(session, values), Marks(session, values), lasts]
+        lasting.listen(hooks.patch)
     else:
-        from nanhunt._audit_watch import AuditWatch
-        from nanhunt._sentinel import Sentinel
+        from nanhunt._sentinel.audit_watch import AuditWatch
+        from nanhunt._sentinel.sentinel import Sentinel
 
         # The audit comes after the sentinel has read the gradients, and before the optimizer.
         session.listeners += [Sentinel(session, values), AuditWatch(session, values)]

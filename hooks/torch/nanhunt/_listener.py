@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a part of nanhunt can hear of a PyTorch run. `_taps` calls these, in the order in which listeners were added.
+"""What a part of nanhunt can hear of a PyTorch run. `_hooks` calls these, in the order in which listeners were added.
 
-Every method may be left out. None may raise into the run: `_taps` swallows and counts what one raises.
+Every method may be left out. None may raise into the run: `_hooks` swallows and counts what one raises.
 """
 from __future__ import annotations
 

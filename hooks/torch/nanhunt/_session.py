@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
 from nanhunt._known import Known
+from nanhunt._names import plain_module, plain_path
 from nanhunt._pending import Pending
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     import torch
 
-    from nanhunt._kernels import Kernels
     from nanhunt._listener import Listener
-    from nanhunt._places import Places
     from nanhunt._recorder import Recorder
-    from nanhunt._tap import Tap
-    from nanhunt._values import Values
+    from nanhunt._tap.kernels import Kernels
+    from nanhunt._tap.places import Places
+    from nanhunt._tap.tap import Tap
+    from nanhunt._tap.values import Values
 
 LEVELS = ("sentinel", "sampled", "ops")
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
@@ -99,6 +100,7 @@ class Session:
         self.listeners: list[Listener] = []
         self.pid = os.getpid()
         self._closing = False
+        self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.thread: int | None = None  # of training: what other threads do is not ours
         self.notes: dict[str, int] = {}
@@ -123,6 +125,8 @@ class Session:
         self.borders = Borders()
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
+        self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
+        self.scale_was_given = False  # to the last GradScaler.update
         self.replaying = False       # our own computing: taps are deaf
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
@@ -226,7 +230,7 @@ class Session:
 
     def _watch_kernels(self) -> None:
         try:
-            from nanhunt._kernels import Kernels
+            from nanhunt._tap.kernels import Kernels
 
             kernels = Kernels(self)
             if kernels.never:
@@ -420,11 +424,12 @@ class Session:
         finally:
             self.step, self.micro_batch = now
 
+    # Whether a root or a backward runs.
+    is_inside: Callable[[], bool] = staticmethod(lambda: False)
+
     def settle(self) -> None:
         """Whoever asks for what is recorded so far waits for what a device has not told yet."""
-        from nanhunt import _taps
-
-        if len(self.pending) and not self.dead and not _taps.is_inside() and self.hears():
+        if len(self.pending) and not self.dead and not self.is_inside() and self.hears():
             with self._own_launches():
                 self.pending.drain()
 
@@ -489,77 +494,12 @@ class Session:
 
     def _let_go(self) -> None:
         """Whoever keeps a closed watch, to ask for its report, keeps nothing of the run."""
-        global current
-        from nanhunt import _taps
-
-        try:
-            _taps.uninstall(self)
-        except Exception as error:
-            self.failed(error, "the end of the watch")
-        if current is self:
-            current = None
+        for part in self.at_end:
+            try:
+                part()
+            except Exception as error:
+                self.failed(error, "the end of the watch")
+        self.at_end = []
         # They hold tensors of the last step.
         self.listeners, self.places, self.scaler, self.values = [], None, None, None
-        self.saw_bad_number = lambda: False  # type: ignore[method-assign]
-
-
-def plain_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The user's module inside of torch's wrappers: what his names are about."""
-    for _ in range(4):
-        name = type(module).__name__
-        inner = getattr(module, "_orig_mod", None) if name == "OptimizedModule" else (
-            getattr(module, "module", None) if name in ("DistributedDataParallel", "DataParallel") else None)
-        if inner is None:
-            break
-        module = inner
-    return module
-
-
-_INNER = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
-
-
-def plain_path(*parts: str) -> str:
-    """A path as the user wrote it, without what torch's wrappers of inner modules add to it."""
-    path = ".".join(part for part in parts if part)
-    return ".".join(p for p in path.split(".") if p not in _INNER) if "_" in path else path
-
-
-current: Session | None = None
-
-
-def attach(options: Options) -> Session:
-    """Starts watching this process, or gives the watch that is on. Needs torch to be imported."""
-    global current
-    if current is not None and not current.dead:
-        return current
-    session = Session(options)
-    from nanhunt import _levels, _taps
-
-    _levels.add_listeners(session)
-    _taps.install(session)
-    current = session
-    atexit.register(session.close)
-    return session
-
-
-def _after_fork() -> None:
-    """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
-    if current is not None:
-        if current.kernels is not None:
-            current.kernels.forget()
-        current.tap = None
-        current.recorder = None
-        current.dead = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def attach_from_environment() -> Session | None:
-    """For boot/sitecustomize: watches this process as `nanhunt run` asked."""
-    if not os.environ.get("NANHUNT_RUN_DIR"):
-        return None
-    session = attach(Options.from_environment())
-    session.by_command = True
-    session.holders += 1  # never let go: the process's end closes it
-    return session
+        self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

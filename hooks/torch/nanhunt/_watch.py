@@ -16,7 +16,7 @@ from typing import Any, Callable, TypeVar
 
 import torch
 
-from nanhunt import _session
+from nanhunt import _attach
 from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, check_format, finding_of, render
 from nanhunt._session import LEVELS, Options, Session
@@ -63,13 +63,13 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         "kernels": kernels}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
-    session = _session.current
+    session = _attach.current
     if session is None or session.dead:
         options = Options(**given)
         options.command = _command()
         _check_folder(options.out)
         load_library()
-        session = _session.attach(options)
+        session = _attach.attach(options)
     elif not session.by_command:
         _check_same(session.options, given)
     for one, prefix in zip(models, prefixes):

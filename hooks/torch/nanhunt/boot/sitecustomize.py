@@ -50,9 +50,9 @@ def _attach():
     _tell("torch")
     try:
         _own_package()
-        import nanhunt._session
+        import nanhunt._attach
 
-        nanhunt._session.attach_from_environment()
+        nanhunt._attach.attach_from_environment()
         _tell("attached")
     except Exception as error:  # the run must not notice
         _tell("failed {}: {}".format(type(error).__name__, error))

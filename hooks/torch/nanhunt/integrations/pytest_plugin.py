@@ -41,7 +41,7 @@ def assert_finite(tree: Any, name: str = "") -> None:
 def _tensors(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
     import torch
 
-    from nanhunt._marks import tensors_in
+    from nanhunt._tap.marks import tensors_in
 
     if isinstance(tree, torch.nn.Module):
         for path, p in [*tree.named_parameters(), *tree.named_buffers()]:
@@ -146,9 +146,9 @@ def _root(config: pytest.Config) -> Path:
 
 def _taken() -> bool:
     """Whether somebody else watches this process (`nanhunt run -- pytest`)."""
-    from nanhunt import _session
+    from nanhunt import _attach
 
-    return _session.current is not None and not _session.current.dead
+    return _attach.current is not None and not _attach.current.dead
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch that is on in this process, and how it is put on: session, listeners of its level, hooks."""
+from __future__ import annotations
+
+import atexit
+import os
+
+from nanhunt._hooks import hooks
+from nanhunt._levels import add_listeners
+from nanhunt._session import Options, Session
+
+current: Session | None = None
+
+
+def attach(options: Options) -> Session:
+    """Starts watching this process, or gives the watch that is on. Needs torch to be imported."""
+    global current
+    if current is not None and not current.dead:
+        return current
+    session = Session(options)
+    add_listeners(session)
+    hooks.install(session)
+    current = session
+    session.at_end.append(_detach)
+    atexit.register(session.close)
+    return session
+
+
+def _detach() -> None:
+    global current
+    current = None
+
+
+def _after_fork() -> None:
+    """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
+    if current is not None:
+        if current.kernels is not None:
+            current.kernels.forget()
+        current.tap = None
+        current.recorder = None
+        current.dead = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def attach_from_environment() -> Session | None:
+    """For boot/sitecustomize: watches this process as `nanhunt run` asked."""
+    if not os.environ.get("NANHUNT_RUN_DIR"):
+        return None
+    session = attach(Options.from_environment())
+    session.by_command = True
+    session.holders += 1  # never let go: the process's end closes it
+    return session

@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where nanhunt listens in PyTorch: patches that hand on what happens to the session's listeners, and change nothing.
+
+Each patch calls the original exactly once with the arguments that were given, and hands on what it returned or raised.
+Under torch.compile's tracing a patch is the original.
+"""
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._hooks import endings
+from nanhunt._hooks.patches import Patches
+from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
+from nanhunt._hooks.scaler import held_back
+from nanhunt._listener import RootCall
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+_session: Session | None = None
+_patches = Patches()
+_scalers: weakref.WeakSet[type] = weakref.WeakSet()  # classes derived from GradScaler, with methods of their own
+_tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
+_is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+_inside = False                # a root runs that is not looked into
+_root: RootCall | None = None  # the one that runs
+_calls = 0                     # root calls of this step
+_validated: torch.nn.Module | None = None  # a module that is called with gradients off
+_step_of_calls = -1
+_had_backward = False          # since the last root call
+_in_backward = 0
+# Whether a module has trainable parameters, of its own or below. Weak: a dead module's id is soon another's.
+_is_root: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+def install(session: Session) -> None:
+    """Points the patches at this session; puts them in place the first time."""
+    global _session
+    _session = session
+    session.is_inside = is_inside  # type: ignore[method-assign]
+    session.at_end.append(lambda: uninstall(session))
+    _forget()
+    _patch_modules()
+    patch(torch.autograd, "backward", _backward)
+    patch(torch.autograd, "grad", _grad)
+    scalers = torch.amp.grad_scaler.GradScaler
+    for name, wrapper in _SCALER_METHODS.items():
+        patch(scalers, name, wrapper)
+    patch(scalers, "__init__", _scaler_made)
+    for kind in _scalers:
+        _patch_scaler(kind)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        patch(torch.nn.utils.clip_grad, name, _clip)
+        patch(torch.nn.utils, name, _clip)
+    patch(torch.optim.Optimizer, "__init__", _optimizer_made)
+    profile = getattr(torch.autograd.profiler, "profile", None)
+    if session.options.kernels and hasattr(profile, "_prepare_trace"):
+        _patches.put(profile, "_prepare_trace", _profiler)
+    _patches.hook_steps(_before_step, _after_step)
+    session.in_backward = _runs_backward  # type: ignore[method-assign]
+    endings.install(session)
+
+
+def _runs_backward() -> bool:
+    return _in_backward > 0 and _graph_task_id() >= 0
+
+
+def is_inside() -> bool:
+    """Whether a root or a backward runs."""
+    return _root is not None or _in_backward > 0
+
+
+def uninstall(session: Session) -> None:
+    """Torch is its own again, if it is this session that listens. Calls that are under way end as they began."""
+    global _session
+    if _session is not session:
+        return
+    _session = None
+    _forget()
+    endings.uninstall()
+    _patches.take_off()
+    if not _patches.has(torch.nn.Module, "__call__"):
+        _tell_dynamo(_module_called, _call_module)
+
+
+def _forget() -> None:
+    global _root, _inside, _step_of_calls, _had_backward, _in_backward
+    _root, _inside, _step_of_calls, _had_backward, _in_backward = None, False, -1, False, 0
+    _is_root.clear()
+    forget_parents()
+
+
+def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            if _is_compiling():
+                return original(*args, **kwargs)
+            session = _session
+            if session is None or not session.hears():
+                return original(*args, **kwargs)
+            return wrapper(session, original, args, kwargs)
+
+        return patched
+
+    _patches.put(owner, name, make)
+
+
+def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name; {} where they do not fit (the original will say so)."""
+    try:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+    except TypeError:
+        return {}
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of any thread, and while a replay runs: there is one CUPTI for all of a process."""
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        session = _session
+        if session is not None and session.kernels is not None and not _is_compiling():
+            try:
+                session.kernels.give_way(args[0])
+            except Exception as error:
+                session.failed(error, "watching kernels")
+        return original(*args, **kwargs)
+
+    return patched
+
+
+# Modules. The class's __call__ is patched: hooks on all modules would cost every call inside of a root several times as
+# much, and torch.compile warns of them.
+_call_module: Callable[..., Any] = torch.nn.Module.__call__
+
+
+@functools.wraps(_call_module)
+def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if _inside:  # a root, at the levels that do not look into it
+        return _call_module(module, *args, **kwargs)
+    session = _session
+    if session is None or _is_compiling() or _tracing() is not None or not session.hears():
+        return _call_module(module, *args, **kwargs)
+    if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
+        places = session.places
+        if places is None:
+            return _call_module(module, *args, **kwargs)
+        places.enter(module)
+        try:
+            return _call_module(module, *args, **kwargs)
+        finally:
+            places.exit()
+    call = _root_called(session, module, args, kwargs)
+    if call is None:
+        return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
+            session, module, args, kwargs)
+    output = None
+    try:
+        output = _call_module(module, *args, **kwargs)
+        return output
+    finally:
+        _root_left(session, call, output)
+
+
+def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with gradients off: modules inside are part of it."""
+    global _validated, _inside
+    was, _inside = _inside, True
+    try:
+        output = _call_module(module, *args, **kwargs)
+    finally:
+        _inside, _validated = was, None
+    session.tell("on_validated", module, output)
+    return output
+
+
+def _patch_modules() -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        global _call_module
+        _call_module = original
+        return _module_called
+
+    _patches.put(torch.nn.Module, "__call__", make)
+    # Compiled calls begin inside of it, and tracing goes past it as it does past the original.
+    skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
+    if skip is not None:
+        skip(_module_called.__code__)  # type: ignore[attr-defined]
+    _tell_dynamo(_call_module, _module_called)
+
+
+def _tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
+    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        known = sys.modules.get(name)
+        if known is not None and getattr(known, "unpatched_nn_module_call", None) is before:
+            known.unpatched_nn_module_call = now  # type: ignore[attr-defined]
+
+
+def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> RootCall | None:
+    """The call as one of a root; None where it is none."""
+    global _root, _calls, _step_of_calls, _had_backward, _inside, _validated
+    try:
+        if session.borders.unsure and not _in_backward:
+            session.borders.called.add(module)
+        if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
+            if not torch.is_grad_enabled() and not _in_backward and session.recorder is not None and _trainable(module):
+                session.begins_work()
+                session.phase = lib.VALIDATION
+                _validated = module
+            return None
+        session.begins_work()
+        if session.gives_up():
+            session.unfinished(lib.BY_NEXT_FORWARD)
+        if session.open() is None:
+            return None
+        if session.step != _step_of_calls:
+            _step_of_calls, _calls, _had_backward = session.step, 0, False
+        if _had_backward:
+            session.micro_batch += 1
+            _had_backward = False
+        session.worked = True
+        session.calls += 1
+        _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls)
+        _calls += 1
+        session.phase = lib.FORWARD
+        session.tell("on_root_enter", call)
+        _inside = session.places is None
+        return call
+    except Exception as error:
+        session.failed(error, "root call")
+        _root = None
+        return None
+    except BaseException:  # Ctrl-C
+        _root, _inside = None, False
+        raise
+
+
+def _root_left(session: Session, call: RootCall, output: Any) -> None:
+    global _root, _inside
+    _root, _inside = None, False
+    if session.hears():
+        session.tell("on_root_exit", call, output)
+        session.phase = lib.LOSS
+
+
+def _trainable(module: torch.nn.Module) -> bool:
+    """Roots have trainable parameters; loss modules have none and belong to the loss region. Wrappers are not roots."""
+    known = _is_root.get(module)
+    if known is None:
+        parameters = list(module.parameters())
+        known = type(module).__name__ not in TRANSPARENT and any(p.requires_grad for p in parameters)
+        if known or not parameters:  # what is frozen now may be trained later
+            _is_root[module] = known
+    return known
+
+
+# Autograd.
+def _bind_backward(tensors: Any = (), grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
+                   grad_variables: Any = None, inputs: Any = None, **others: Any) -> dict[str, Any]:
+    return {"tensors": tensors, "grad_tensors": grad_tensors, "retain_graph": retain_graph,
+            "create_graph": create_graph, "inputs": inputs}
+
+
+def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global _in_backward, _had_backward
+    if _in_backward:  # a checkpoint's own
+        return original(*args, **kwargs)
+    if args and hasattr(args[0], "__next__"):  # it can be read once only
+        args = (tuple(args[0]), *args[1:])
+    elif hasattr(kwargs.get("tensors"), "__next__"):
+        kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
+    bound = _bind_backward(*args, **kwargs)
+    tensors = bound["tensors"]
+    session.begins_work()
+    before, session.phase = session.phase, lib.BACKWARD
+    if session.places is not None:
+        session.places.begin_backward()
+    session.tell("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
+                 bound.get("grad_tensors"), bound)
+    _in_backward += 1
+    try:
+        result = original(*args, **kwargs)
+        session.differentiated = True
+        return result
+    except BaseException:
+        session.raised = session.worked
+        raise
+    finally:
+        _in_backward -= 1
+        _had_backward = True
+        session.tell("after_backward")
+        session.phase = before if before != lib.BACKWARD else lib.LOSS
+
+
+def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global _in_backward
+    if _in_backward or _root is not None:
+        return original(*args, **kwargs)
+    bound = _bind(original, args, kwargs)
+    before, session.phase = session.phase, lib.BACKWARD
+    if session.places is not None:
+        session.places.begin_backward()
+    session.tell("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
+    result = None
+    _in_backward += 1
+    try:
+        result = original(*args, **kwargs)
+        return result
+    finally:
+        _in_backward -= 1
+        session.tell("after_grad", result)
+        session.phase = before
+
+
+# The scaler: methods of the class, so args[0] is the scaler.
+def _scaler_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A derived class (sharded training has one) may override what is patched, and not call it."""
+    result = original(*args, **kwargs)
+    for kind in type(args[0]).__mro__:
+        if kind is torch.amp.grad_scaler.GradScaler:
+            break
+        _scalers.add(kind)
+        _patch_scaler(kind)
+    return result
+
+
+def _patch_scaler(kind: type) -> None:
+    for name, wrapper in _SCALER_METHODS.items():
+        if callable(vars(kind).get(name)):
+            patch(kind, name, wrapper)
+
+
+_in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
+
+
+def _in_phase(session: Session, phase: int, before: tuple[Any, ...],
+              after: Callable[[Any, BaseException | None], tuple[Any, ...]], run: Callable[[], Any]) -> Any:
+    was, session.phase = session.phase, phase
+    session.tell(*before)
+    result, error = None, None
+    try:
+        result = run()
+        return result
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        session.tell(*after(result, error))
+        session.phase = was
+
+
+def _once(name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    def outermost(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
+                  kwargs: dict[str, Any]) -> Any:
+        key = (id(args[0]) if args else 0, name)
+        if key in _in_call:
+            return original(*args, **kwargs)
+        _in_call.add(key)
+        try:
+            return wrapper(session, original, args, kwargs)
+        finally:
+            _in_call.discard(key)
+
+    return outermost
+
+
+def _scale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    scaler = args[0]
+    loss = args[1] if len(args) > 1 else kwargs.get("outputs")
+    session.begins_work()
+    return _in_phase(session, lib.SCALE, ("before_scale", scaler, loss), lambda r, e: ("after_scale", scaler, r),
+                     lambda: original(*args, **kwargs))
+
+
+def _unscale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    scaler = args[0]
+    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+    return _in_phase(session, lib.UNSCALE, ("before_unscale", scaler, optimizer),
+                     lambda r, e: ("after_unscale", scaler, optimizer, e), lambda: original(*args, **kwargs))
+
+
+_stepping = 0  # inside GradScaler.step
+
+
+def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global _stepping
+    scaler = args[0]
+    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+    session.at_boundary(optimizer)
+    session.tell("before_scaler_step", scaler, optimizer)
+    _stepping += 1
+    session.optimizer_ran = False
+    before, session.phase = session.phase, lib.UNSCALE  # what it does before the optimizer runs
+    error: BaseException | None = None
+    try:
+        return original(*args, **kwargs)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        _stepping -= 1
+        session.tell("after_scaler_step", scaler, optimizer, error)
+        session.phase = before
+        if error is None:
+            try:
+                skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
+            except Exception as mistake:
+                session.failed(mistake, "scaler step")
+                skipped = not session.optimizer_ran
+            session.passed_boundary(optimizer, skipped, scaler)
+
+
+def _update(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    scaler = args[0]
+    session.scale_was_given = (args[1] if len(args) > 1 else kwargs.get("new_scale")) is not None
+    result = _in_phase(session, lib.UPDATE, ("before_update", scaler), lambda r, e: ("after_update", scaler, e),
+                       lambda: original(*args, **kwargs))
+    session.after_update()
+    return result
+
+
+_SCALER_METHODS = {"scale": _once("scale", _scale), "unscale_": _once("unscale_", _unscale),
+                   "step": _once("step", _scaler_step), "update": _once("update", _update)}
+
+
+def _clip(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = _bind(original, args, kwargs)
+    parameters = bound.get("parameters", ())
+    if isinstance(parameters, torch.Tensor):
+        parameters = (parameters,)
+    elif not isinstance(parameters, (list, tuple)):
+        # A generator is used up by one reading: the original gets the list.
+        parameters = list(parameters)
+        bound["parameters"] = parameters
+        args, kwargs = (), bound
+        original = functools.partial(original)
+    limit = bound.get("max_norm", bound.get("clip_value", 0.0))
+    number = float(limit) if isinstance(limit, (int, float)) else 0.0
+    name = getattr(original, "__name__", "clip_grad")
+    return _in_phase(session, lib.CLIP, ("before_clip", parameters, name, number), lambda r, e: ("after_clip", r),
+                     lambda: original(*args, **kwargs))
+
+
+# Optimizers.
+def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
+                    kwargs: dict[str, Any]) -> Any:
+    result = original(*args, **kwargs)
+    session.borders.meet(args[0])
+    return result
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    """What it returns are the arguments to use instead."""
+    session = _session
+    if session is None or _is_compiling() or not session.hears():
+        return None
+    try:
+        session.optimizer_ran = True
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            _reach_boundary(session, optimizer)
+            return None
+        closure = _with_boundary(session, optimizer, closure)
+        return ((args[0], closure, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
+    except Exception as error:
+        session.failed(error, "optimizer step")
+        return None
+
+
+def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
+    if not _stepping:
+        session.at_boundary(optimizer)
+    session.phase = lib.OPTIMIZER
+    session.tell("before_step", optimizer)
+
+
+def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
+                   closure: Callable[..., Any]) -> Callable[..., Any]:
+    """A closure computes the gradients inside of the optimizer's step: the boundary is where its first call ends."""
+    reached = False
+
+    @functools.wraps(closure)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal reached
+        session.phase = lib.DATA
+        result = closure(*args, **kwargs)
+        try:
+            if not reached and session.hears():
+                reached = True
+                _reach_boundary(session, optimizer)
+            session.phase = lib.OPTIMIZER
+        except Exception as error:
+            session.failed(error, "optimizer step")
+        return result
+
+    return watched
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    session = _session
+    if session is None or _is_compiling() or not session.hears():
+        return
+    try:
+        session.tell("after_step", optimizer)
+        session.phase = lib.DATA
+        if not _stepping:
+            session.passed_boundary(optimizer, False, None)
+    except Exception as error:
+        session.failed(error, "optimizer step")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What root modules are called: as watch() named them, or by their place in the model that they are part of."""
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt._names import plain_module, plain_path
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+TRANSPARENT = ("DistributedDataParallel", "DataParallel")
+WRAPPERS = (*TRANSPARENT, "OptimizedModule")
+
+
+def name_root(session: Session, module: torch.nn.Module) -> str:
+    """What watch() named has that name. Other roots are named by their path in the model that they are part of, be it
+    called or not: the first model has no name ("" in paths), others get theirs from their class: "Discriminator",
+    "Discriminator.body"."""
+    known = session.roots.get(id(module))
+    if known is not None and known[0]() is module:
+        first = next(module.parameters(), None)
+        if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
+            for path, parameter in plain_module(module).named_parameters():
+                session.parameter_names.tell_new(parameter, plain_path(known[1], path))
+        return known[1]
+    name = session.given_name(module)
+    if name is None:
+        top, path = _model_of(plain_module(module))
+        given = session.given_name(top)
+        name = plain_path(_name_model(session, top) if given is None else given, path)
+    session.roots[id(module)] = (weakref.ref(module), name)
+    for path, parameter in plain_module(module).named_parameters():
+        session.parameter_names.tell_new(parameter, plain_path(name, path))
+    return name
+
+
+def _name_model(session: Session, top: torch.nn.Module) -> str:
+    model = session.models.get(id(top))
+    if model is not None and model[0]() is top:
+        return model[1]
+    _forget_parts(session)
+    name = ""
+    if session.models or session.given:
+        base = type(plain_module(top)).__name__
+        names = {*[name for _, name in session.models.values()], *session.given.values()}
+        name, n = base, 1
+        while name in names:
+            n += 1
+            name = f"{base}{n}"
+    session.models[id(top)] = (weakref.ref(top), name)
+    for path, parameter in plain_module(top).named_parameters():
+        session.parameter_names.tell(parameter, plain_path(name, path))
+    return name
+
+
+def _forget_parts(session: Session) -> None:
+    """What was taken for a model while it was built, and has become a part of one."""
+    for key, (reference, _) in list(session.models.items()):
+        model = reference()
+        if model is None or _model_of(model)[0] is not model:
+            del session.models[key]
+            for root in [k for k, (r, _) in session.roots.items() if r() is None or r() is model]:
+                del session.roots[root]
+
+
+_parents: dict[int, tuple[weakref.ref[Any], str, weakref.ref[Any]]] = {}  # id(child) -> child, its name, its parent
+
+
+def _model_of(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+    """The outermost module that holds this one, but for wrappers, and the path from there."""
+    known = _parents.get(id(module))
+    if known is None or known[0]() is not module:
+        _find_parents()
+    path: list[str] = []
+    while len(path) < 100:
+        known = _parents.get(id(module))
+        if known is None or known[0]() is not module:
+            break
+        parent = known[2]()
+        if parent is None or type(parent).__name__ in WRAPPERS:
+            break
+        path.append(known[1])
+        module = parent
+    return module, ".".join(reversed(path))
+
+
+def _find_parents() -> None:
+    """Looks at all modules there are: once for each model, when it is first called."""
+    import gc
+
+    _parents.clear()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.nn.Module):
+            for name, child in (thing.__dict__.get("_modules") or {}).items():
+                if child is not None and id(child) not in _parents:
+                    _parents[id(child)] = (weakref.ref(child), name, weakref.ref(thing))
+
+
+def forget_parents() -> None:
+    _parents.clear()

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op at which badness began, again: what it read is kept while the replay runs, then it is computed from that
+in its own format, in fp32 and in fp64, and its inputs are written as safetensors.
+
+Which op it was, the analyzer says: it reads what is recorded so far. Nothing here judges.
+"""
+from __future__ import annotations
+
+import ctypes as c
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._modes import InfraMode, counted, hide_from_dynamo, writes_lists
+from nanhunt._tap.plain import DTYPES, PLAIN
+from nanhunt._tap.tap import Schema, SchemaArg, schema_of
+from nanhunt._tap.tap_library import unheard
+
+if TYPE_CHECKING:
+    from nanhunt._recorder import Recorder
+    from nanhunt._session import Session
+
+_Tensor = torch.Tensor
+MAX_BYTES = 256 << 20     # of a capture, and of all that one replay keeps
+MAX_KEPT = 64             # calls with bad results
+_JSON = 1                 # nanhunt_report's format
+SAME, OTHER_KERNEL, WIDER = range(3)
+_NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
+          torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+_WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.float32, torch.float64),
+          torch.float32: (torch.float64,), torch.float64: ()}
+
+
+class Call:
+    """One dispatched call, with what it read."""
+
+    __slots__ = ("func", "plan", "args", "kwargs", "results", "first_seq", "rows")
+
+    def __init__(self, func: Any, plan: Schema, args: Any, kwargs: Any, results: Any, first_seq: int,
+                 rows: int) -> None:
+        self.func, self.plan, self.args, self.kwargs, self.results = func, plan, args, kwargs, results
+        self.first_seq, self.rows = first_seq, rows
+
+
+class Kept:
+    """Calls of a replay whose results were not finite."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.bytes = 0
+        self.full = False
+
+
+class CapturingMode(InfraMode):
+    """Above the tap, which writes the rows: keeps what a call with bad results read."""
+
+    def __init__(self, session: Session, kept: Kept) -> None:
+        super().__init__()
+        hide_from_dynamo()
+        self._session, self._kept = session, kept
+        self._schemas: dict[Any, Schema] = {}
+
+    def __enter__(self) -> Any:
+        recorder = self._session.recorder
+        if recorder is not None and recorder.device_counts().asked:
+            recorder.flush()  # rows of the run that wait for a device would hold up those of the replay
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kept, recorder, kwargs = self._kept, self._session.recorder, kwargs or {}
+        if types and not PLAIN.issuperset(types) and _stack_depth() == 0:
+            return NotImplemented  # a subclass answers for other tensors: its ops on those come here next
+        plan = self._schemas.get(func)
+        if plan is None:
+            plan = self._schemas[func] = schema_of(func) if isinstance(func, torch._ops.OpOverload) else _NOT_AN_OP
+        if recorder is None or kept.full or plan.skip or plan.garbage:
+            return func(*args, **kwargs)
+        kernels = self._session.kernels
+        own = 0 if kernels is None else kernels.push_own()
+        try:
+            return self._capturing(kept, recorder, plan, func, args, kwargs)
+        finally:
+            if kernels is not None:
+                kernels.pop_own(own)
+
+    def _capturing(self, kept: Kept, recorder: Recorder, plan: Schema, func: Any, args: Any, kwargs: Any) -> Any:
+        saved, saved_kwargs = args, kwargs
+        if plan.writes:  # what it writes over will be gone
+            with _no_dispatch():
+                saved, saved_kwargs = _before_writing(plan, args, saved_kwargs)
+        seq = recorder.next_seq()
+        result = counted(func, *args, **kwargs) if writes_lists(plan.op) else func(*args, **kwargs)
+        if recorder.bad_since(seq):
+            try:
+                self._keep(func, plan, saved, saved_kwargs, result, seq, recorder.next_seq() - seq)
+            except Exception as error:
+                self._session.failed(error, "keeping an op's inputs")
+        return result
+
+    def _keep(self, func: Any, plan: Schema, args: Any, kwargs: Any, result: Any, seq: int, rows: int) -> None:
+        kept = self._kept
+        size = sum(t.numel() * t.element_size() for t in _tensors((args, kwargs, result)))
+        if len(kept.calls) >= MAX_KEPT or kept.bytes + size > MAX_BYTES:
+            kept.full = True
+            return
+        kept.bytes += size
+        with _no_dispatch():
+            kept.calls.append(Call(func, plan, _copied(args), _copied(kwargs), _copied(result), seq, rows))
+
+
+_NOT_AN_OP = Schema("", True, False, False, False, [])
+_stack_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+@contextmanager
+def _no_dispatch() -> Iterator[None]:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with unheard(), _disable_current_modes():
+        yield
+
+
+def _tensors(value: Any) -> list[_Tensor]:
+    if isinstance(value, _Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensors(v)]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    return []
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, _Tensor):
+        with torch.no_grad():
+            return value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        return [_copied(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _copied(v) for k, v in value.items()}
+    return value
+
+
+def _before_writing(plan: Schema, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments with copies of those that are written, as far as they are not too large."""
+    def safe(arg: SchemaArg, value: Any) -> Any:
+        if not arg.written or sum(t.numel() * t.element_size() for t in _tensors(value)) > MAX_BYTES // 4:
+            return value
+        return _copied(value)
+
+    by_name = {arg.name: arg for arg in plan.args}
+    return ([safe(a, v) for a, v in zip(plan.args, args)],
+            {k: safe(by_name[k], v) if k in by_name else v for k, v in kwargs.items()})
+
+
+# Of the one that the analyzer names.
+def origin_seqs(session: Session) -> list[tuple[int, int, dict[str, Any]]]:
+    """(seq, step, finding) of findings that are no information, most important first."""
+    recorder = session.recorder
+    if recorder is None:
+        return []
+    recorder.flush()
+    text, size = c.c_void_p(), c.c_size_t()
+    library = recorder.library.slow
+    if library.nanhunt_report(recorder.folder().encode(), _JSON, c.byref(text), c.byref(size)) != lib.OK:
+        return []
+    try:
+        report = json.loads(c.string_at(text, size.value))
+    finally:
+        library.nanhunt_free(text)
+    found = []
+    for finding in report.get("findings", []):
+        seq = finding.get("op_seq")
+        if finding.get("severity") != "info" and isinstance(seq, int) and finding.get("output"):
+            found.append((seq, int(finding["step"]), finding))
+    return found[:3]
+
+
+def prove(session: Session, kept: Kept) -> None:
+    """After a replay: probes and captures of the origins that it met."""
+    recorder = session.recorder
+    if recorder is None or not kept.calls:
+        return
+    first, last = kept.calls[0].first_seq, max(k.first_seq + k.rows for k in kept.calls)
+    before, session.replaying = session.replaying, True
+    try:
+        with _no_dispatch(), torch.no_grad():
+            for seq, step, finding in origin_seqs(session):
+                if not first <= seq < last:
+                    continue
+                call = next((k for k in kept.calls if k.first_seq <= seq < k.first_seq + k.rows), None)
+                if call is None:
+                    continue
+                alone = _alone(call, seq - call.first_seq)
+                _probe(session, alone, seq, step, finding)
+                if session.options.captures:
+                    _capture(session, alone, seq, step)
+    except Exception as error:
+        session.failed(error, "computing an origin again")
+    finally:
+        session.replaying = before
+
+
+def _alone(call: Call, index: int) -> Call:
+    """The call for one element of its lists, where rows are told for each."""
+    if not call.plan.per_element or call.rows < 2:
+        return call
+
+    def one(value: Any) -> Any:
+        if isinstance(value, list) and len(value) == call.rows:
+            return [value[index]]
+        return value
+
+    return Call(call.func, call.plan, [one(a) for a in call.args], {k: one(v) for k, v in call.kwargs.items()},
+                one(call.results), call.first_seq + index, 1)
+
+
+def _run(call: Call, dtype: torch.dtype | None) -> list[_Tensor]:
+    """What the call writes and returns, from copies; with `dtype`, floating tensors in that one."""
+    def convert(value: Any) -> Any:
+        if isinstance(value, _Tensor):
+            return value.clone() if dtype is None or not value.is_floating_point() else value.to(dtype, copy=True)
+        if isinstance(value, (list, tuple)):
+            return [convert(v) for v in value]
+        if dtype is not None and value in _WIDER and isinstance(value, torch.dtype):
+            return dtype
+        return value
+
+    args = [convert(a) for a in call.args]
+    kwargs = {k: convert(v) for k, v in call.kwargs.items()}
+    result = call.func(*args, **kwargs)
+    returned = _tensors(result)
+    if call.plan.writes and not returned:
+        for arg, value in zip(call.plan.args, args):
+            if arg.written:
+                returned += _tensors(value)
+    return returned
+
+
+def _results(call: Call) -> list[_Tensor]:
+    return _tensors(call.results)
+
+
+def _bits_agree(a: _Tensor, b: _Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return bool(torch.equal(a, b))
+    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+
+
+def _probe(session: Session, call: Call, seq: int, step: int, finding: dict[str, Any]) -> None:
+    recorder = session.recorder
+    assert recorder is not None
+    element = finding.get("element") or {}
+    at = element.get("flat_index")
+    at = at if isinstance(at, int) else -1
+    stored = _NAMES.get(_floating(_tensors((call.args, call.kwargs, call.results))), "")
+    if not stored:
+        return
+    own = next(k for k, v in _NAMES.items() if v == stored)
+
+    def tell(mode: int, dtype: torch.dtype, out: _Tensor | None, text: str = "") -> None:
+        kinds = (torch.isnan, torch.isposinf, torch.isneginf)
+        counts = [0, 0, 0] if out is None else [int(is_kind(out).sum()) for is_kind in kinds]
+        number = float(out.reshape(-1)[at]) if out is not None and 0 <= at < out.numel() else 0.0
+        recorder.probe(seq=seq, step=step, mode=mode, dtype=DTYPES[dtype], ops=1, ran=int(out is not None),
+                       nan=counts[0], pos_inf=counts[1], neg_inf=counts[2], flat_index=at, number=number, text=text)
+
+    which = 0
+    recorded = _results(call)
+    try:
+        again = _run(call, None)
+    except Exception as error:
+        tell(SAME, own, None, f"It could not be computed again: {type(error).__name__}.")
+        return
+    wrote = [t for arg, value in zip(call.plan.args, call.args) if arg.written for t in _tensors(value)]
+    if not recorded and wrote:  # returns nothing: what it wrote was not kept, only that it was bad
+        recorded = again
+    bad = [i for i, t in enumerate(recorded) if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if not bad or len(again) != len(recorded):
+        return
+    which = bad[0]
+    if bool(torch.isfinite(again[which]).all()):
+        tell(SAME, own, again[which])
+        return
+    if not _bits_agree(again[which], recorded[which]):
+        tell(SAME, own, None, "Computed again from the same inputs it gave other numbers.")
+        return
+    tell(SAME, again[which].dtype, again[which])
+    for dtype in _WIDER.get(again[which].dtype, ()):
+        try:
+            out = _run(call, dtype)
+        except Exception:
+            continue  # there is no such kernel
+        if which < len(out) and out[which].dtype == dtype:
+            tell(WIDER, dtype, out[which])
+
+
+def _floating(tensors: list[_Tensor]) -> Any:
+    return next((t.dtype for t in tensors if t.is_floating_point()), None)
+
+
+# Captures.
+def _slots(call: Call) -> list[tuple[str, _Tensor]]:
+    """Inputs by the names that their row has; a name that occurs again gets a mark."""
+    named: list[tuple[str, _Tensor]] = []
+    taken: set[str] = set()
+    by_name = {arg.name: arg for arg in call.plan.args}
+    given = [(a, v) for a, v in zip(call.plan.args, call.args)]
+    given += [(by_name[k], v) for k, v in call.kwargs.items() if k in by_name]
+    for arg, value in given:
+        for t in _tensors(value):
+            slot = arg.slot
+            while slot in taken:
+                slot += "'"
+            taken.add(slot)
+            named.append((slot, t))
+    return named
+
+
+def _encoded(value: Any, slots: dict[int, str]) -> Any:
+    """An argument as data: never as code."""
+    if isinstance(value, _Tensor):
+        return ["tensor", slots[id(value)]]
+    if value is None:
+        return ["none"]
+    if isinstance(value, (bool, int, str)):
+        return [type(value).__name__, value]
+    if isinstance(value, float):
+        return ["float", value if math.isfinite(value) else str(value)]
+    if isinstance(value, (list, tuple)):
+        return ["list", [_encoded(v, slots) for v in value]]
+    if isinstance(value, torch.dtype) and value in _NAMES:
+        return ["dtype", str(value).replace("torch.", "")]
+    raise TypeError(type(value).__name__)
+
+
+def call_as_data(call: Call, named: list[tuple[str, _Tensor]]) -> str:
+    """The call as JSON, "" where an argument has no such form."""
+    slots = {id(t): slot for slot, t in named}
+    leave_out = {"device", "layout", "pin_memory", "memory_format", "generator"}
+    try:
+        func = call.func
+        return json.dumps({
+            "op": call.plan.op.split("::")[-1], "namespace": call.plan.op.split("::")[0],
+            "overload": getattr(func, "_overloadname", "default") or "default",
+            "args": [_encoded(v, slots) for v in call.args],
+            "kwargs": {k: _encoded(v, slots) for k, v in call.kwargs.items() if k not in leave_out}})
+    except (TypeError, KeyError):
+        return ""
+
+
+def write_safetensors(path: Path, named: list[tuple[str, _Tensor]], metadata: dict[str, str]) -> int:
+    """A new file of mode 0600: 8 bytes of length, a JSON header, then numbers, row-major. Its size."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    blobs: list[bytes] = []
+    at = 0
+    for name, t in named:
+        plain = t.detach().cpu().contiguous()
+        blob = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        header[name] = {"dtype": _NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + len(blob)]}
+        at += len(blob)
+        blobs.append(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for blob in blobs:
+            file.write(blob)
+    return 8 + len(text) + at
+
+
+def _capture(session: Session, call: Call, seq: int, step: int) -> None:
+    recorder = session.recorder
+    assert recorder is not None
+    named = _slots(call)
+    if not named or any(t.dtype not in _NAMES or t.layout is not torch.strided for _, t in named):
+        session.note("inputs of an origin that cannot be written")
+        return
+    if sum(t.numel() * t.element_size() for _, t in named) > MAX_BYTES:
+        session.note("inputs of an origin that are too large to be kept")
+        return
+    folder = Path(recorder.folder()) / "captures"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    data = call_as_data(call, named)
+    metadata = {"op": call.plan.op, **({"nanhunt.call": data} if data else {})}
+    try:
+        size = write_safetensors(folder / f"op-{seq}.safetensors", named, metadata)
+    except (OSError, RuntimeError, TypeError) as error:
+        session.note(f"captures: {type(error).__name__}")
+        return
+    recorder.capture(seq, step, f"op-{seq}.safetensors", size)

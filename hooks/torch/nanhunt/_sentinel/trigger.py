@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows when a step is bad: what else is, the norms of the steps before, the replay, or why there is none."""
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._sentinel.comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, measured, read_facts
+from nanhunt._sentinel.origin import Kept, prove
+from nanhunt._sentinel.replay import Refused, Replay
+from nanhunt._sentinel.tape import BackwardEntry, RootEntry, version_of
+from nanhunt._tap.ops import OpWriter
+
+if TYPE_CHECKING:
+    from nanhunt._device_reader import Reading
+    from nanhunt._sentinel.reading import Reader
+    from nanhunt._sentinel.shadow import Slot
+    from nanhunt._sentinel.tape import Tape, TapeOfStep
+    from nanhunt._session import Session, StepFacts
+    from nanhunt._tap.values import Values
+
+_Tensor = torch.Tensor
+NONE, REPLAY, WAITS, SPENT = range(4)
+TRIGGER_AUDIT, TRIGGER_USER = 6, 8
+NO_HARM, SCALED, HARM = range(3)
+_LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
+Norms = deque[tuple[int, list[str], Sequence[float], Sequence[float]]]
+
+
+def _bit(kind: int) -> int:
+    return 1 << kind
+
+
+class Found:
+    """What is bad in a step."""
+
+    __slots__ = ("bad", "bad_tensors", "first_bad", "first_kind", "judged", "unread", "gradient_norm",
+                 "weight_norm")
+
+    def __init__(self) -> None:
+        self.bad = self.bad_tensors = 0
+        self.first_bad = ""
+        self.first_kind: int | None = None
+        self.judged = False  # what is read on a trip only was read
+        self.unread = False  # a boundary of it was not judged: what is not known to be bad is not known to be healthy
+        self.gradient_norm = self.weight_norm = math.nan
+
+    def note(self, kind: int, path: str) -> None:
+        self.bad |= _bit(kind)
+        self.bad_tensors += 1
+        if self.first_kind is None or kind in _LASTING and self.first_kind not in _LASTING:
+            self.first_kind, self.first_bad = kind, path
+
+    @property
+    def trigger(self) -> int:
+        if self.first_kind is None:
+            return TRIGGER_AUDIT if self.bad else TRIGGER_USER
+        return {lib.MARK_LABEL: lib.MARK_BATCH}.get(self.first_kind, self.first_kind)
+
+
+class Look:
+    """A step as it was at its boundary: what a trip needs of it, now or when its readings have come."""
+
+    __slots__ = ("found", "facts", "step", "micro_batch", "tape", "losses", "parameters", "scaler", "scaled", "kept",
+                 "older", "measured", "weights", "updates", "slot", "why_no_slot")
+
+    def __init__(self, found: Found, facts: StepFacts, step: int, micro_batch: int, tape: Tape | TapeOfStep,
+                 losses: list[tuple[str, _Tensor | None, bool]], parameters: list[tuple[_Tensor, str]], scaler: Any,
+                 scaled: bool, kept: bool, older: bool) -> None:
+        self.found, self.facts, self.step, self.micro_batch = found, facts, step, micro_batch
+        self.tape, self.losses, self.parameters = tape, losses, parameters
+        self.scaler, self.scaled = scaler, scaled  # gradients are multiplied by its scale
+        self.kept = kept     # bad gradients were there before the first backward
+        self.older = older   # ... gradients were
+        # Of gradients on a device: they are no longer what they were.
+        self.measured: list[Reading] | None = None
+        self.weights: list[Reading] | None = None  # ... of parameters, where they were read
+        self.updates = 0     # optimizer steps that had run
+        self.slot: Slot | None = None
+        self.why_no_slot = ""
+
+
+class Trips:
+    def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms) -> None:
+        self.session, self.values, self.reader = session, values, reader
+        self._norms, self._weights = norms, weights
+        self._library = lib.load_library().fast
+        self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_trips, session.options.distance)
+        self._last_spent = -2
+        self.weights: list[Reading] | None = None  # ... of parameters, where they were read
+        self.updates = 0     # optimizer steps that have run, ever
+
+    def _harm(self, look: Look) -> int:
+        bad = look.found.bad & ~(_bit(lib.MARK_BATCH) | _bit(lib.MARK_LABEL))
+        if not bad:
+            return NO_HARM
+        held_back = look.scaler is not None and getattr(look.scaler, "_enabled", True)
+        return SCALED if held_back and not look.kept and bad == _bit(lib.MARK_GRADIENT) else HARM
+
+    def trip(self, look: Look) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        if not look.found.judged:
+            self._look_further(look)
+        answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(look))
+        if answer in (NONE, WAITS):
+            return
+        if answer == SPENT:
+            told = session.step <= self._last_spent + 1
+            self._last_spent = session.step
+            if told:
+                return
+        for kind, ring in ((lib.MARK_PARAMETER, self._weights), (lib.MARK_GRADIENT, self._norms)):
+            for step, paths, norms, amaxes in ring:
+                for path, norm, amax in zip(paths, norms, amaxes):
+                    recorder.norm(step, kind, path, norm, amax)
+            ring.clear()
+        if answer == SPENT:
+            self._refuse(look, "No replay is left for this step: the number of replays of a run is limited.")
+            return
+        self.replay(look)
+
+    def _is_over(self, look: Look) -> bool:
+        """An optimizer has run since: parameters and gradients are those of a later step."""
+        return look.updates != self.updates
+
+    def _look_further(self, look: Look) -> None:
+        """What is read on a trip only: parameters, optimizer state, the batch."""
+        found = look.found
+        found.judged = True
+        over, slot = self._is_over(look), look.slot
+        items = []
+        if not over:
+            items = [(lib.MARK_PARAMETER, path, p) for p, path in look.parameters]
+            for optimizer in self.session._keep:
+                for p, path in self.session.parameters_of(optimizer):
+                    for name, state in optimizer.state.get(p, {}).items():
+                        if isinstance(state, _Tensor) and state.is_floating_point() and state.numel() > 1:
+                            items.append((lib.MARK_STATE, f"{path}.{name}", state))
+        elif slot is not None:
+            copies = [(path, slot.copy_of(p)) for p, path in look.parameters]
+            items = [(lib.MARK_PARAMETER, path, copy) for path, copy in copies if copy is not None]
+            items += [(lib.MARK_STATE, name, t) for name, t in zip(slot.state_names, slot.states)]
+        else:
+            for reading in look.weights or ():
+                if reading.bad:
+                    found.note(lib.MARK_PARAMETER, reading.name)
+        for kind, path in self.reader.bad_among(items):
+            found.note(kind, path)
+        batch: list[tuple[int, str, _Tensor]] = []
+        for entry in look.tape.entries:
+            if isinstance(entry, RootEntry):
+                batch += [(lib.MARK_BATCH, f"input {i}", h.tensor) for i, h in enumerate(entry.inputs)
+                          if h.tensor.is_floating_point() and (not over or h.is_unchanged())]
+        for kind, path in self.reader.bad_among(batch):
+            if found.first_kind not in _LASTING:
+                found.first_kind, found.first_bad = kind, path
+            found.note(kind, path)
+
+    def _original(self, look: Look, needed: Sequence[Any]) -> Facts:
+        told = {path for entry in needed if isinstance(entry, BackwardEntry) for path, _ in entry.loss or ()}
+        items = [(lib.MARK_LOSS, path, t) for path, t, _ in look.losses if t is not None and path in told]
+        if look.measured is None:
+            items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
+        for entry in needed:
+            if not isinstance(entry, RootEntry):
+                continue
+            for i, (reference, version) in enumerate(entry.seen):
+                t = reference()
+                if t is not None and version_of(t) == version:
+                    items.append((OUTPUT, f"{i} of call {entry.index} of {entry.name or type(entry.module).__name__}",
+                                  t))
+        facts = read_facts(self.session, self.values, items)
+        facts.update(measured(look.measured or ()))
+        return facts
+
+    def may_replay(self, step: int) -> bool:
+        return bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == REPLAY)
+
+    def replay(self, look: Look, unfinished: bool = False) -> None:
+        over = self._is_over(look)
+        if over and look.slot is None:
+            self._refuse(look, f"The step was not replayed: {look.why_no_slot}.")
+            return
+        with look.slot.in_place() if over and look.slot is not None else nullcontext():
+            self._replay(look, over, unfinished)
+
+    def _replay(self, look: Look, over: bool, unfinished: bool) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        replay = Replay(session, self.values, look.tape, look.parameters, look.slot if over else None)
+        replay.scale = session.last_scale if look.scaled else 1.0
+        replay.by_measure = look.measured is not None
+        replay.unfinished = unfinished
+        try:
+            needed = replay.needed()
+            replay.check(needed)
+        except Refused as why:
+            self._refuse(look, f"The step was not replayed: {why}.")
+            return
+        original = self._original(look, needed)
+        tap = self.values.tap
+        if tap is None:
+            self._refuse(look, "The step was not replayed: operations cannot be watched here.")
+            return
+        replay.kept = Kept()
+        trigger = look.found.trigger
+        recorder.replay(session.step, trigger, 0)
+        try:
+            with nullcontext() if session.kernels is None else session.kernels.in_replay():
+                replay.run(needed, OpWriter(session, tap))
+        except Refused as why:
+            self._refuse(look, f"The replay did not end: {why}.")
+            return
+        except Exception as error:
+            session.note(f"replays that did not end: {type(error).__name__}")
+            self._refuse(look, f"The replay did not end: {type(error).__name__}: {_first_line(error)}")
+            return
+        bits = not look.older and not is_reduced()
+        if look.older:  # what this backward does not reach is older than the step
+            original = {name: fact for name, fact in original.items()
+                        if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
+        result, text = compare(original, replay.facts, bits)
+        if result in (CLEAN, DIFFERS):
+            replay.learn_again(needed)
+        text = " ".join([text, *self._remarks(look, result, over), *replay.notes])
+        recorder.replay(session.step, trigger, result, text)
+        prove(session, replay.kept)
+
+    def _remarks(self, look: Look, result: int, over: bool) -> list[str]:
+        remarks = []
+        if is_reduced():
+            remarks.append("Gradients of the step were reduced over all ranks, those of the replay are this rank's.")
+        elif look.older:
+            remarks.append("Gradients were there before the step's backward, so only finiteness was compared.")
+        elif look.measured:
+            remarks.append("Gradients were compared by their norms and largest magnitudes.")
+        if over:
+            remarks.append("Parameters were put back from the shadow copy of the step.")
+        compiled = any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.entries
+                       if isinstance(e, RootEntry))
+        if result in (CLEAN, DIFFERS) and compiled:
+            remarks.append("The step ran compiled code, and the replay the same code as it was written.")
+        return remarks
+
+    def _refuse(self, look: Look, why: str) -> None:
+        """Without a replay the analyzer has at least what is bad now."""
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        recorder.replay(session.step, look.found.trigger, REFUSED, why)
+        if self._is_over(look):  # what is there now is another step's; the health row tells what was bad
+            return
+        items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in look.parameters]
+        items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
+        bad = set(self.reader.bad_among(items))
+        for kind, path, t in items:
+            if (kind, path) in bad:
+                value = self.values.describe(t.detach())
+                if value is not None:
+                    recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
+        self.values.release_hosts()
+
+
+def is_reduced() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized()
+                and distributed.get_world_size() > 1)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else "no message"

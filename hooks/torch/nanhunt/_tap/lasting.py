@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level ops: what lasts from step to step, and changed although nothing that is watched wrote it. The tap compares."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from nanhunt import _device
+from nanhunt._listener import Listener
+from nanhunt._random import accelerator
+from nanhunt._tap.lasting_tensors import tensors_of
+from nanhunt._tap.plain import PLAIN
+from nanhunt._tap.tap import Named
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._tap.values import Values
+
+_Tensor = torch.Tensor
+UNWATCHED = "writes to parameters, state or buffers that no watched operation made"
+_WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
+
+
+class LastingWatch(Listener):
+    """Which tensors last, and when the tap looks at them."""
+
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session, self.values = session, values
+        self._away = bool(accelerator())  # there may be tensors on a device
+        self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
+
+    def on_root_enter(self, call: Any) -> None:
+        if not self._graphs and _device.is_capturing():
+            self.on_graph()
+        if call.index == 0:
+            self._tell_of(tensors_of(call.module), _LOOK)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.values.tap is not None:
+            self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.values.tap is not None:
+            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
+
+    def on_root_exit(self, call: Any, output: Any) -> None:
+        self._tell_of(tensors_of(call.module, parameters=False), _WRITTEN)
+
+    def on_graph(self) -> None:
+        """A CUDA graph is being captured, or replayed."""
+        if not self._graphs:
+            self._graphs = True
+            self.session.note("writes past PyTorch to tensors of a device, once a CUDA graph was captured")
+
+    def on_resized(self, storage: Any) -> None:
+        """Its memory went or came back, and then nothing of what it held is there: sharded training does so."""
+        tap = self.values.tap
+        if tap is not None and tap.known_word(storage._cdata):
+            tap.written(storage._cdata)
+
+    def _tell_of(self, tensors: list[_Tensor], how: int) -> None:
+        self._tell(Named([t for t in tensors if type(t) in PLAIN]), how)
+
+    def _tell(self, tensors: Named, how: int) -> None:
+        tap, recorder = self.values.tap, self.session.recorder
+        if tap is None or recorder is None or not tensors.count:
+            return
+        if how == _LOOK and not self._graphs and self._away and (
+                _device.is_capturing() or recorder.device_counts().captured > 0):
+            self.on_graph()
+        tap.lasting(tensors, _LOOK_AT_HOST if how == _LOOK and self._graphs else how)
+
+
+def listen(patch: Callable[..., None]) -> None:
+    """`patch`: of hooks."""
+    patch(torch.UntypedStorage, "resize_", _storage_resized)
+    patch(torch.cuda.CUDAGraph, "replay", _graph_replayed)
+
+
+def _storage_resized(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    before = args[0].nbytes()
+    result = original(*args, **kwargs)
+    if before == 0 or args[0].nbytes() < before:  # one that only grows keeps what it holds
+        session.tell("on_resized", args[0])
+    return result
+
+
+def _graph_replayed(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    session.tell("on_graph")
+    return original(*args, **kwargs)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lasts from step to step, as the tap takes it: an optimizer's parameters and state, a module's parameters and
+buffers."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._tap.plain import PLAIN, no_torch_function
+from nanhunt._tap.tap import Named
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._tap.tap import Tap
+
+
+class OptimizerTensors:
+    """Parameters and state of one optimizer as they are now."""
+
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain")
+
+    def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
+        text, states = tap.text, optimizer.state
+        tensors: list[torch.Tensor] = []
+        owners: list[int] = []
+        more: list[tuple[torch.Tensor, int, str]] = []
+        single: list[tuple[torch.Tensor, int]] = []
+        for p, path in session.parameters_of(optimizer):
+            owner = text(path)
+            tensors.append(p)
+            owners.append(owner)
+            if p not in states:
+                continue
+            for name, t in states[p].items():
+                if isinstance(t, torch.Tensor):
+                    if t.numel() > 1:
+                        more.append((t, owner, f"{path}.{name}"))
+                    else:
+                        single.append((t, owner))
+        with no_torch_function():
+            self.parameters = len(tensors)
+            self.kinds = [lib.MARK_PARAMETER] * len(tensors) + [lib.MARK_STATE] * len(more)
+            lasting = [*tensors, *[t for t, _, _ in more]]
+            self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]])
+            self.plain = Named([t for t in lasting if type(t) in PLAIN])
+            self.owned = Named([*lasting, *[t for t, _ in single]],
+                               [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]])
+
+
+def tensors_of(root: torch.nn.Module, parameters: bool = True) -> list[torch.Tensor]:
+    """Parameters and buffers of a module and all below it, each module once."""
+    found: list[torch.Tensor] = []
+    todo, seen = [root], {id(root)}
+    while todo:
+        held = todo.pop().__dict__
+        if parameters:
+            found += [p for p in held["_parameters"].values() if p is not None]
+        found += [b for b in held["_buffers"].values() if b is not None]
+        for module in held["_modules"].values():
+            if module is not None and id(module) not in seen:
+                seen.add(id(module))
+                todo.append(module)
+    return found

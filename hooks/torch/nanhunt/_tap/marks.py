@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At level ops: which values are the loss, gradients at the boundary, parameters, state, buffers, the batch."""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._device_reader import Readings
+from nanhunt._hooks.scaler import read
+from nanhunt._known import Known
+from nanhunt._listener import Listener, RootCall
+from nanhunt._names import plain_path
+from nanhunt._tap.lasting_tensors import tensors_of
+from nanhunt._tap.plain import no_torch_function
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._tap.values import Values
+
+
+def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in nested containers and dataclasses, with a path: "0", "images", "out.logits"."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif depth > 6:
+        return
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from tensors_in(item, f"{path}.{key}" if path else str(key), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", range(len(value)))
+        for name, item in zip(names, value):
+            yield from tensors_in(item, f"{path}.{name}" if path else str(name), depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            item = getattr(value, field.name, None)
+            yield from tensors_in(item, f"{path}.{field.name}" if path else field.name, depth + 1)
+
+
+class Marks(Listener):
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session, self.values = session, values
+        self._known: Known[bool] = Known()  # roots whose parameters and buffers were marked
+
+    def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
+        self._mark_all([(kind, path, t)])
+
+    def _mark_all(self, marks: Sequence[tuple[int, str, torch.Tensor]]) -> None:
+        tap = self.values.tap
+        if tap is None or not marks:
+            return
+        with no_torch_function():
+            tap.mark(tap.named([(t, path) for _, path, t in marks]), [kind for kind, _, _ in marks])
+
+    def on_root_enter(self, call: RootCall) -> None:
+        marks: list[tuple[int, str, torch.Tensor]] = []
+        if id(call.module) not in self._known:
+            self._known.tell(call.module, True)
+            for name, p in call.module.named_parameters():
+                marks.append((lib.MARK_PARAMETER, self.session.parameter_names.get(id(p), name), p))
+            marks += self._buffers(call.module, call.name)
+        with no_torch_function():  # a subclass of the user's is not asked
+            for path, t in tensors_in((call.args, call.kwargs)):
+                place = path.split(".", 1)[1] if "." in path else path
+                marks.append((lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t))
+        self._mark_all(marks)
+
+    def _buffers(self, root: torch.nn.Module, prefix: str) -> list[tuple[int, str, torch.Tensor]]:
+        if not tensors_of(root, parameters=False):
+            return []
+        return [(lib.MARK_BUFFER, plain_path(prefix, name), b) for name, b in root.named_buffers()
+                if b.is_floating_point()]
+
+    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        for t in tensors:
+            if t.numel() == 1:
+                self.mark(lib.MARK_LOSS, "loss", t)
+                if math.isnan(self.session.loss):
+                    self._read_loss(t)
+
+    def _read_loss(self, t: torch.Tensor) -> None:
+        session, scale = self.session, self.session.last_scale
+        facts = session.facts
+
+        def told(number: float | None) -> None:
+            if number is not None and scale > 0:
+                facts.loss = number / scale
+
+        if t.is_cpu or not self._is_read_there(t):
+            told(read(t))  # where tensors are waited for anyway
+            return
+        readings = Readings(session)
+        readings.number(t)
+        if readings.send():
+            def tell() -> None:
+                readings.take()
+                told(readings.numbers[0])
+
+            session.pending.expect(readings.fetches, tell)
+
+    def _is_read_there(self, t: torch.Tensor) -> bool:
+        value = self.values.describe(t)
+        self.values.release_hosts()
+        return value is not None and value[3] >> 32 > 0
+
+    def _boundary(self, optimizer: torch.optim.Optimizer) -> None:
+        tap = self.values.tap
+        if tap is not None:
+            tensors = self.values.tensors_of(optimizer)
+            tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._boundary(optimizer)
+
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+        if not self.session.optimizer_ran:
+            self._boundary(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        tap = self.values.tap
+        if tap is not None:
+            tensors = self.values.tensors_of(optimizer)
+            tap.mark(tensors.marked, tensors.kinds)
+
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        for module, name in list(self.session.roots.values()):
+            root = module()
+            if root is not None:
+                self._mark_all(self._buffers(root, name))

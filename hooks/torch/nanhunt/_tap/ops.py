@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level ops: every op that the dispatcher runs, in forward, loss, backward, unscale, clip, optimizer and update.
+And the same for one step that is run again."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._listener import Listener, RootCall
+from nanhunt._tap.places import Places
+from nanhunt._tap.tap import NOTHING, Tap
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._tap.values import Values
+
+_Tensor = torch.Tensor
+
+
+class OpWriter:
+    """Rows of the ops of one step that is run again. Needs a session whose tap is there."""
+
+    def __init__(self, session: Session, tap: Tap) -> None:
+        self.session, self.tap = session, tap
+        self.places = Places(tap)
+        self.state = lib.State(session.step, session.micro_batch, session.phase, session.state.kernels, streams=0)
+
+    @property
+    def step(self) -> int:
+        return int(self.state.step)
+
+    @property
+    def micro_batch(self) -> int:
+        return int(self.state.micro_batch)
+
+    @micro_batch.setter
+    def micro_batch(self, number: int) -> None:
+        self.state.micro_batch = number
+
+    @property
+    def phase(self) -> int:
+        return int(self.state.phase)
+
+    @phase.setter
+    def phase(self, phase: int) -> None:
+        self.state.phase = phase
+
+    def set_site(self, site: str | None) -> None:
+        """Of the op that is done again; None: where the program is now."""
+        recorder = self.session.recorder
+        self.state.site = -1 if site is None or recorder is None else recorder.text(site)
+
+    def own(self, tensors: Sequence[tuple[_Tensor, str]]) -> None:
+        """Whose parameter, gradient or state they are, until the next call."""
+        self.tap.own(self.tap.named(tensors))
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        # Kernels may have been attached for the replay alone.
+        self.state.kernels = self.session.state.kernels
+        with self.tap.listening(self.state):
+            yield
+
+
+class OpsLevel(Listener):
+    """Keeps the tap on from the first root call to the end."""
+
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session, self.values = session, values
+
+    def _on(self) -> Tap | None:
+        tap = self.values.tap
+        if tap is not None:
+            if self.session.places is None:
+                self.session.places = Places(tap)
+            tap.on()
+        return tap
+
+    def on_root_enter(self, call: RootCall) -> None:
+        self._on()
+        places = self.session.places
+        if places is None:
+            return
+        if call.index == 0:
+            places.begin_step()
+        places.enter_root(call)
+
+    def on_root_exit(self, call: RootCall, output: Any) -> None:
+        if self.session.places is not None:
+            self.session.places.exit_root()
+
+    def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._on()
+        if self.session.places is not None:
+            self.session.places.begin_step()  # without a root module, too
+
+    def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._own(optimizer)
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
+        names = self.session.parameter_names
+        if self.values.tap is not None:
+            tap = self.values.tap
+            tap.own(tap.named([(p, names.get(id(p), "")) for p in parameters if isinstance(p, _Tensor)]))
+
+    def after_clip(self, total_norm: Any) -> None:
+        if self.values.tap is not None:
+            self.values.tap.own(NOTHING)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._on()
+        self._own(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.values.forget_optimizer()
+        if self.values.tap is not None:
+            self.values.tap.own(NOTHING)
+
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        if self.values.tap is not None:
+            self.values.tap.settle()
+
+    def _own(self, optimizer: torch.optim.Optimizer) -> None:
+        """Whose parameter, gradient or state a storage is."""
+        if self.values.tap is not None:
+            self.values.forget_optimizer()
+            self.values.tap.own(self.values.tensors_of(optimizer).owned)
+
+    def on_close(self) -> None:
+        tap = self.values.tap
+        if tap is None:
+            return
+        tap.off()
+        pending = tap.settle(forget=True)
+        if pending:
+            self.session.note("collectives that had not ended", pending)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an op runs: names of modules for the tap, which follows them; the line of the user's code."""
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt._known import Known
+from nanhunt._names import plain_module, plain_path
+from nanhunt._tap.tap import LOSS
+
+if TYPE_CHECKING:
+    from nanhunt._listener import RootCall
+    from nanhunt._tap.tap import Tap
+
+__all__ = ["LOSS", "Places", "call_site"]
+
+
+class Places:
+    """Module paths: which module runs is told to the tap by each call."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+        self._names: Known[str] = Known()    # of modules of all roots: their paths
+        self._roots: Known[str] = Known()
+
+    def enter_root(self, call: RootCall) -> None:
+        if id(call.module) not in self._roots:
+            self._roots.tell(call.module, call.name)
+            inner = plain_module(call.module)
+            for name, module in inner.named_modules():
+                path = plain_path(call.name, name) or type(inner).__name__
+                self._names.tell_new(module, path)
+            self._names.tell_new(call.module, self._names[id(inner)])
+        self._tap.enter_root(self._names[id(call.module)])
+
+    def exit_root(self) -> None:
+        self._tap.exit_root()
+
+    def enter(self, module: torch.nn.Module) -> None:
+        self._tap.enter(self._names.get(id(module)))
+
+    def exit(self) -> None:
+        self._tap.exit()
+
+    def leave_modules(self) -> None:
+        """What runs from now on is the loss."""
+        self._tap.set_path(LOSS)
+
+    def begin_step(self) -> None:
+        """What the step before the last claimed is forgotten."""
+        self._tap.begin_step()
+
+    def begin_backward(self) -> None:
+        """The program calls backward."""
+        self._tap.begin_backward()
+
+
+_OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep, "<frozen",
+         "<eval_with_key")
+# Of file names: without their folders; "": not the user's.
+_users: dict[str, str] = {}
+
+
+def call_site(depth: int = 2) -> str:
+    """file:line of the nearest frame outside of torch and of nanhunt; "" where there is none."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        name = _users.get(filename)
+        if name is None:
+            name = _users[filename] = "" if filename.startswith(_OURS) else filename.rsplit(os.sep, 1)[-1]
+        if name:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tap of one session: hears every op of the threads in which it is on, and tells the recorder. C++ does the work
+(hooks/torch/tap); this is its handle, and what it has to ask Python."""
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._tap.streams import Streams
+from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+LOSS = "<loss>"
+NO_TAP = "operations: the tap is missing, because "
+_THEIRS = "\n".join((str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
+                     str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key"))
+Quad = tuple[int, int, int, int]  # the four words of a value: data, word, offset, layout
+
+
+class Named:
+    """Tensors, and the numbers of their paths, as the tap takes them. They live as long as this."""
+
+    __slots__ = ("count", "tensors", "texts", "_kept", "_arrays")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], texts: Sequence[int] = ()) -> None:
+        self._kept = tensors
+        self._arrays = array("q", [t._cdata for t in tensors]), array("q", texts)
+        self.count = len(tensors)
+        self.tensors, self.texts = (numbers.buffer_info()[0] for numbers in self._arrays)
+
+
+NOTHING = Named(())
+
+
+class Tap:
+    """Needs a session with an open recorder. Raises TapMissing where there is none for this PyTorch."""
+
+    def __init__(self, session: Session) -> None:
+        recorder = session.recorder
+        assert recorder is not None
+        self._library = load_tap()
+        self._session = session
+        self._recorder = recorder
+        self._streams = Streams(session)
+        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of))
+        recording = recorder.recording()
+        recording.stream, recording.group = (c.cast(f, c.c_void_p).value for f in self._keep)
+        self._handle = self._library.new(c.byref(recording), recorder.text(LOSS), _THEIRS.encode())
+        if not self._handle:
+            raise TapMissing("there is no memory for it")
+        self._words = (c.c_int64 * 4)()
+        self._state: lib.State | None = None
+        self.use(session.state)
+        self._on = False
+        self._named = -1  # changes of the names of parameters that it knows
+
+    def close(self) -> None:
+        if self._handle:
+            self.off()
+            handle, self._handle = self._handle, None
+            self.tell_notes(handle)
+            self._recorder.refused += int(self._library.refused(handle))
+            self._library.free(handle)
+
+    def text(self, text: str) -> int:
+        return self._recorder.text(text)
+
+    # Listening.
+    def on(self) -> None:
+        if not self._on:
+            self._on = True
+            pass_by(True)
+            self._library.on(self._handle)
+
+    def off(self) -> None:
+        if self._on:
+            self._on = False
+            self._library.off(self._handle)
+            pass_by(False)
+
+    def use(self, state: lib.State) -> None:
+        """Where the run is, from now on: read at each op, so it may be written at any time."""
+        self._state = state
+        self._library.use(self._handle, c.addressof(state))
+
+    @contextmanager
+    def listening(self, state: lib.State) -> Iterator[None]:
+        """For a step that is run again."""
+        before, was_on = self._state, self._on
+        assert before is not None
+        self.use(state)
+        self.on()
+        try:
+            yield
+        finally:
+            if self._handle:
+                if not was_on:
+                    self.off()
+                self.use(before)
+
+    # Places.
+    def enter_root(self, path: str) -> None:
+        self._library.enter_root(self._handle, self._recorder.text(path))
+
+    def exit_root(self) -> None:
+        self._library.exit_root(self._handle)
+
+    def enter(self, path: str | None) -> None:
+        self._library.enter(self._handle, -1 if path is None else self._recorder.text(path))
+
+    def exit(self) -> None:
+        self._library.exit(self._handle)
+
+    def set_path(self, path: str) -> None:
+        self._library.set_path(self._handle, self._recorder.text(path))
+
+    def begin_step(self) -> None:
+        self._library.begin_step(self._handle)
+
+    def begin_backward(self) -> None:
+        names = self._session.parameter_names
+        if names.changes != self._named:
+            self._named = names.changes
+            named = self.named(names.items_alive())
+            self._library.parameters(self._handle, named.tensors, named.texts, named.count)
+        self._library.begin_backward(self._handle)
+
+    def own(self, owned: Named) -> None:
+        """Whose parameter, gradient or state a storage is, until the next call."""
+        self._library.owners(self._handle, owned.tensors, owned.texts, owned.count)
+
+    def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
+        text = self._recorder.text
+        return Named([t for t, _ in items], [text(path) for _, path in items])
+
+    def mark(self, named: Named, kinds: Sequence[int], gradients: bool = False) -> None:
+        """The part that each tensor plays; with `gradients`, of each its gradient, where it has one."""
+        given = array("q", kinds)
+        self._library.mark(self._handle, given.buffer_info()[0], named.texts, named.tensors, len(given), gradients)
+
+    def lasting(self, tensors: Named, look: int) -> None:
+        """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
+        self._library.lasting(self._handle, tensors.tensors, tensors.count, look)
+
+    # Contents.
+    def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
+        """The four words of any tensor; None where it cannot be watched, which is noted."""
+        words = self._words
+        if not self._library.describe(self._handle, t._cdata, with_data, words):
+            return None
+        return words[0], words[1], words[2], words[3]
+
+    def release_hosts(self) -> None:
+        self._library.release_hosts(self._handle)
+
+    def word(self, storage: int) -> int:
+        """Of the contents of a storage (its `_cdata`), which gets a number if it has none."""
+        return int(self._library.word(self._handle, storage, 1))
+
+    def known_word(self, storage: int) -> int:
+        """The same; 0: it has none."""
+        return int(self._library.word(self._handle, storage, 0))
+
+    def written(self, storage: int) -> int:
+        return int(self._library.written(self._handle, storage))
+
+    def join(self, twin: int, storage: int) -> None:
+        """`twin` shows what the storage shows."""
+        self._library.join(self._handle, twin, storage)
+
+    def as_of(self, storage: int, version: int = -2) -> int:
+        return int(self._library.as_of(self._handle, storage, version))
+
+    # Ends.
+    def settle(self, forget: bool = False) -> int:
+        """Tells what has ended: collectives, storages. How many collectives have not."""
+        return int(self._library.settle(self._handle, forget))
+
+    def tell_notes(self, handle: Any = None) -> None:
+        note = self._session.note
+        take = TakeNote(lambda text, count: note(text.decode("utf-8", "replace"), count))
+        self._library.notes(handle or self._handle, take)
+
+    @contextmanager
+    def generators_kept(self) -> Iterator[None]:
+        """What ops draw from of the program's own generators is put back."""
+        self._library.generators(self._handle, 1)
+        try:
+            yield
+        finally:
+            if self._handle:
+                self._library.generators(self._handle, 0)
+
+    # What the tap asks.
+    def _stream_of(self, kind: bytes, index: int) -> int:
+        try:
+            return self._streams.word_of(torch.device(kind.decode(), index))
+        except Exception as error:
+            self._session.failed(error, "the stream of a device")
+            return 0
+
+
+def _ranks_of(name: bytes, ranks: Any, room: int) -> int:
+    try:
+        import torch.distributed as dist
+
+        group = dist.distributed_c10d._resolve_process_group(name.decode())  # type: ignore
+        members = list(dist.get_process_group_ranks(group))[:room]
+        for i, rank in enumerate(members):
+            ranks[i] = rank
+        return len(members)
+    except Exception:
+        return 0
+
+
+# Higher-order ops are dispatched in Python, which wants a kernel for each key that is on: they pass the tap's by, and
+# what they run inside is heard.
+_KEY: Any = torch._C._parse_dispatch_key("Fake")
+_HigherOrder: Any = torch._ops.HigherOrderOperator
+_made_as_torch_does = _HigherOrder.__init__
+
+
+def pass_by(on: bool) -> None:
+    if on == (_HigherOrder.__init__ is _made):
+        return
+    if on or _HigherOrder.__init__ is _made:
+        _HigherOrder.__init__ = _made if on else _made_as_torch_does
+    for op in list(torch._ops._higher_order_ops.values()):
+        keys = op.non_fallthrough_keys
+        op.non_fallthrough_keys = keys.remove(_KEY) if on else keys.add(_KEY)
+
+
+@functools.wraps(_made_as_torch_does)
+def _made(self: Any, *args: Any, **kwargs: Any) -> None:
+    _made_as_torch_does(self, *args, **kwargs)
+    self.non_fallthrough_keys = self.non_fallthrough_keys.remove(_KEY)
+
+
+class SchemaArg(NamedTuple):
+    slot: str      # name in rows
+    name: str      # name in the schema
+    written: bool
+
+
+class Schema(NamedTuple):
+    """What the tap makes of an op."""
+
+    op: str
+    skip: bool         # it has no row
+    garbage: bool      # memory that nothing has written
+    per_element: bool  # a row for each element of its lists
+    writes: bool
+    args: list[SchemaArg]
+
+
+def schema_of(func: Any) -> Schema:
+    """Of an OpOverload. Raises TapMissing."""
+    text = c.create_string_buffer(1 << 16)
+    schema = func._schema
+    if load_tap().schema(schema.name.encode(), schema.overload_name.encode(), text, len(text)) <= 0:
+        return Schema(schema.name, True, False, False, False, [])
+    flags, *lines = text.value.decode().split("\n")
+    args = [SchemaArg(line[:-2], a.name, line.endswith("1")) for line, a in zip(lines, schema.arguments)]
+    return Schema(schema.name, "s" in flags, "g" in flags, "e" in flags, "w" in flags, args)

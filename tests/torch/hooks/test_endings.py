@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a run ends, its last step is judged: the origin is named, what the program said stands beside it, and the
+program's own output and exit status are its own. Each ending has a twin that is sound."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import ready_python
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
+pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+LEVELS = ("ops", "sentinel")
+
+# BAD makes the loss NaN in step 3. {look} is what the program does about it, {late} what it does after backward.
+PROGRAM = """
+import os, sys, torch
+BAD = {bad}
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{before}
+for i in range(6):
+    optimizer.zero_grad()
+    loss = (model(torch.randn(16, 4)) ** 2).mean()
+    loss = torch.log(-loss if BAD and i == 3 else loss + 1)
+    {look}
+    loss.backward()
+    optimizer.step()
+    {late}
+print("end")
+"""
+STOPS = {
+    "assert": ("assert torch.isfinite(loss), 'loss is not finite'", 1, "AssertionError: loss is not finite"),
+    "raise": ("if not torch.isfinite(loss): raise FloatingPointError('nan')", 1, "FloatingPointError: nan"),
+    "sys.exit": ("if loss != loss: sys.exit(3)", 3, "sys.exit(3)"),
+    "os._exit": ("if loss != loss: os._exit(4)", 4, "os._exit(4)"),
+    "break": ("if not torch.isfinite(loss): break", 0, ""),
+}
+
+
+def run(tmp_path, level, bad, look="pass", late="pass", before="pass", traceback=True):
+    """The report and the exit status. Output, traceback and status are those of the program alone; `traceback` False:
+    its frames go through ours, only the last line is compared."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.format(bad=bad, look=look, late=late, before=before))
+    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    alone = subprocess.run([*ready_python.command(), script], capture_output=True, text=True, timeout=1800,
+                           env=environment)
+    watched = subprocess.run([Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--",
+                              *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
+                             env=environment)
+    told = "".join(line for line in watched.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
+    expected = alone.stderr
+    if not traceback:
+        told, expected = told.splitlines()[-1:], expected.splitlines()[-1:]
+    assert (watched.returncode, watched.stdout, told) == (alone.returncode, alone.stdout, expected)
+    return json.loads((tmp_path / "run" / "report.json").read_text()), watched.returncode
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", STOPS)
+def test_a_program_that_stops_at_its_bad_loss_has_a_fault_with_its_origin_and_its_words(tmp_path, library, level, how):
+    look, status, words = STOPS[how]
+    report, returned = run(tmp_path, level, True, look)
+    assert returned == status
+    assert report["verdict"]["status"] == "fault"
+    finding = report["findings"][0]
+    assert (finding["op"], finding["step"], finding["phase"]) == ("aten::log", 3, "loss")
+    assert finding["explanation"].startswith("The program stopped here") and words in finding["explanation"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", STOPS)
+def test_its_repaired_twin_is_clean(tmp_path, library, level, how):
+    report, returned = run(tmp_path, level, False, STOPS[how][0])
+    assert (returned, report["verdict"]["status"], report["findings"]) == (0, "clean", [])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_step_that_the_program_skips_by_design_is_a_warning_with_how_often(tmp_path, library, level, bad):
+    report, _ = run(tmp_path, level, bad, "if not torch.isfinite(loss): continue")
+    assert report["verdict"]["status"] == ("warning" if bad else "clean")
+    if bad:
+        finding = report["findings"][0]
+        assert (finding["op"], finding["step"]) == ("aten::log", 3)
+        assert finding["explanation"].startswith("The program skipped this step: in 1 of 6 steps")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [True, False])
+def test_anomaly_mode_is_quoted_beside_the_origin(tmp_path, library, level, bad):
+    look = f"if {bad} and i == 3: loss = loss + 0 * torch.sqrt(loss * 0)"  # infinite slope times 0
+    report, returned = run(tmp_path, level, False, look, before="torch.autograd.set_detect_anomaly(True)",
+                           traceback=False)
+    assert returned == int(bad) and report["verdict"]["status"] == ("fault" if bad else "clean")
+    if bad:
+        finding = report["findings"][0]
+        assert (finding["op"], finding["phase"]) == ("aten::div", "backward")
+        assert "returned nan values" in finding["explanation"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_exception_over_sound_numbers_is_no_finding(tmp_path, library, level):
+    report, returned = run(tmp_path, level, False, "if i == 3: raise KeyError('labels')")
+    assert (returned, report["verdict"]["status"]) == (1, "clean")
+    assert any("KeyError" in line for line in report["coverage"]["unwatched"])
+
+
+VALIDATE = """
+def validate(bad):
+    model.eval()
+    with torch.no_grad():
+        x = torch.randn(4, 4)
+        x[0] = float("nan") if bad else 0.0
+        model(x)
+    model.train()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_validation_that_gives_nan_is_a_fault_of_its_own_phase(tmp_path, library, level, last, bad):
+    late = f"if i == {5 if last else 2}: validate({bad})"
+    report, _ = run(tmp_path, level, False, late=late, before=VALIDATE)
+    assert report["verdict"]["status"] == ("fault" if bad else "clean")
+    if bad:
+        assert report["findings"][0]["phase"] in ("validation", "data")
+
+
+def test_what_was_patched_is_put_back(tmp_path, library):
+    import sys
+
+    import nanhunt
+    import torch
+
+    before = sys.excepthook, sys.exit, os._exit
+    with nanhunt.watch(out=tmp_path / "run"):
+        model = torch.nn.Linear(1, 1)
+        model(torch.ones(1)).sum().backward()
+        assert before != (sys.excepthook, sys.exit, os._exit)
+    assert before == (sys.excepthook, sys.exit, os._exit)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nanhunt run` before what is more than one plain script: workers, modules, torchrun, programs that do not train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The loss of step 2 is the root of a negative number, unless it is told to be good.
+SCRIPT = """
+import os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def main(workers=0, method=None, bad=True, steps=6):
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(steps * 8, 4))
+    loader = DataLoader(data, batch_size=8, num_workers=workers, multiprocessing_context=method)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step, (x,) in enumerate(loader):
+        out = model(x).abs()
+        loss = (out + (-100 if bad and step == 2 else 1)).sqrt().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("trained", len(model.state_dict()), [p.double().sum().item() for p in model.parameters()])
+"""
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    folder = Path(os.environ.get("NANHUNT_BUILD_DIR", Path(__file__).resolve().parents[3] / "build" / "dev"))
+    found = folder / "bin" / "nanhunt"
+    if not found.exists() or not (folder / "lib" / "libnanhunt.so").exists():
+        pytest.skip("nanhunt and libnanhunt.so are not built (NANHUNT_BUILD_DIR names a build)")
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("NANHUNT", "PYTHON"))}
+
+
+@pytest.fixture
+def run(program, tmp_path):
+    (tmp_path / "training.py").write_text(SCRIPT)
+
+    def run_nanhunt(*words: str) -> subprocess.CompletedProcess:
+        command = [str(program), "run", "--out", "run", "--", sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run_nanhunt
+
+
+def ranks(folder: Path) -> list[str]:
+    return sorted(path.parent.parent.name for path in folder.glob("run/rank-*/attempt-*/run.json"))
+
+
+def test_output_is_that_of_the_run_without_us(run, tmp_path):
+    script = "import training; training.main(bad=False)"
+    alone = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800
+    )
+    assert run("-c", script).stdout == alone.stdout
+
+
+def test_a_module_run_by_its_name_is_watched(run, tmp_path):
+    with (tmp_path / "training.py").open("a") as file:
+        file.write("\nif __name__ == '__main__':\n    main()\n")
+    told = run("-m", "training").stderr
+    assert "fault: invalid at aten::sqrt" in told
+    assert re.search(r"fault: invalid at aten::sqrt.* \(training\.py:\d+\), phase", told), told
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_data_loader_write_nothing(run, tmp_path, method):
+    (tmp_path / "main.py").write_text(
+        f"import training\nif __name__ == '__main__':\n    training.main(workers=2, method={method!r})\n"
+    )
+    assert "fault: invalid at aten::sqrt" in run("main.py").stderr
+    assert ranks(tmp_path) == ["rank-00000"]
+
+
+def test_torchrun_leaves_one_trace_for_each_rank(run, tmp_path):
+    (tmp_path / "main.py").write_text(
+        """
+import os
+import torch.distributed
+import training
+torch.distributed.init_process_group("gloo")
+training.main(bad=os.environ["RANK"] == "1")
+torch.distributed.destroy_process_group()
+"""
+    )
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py")
+    assert done.stdout.count("trained") == 2
+    assert ranks(tmp_path) == ["rank-00000", "rank-00001"]
+    assert "fault: invalid at aten::sqrt" in done.stderr
+    findings = json.loads((tmp_path / "run" / "report.json").read_text())["findings"]
+    assert {finding["rank"] for finding in findings if finding["severity"] == "fault"} == {1}
+
+
+def test_a_program_that_imports_torch_and_does_not_train_is_told_so(run, tmp_path):
+    done = run("-c", "import torch; print(torch.ones(2).sum().item())")
+    assert done.stdout == "2.0\n"
+    assert "torch was imported, but no training step was seen" in done.stderr
+    assert not (tmp_path / "run").exists()

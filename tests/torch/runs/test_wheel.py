@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `pip install .` gives: one wheel for every Python 3 with package, library and command line tool in it.
+
+Compiling takes minutes, so the wheel is packed from the build that is tested (NANHUNT_PREBUILT); everything else is
+what `pip install .` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scikit_build_core", reason="scikit-build-core is not installed: no wheel can be built")
+ROOT = Path(__file__).resolve().parents[3]
+VERSION = re.search(r"project\(nanhunt VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+
+
+def run(*command: object, **options) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NANHUNT", "PYTHONPATH"))}
+    done = subprocess.run(
+        [str(word) for word in command], env=kept, text=True, capture_output=True, timeout=1800, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    folder = Path(os.environ.get("NANHUNT_BUILD_DIR", "/nonexistent"))
+    if not (folder / "bin/nanhunt").exists() or not (folder / "lib/libnanhunt.so").exists():
+        pytest.skip("NANHUNT_BUILD_DIR does not name a build with nanhunt and libnanhunt.so (tools/test sets it)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory) -> Path:
+    """A copy as pip gets it: what git has, and nothing that was built."""
+    copy = tmp_path_factory.mktemp("sources")
+    names = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True
+    )
+    if names.returncode != 0:
+        pytest.skip("not a git checkout: what belongs to the project is not known")
+    for name in filter(None, names.stdout.decode().split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/golden"):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    return copy
+
+
+@pytest.fixture(scope="session")
+def wheel(build, sources, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    settings = f"--config-settings=cmake.define.NANHUNT_PREBUILT={build}"
+    options = ["--no-build-isolation", "--no-deps", "--no-index", settings]
+    run(sys.executable, "-m", "pip", "wheel", *options, "-w", out, sources)
+    (found,) = out.iterdir()
+    return found
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory) -> Path:
+    """An environment that has nanhunt and nothing else."""
+    venv = tmp_path_factory.mktemp("venv")
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    run(sys.executable, "-m", "pip", f"--python={venv / 'bin/python'}", "install", "--no-index", "--no-deps", wheel)
+    return venv
+
+
+def test_one_wheel_serves_every_python_3_and_needs_nothing(wheel):
+    assert re.fullmatch(rf"nanhunt-{re.escape(VERSION)}-py3-none-linux_\w+\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = packed.read(f"nanhunt-{VERSION}.dist-info/METADATA").decode()
+    assert "Requires-Python: >=3.9" in metadata and "License-Expression: Apache-2.0" in metadata
+    assert all("extra ==" in line for line in metadata.splitlines() if line.startswith("Requires-Dist"))
+
+
+def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        modes = {info.filename: info.external_attr >> 16 for info in packed.infolist()}
+    names = set(modes)
+    package = ROOT / "hooks" / "torch" / "nanhunt"
+    expected = {f"nanhunt/{path.relative_to(package)}" for path in package.rglob("*.py")}
+    tap = ROOT / "hooks" / "torch" / "tap"
+    expected |= {f"nanhunt/tap/hooks/torch/tap/{path.name}" for path in tap.glob("*.[hc]*")}
+    expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
+    expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
+    assert {name for name in names if not name.startswith(f"nanhunt-{VERSION}.dist-info/")} == expected
+    assert any(name.endswith("/LICENSE") for name in names)
+    assert modes["nanhunt/bin/nanhunt"] & stat.S_IXUSR
+
+
+def test_program_and_module_answer_and_know_the_version(installed):
+    python = installed / "bin" / "python"
+    assert run(installed / "bin" / "nanhunt", "--version") == f"nanhunt {VERSION}\n"
+    assert run(python, "-m", "nanhunt", "--version") == f"nanhunt {VERSION}\n"
+    wrong = subprocess.run([python, "-m", "nanhunt", "check"], capture_output=True, text=True, timeout=1800)
+    assert wrong.returncode == 2 and "RUN" in wrong.stderr
+    assert run(python, "-c", "import importlib.metadata as m; print(m.version('nanhunt'))").strip() == VERSION
+
+
+def test_the_package_imports_and_finds_its_library_without_torch(installed):
+    script = """
+import ctypes, sys, nanhunt
+from nanhunt._library import library_path
+path = library_path()
+version = ctypes.CDLL(str(path)).nanhunt_version
+version.restype = ctypes.c_char_p
+assert version().decode() == sys.argv[1]
+assert "torch" not in sys.modules
+print(path)
+"""
+    path = run(installed / "bin" / "python", "-c", script, VERSION).strip()
+    assert path.endswith("site-packages/nanhunt/lib/libnanhunt.so") and path.startswith(str(installed))
+
+
+def test_nanhunt_run_finds_the_start_up_file_of_the_wheel(installed, tmp_path):
+    # given a Python of another environment
+    script = "import os; print(os.environ['PYTHONPATH'])"
+    out = run(installed / "bin" / "python", "-m", "nanhunt", "run", "--", sys.executable, "-c", script, cwd=tmp_path)
+    assert out.strip().endswith("site-packages/nanhunt/boot") and out.startswith(str(installed))
+
+
+def test_the_source_package_holds_what_a_build_needs(sources, tmp_path):
+    script = "import sys, scikit_build_core.build as b; print(b.build_sdist(sys.argv[1]))"
+    name = run(sys.executable, "-c", script, tmp_path, cwd=sources).split()[-1]
+    with tarfile.open(tmp_path / name) as packed:
+        names = {"/".join(member.split("/")[1:]) for member in packed.getnames()}
+    needed = {path.relative_to(sources).as_posix() for path in sources.rglob("*") if path.is_file()}
+    needed = {path for path in needed if not path.startswith(("tests/", ".")) and "/node_modules/" not in path}
+    assert needed - names == set()
+    assert not any(member.startswith(("build/", "tests/")) for member in names)

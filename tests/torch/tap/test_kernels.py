@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of ops: `kernels=True` without a GPU, and against the libcupti of hooks/cupti/fake, where each op is made to
+launch a kernel that has its name. What only a GPU shows is in test_on_gpu.py."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nanhunt
+import pytest
+import ready_python
+import torch
+from nanhunt import _attach
+from nanhunt._modes import counted, writes_lists
+from nanhunt._pending import Pending
+from nanhunt._recorder import Recorder
+from nanhunt._session import Options
+from nanhunt._tap import kernels
+from nanhunt._tap.kernels import NOT_WATCHED
+from nanhunt._tap.tap import Tap
+from planted import nan_batch, overflow
+from sentinel_runs import batch, net, run_once, watched
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is said of machines without a GPU")
+
+HERE = Path(__file__).resolve().parents[1]
+TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+LEVELS = ("ops", "sentinel")
+
+
+def notes_of(run):
+    return [note for note in run.report["coverage"]["unwatched"] if "kernels:" in note]
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """A libcupti of the tests' own, which this process is made to find, and a PyTorch that says it has CUDA."""
+    folder = Path(os.environ.get("NANHUNT_BUILD_DIR", ""))
+    found = sorted(folder.glob("hooks/cupti/libfake_cupti.so")) if os.environ.get("NANHUNT_BUILD_DIR") else []
+    if not found:
+        pytest.skip("libfake_cupti.so is not built: NANHUNT_BUILD_DIR names no build with tests and CUPTI's headers")
+    fake = ctypes.PyDLL(str(found[0]))
+    fake.fake_cupti_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
+    fake.fake_cupti_launch.restype = None
+    fake.fake_cupti_refuse.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    fake.fake_cupti_refuse.restype = None
+    fake.fake_cupti_calls.restype = ctypes.c_char_p
+    fake.fake_cupti_start_over()
+    monkeypatch.setenv("NANHUNT_CUPTI", str(found[0]))
+    monkeypatch.setattr(kernels, "why_no_cuda", lambda: "")
+    return fake
+
+
+class Naming(TorchDispatchMode):
+    """Knows which op comes next: the tap below does not say."""
+
+    coming = b""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.coming = func._schema.name.split("::")[-1].encode()
+        kwargs = kwargs or {}
+        return counted(func, *args, **kwargs) if writes_lists(func._schema.name) else func(*args, **kwargs)
+
+
+@pytest.fixture
+def launching(cupti, monkeypatch):
+    """Every op launches a kernel of its name, of 1 us; and reading an op's row launches one of ours."""
+    clock = iter(range(1000, 1 << 60, 1000))
+    naming, kept, made = Naming(), [], Recorder.recording
+
+    def launch(name):
+        start = next(clock)
+        cupti.fake_cupti_launch(name, start, start + 1000)
+
+    def recording(self):
+        def push(handle):
+            ticket = self.fast.nanhunt_kernels_push(handle)
+            launch(naming.coming + b"_kernel")
+            return ticket
+
+        def push_own(handle):
+            self.fast.nanhunt_kernels_push_own(handle)
+            launch(b"nanhunt_read")
+
+        functions = {"kernels_push": ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(push),
+                     "kernels_push_own": ctypes.CFUNCTYPE(None, ctypes.c_void_p)(push_own)}
+        kept.append(functions)
+        told = made(self)
+        for name, function in functions.items():
+            setattr(told, name, ctypes.cast(function, ctypes.c_void_p).value)
+        return told
+
+    on, off = Tap.on, Tap.off
+
+    def on_with_names(self):
+        if not self._on:
+            naming.__enter__()
+        on(self)
+
+    def off_with_names(self):
+        if self._on:
+            naming.__exit__(None, None, None)
+        off(self)
+
+    monkeypatch.setattr(Recorder, "recording", recording)
+    monkeypatch.setattr(Tap, "on", on_with_names)
+    monkeypatch.setattr(Tap, "off", off_with_names)
+    return launch
+
+
+def calls_of(cupti):
+    return cupti.fake_cupti_calls().decode().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_without_cuda_coverage_says_so_and_the_run_is_the_same(tmp_path, library, level):
+    run = watched(nan_batch(), tmp_path, level=level, kernels=True)
+    assert notes_of(run) == [f"{NOT_WATCHED}{kernels.why_no_cuda()} (1)"]
+    assert run.report["device_time"] is None
+    assert run.report["verdict"] == watched(nan_batch(), tmp_path, level=level).report["verdict"]
+
+
+def test_unasked_nothing_is_said_of_kernels(tmp_path, library):
+    assert notes_of(watched(nan_batch(), tmp_path, level="ops")) == []
+
+
+def test_without_cuda_no_cupti_is_loaded(tmp_path, library):
+    code = ("import nanhunt, torch\n"
+            f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level='ops', kernels=True):\n"
+            "    torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n"
+            "print('/libcupti' in open('/proc/self/maps').read())\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_machine_without_a_driver_says_what_is_in_the_way(tmp_path, library):
+    """Whichever CUPTI is found here, or none: there is no driver, so it refuses."""
+    code = ("import nanhunt, torch\n"
+            "from nanhunt._tap import kernels\n"
+            "kernels.why_no_cuda = lambda: ''\n"
+            f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level='ops', kernels=True) as watch:\n"
+            "    torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n"
+            "    print([note for note in watch.notes if 'kernels:' in note])\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("NANHUNT_CUPTI", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, env=environment)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.startswith(f"['{NOT_WATCHED}") or done.stdout.startswith(f'["{NOT_WATCHED}'), done.stdout
+    assert any(reason in done.stdout for reason in ("refused a subscription", "was not found", "has no CUPTI"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_report_names_the_kernel_of_the_origin(tmp_path, library, launching, level):
+    run = run_once(overflow(), 5, tmp_path / "run", level=level, kernels=True)
+    origin = run.headline
+    name = origin["op"].split("::")[-1]
+    assert origin["kernel"] == f"{name}_kernel", (origin["op"], run.notes)
+    rows = {(row["op"], row["kernel"]) for row in run.report["device_time"]["rows"] if row["op"] is not None}
+    assert rows and all(kernel == f"{op.split('::')[-1]}_kernel" for op, kernel in rows)
+    assert run.report["device_time"]["own_kernels"] > 0
+    assert notes_of(run) == []
+
+
+def test_the_kernel_of_a_list_of_tensors_stands_with_the_bad_one(tmp_path, library, launching):
+    def build():
+        a, b = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        opt = torch.optim.Adam([a, b], eps=0.0, foreach=True)
+
+        def step(i):
+            opt.zero_grad()
+            (a.square().sum() + (b * 0.0).sum()).backward()  # 0 / 0 in the second tensor of the list
+            opt.step()
+
+        return step, a, b, opt
+
+    run = watched(build, tmp_path, steps=2, level="ops", kernels=True)
+    origin = run.headline
+    name = origin["op"].split("::")[-1]
+    assert name.startswith("_foreach_") and origin["module"].endswith(".1"), origin  # not the first of its list
+    assert origin["kernel"] == f"{name}_kernel"
+
+
+def test_kernels_are_those_of_their_ops_one_by_one(tmp_path, library, launching):
+    run_once(overflow(), 3, tmp_path / "run", level="ops", kernels=True)
+    saved = nanhunt.load(tmp_path / "run")
+    ops = {row["seq"]: row["op"] for row in rows_of(saved, "ops")}
+    kernels = rows_of(saved, "kernels")
+    tied = [(ops[row["seq"]], row["name"]) for row in kernels if row["seq"] in ops]
+    assert len(tied) == len({row["seq"] for row in kernels if row["seq"] in ops}) > 50
+    assert {name for _, name in tied} > {"addmm_kernel", "tanh_kernel", "tanh_backward_kernel"}
+    assert [pair for pair in tied if f"{pair[0].split('::')[-1]}_kernel" != pair[1]] == []
+    assert {row["name"] for row in kernels if row["own"]} == {"nanhunt_read"}
+
+
+def rows_of(run, kind):
+    arrow = pytest.importorskip("pyarrow")
+    return arrow.table(run.records(kind)).to_pylist()
+
+
+def test_the_run_is_the_same_with_kernels_watched(tmp_path, library, launching):
+    for level in LEVELS:
+        watched(nan_batch(), tmp_path, level=level, kernels=True)
+
+
+def test_at_level_sentinel_cupti_is_attached_for_the_replay_alone(tmp_path, library, launching, cupti):
+    run = run_once(overflow(), 3, tmp_path / "healthy", kernels=True)
+    assert calls_of(cupti) == [] and run.report["device_time"] is None
+    run = run_once(overflow(bad=(1,)), 6, tmp_path / "run", kernels=True)
+    calls = calls_of(cupti)
+    assert run.results == [(1, "reproduced")]
+    assert calls.count("subscribe nanhunt") == 1 and "disable 10" in calls and calls[-1] == "unsubscribe"
+    steps = {row["step"] for row in rows_of(nanhunt.load(tmp_path / "run"), "kernels")}
+    assert steps == {1}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_incumbent_is_named_and_the_run_goes_on_without(tmp_path, library, launching, cupti, level):
+    cupti.fake_cupti_refuse(TAKEN, b"CUPTI for Kineto")
+    run = watched(overflow(bad=(1,)), tmp_path, steps=3, level=level, kernels=True)
+    assert notes_of(run) == [f"{NOT_WATCHED}CUPTI has room for one client and CUPTI for Kineto is there (1)"]
+    assert run.headline["kernel"] is None and run.report["device_time"] is None
+
+
+def test_a_profiler_that_is_on_keeps_cupti(tmp_path, library, launching, cupti):
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+        run = run_once(overflow(), 2, tmp_path / "run", level="ops", kernels=True)
+    assert notes_of(run) == [f"{NOT_WATCHED}torch.profiler (Kineto) is on, and CUPTI has room for one client (1)"]
+    assert calls_of(cupti) == []
+
+
+class Profile:
+    """Of torch.profiler on a GPU, which cannot be made here: what is asked of it."""
+
+    def __init__(self, *activities):
+        self.kineto_activities = set(activities)
+
+
+def test_a_profiler_that_comes_later_gets_cupti(tmp_path, library, launching, cupti, no_watch_left):
+    model, opt = net(), None
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True) as watch:
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = one_step(model, opt)
+        step()
+        session = _attach.current
+        session.kernels.give_way(Profile(ProfilerActivity.CPU))
+        assert session.kernels.on
+        with torch.profiler.profile(activities=[ProfilerActivity.CPU]):  # and so does a real one
+            step()
+        assert session.kernels.on
+        session.kernels.give_way(Profile(ProfilerActivity.CPU, ProfilerActivity.CUDA))
+        assert calls_of(cupti)[-1] == "unsubscribe" and not session.kernels.on
+        step()
+        assert [note for note in watch.notes if "kernels:" in note] == [
+            "kernels: not watched any more, once torch.profiler (Kineto) needed CUPTI"]
+    assert {row["step"] for row in rows_of(nanhunt.load(tmp_path / "run"), "kernels")} == {0, 1}
+
+
+def test_torch_tells_its_profiler_to_us_before_it_begins(tmp_path, library, launching, no_watch_left, monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernels.Kernels, "give_way", lambda self, profile: asked.append(profile.kineto_activities))
+    model = net()
+    own = vars(torch.autograd.profiler.profile)["_prepare_trace"]
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+        one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+        with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+            pass
+    assert asked == [{ProfilerActivity.CPU}]
+    assert vars(torch.autograd.profiler.profile)["_prepare_trace"] is own
+
+
+def test_a_profiler_that_another_thread_begins_gets_cupti_too(tmp_path, library, launching, cupti, no_watch_left):
+    model = net()
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True) as watch:
+        step = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step()
+        kernels = _attach.current.kernels
+        asked, give_way = [], kernels.give_way
+        kernels.give_way = lambda profile: (asked.append(threading.get_ident()), give_way(profile))
+
+        def profiles():
+            with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+                pass
+            give_way(Profile(ProfilerActivity.CUDA))
+
+        other = threading.Thread(target=profiles)
+        other.start()
+        other.join()
+        assert asked and threading.get_ident() not in asked
+        assert calls_of(cupti)[-1] == "unsubscribe" and not kernels.on
+        step()
+        assert list(watch.notes) == ["kernels: not watched any more, once torch.profiler (Kineto) needed CUPTI"]
+    assert {row["step"] for row in rows_of(nanhunt.load(tmp_path / "run"), "kernels")} == {0}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_watch_whose_end_fails_leaves_nothing_of_cupti(tmp_path, library, launching, cupti, monkeypatch, error):
+    model = net()
+    watch = nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True)
+    one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+    kernels = _attach.current.kernels
+
+    def fails(self):
+        raise error("planted")
+
+    monkeypatch.setattr(Pending, "drain", fails)
+    if error is RuntimeError:
+        watch.close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            watch.close()
+    # Then what comes after it is done all the same, and no op finds a recorder that is gone.
+    assert not kernels.on
+    assert kernels.push() == 0 and calls_of(cupti)[-1] == "unsubscribe"
+
+
+def test_kernels_of_a_collective_are_not_those_of_one_that_ended_meanwhile(tmp_path, library, launching, no_watch_left):
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = net()
+        with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+            one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+            works = [dist.all_reduce(torch.ones(3), async_op=True)]
+            works[0].wait()  # no op sees that: the next one is told with it
+            works += [dist.all_reduce(torch.ones(2), async_op=True)]
+            works[1].wait()
+    finally:
+        dist.destroy_process_group()
+    saved = nanhunt.load(tmp_path / "run")
+    assert [row["op"] for row in rows_of(saved, "ops")].count("c10d::allreduce_") == 2
+    of_collectives = [row for row in rows_of(saved, "kernels") if row["name"].startswith("allreduce_")]
+    assert sum(row["count"] for row in of_collectives) == 2
+    assert {row["seq"] for row in of_collectives} == {None}
+
+
+def one_step(model, opt):
+    def step():
+        x, y = batch()
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+
+    return step
+
+
+def test_an_op_that_raises_leaves_nothing_behind(tmp_path, library, launching, cupti, no_watch_left):
+    model = net()
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+        step = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step()
+        with pytest.raises(RuntimeError, match="shapes"):
+            model(torch.ones(2, 99))
+        launching(b"of_nobody")
+        step()
+    rows = rows_of(nanhunt.load(tmp_path / "run"), "kernels")
+    assert [row["seq"] for row in rows if row["name"] == "of_nobody"] == [None]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_asks_nothing_of_cupti(tmp_path, library, launching, cupti, no_watch_left):
+    model = net()
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+        step = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step()
+        before = calls_of(cupti)
+        child = os.fork()
+        if child == 0:
+            try:
+                on = _attach.current.kernels.on
+                torch.ones(2).add(1)
+                os._exit(0 if not on and calls_of(cupti) == before else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        step()
+    assert nanhunt.load(tmp_path / "run")
+
+
+def test_the_option_is_checked_and_read_from_the_environment(monkeypatch):
+    assert Options().kernels is False
+    for given, meant in (("1", True), ("0", False), ("", False), ("false", False), ("off", False)):
+        monkeypatch.setenv("NANHUNT_KERNELS", given)
+        assert Options.from_environment().kernels is meant
+    with pytest.raises(TypeError, match="kernels: expected True or False, got 1"):
+        nanhunt.watch(kernels=1)
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_nanhunt_run_asks_for_kernels(tmp_path, library, how):
+    programs = os.environ.get("NANHUNT_BIN_DIR", "")
+    if not programs or not Path(programs, "nanhunt").is_file():
+        pytest.skip("nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+                      "m(torch.ones(2)).sum().backward()\no.step()\n")
+    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment.update({"NANHUNT_KERNELS": "1"} if how == "environment" else {})
+    options = ["--kernels"] if how == "option" else []
+    done = subprocess.run([Path(programs, "nanhunt"), "run", *options, "--out", tmp_path / "run", "--",
+                           *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
+                          env=environment)
+    assert done.returncode == 0, done.stderr
+    report = subprocess.run([Path(programs, "nanhunt"), "report", "--json", tmp_path / "run"], capture_output=True,
+                            text=True, timeout=1800)
+    told = json.loads(report.stdout)["coverage"]["unwatched"]
+    assert any(NOT_WATCHED + kernels.why_no_cuda() in note for note in told)

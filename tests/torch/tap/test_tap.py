@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tap library: where it comes from, what is said where there is none, and that it leaves nothing behind."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from nanhunt._tap import tap_library
+from op_rows import watched_ops
+
+ROOT = Path(__file__).resolve().parents[3]
+TRAIN = """
+import torch
+m = torch.nn.Linear(2, 1)
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+for _ in range(2):
+    o.zero_grad()
+    (m(torch.ones(2)) / 0).sum().backward()
+    o.step()
+print("trained")
+"""
+
+
+def trained(tmp_path, level="ops", **environment):
+    """A run of TRAIN under a watch: stdout, stderr, folder."""
+    code = f"import torch, nanhunt\nwith nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}):\n" + "".join(
+        f"    {line}\n" for line in TRAIN.splitlines())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "hooks" / "torch"), **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr, tmp_path / "run"
+
+
+def report(run):
+    from op_rows import report as read
+
+    return read(run)
+
+
+def test_it_is_compiled_once_and_then_found(tmp_path, library):
+    cache = tmp_path / "cache"
+    out, error, run = trained(tmp_path / "first", NANHUNT_CACHE=str(cache))
+    assert out == "trained\n"
+    assert error == f"nanhunt: compiling the tap for PyTorch {torch.__version__}, once (about 20 s)\n"
+    assert report(run)["findings"][0]["op"] == "aten::div"
+    assert [path.name for path in cache.glob("*.so")] == [tap_library.tap_name(ROOT)]
+    out, error, run = trained(tmp_path / "again", NANHUNT_CACHE=str(cache))
+    assert (out, error) == ("trained\n", "")
+
+
+@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("why", ["no compiler", "a compiler that fails"])
+def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_path, library, level, why):
+    environment = {"NANHUNT_CACHE": str(tmp_path / "cache")}
+    if why == "no compiler":
+        environment |= {"PATH": str(tmp_path), "CXX": ""}
+    else:
+        environment["CXX"] = "false"
+    out, error, run = trained(tmp_path, level, **environment)
+    assert out == "trained\n"
+    said = "there is no C++ compiler" if why == "no compiler" else "could not compile it"
+    assert said in error and "Losses, gradients and the loss scaler still are." in error
+    told = report(run)
+    assert any("the tap is missing" in note and said in note for note in told["coverage"]["unwatched"])
+    assert told["coverage"]["steps"] == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
+    (tmp_path / "file").write_text("")
+    out, error, run = trained(tmp_path, NANHUNT_CACHE=str(tmp_path / "file" / "cache"))
+    assert out == "trained\n" and "compiling the tap" in error
+    assert report(run)["findings"][0]["op"] == "aten::div"
+
+
+def test_another_release_another_compiler_flag_or_other_sources_have_another_name(monkeypatch):
+    names = {tap_library.tap_name(ROOT)}
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    names.add(tap_library.tap_name(ROOT))
+    monkeypatch.setattr(tap_library, "_flags", lambda: ["-O0"])
+    names.add(tap_library.tap_name(ROOT))
+    assert len(names) == 3
+
+
+def test_taken_off_it_leaves_nothing():
+    key = torch._C._parse_dispatch_key("Fake")
+    keys = {name: op.non_fallthrough_keys for name, op in torch._ops._higher_order_ops.items()}
+    with watched_ops() as watched, watched.mode():
+        torch.ones(2) + 1
+        assert torch._C._dispatch_tls_is_dispatch_key_included(key)
+    assert not torch._C._dispatch_tls_is_dispatch_key_included(key)
+    assert keys == {name: op.non_fallthrough_keys for name, op in torch._ops._higher_order_ops.items()}
+    seen = len(watched.ops)
+    torch.ones(2) + 1
+    assert len(watched.ops) == seen
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_not_heard():
+    with watched_ops() as watched, watched.mode():
+        torch.ones(2) + 1
+        child = os.fork()
+        if child == 0:
+            before = len(watched.ops)
+            torch.ones(2) + 1
+            os._exit(0 if len(watched.ops) == before else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_watch_that_an_op_closes_is_closed_and_the_op_goes_on():
+    # Given an op of the user's whose kernel closes the watch over it, and opens another,
+    watches = [watched_ops(), watched_ops()]
+    first = watches[0].__enter__()
+
+    @torch.library.custom_op("nanhunt_tests::closes", mutates_args=())
+    def closes(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        mode.__exit__(None, None, None)
+        watches[0].__exit__(None, None, None)
+        second.append(watches[1].__enter__())
+        return y + 1
+
+    second: list = []
+    mode = first.mode()
+    mode.__enter__()
+    # when it runs,
+    result = closes(torch.ones(3))
+    # then it has its result, and the second watch hears what comes after, not the end of what began before it.
+    assert result.tolist() == [3.0] * 3
+    try:
+        assert second[0].ops == []
+        with second[0].mode():
+            torch.ones(3) * 5
+        assert [op.name for op in second[0].ops] == ["ones", "mul"]
+    finally:
+        watches[1].__exit__(None, None, None)
+
+
+def test_another_thread_is_not_heard():
+    with watched_ops() as watched, watched.mode():
+        before = len(watched.ops)
+        other = threading.Thread(target=lambda: torch.ones(3) * 2)
+        other.start()
+        other.join()
+        assert len(watched.ops) == before
+        torch.ones(3) * 2
+        assert len(watched.ops) > before
+
+
+def test_a_storage_that_is_known_is_not_kept_alive():
+    with watched_ops() as watched, watched.mode():
+        x = torch.ones(1000)
+        word = watched.values.identity(x)
+        storage = x.untyped_storage()
+        assert watched.values.tap.known_word(storage._cdata) == word
+        before = torch._C._storage_Use_Count(storage._cdata)
+        watched.values.identity(x)
+        assert torch._C._storage_Use_Count(storage._cdata) == before
+
+
+def test_numbers_read_out_of_tensors_are_tied_to_them():
+    with watched_ops() as watched, watched.mode():
+        x = torch.tensor([0.3])
+        y = torch.ones(2) * x.item()
+        assert watched.producer(y).reads(watched.contents(x))
+
+
+def test_an_op_that_could_be_decomposed_but_has_a_kernel_has_a_row():
+    with watched_ops() as watched, watched.mode():
+        x = torch.ones(3, requires_grad=True)
+        torch.nn.functional.silu(x).sum().backward()
+        assert watched.producer(x.grad).name == "silu_backward"
+
+
+def test_in_inference_mode_what_runs_inside_of_an_op_is_seen():
+    with watched_ops() as watched, watched.mode(), torch.inference_mode():
+        torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+        assert watched.named("addmm") or watched.named("linear")
