@@ -19,7 +19,8 @@ from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
 from nanhunt._tap.values import Values
 
-PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update"]
+PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update",
+          "validation"]
 ROLES = ["read", "saved", "overwritten", "mask", "index"]
 
 
@@ -71,6 +72,7 @@ class KeptRows:
     collectives: list[tuple] = field(default_factory=list)
     refused: int = 0
     handle: int = 0
+    mistakes: list[BaseException] = field(default_factory=list)  # of ours, in what C calls
 
     def __post_init__(self):
         self._texts, self._names, self._layouts, self._calls = {"": 0}, [""], [], []
@@ -80,7 +82,10 @@ class KeptRows:
         i64, status = c.c_int64, c.c_int32
 
         def rows(_, words, count):
-            self._record_rows(None, c.string_at(words, 8 * count), count)
+            try:
+                self._record_rows(None, c.string_at(words, 8 * count), count)
+            except Exception as mistake:
+                self.mistakes.append(mistake)
             return 0
 
         def call(_, given):
@@ -229,6 +234,7 @@ def watched_ops(recorder=None, errors=0):
             left += 1
         assert watched.session.errors == errors, watched.session.last_error
         assert left == 0, "a mode was left on"
+        assert getattr(watched.recorder, "mistakes", []) == []
 
 
 def report(run):
