@@ -149,6 +149,12 @@ typedef struct nanhunt_collective {
   size_t share_count;
 } nanhunt_collective;
 NANHUNT_API nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhunt_collective* collective);
+/* A step of which it is not known yet whether anybody wants its ops. From NANHUNT_HOLD on rows stay in memory;
+ * NANHUNT_KEEP hands them on to the trace, NANHUNT_DROP forgets what names values and ops, and both end the hold. What
+ * says how steps went (steps, health, norms, scaler, notes) is kept in any case. At most 64 MiB are held: past that rows
+ * of ops without bad numbers go, counted, and what is left goes to the trace. A flush keeps what is held. */
+enum { NANHUNT_HOLD = 0, NANHUNT_KEEP = 1, NANHUNT_DROP = 2 };
+NANHUNT_API nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int32_t action);
 /* The number that the next op row will get. */
 NANHUNT_API uint64_t nanhunt_recorder_next_seq(const nanhunt_recorder* recorder);
 

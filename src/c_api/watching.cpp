@@ -48,6 +48,12 @@ nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_h
   });
 }
 
+nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int32_t action) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    to.recorder->on_hold(enum_of("action", action, record::HoldAction::kDrop));
+  });
+}
+
 nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,
                                    double norm, double amax) {
   return recording(recorder, [&](nanhunt_recorder& to) {

@@ -146,6 +146,24 @@ class RecorderImpl final : public NumberingRecorder {
     guarded(&Dropped::other, [&] { builder_.add_experiment(experiment); });
   }
 
+  void on_hold(HoldAction action) noexcept override {
+    guarded(&Dropped::other, [&] {
+      if (action == HoldAction::kHold) {
+        if (!holding_ && !builder_.empty()) hand_over();  // what came before is not part of the hold
+        holding_ = true;
+        return;
+      }
+      if (!holding_) return;
+      holding_ = false;
+      if (action == HoldAction::kDrop) {
+        builder_.drop_ops();
+        kept_ops_ = kept_bytes_ = 0;
+      } else {
+        hand_over_soon_ = true;
+      }
+    });
+  }
+
   // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Request before any lock
   // is taken: whoever held it at the fork is not here to give it back.
   bool in_forked_child() const noexcept override { return forks_so_far() != forks_; }
@@ -289,6 +307,7 @@ class RecorderImpl final : public NumberingRecorder {
   void hand_over_if_due() {
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
+    if (holding_ && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
     const bool asked = hand_over_soon_ || replay_ends_ || tick_waits_.load(std::memory_order_relaxed) ||
@@ -312,14 +331,28 @@ class RecorderImpl final : public NumberingRecorder {
     push();
     if (replay_ends_) in_replay_ = replay_ends_ = false;
   }
+  // Past its bound what is routine goes first; what is left then goes on to the writer as ever.
+  bool is_hold_full(std::size_t& bytes) {
+    if (bytes < kept_bytes_ + options_.held_bytes) return false;
+    const Dropped dropped = builder_.thin_rows();
+    dropped_.add(dropped);
+    unreported_.add(dropped);
+    bytes = builder_.bytes();
+    if (bytes < options_.held_bytes / 2) return false;
+    hand_over_soon_ = true;
+    return true;
+  }
+  void hand_over() {
+    queue_->wait_for_room(builder_.bytes(), BatchQueue::Clock::duration::max());
+    push();
+  }
   std::size_t batch_bytes() const { return std::max<std::size_t>(options_.queue_bytes / 4, 1); }
 
   Status hand_over_all() {
     try {
       learn_of_failure();
       if (builder_.empty() && !unreported_.any()) return {};
-      queue_->wait_for_room(builder_.bytes(), BatchQueue::Clock::duration::max());
-      push();
+      hand_over();
       return {};
     } catch (const std::exception& e) {
       return {StatusCode::kWriteFailed,
@@ -374,7 +407,7 @@ class RecorderImpl final : public NumberingRecorder {
     }
     try {
       learn_of_failure();
-      if (closed_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
+      if (closed_ || holding_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
@@ -404,6 +437,7 @@ class RecorderImpl final : public NumberingRecorder {
   std::optional<BatchQueue::Clock::time_point> oldest_row_;  // of the rows at hand, about
   std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
   bool hand_over_soon_ = false;
+  bool holding_ = false;  // rows stay here
   std::uint32_t step_ = 0;  // that ended last
   bool in_replay_ = false, replay_ends_ = false;  // the run waits in one, whatever on_full says
   std::atomic<bool> tick_waits_{false};

@@ -15,6 +15,8 @@
 
 namespace nanhunt::record {
 
+enum class HoldAction : std::uint8_t { kHold, kKeep, kDrop };
+
 // What is told by number costs no look-up of names and shapes. All numbers are those of this recorder.
 class NumberingRecorder : public Recorder {
  public:
@@ -32,6 +34,11 @@ class NumberingRecorder : public Recorder {
   // One launch was for the `count` newest ops, the first of which is `first`. Kernels that come as those of `first` are
   // told as those of the first one among them whose result is bad, once that is known.
   virtual void on_launch(std::uint64_t first, std::uint64_t count) noexcept = 0;
+
+  // From kHold on rows stay in memory, until it is known whether anybody wants them: kKeep hands them on, kDrop forgets
+  // what names values and ops. Both end the hold. Past `held_bytes` routine rows of the hold are thinned, and what is
+  // left past that is handed on.
+  virtual void on_hold(HoldAction action) noexcept = 0;
 
   // Nothing is recorded in one, and no lock of the parent's may be waited for.
   virtual bool in_forked_child() const noexcept = 0;

@@ -527,6 +527,11 @@ void DeferredRecorder::on_storage_released(std::uint64_t storage) noexcept {
            [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
 }
 
+void DeferredRecorder::on_hold(HoldAction action) noexcept {
+  in_order(false, [&] { next_->on_hold(action); },
+           [&] { hold(0, [action](NumberingRecorder& next, const auto&) { next.on_hold(action); }); });
+}
+
 void DeferredRecorder::on_launch(std::uint64_t first, std::uint64_t count) noexcept {
   in_order(false, [&] { next_->on_launch(first, count); }, [&] {
     hold(0, [first, count](NumberingRecorder& next, const auto&) { next.on_launch(first, count); });

@@ -143,6 +143,23 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
   return dropped;
 }
 
+void drop_ops(PendingRows& rows) noexcept {
+  (void)drop_value_graph(rows);
+  RecordBatch& b = rows.batch;
+  b.collectives.clear();
+  b.kernels.clear();
+  b.probes.clear();
+  b.captures.clear();
+  std::size_t ends = 0;
+  for (std::size_t i = 0; i < b.ends_of_life.size(); ++i) {
+    if (rows.end_first_batch[i] >= rows.number) continue;
+    b.ends_of_life[ends] = b.ends_of_life[i];
+    rows.end_first_batch[ends++] = rows.end_first_batch[i];
+  }
+  b.ends_of_life.erase(b.ends_of_life.begin() + static_cast<std::ptrdiff_t>(ends), b.ends_of_life.end());
+  rows.end_first_batch.erase(rows.end_first_batch.begin() + static_cast<std::ptrdiff_t>(ends), rows.end_first_batch.end());
+}
+
 Dropped rows_of(const RecordBatch& b) {
   std::size_t all = 0;
   for (const trace::RecordKind& kind : trace::record_kinds()) all += kind.count(b);

@@ -35,6 +35,10 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values);
 // Takes values out, in place, and every row that names one.
 Dropped drop_value_graph(PendingRows& rows) noexcept;
 
+// Takes out what a step that nobody asks for has left, in place: all that names a value or an op. What says how steps
+// went stays, and so do ends of storages of which an older batch has a row.
+void drop_ops(PendingRows& rows) noexcept;
+
 // What is lost if the whole batch is. Strings and layouts are not counted: they are kept.
 Dropped rows_of(const RecordBatch& batch);
 

@@ -559,6 +559,15 @@ Dropped RowBuilder::thin_rows() {
 
 Dropped RowBuilder::drop_value_graph() noexcept { return nanhunt::record::drop_value_graph(rows_); }
 
+void RowBuilder::drop_ops() {
+  evidence_left_ += static_cast<std::uint32_t>(rows_.batch.evidence.size());
+  histograms_left_ += static_cast<std::uint32_t>(rows_.batch.histograms.size());
+  checks_left_ += static_cast<std::uint32_t>(rows_.batch.changed.size());
+  extra_bytes_ = 0;
+  nanhunt::record::drop_ops(rows_);
+  forget_rows(rows_.number, {});
+}
+
 void RowBuilder::forget_rows(std::uint64_t first_batch, std::vector<ValueId> values) {
   std::sort(values.begin(), values.end());
   table_.for_each([&](ValueInfo& info) {

@@ -111,6 +111,8 @@ class RowBuilder {
   Dropped thin_rows();
   // Drops its values and all rows that name values.
   Dropped drop_value_graph() noexcept;
+  // Drops what names values or ops, as if it had never been: what limits the rows of a run is given back.
+  void drop_ops();
   // Rows in batches numbered `first_batch` or higher, and those of `values`, are not in the file: whatever names one
   // of these values writes it again.
   void forget_rows(std::uint64_t first_batch, std::vector<ValueId> values);
