@@ -151,7 +151,8 @@ typedef struct nanhunt_collective {
 NANHUNT_API nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhunt_collective* collective);
 /* A step of which it is not known yet whether anybody wants its ops. From NANHUNT_HOLD on rows stay in memory;
  * NANHUNT_KEEP hands them on to the trace, NANHUNT_DROP forgets what names values and ops, and both end the hold. What
- * says how steps went (steps, health, norms, scaler, notes) is kept in any case. At most 64 MiB are held: past that rows
+ * says how steps went (steps, health, norms, scaler, notes) is kept in any case. While it is held all ops must be told:
+ * what an op takes is trusted as under trust_inputs. At most 64 MiB are held: past that rows
  * of ops without bad numbers go, counted, and what is left goes to the trace. A flush keeps what is held. */
 enum { NANHUNT_HOLD = 0, NANHUNT_KEEP = 1, NANHUNT_DROP = 2 };
 NANHUNT_API nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int32_t action);

@@ -21,6 +21,11 @@ class BadOps {
     if (seqs_.size() >= kMostOps) seqs_.erase(seqs_.begin(), seqs_.begin() + kMostOps / 2);
     seqs_.push_back(seq);
   }
+  // Ops from `seq` on have never been.
+  void forget_from(std::uint64_t seq) {
+    seqs_.erase(std::lower_bound(seqs_.begin(), seqs_.end(), seq), seqs_.end());
+    launches_.erase(launches_.lower_bound(seq), launches_.end());
+  }
   // How many from op `seq` on, of those that are known.
   std::uint64_t since(std::uint64_t seq) const {
     return static_cast<std::uint64_t>(seqs_.end() - std::lower_bound(seqs_.begin(), seqs_.end(), seq));

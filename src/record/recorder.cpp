@@ -149,17 +149,21 @@ class RecorderImpl final : public NumberingRecorder {
   void on_hold(HoldAction action) noexcept override {
     guarded(&Dropped::other, [&] {
       if (action == HoldAction::kHold) {
-        if (!holding_ && !builder_.empty()) hand_over();  // what came before is not part of the hold
+        if (!holding_ && builder_.rows().names_ops()) hand_over();  // what came before is not part of the hold
+        if (!holding_) builder_.begin_hold();
         holding_ = true;
+        builder_.trust_inputs(true);
         return;
       }
       if (!holding_) return;
       holding_ = false;
+      builder_.trust_inputs(false);
       if (action == HoldAction::kDrop) {
-        builder_.drop_ops();
+        bad_ops_.forget_from(builder_.drop_ops());
+        held_dropped_ = {};
         kept_ops_ = kept_bytes_ = 0;
       } else {
-        hand_over_soon_ = true;
+        hand_over();  // it waits for room: what is wanted is not thinned
       }
     });
   }
@@ -334,10 +338,8 @@ class RecorderImpl final : public NumberingRecorder {
   // Past its bound what is routine goes first; what is left then goes on to the writer as ever.
   bool is_hold_full(std::size_t& bytes) {
     if (bytes < kept_bytes_ + options_.held_bytes) return false;
-    const Dropped dropped = builder_.thin_rows();
-    dropped_.add(dropped);
-    unreported_.add(dropped);
-    bytes = builder_.bytes();
+    held_dropped_.add(builder_.thin_rows());
+    kept_bytes_ = bytes = builder_.bytes();
     if (bytes < options_.held_bytes / 2) return false;
     hand_over_soon_ = true;
     return true;
@@ -361,6 +363,9 @@ class RecorderImpl final : public NumberingRecorder {
   }
 
   void push() {
+    dropped_.add(held_dropped_);
+    unreported_.add(held_dropped_);
+    held_dropped_ = {};
     if (unreported_.any()) {
       builder_.add_drop(unreported_);
       unreported_ = {};
@@ -438,6 +443,7 @@ class RecorderImpl final : public NumberingRecorder {
   std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
   bool hand_over_soon_ = false;
   bool holding_ = false;  // rows stay here
+  Dropped held_dropped_;  // of them
   std::uint32_t step_ = 0;  // that ended last
   bool in_replay_ = false, replay_ends_ = false;  // the run waits in one, whatever on_full says
   std::atomic<bool> tick_waits_{false};

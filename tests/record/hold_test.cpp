@@ -60,6 +60,7 @@ TEST_F(HoldTest, a_dropped_step_leaves_how_it_went_and_none_of_its_ops) {
   end_step(0);
   hold(HoldAction::kHold);
   op(a, b);
+  op(a, TestTensor(DType::kF32, {2}, {NAN, 1}, 5));
   recorder->on_mark({1, 0, TensorRole::kLoss, "loss", b.value()});
   recorder->on_storage_released(b.storage());
   recorder->on_health({1, 0, 0, "", 1, 1});
@@ -68,13 +69,16 @@ TEST_F(HoldTest, a_dropped_step_leaves_how_it_went_and_none_of_its_ops) {
   end_step(1);
   op(weight, c);
   end_step(2);
-  // then the others are there whole, with the numbers that they had, and of it only what says how it went.
+  // then the others are there whole, as if it had run no op, and of it only what says how it went.
   const RecordBatch all = recorded();
   ASSERT_EQ(all.ops.size(), 2u);
   EXPECT_EQ(all.ops[0].seq, 0u);
-  EXPECT_EQ(all.ops[1].seq, 2u);
-  EXPECT_EQ(all.steps.size(), 3u);
-  EXPECT_EQ(all.health.size(), 1u);
+  EXPECT_EQ(all.ops[1].seq, 1u);
+  ASSERT_EQ(all.steps.size(), 3u);
+  EXPECT_EQ(all.steps[1].end_seq, 1u);
+  ASSERT_EQ(all.health.size(), 1u);
+  EXPECT_EQ(all.health[0].seq, 1u);
+  EXPECT_EQ(dynamic_cast<NumberingRecorder&>(*recorder).bad_since(0), 0u);
   EXPECT_TRUE(all.marks.empty());
   EXPECT_TRUE(all.ends_of_life.empty());
   EXPECT_TRUE(all.drops.empty());
@@ -95,7 +99,7 @@ TEST_F(HoldTest, a_value_of_a_dropped_step_is_written_again_for_who_names_it_lat
   op(a.view({1}, {1}, 1), TestTensor(DType::kF32, {1}, {1}, 4));
   hold(HoldAction::kKeep);
   end_step(1);
-  // then its row is in the trace, with the statistics of then.
+  // then its row is in the trace, with the statistics of then, and made by no op that is not.
   const RecordBatch all = recorded();
   ASSERT_EQ(all.ops.size(), 2u);
   expect_whole(all);
@@ -103,6 +107,7 @@ TEST_F(HoldTest, a_value_of_a_dropped_step_is_written_again_for_who_names_it_lat
   EXPECT_EQ(all.values[0].storage, weight.storage());
   EXPECT_EQ(all.values[0].stats.max, 2);
   EXPECT_FALSE(all.evidence.empty());
+  for (const ValueRecord& v : all.values) EXPECT_TRUE(v.producer == kNoSeq || v.producer < 2) << v.producer;
 }
 
 TEST_F(HoldTest, a_kept_step_is_recorded_as_if_it_had_not_been_held) {
@@ -170,6 +175,32 @@ TEST_F(HoldTest, past_its_bound_the_routine_of_a_step_goes_and_is_counted_and_th
   for (const OpRecord& op : all.ops) bad = bad || op.seq == 5000;
   EXPECT_TRUE(bad);
   expect_whole(all);
+}
+
+TEST_F(HoldTest, a_step_of_which_some_was_written_goes_on_from_there_when_the_rest_is_dropped) {
+  hold(HoldAction::kHold);
+  op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 2));
+  EXPECT_TRUE(recorder->flush());
+  op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 3));
+  hold(HoldAction::kDrop);
+  op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 4));
+  const RecordBatch all = recorded();
+  ASSERT_EQ(all.ops.size(), 2u);
+  EXPECT_EQ(all.ops[1].seq, 1u);
+  expect_whole(all);
+}
+
+TEST_F(HoldTest, nothing_is_told_as_lost_of_a_step_that_nobody_wanted) {
+  options.held_bytes = 64u << 10;
+  open();
+  hold(HoldAction::kHold);
+  for (std::uint64_t i = 0; i < 10000; ++i) op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 2 + i));
+  hold(HoldAction::kDrop);
+  end_step(0);
+  const RecordBatch all = recorded();
+  EXPECT_EQ(recorder->counters().dropped_ops, 0u);
+  EXPECT_TRUE(all.drops.empty());
+  EXPECT_TRUE(all.ops.empty());
 }
 
 }  // namespace

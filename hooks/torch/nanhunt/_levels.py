@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nanhunt._hooks import hooks
+from nanhunt._hooks.scaler import ScalerWatch
+from nanhunt._sentinel.audit_watch import AuditWatch
+from nanhunt._sentinel.live import Live
+from nanhunt._sentinel.sentinel import Sentinel
+from nanhunt._tap import lasting
+from nanhunt._tap.marks import Marks
+from nanhunt._tap.ops import OpsLevel
+from nanhunt._tap.values import Values
+
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
 
 def add_listeners(session: Session) -> None:
-    from nanhunt._hooks.scaler import ScalerWatch
-    from nanhunt._tap.marks import Marks
-    from nanhunt._tap.ops import OpsLevel
-    from nanhunt._tap.values import Values
-
     values = session.values = Values(session)
-    session.listeners.append(ScalerWatch(session))
+    session.at_open.append(values.prepare)
+    scaler, lasts = ScalerWatch(session), lasting.LastingWatch(session, values)
+    # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
+    ops = [OpsLevel(session, values), Marks(session, values), lasts]
     if session.options.level == "ops":
-        from nanhunt._hooks import hooks
-        from nanhunt._tap import lasting
-
-        # Marks come inside the mode: what is marked before an op has the identity that the op reads.
-        lasts = lasting.LastingWatch(session, values)
-        session.listeners += [OpsLevel(session, values), Marks(session, values), lasts]
-        lasting.listen(hooks.patch)
+        session.listeners = [scaler, *ops]
     else:
-        from nanhunt._sentinel.audit_watch import AuditWatch
-        from nanhunt._sentinel.sentinel import Sentinel
-
         # The audit comes after the sentinel has read the gradients, and before the optimizer.
-        session.listeners += [Sentinel(session, values), AuditWatch(session, values)]
+        sentinel = Sentinel(session, values)
+        live = Live(session, values, [scaler, sentinel, AuditWatch(session, values)], ops, sentinel.trips)
+        session.at_open.append(live.begin)
+    lasting.listen(hooks.patch)

@@ -24,6 +24,7 @@ ROW_OP, ROW_MARK, ROW_RELEASE, ROW_CHECK = 1, 2, 3, 4
 NO_REDUCTION, SUM, AVG, MIN, MAX, PRODUCT = range(6)
 NO_SEQ = (1 << 64) - 1
 READ_NORM, READ_CHECKSUM = 1, 2
+HOLD, KEEP, DROP = range(3)
 HAS_NAN, HAS_POS_INF, HAS_NEG_INF = 1, 2, 4
 
 _size, _ptr, _text = c.c_size_t, c.c_void_p, c.c_char_p
@@ -161,6 +162,7 @@ _PROTOTYPES = {
     "nanhunt_recorder_folder": (_text, [_ptr]),
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
+    "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
     "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_replay": (_i32, [_ptr, _u32, _i32, _i32, _text]),

@@ -46,6 +46,7 @@ OTHER_THREADS = ("calls in other threads than the first that trained: one thread
 class Options:
     out: str = "nanhunt-run"
     level: str = "sentinel"
+    budget: float = 3.0         # sentinel: percent of the time that watching steps op by op may take; 100: all of them
     every: int = 100            # sampled: one step in so many
     keep: int = 16              # sampled: steps in the ring that a trip writes
     boundary: str = "auto"          # "auto", "sync" or "deferred"
@@ -132,6 +133,9 @@ class Session:
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
+        self.live = False            # ops of this step are heard as they run, at a level where not all are
+        self.wants_ops = False       # ... and shall be in the trace
+        self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
 
     @property
@@ -224,8 +228,8 @@ class Session:
         self.thread = threading.get_ident()
         if self.options.kernels:
             self._watch_kernels()
-        if self.values is not None:
-            self.values.prepare()
+        for part in self.at_open:
+            part()
         self.tell_notes()
 
     def _watch_kernels(self) -> None:

@@ -65,6 +65,12 @@ class Identities {
   // Enough have come since the dead were looked for: looking costs in proportion to those that live.
   bool is_sweep_due() const { return births_ > std::max<std::size_t>(64, table_.size() / 2); }
 
+  // Whatever is known may have been written unheard: all get new numbers. The old ones are among the dead.
+  void forget() {
+    for (const auto& [storage, entry] : table_) dead_.push_back(entry.identity->word >> kVersionBits);
+    table_.clear();
+  }
+
   // Numbers of storages that ended since the last call.
   std::vector<std::int64_t> take_dead() {
     for (auto it = table_.begin(); it != table_.end();) {

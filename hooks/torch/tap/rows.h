@@ -218,6 +218,13 @@ class Rows {
     if (!words.empty()) send(words);
   }
 
+  // Ops ran unheard: nothing is known of any contents.
+  void forget() {
+    describer.identities.forget();
+    scalars_.clear();
+    tell_dead();
+  }
+
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
   Place here(std::int64_t site) {
     return in_backward() ? places.backward() : Place{places.path, std::max<std::int64_t>(0, site)};

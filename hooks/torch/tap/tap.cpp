@@ -396,6 +396,13 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
     return pending;
   });
 }
+// Ops ran unheard since: contents are known by what was heard before no longer.
+NANHUNT_TAP void nanhunt_tap_forget(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "contents", [&] {
+    static_cast<Tap*>(tap)->rows.forget();
+    return 0;
+  });
+}
 NANHUNT_TAP std::uint64_t nanhunt_tap_refused(const void* tap) { return static_cast<const Tap*>(tap)->rows.refused; }
 
 // What is not watched since the last call, and how often.

@@ -143,13 +143,23 @@ Dropped drop_value_graph(PendingRows& rows) noexcept {
   return dropped;
 }
 
-void drop_ops(PendingRows& rows) noexcept {
+void drop_ops(PendingRows& rows, std::uint64_t next_seq) noexcept {
   (void)drop_value_graph(rows);
   RecordBatch& b = rows.batch;
   b.collectives.clear();
   b.kernels.clear();
   b.probes.clear();
   b.captures.clear();
+  const auto before = [&](auto& list, auto seq) {
+    for (auto& row : list) row.*seq = std::min(row.*seq, next_seq);
+  };
+  before(b.scaler, &ScalerRecord::seq);
+  before(b.steps, &StepRecord::end_seq);
+  before(b.health, &HealthRecord::seq);
+  before(b.norms, &NormRecord::seq);
+  before(b.replays, &ReplayRecord::seq);
+  before(b.notes, &NoteRecord::seq);
+  before(b.ends_of_life, &EndOfLifeRecord::seq);
   std::size_t ends = 0;
   for (std::size_t i = 0; i < b.ends_of_life.size(); ++i) {
     if (rows.end_first_batch[i] >= rows.number) continue;

@@ -19,6 +19,7 @@ struct PendingRows {
   std::uint64_t number = 1;  // of this batch, 1, 2, 3 ...
 
   void clear();
+  bool names_ops() const { return !batch.ops.empty() || !batch.values.empty() || !batch.marks.empty(); }
 };
 
 struct Dropped {
@@ -36,8 +37,8 @@ Dropped thin(PendingRows& rows, std::vector<ValueRecord>& dropped_values);
 Dropped drop_value_graph(PendingRows& rows) noexcept;
 
 // Takes out what a step that nobody asks for has left, in place: all that names a value or an op. What says how steps
-// went stays, and so do ends of storages of which an older batch has a row.
-void drop_ops(PendingRows& rows) noexcept;
+// went stays, and so do ends of storages of which an older batch has a row. The next op will be `next_seq`.
+void drop_ops(PendingRows& rows, std::uint64_t next_seq) noexcept;
 
 // What is lost if the whole batch is. Strings and layouts are not counted: they are kept.
 Dropped rows_of(const RecordBatch& batch);

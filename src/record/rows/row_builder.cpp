@@ -70,6 +70,7 @@ RowBuilder::RowBuilder(const RowBuilderOptions& options)
       evidence_left_(options.max_evidence),
       histograms_left_(options.max_histograms),
       checks_left_(kMaxChangesFound),
+      checks_inputs_(options.check_inputs),
       only_asked_(!options.check_inputs),
       table_(options.table) {}
 
@@ -544,6 +545,7 @@ void RowBuilder::begin_batch(RecordBatch&& empty_batch) noexcept {
   rows_.batch = std::move(empty_batch);
   rows_.clear();
   ++rows_.number;
+  held_from_ = next_seq_;
   extra_bytes_ = 0;
 }
 
@@ -559,13 +561,19 @@ Dropped RowBuilder::thin_rows() {
 
 Dropped RowBuilder::drop_value_graph() noexcept { return nanhunt::record::drop_value_graph(rows_); }
 
-void RowBuilder::drop_ops() {
+std::uint64_t RowBuilder::drop_ops() {
   evidence_left_ += static_cast<std::uint32_t>(rows_.batch.evidence.size());
   histograms_left_ += static_cast<std::uint32_t>(rows_.batch.histograms.size());
   checks_left_ += static_cast<std::uint32_t>(rows_.batch.changed.size());
   extra_bytes_ = 0;
-  nanhunt::record::drop_ops(rows_);
-  forget_rows(rows_.number, {});
+  next_seq_ = held_from_;
+  nanhunt::record::drop_ops(rows_, next_seq_);
+  table_.for_each([&](ValueInfo& info) {
+    if (info.row_batch >= rows_.number) info.row_batch = 0;
+    if (info.record.producer >= next_seq_) info.record.producer = kNoSeq;
+    if (info.checked_after >= next_seq_) info.checked_after = next_seq_ == 0 ? kNoSeq : next_seq_ - 1;
+  });
+  return next_seq_;
 }
 
 void RowBuilder::forget_rows(std::uint64_t first_batch, std::vector<ValueId> values) {

@@ -111,8 +111,13 @@ class RowBuilder {
   Dropped thin_rows();
   // Drops its values and all rows that name values.
   Dropped drop_value_graph() noexcept;
-  // Drops what names values or ops, as if it had never been: what limits the rows of a run is given back.
-  void drop_ops();
+  // Whoever tells of ops tells of all of them for a while: contents are compared where that is asked for alone.
+  void trust_inputs(bool trust) { only_asked_ = trust || !checks_inputs_; }
+  // From here on ops may yet be dropped, or from the batch after the one at hand.
+  void begin_hold() { held_from_ = next_seq_; }
+  // Drops what names values or ops, as if it had never been: its numbers and what limits the rows of a run are given
+  // back. The number of the first op that was dropped.
+  std::uint64_t drop_ops();
   // Rows in batches numbered `first_batch` or higher, and those of `values`, are not in the file: whatever names one
   // of these values writes it again.
   void forget_rows(std::uint64_t first_batch, std::vector<ValueId> values);
@@ -174,8 +179,9 @@ class RowBuilder {
   StatsLevel level_;
   std::uint32_t evidence_left_, histograms_left_;
   std::uint32_t checks_left_;  // changes that may still be found; 0: contents are not checked
-  const bool only_asked_;      // they are compared where that is asked for alone
-  std::uint64_t next_seq_ = 0;
+  const bool checks_inputs_;
+  bool only_asked_;            // they are compared where that is asked for alone
+  std::uint64_t next_seq_ = 0, held_from_ = 0;
   ValueId next_value_ = 1;
   bool forgot_storages_ = false;  // that may live on
   std::size_t extra_bytes_ = 0;  // of rows that own memory

@@ -216,7 +216,9 @@ class AuditWatch(Listener):
         if found is None:
             return
         facts.foreseen.extend(found.paths)
-        if self._library.nanhunt_trigger_policy_judge(self._policy, session.step, 2) == 1:
+        if session.live:
+            session.wants_ops = True  # the optimizer is about to be seen
+        elif self._library.nanhunt_trigger_policy_judge(self._policy, session.step, 2) == 1:
             self._shown = self._replay(found, found.optimizer)
 
     def _show_again(self, found: Foreseen, copies: Copies, named: list[tuple[_Tensor, str]]) -> Shown | None:

@@ -103,7 +103,7 @@ class Sentinel(Listener):
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
         tape.off()
-        if tape.refusal:
+        if tape.refusal or self.session.live:
             return
         info = self._info(call)
         if self._device_boundary.is_capturing():
@@ -129,7 +129,7 @@ class Sentinel(Listener):
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         entry, tape = call.state, self.tape
         if entry is None:
-            if not tape.refusal:
+            if not tape.refusal and not self.session.live:
                 tape.on()
             return
         info = self._infos[id(call.module)]
@@ -162,6 +162,8 @@ class Sentinel(Listener):
         self._unread = True
         before = tape.refusal
         self._read_losses(tensors)
+        if self.session.live:
+            return
         if tape.refusal:
             if not before and self._backwards > 1:
                 tape.stays_on = True  # the loss may have been computed after a backward of this step
@@ -189,7 +191,7 @@ class Sentinel(Listener):
         if self._stepping:  # a closure: the optimizer uses these gradients at once
             self._boundary()
             self.tape.segment += 1
-        elif self._keeps_graph or self.tape.stays_on:
+        elif (self._keeps_graph or self.tape.stays_on) and not self.session.live:
             self.tape.on()
 
     def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None:
@@ -197,7 +199,7 @@ class Sentinel(Listener):
         self._resume = tape.listens
         tape.off()
         self._grad_entry: BackwardEntry | None = None
-        if tape.refusal or not tape.made:
+        if tape.refusal or not tape.made or self.session.live:
             return
         entry = self._entry(_listed(outputs) or (), kwargs.get("grad_outputs"))
         entry.is_grad = True
@@ -351,7 +353,7 @@ class Sentinel(Listener):
         self._read_buffers()
         if found.bad:
             self.trips.trip(self._look())
-        elif self.replays(session.step):
+        elif self.replays(session.step) and not session.live:
             self.trips.replay(self._look())
         self._told = found.bad, found.bad_tensors, found.first_bad
 
@@ -427,6 +429,7 @@ class Sentinel(Listener):
         bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in tensors])
         if bad and any(bool(torch.isnan(t).any()) for t in tensors):
             self.validated_bad = True
+            self.session.wants_ops = True
             self.session.worked = True  # there is something to be judged, should no step follow
 
     validated_bad = False
@@ -445,10 +448,13 @@ class Sentinel(Listener):
         """What it has in hand is looked at now, and the step is done again op by op: what it computed outside of its
         modules is known in no other way."""
         self.tape.off()
-        if not self.tape.roots:
+        if not self.tape.roots and not self.session.live:
             return
         self._boundary()  # where a backward came
         if self.found.bad:
+            return
+        if self.session.live:  # what there is to know of the step is held
+            self.session.wants_ops = ending != lib.BY_NEXT_FORWARD or self.trips.may_replay(self.session.step)
             return
         self.found.unread = True  # what is not found below is not known to be healthy
         look = self._look()

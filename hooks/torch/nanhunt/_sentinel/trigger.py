@@ -122,6 +122,9 @@ class Trips:
                 for path, norm, amax in zip(paths, norms, amaxes):
                     recorder.norm(step, kind, path, norm, amax)
             ring.clear()
+        if session.live:
+            session.wants_ops = answer == REPLAY
+            return
         if answer == SPENT:
             self._refuse(look, "No replay is left for this step: the number of replays of a run is limited.")
             return

@@ -182,6 +182,10 @@ class Tap:
     def as_of(self, storage: int, version: int = -2) -> int:
         return int(self._library.as_of(self._handle, storage, version))
 
+    def forget(self) -> None:
+        """Ops ran unheard: what any tensor shows is not known any more."""
+        self._library.forget(self._handle)
+
     # Ends.
     def settle(self, forget: bool = False) -> int:
         """Tells what has ended: collectives, storages. How many collectives have not."""

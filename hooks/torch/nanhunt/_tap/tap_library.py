@@ -59,6 +59,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "join": (None, [_void, _i64, _i64]),
     "as_of": (_i64, [_void, _i64, _i64]),
     "settle": (_i64, [_void, _i32]),
+    "forget": (None, [_void]),
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),
     "schema": (_i64, [_text, _text, _void, _i64]),

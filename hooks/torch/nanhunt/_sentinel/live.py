@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level sentinel: steps whose ops are watched as they run. They are held in memory, and reach the trace where the step
+was not healthy; nothing has to be computed again to know what it did.
+
+Watching costs time: the first steps are watched, then as many as the budget has room for. The others are seen from
+outside, and replayed where they are bad.
+"""
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._listener import Listener, RootCall
+from nanhunt._random import accelerator
+from nanhunt._ranks import rank_and_world
+
+if TYPE_CHECKING:
+    from nanhunt._sentinel.trigger import Trips
+    from nanhunt._session import Session
+    from nanhunt._tap.values import Values
+
+FIRST = 8     # steps that are watched in any case
+_MEASURED = 16  # steps of either kind whose times are remembered
+_LEARN = 2    # steps that must have run unwatched before it is known what watching costs
+
+
+class Budget:
+    """Which steps to watch so that the time this takes stays below a share of all. Times are in seconds."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._steps = 0
+        self._total = self._spent = 0.0
+        self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
+
+    def step_took(self, seconds: float, watched: bool) -> None:
+        self._steps += 1
+        self._total += seconds
+        self._times[watched].append(seconds)
+        if watched and self._steps > FIRST:
+            self._spent += self._cost()
+
+    def _cost(self) -> float:
+        """Of watching one step."""
+        plain, watched = self._times[False], self._times[True]
+        if not plain or not watched:
+            return 0.0
+        return max(0.0, statistics.median(watched) - statistics.median(plain))
+
+    def has_room(self) -> bool:
+        """For the next step."""
+        if self.share <= 0:
+            return False
+        if self.share >= 1 or self._steps < FIRST:
+            return True
+        if len(self._times[False]) < _LEARN:
+            return False
+        return self._spent + self._cost() <= self.share * self._total
+
+
+class Live(Listener):
+    """Which listeners hear the next step, and what becomes of the ops of the last one. Heard after all others."""
+
+    def __init__(self, session: Session, values: Values, outside: Sequence[Listener], inside: Sequence[Listener],
+                 trips: Trips) -> None:
+        """`outside`: who hears any step; `inside`: who hears its ops."""
+        self.session, self.values, self.trips = session, values, trips
+        self._outside = [*outside, self]
+        # Marks come before anything looks at what they mark.
+        self._inside = [outside[0], *inside, *outside[1:], self]
+        self.budget = Budget(session.options.budget / 100)
+        self._first_update: int | None = None  # op number at which optimizers began
+        self._began = time.perf_counter()
+        self._heard = True   # ops since contents were last known
+        self._watch(False)
+
+    def begin(self) -> None:
+        """The recorder is open."""
+        self._began = time.perf_counter()
+        self._watch(self.budget.has_room() and self.can_watch())
+
+    def can_watch(self) -> bool:
+        """A device is watched by replays: what reading it at each op costs was never measured. Several ranks would
+        watch different steps. Compiled code passes the dispatcher by."""
+        return (self.values.tap is not None and not accelerator() and rank_and_world()[1] == 1
+                and self.session.kernels is None and not self._is_compiled())
+
+    def _is_compiled(self) -> bool:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        return dynamo is not None and bool(dynamo.counters["frames"])
+
+    def _watch(self, on: bool) -> None:
+        session, tap, recorder = self.session, self.session.tap, self.session.recorder
+        session.live = on
+        session.listeners = self._inside if on else self._outside
+        if tap is None or recorder is None:
+            return
+        if on:
+            if not self._heard:
+                tap.forget()
+            recorder.hold(lib.HOLD)
+        else:
+            tap.off()
+            session.places = None
+        self._heard = on
+
+    def on_root_enter(self, call: RootCall) -> None:
+        if self.session.live and any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
+                                     for m in (call.module, *call.module.children())):
+            self._stop()
+
+    def _stop(self) -> None:
+        """In the middle of a step: what was heard of it is not all of it."""
+        recorder = self.session.recorder
+        if recorder is not None:
+            recorder.hold(lib.DROP)
+        self._watch(False)
+        self.budget.share = 0.0
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.session.live and self._first_update is None and self.session.recorder is not None:
+            self._first_update = self.session.recorder.next_seq()
+
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        session, recorder = self.session, self.session.recorder
+        if recorder is None:
+            return
+        now = time.perf_counter()
+        self.budget.step_took(now - self._began, session.live)
+        self._began = now
+        if session.live and not session.wants_ops and self._first_update is not None:
+            session.wants_ops = bool(recorder.bad_since(self._first_update)) and self.trips.may_replay(step)
+        self._first_update = None
+        if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
+            return
+        if session.live and self._is_compiled():
+            session.wants_ops = False
+            self._stop()
+        if session.live:
+            recorder.hold(lib.KEEP if session.wants_ops else lib.DROP)
+        elif self.budget.share > 0:
+            session.note("operations of steps that the budget had no room for")
+        session.wants_ops = False
+        self._watch(self.budget.has_room() and self.can_watch())
+
+    def on_close(self) -> None:
+        recorder = self.session.recorder
+        if recorder is not None and self.session.live:
+            recorder.hold(lib.KEEP if self.session.wants_ops else lib.DROP)
