@@ -53,6 +53,8 @@ NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder
 /* Of these, the ones from op `seq` on (among the newest 16384). Ops whose contents are still being read on a device,
  * and those after them, are not known before they have come, or after nanhunt_recorder_flush(). */
 NANHUNT_API uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq);
+/* Ops so far at which badness began: their outputs are not finite in a way in which no input was. */
+NANHUNT_API uint64_t nanhunt_recorder_origins(const nanhunt_recorder* recorder);
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
 

@@ -215,6 +215,10 @@ uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t s
   return recorder == nullptr ? 0 : recorder->recorder->bad_since(seq);
 }
 
+uint64_t nanhunt_recorder_origins(const nanhunt_recorder* recorder) {
+  return recorder == nullptr ? 0 : recorder->recorder->origins();
+}
+
 const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder) {
   return recorder == nullptr ? "" : recorder->recorder->attempt_dir().c_str();
 }

@@ -195,6 +195,7 @@ class RecorderImpl final : public NumberingRecorder {
       return 0;
     }
   }
+  std::uint64_t origins() const noexcept override { return origins_.load(std::memory_order_relaxed); }
   void on_launch(std::uint64_t first, std::uint64_t count) noexcept override {
     if (in_forked_child()) return;
     try {
@@ -295,6 +296,7 @@ class RecorderImpl final : public NumberingRecorder {
       const bool anomalous = add();
       ++ops_;
       if (!anomalous) return;
+      if (builder_.began()) origins_.fetch_add(1, std::memory_order_relaxed);
       if (anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
       try {
         bad_ops_.add(builder_.next_seq() - 1);
@@ -435,7 +437,7 @@ class RecorderImpl final : public NumberingRecorder {
   mutable std::mutex mutex_;  // held during an event, also while the event waits for room
   RowBuilder builder_;
   std::uint64_t ops_ = 0, marks_ = 0;
-  std::atomic<std::uint64_t> anomalies_{0};
+  std::atomic<std::uint64_t> anomalies_{0}, origins_{0};
   BadOps bad_ops_;
   Dropped dropped_, unreported_;               // here, not by the writer; unreported: no DropRecord tells of them yet
   std::uint64_t failures_known_ = 0;           // WriterThread::failed_writes() that the rows at hand take into account

@@ -31,6 +31,7 @@ class NumberingRecorder : public Recorder {
   virtual std::uint64_t next_seq() const noexcept = 0;  // of the next op
   // Ops from `seq` on whose outputs are known not to be finite: an op that waits for readings is not among them yet.
   virtual std::uint64_t bad_since(std::uint64_t seq) const noexcept = 0;
+  virtual std::uint64_t origins() const noexcept = 0;  // ops at which badness began so far
   // One launch was for the `count` newest ops, the first of which is `first`. Kernels that come as those of `first` are
   // told as those of the first one among them whose result is bad, once that is known.
   virtual void on_launch(std::uint64_t first, std::uint64_t count) noexcept = 0;

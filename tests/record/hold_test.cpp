@@ -133,6 +133,22 @@ TEST_F(HoldTest, a_kept_step_is_recorded_as_if_it_had_not_been_held) {
   EXPECT_EQ(plain.ends_of_life, held.ends_of_life);
 }
 
+TEST_F(HoldTest, what_is_said_of_ops_between_two_holds_stays) {
+  hold(HoldAction::kHold);
+  op(weight, TestTensor(DType::kF32, {2}, {1, NAN}, 2));
+  hold(HoldAction::kKeep);
+  ProbeEvent probe;
+  probe.seq = 0;
+  recorder->on_probe(probe);
+  recorder->on_capture({0, 0, "op-0.safetensors", 10});
+  hold(HoldAction::kHold);
+  op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 3));
+  hold(HoldAction::kDrop);
+  const RecordBatch all = recorded();
+  EXPECT_EQ(all.probes.size(), 1u);
+  EXPECT_EQ(all.captures.size(), 1u);
+}
+
 TEST_F(HoldTest, nothing_is_written_while_it_is_not_known_and_a_flush_keeps_it) {
   hold(HoldAction::kHold);
   op(weight, TestTensor(DType::kF32, {2}, {1, NAN}, 2));  // the first anomaly, which is else written at once

@@ -109,7 +109,8 @@ class KeptRows:
                 lambda _, dtype, n, sizes, strides: self.layout(dtype, sizes[:n], strides[:n])),
             "call": c.CFUNCTYPE(i64, c.c_void_p, c.c_void_p)(call),
             "collective": c.CFUNCTYPE(status, c.c_void_p, c.c_void_p)(collective),
-            "next_seq": c.CFUNCTYPE(c.c_uint64, c.c_void_p)(lambda _: self.next_seq())}
+            "next_seq": c.CFUNCTYPE(c.c_uint64, c.c_void_p)(lambda _: self.next_seq()),
+            "origins": c.CFUNCTYPE(c.c_uint64, c.c_void_p)(lambda _: 0)}
         recording = lib.Recording()
         for name, function in self._functions.items():
             setattr(recording, name, c.cast(function, c.c_void_p).value)

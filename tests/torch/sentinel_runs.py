@@ -112,7 +112,8 @@ def report_of(run):
 
 
 def run_once(build, steps, out=None, wanted=(), **options):
-    """`build` makes the things that a run has and its step: (step(i), *things). `out` None: unwatched."""
+    """`build` makes the things that a run has and its step: (step(i), *things). `out` None: unwatched.
+    Steps are replayed where options do not give a budget."""
     torch.manual_seed(7)
     random.seed(7)
     numpy.random.seed(7)
@@ -123,7 +124,7 @@ def run_once(build, steps, out=None, wanted=(), **options):
     replay, health, norm, end = kept
     if out is not None:
         shutil.rmtree(out, ignore_errors=True)
-        session = Session(Options(out=str(out), **{"level": "sentinel", **options}))
+        session = Session(Options(out=str(out), **{"level": "sentinel", "budget": 0.0, **options}))
         _levels.add_listeners(session)
         for part in session.listeners:
             if isinstance(part, Sentinel):

@@ -135,7 +135,7 @@ class Recording(c.Structure):
     """`Recording` of tap/recording.h: whom the tap tells."""
 
     _fields_ = [("self", _ptr), ("rows", _ptr), ("text", _ptr), ("layout", _ptr), ("call", _ptr), ("collective", _ptr),
-                ("next_seq", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
+                ("next_seq", _ptr), ("origins", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
                 ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
                 ("group", _ptr)]
 
@@ -160,6 +160,7 @@ _PROTOTYPES = {
     "nanhunt_record_rows": (_i32, [_ptr, _text, _size]),  # words as bytes: no copy is made
     "nanhunt_recorder_anomalies": (_u64, [_ptr]),
     "nanhunt_recorder_folder": (_text, [_ptr]),
+    "nanhunt_recorder_origins": (_u64, [_ptr]),
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),

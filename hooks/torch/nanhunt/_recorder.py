@@ -51,7 +51,8 @@ class Recorder:
     def recording(self) -> lib.Recording:
         """For the tap: the functions of the library that it calls itself."""
         names = {"rows": "record_rows", "text": "intern_text", "layout": "intern_layout", "call": "intern_call",
-                 "collective": "record_collective", "next_seq": "recorder_next_seq", "read": "read",
+                 "collective": "record_collective", "next_seq": "recorder_next_seq", "origins": "recorder_origins",
+                 "read": "read",
                  "changed": "record_changed", "kernels_push": "kernels_push",
                  "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
                  "kernels_pop_own": "kernels_pop_own"}

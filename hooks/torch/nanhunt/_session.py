@@ -503,7 +503,7 @@ class Session:
                 part()
             except Exception as error:
                 self.failed(error, "the end of the watch")
-        self.at_end = []
         # They hold tensors of the last step.
         self.listeners, self.places, self.scaler, self.values = [], None, None, None
+        self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

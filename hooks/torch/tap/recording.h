@@ -21,6 +21,7 @@ struct Recording {
   std::int64_t (*call)(void* self, const nanhunt_call* call);
   nanhunt_status (*collective)(void* self, const nanhunt_collective* collective);
   std::uint64_t (*next_seq)(const void* self);
+  std::uint64_t (*origins)(const void* self);
   nanhunt_status (*read)(void* self, const std::int64_t* values, std::size_t count, std::int32_t what,
                          nanhunt_reading* readings, std::size_t* bad);
   nanhunt_status (*changed)(void* self, std::uint32_t step, const std::int64_t* value, std::uint64_t since_seq,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hooks/torch/tap/collectives.h"
+#include "hooks/torch/tap/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/rows.h"
 
@@ -30,6 +31,7 @@ struct Tap {
   Rows rows;
   Collectives collectives;
   Lasting lasting;
+  KeptCalls kept;
   // In a replay, what a generator of the program's own is drawn from is put back.
   bool keeps_generators = false;
   std::vector<std::pair<at::Generator, at::Tensor>> generators;
@@ -83,7 +85,8 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
   Plan* plan = nullptr;
   Rows::Before given;
   std::optional<Collectives::Call> call;
-  std::uint64_t ticket = 0;
+  std::uint64_t ticket = 0, origins = 0;
+  KeptCalls::Values saved;
   bool ready = false;
   {
     const std::lock_guard lock(tap.mutex);
@@ -96,6 +99,10 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
           tap.collectives.tell_finished(plan, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
         given = tap.rows.before(*plan, *stack);
+        if (tap.kept.on() && !plan->garbage) {
+          saved = tap.kept.before(*plan, given.args);
+          origins = tap.to.origins(tap.to.self);
+        }
         if (plan->collective) call = tap.collectives.begin(*plan, given.args);
         if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) ticket = tap.to.kernels_push(tap.to.self);
         ready = true;
@@ -128,12 +135,15 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
     } else if (ready) {
       const bool kernels = ticket != 0;
       if (kernels) tap.to.kernels_push_own(tap.to.self);
-      const std::uint64_t first = kernels ? tap.to.next_seq(tap.to.self) : 0;
+      const bool keeps = tap.kept.on() && !saved.empty();
+      const std::uint64_t first = kernels || keeps ? tap.to.next_seq(tap.to.self) : 0;
       if (plan->collective) {
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
       }
+      if (keeps && tap.to.origins(tap.to.self) != origins)
+        tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);
       if (kernels) {
         // The row of a collective comes when it has ended: what came now may be that of another one.
         const bool has_row = !plan->collective && tap.to.next_seq(tap.to.self) != first;
@@ -153,6 +163,24 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
     if (Tap* const tap = g_on.load(std::memory_order_acquire)) return watch(*tap, op, below, stack);
   }
   op.redispatchBoxed(below, stack);
+}
+
+// For Python, as an op, so that PyTorch turns the values into Python's: of one kept call its name, overload, arguments,
+// results, the number of its first row, and how many it has.
+void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
+  const std::int64_t index = stack->back().toInt();
+  stack->pop_back();
+  Tap* const tap = reinterpret_cast<Tap*>(static_cast<std::uintptr_t>(stack->back().toInt()));
+  stack->pop_back();
+  const std::lock_guard lock(tap->mutex);
+  const KeptCalls::Call& call = tap->kept.calls().at(static_cast<std::size_t>(index));
+  for (const std::string* text : {&call.op, &call.overload}) stack->emplace_back(*text);
+  for (const KeptCalls::Values* values : {&call.args, &call.results}) {
+    c10::impl::GenericList list(c10::AnyType::get());
+    for (const c10::IValue& value : *values) list.push_back(value);
+    stack->emplace_back(std::move(list));
+  }
+  for (const std::uint64_t number : {call.first_seq, call.rows}) stack->emplace_back(static_cast<std::int64_t>(number));
 }
 
 // A borrowed tensor, from the address that Python calls `_cdata`.
@@ -199,6 +227,9 @@ NANHUNT_TAP const char* nanhunt_tap_load() {
     static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     static const bool registered = [] {
       library.fallback(torch::CppFunction::makeFromBoxedFunction<&heard>());
+      static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
+      ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int)",
+              torch::CppFunction::makeFromBoxedFunction<&kept_call>());
       return true;
     }();
     static_cast<void>(registered);
@@ -395,6 +426,16 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
     t.rows.tell_dead();
     return pending;
   });
+}
+// From here on calls at which badness begins are kept, up to so many bytes; what was kept is forgotten. 0: none are.
+NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes) {
+  guarded(static_cast<Tap*>(tap), 0, "kept calls", [&] {
+    static_cast<Tap*>(tap)->kept.begin(max_bytes);
+    return 0;
+  });
+}
+NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) {
+  return static_cast<std::int64_t>(static_cast<const Tap*>(tap)->kept.calls().size());
 }
 // Ops ran unheard since: contents are known by what was heard before no longer.
 NANHUNT_TAP void nanhunt_tap_forget(void* tap) {

@@ -66,6 +66,7 @@ class DeferredRecorder final : public NumberingRecorder {
   const KnownLayout& layout(LayoutId id) const noexcept override { return next_->layout(id); }
   std::uint64_t next_seq() const noexcept override;
   std::uint64_t bad_since(std::uint64_t seq) const noexcept override { return next_->bad_since(seq); }
+  std::uint64_t origins() const noexcept override { return next_->origins(); }
   void on_launch(std::uint64_t first, std::uint64_t count) noexcept override;
   void on_hold(HoldAction action) noexcept override;
   bool in_forked_child() const noexcept override { return next_->in_forked_child(); }

@@ -47,6 +47,12 @@ void PendingRows::clear() {
   end_first_batch.clear();
 }
 
+bool PendingRows::names_ops() const {
+  const RecordBatch& b = batch;
+  return !(b.ops.empty() && b.values.empty() && b.marks.empty() && b.evidence.empty() && b.histograms.empty() &&
+           b.changed.empty() && b.collectives.empty() && b.kernels.empty() && b.probes.empty() && b.captures.empty());
+}
+
 void Dropped::add(const Dropped& more) {
   ops += more.ops;
   values += more.values;

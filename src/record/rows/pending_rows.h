@@ -19,7 +19,7 @@ struct PendingRows {
   std::uint64_t number = 1;  // of this batch, 1, 2, 3 ...
 
   void clear();
-  bool names_ops() const { return !batch.ops.empty() || !batch.values.empty() || !batch.marks.empty(); }
+  bool names_ops() const;  // drop_ops() would drop some
 };
 
 struct Dropped {

@@ -322,6 +322,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
       add_known_evidence(event, numbers, i, info, birth, seq);
     }
   }
+  began_ = born;
   if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
   op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());

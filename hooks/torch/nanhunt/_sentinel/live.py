@@ -20,6 +20,7 @@ from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._random import accelerator
 from nanhunt._ranks import rank_and_world
+from nanhunt._sentinel.origin import kept_by, prove
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.trigger import Trips
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 FIRST = 8     # steps that are watched in any case
 _MEASURED = 16  # steps of either kind whose times are remembered
+KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
 _LEARN = 2    # steps that must have run unwatched before it is known what watching costs
 
 
@@ -106,7 +108,9 @@ class Live(Listener):
             if not self._heard:
                 tap.forget()
             recorder.hold(lib.HOLD)
+            tap.keep(KEPT)
         else:
+            tap.keep(0)
             tap.off()
             session.places = None
         self._heard = on
@@ -144,13 +148,20 @@ class Live(Listener):
             session.wants_ops = False
             self._stop()
         if session.live:
-            recorder.hold(lib.KEEP if session.wants_ops else lib.DROP)
+            self._end_hold()
         elif self.budget.share > 0:
             session.note("operations of steps that the budget had no room for")
         session.wants_ops = False
         self._watch(self.budget.has_room() and self.can_watch())
 
+    def _end_hold(self) -> None:
+        session, recorder, tap = self.session, self.session.recorder, self.session.tap
+        if recorder is None:
+            return
+        recorder.hold(lib.KEEP if session.wants_ops else lib.DROP)
+        if session.wants_ops and tap is not None:
+            prove(session, kept_by(tap))
+
     def on_close(self) -> None:
-        recorder = self.session.recorder
-        if recorder is not None and self.session.live:
-            recorder.hold(lib.KEEP if self.session.wants_ops else lib.DROP)
+        if self.session.live:
+            self._end_hold()

@@ -27,6 +27,7 @@ from nanhunt._tap.tap_library import unheard
 if TYPE_CHECKING:
     from nanhunt._recorder import Recorder
     from nanhunt._session import Session
+    from nanhunt._tap.tap import Tap
 
 _Tensor = torch.Tensor
 MAX_BYTES = 256 << 20     # of a capture, and of all that one replay keeps
@@ -37,6 +38,12 @@ _NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", to
           torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.float32, torch.float64),
           torch.float32: (torch.float64,), torch.float64: ()}
+
+
+# PyTorch's own numbers of its types, as ops are given them.
+_DTYPE_OF = {0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
+             6: torch.float32, 7: torch.float64, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,
+             15: torch.bfloat16}
 
 
 class Call:
@@ -57,6 +64,26 @@ class Kept:
         self.calls: list[Call] = []
         self.bytes = 0
         self.full = False
+
+
+def kept_by(tap: Tap) -> Kept:
+    """What the tap has kept of the step that runs."""
+    kept = Kept()
+    for one in tap.kept():
+        namespace, name = one.op.split("::")
+        func = getattr(getattr(getattr(torch.ops, namespace), name), one.overload or "default")
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for arg, value in zip(func._schema.arguments, one.args):
+            if isinstance(value, int) and "ScalarType" in str(arg.real_type):
+                value = _DTYPE_OF[value]
+            if arg.kwarg_only:
+                kwargs[arg.name] = value
+            else:
+                args.append(value)
+        results = one.results[0] if len(one.results) == 1 else one.results
+        kept.calls.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows))
+    return kept
 
 
 class CapturingMode(InfraMode):

@@ -16,7 +16,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._tap.streams import Streams
-from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap
+from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap, unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -26,6 +26,15 @@ NO_TAP = "operations: the tap is missing, because "
 _THEIRS = "\n".join((str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
                      str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key"))
 Quad = tuple[int, int, int, int]  # the four words of a value: data, word, offset, layout
+
+
+class KeptCall(NamedTuple):
+    op: str        # "aten::log"
+    overload: str  # "": the default
+    args: list[Any]
+    results: list[Any]
+    first_seq: int
+    rows: int
 
 
 class Named:
@@ -185,6 +194,16 @@ class Tap:
     def forget(self) -> None:
         """Ops ran unheard: what any tensor shows is not known any more."""
         self._library.forget(self._handle)
+
+    # Calls at which badness began.
+    def keep(self, max_bytes: int) -> None:
+        """From here on they are kept, with what they read; 0: not. What was kept is forgotten."""
+        self._library.keep(self._handle, max_bytes)
+
+    def kept(self) -> list[KeptCall]:
+        with unheard():
+            found = [torch.ops.nanhunt_tap.kept(self._handle, i) for i in range(self._library.kept(self._handle))]
+        return [KeptCall(*call) for call in found]
 
     # Ends.
     def settle(self, forget: bool = False) -> int:

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls at which badness began, with copies of what they read: enough to compute them again once it is known which of
+// them matters.
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/plan.h"
+
+namespace nanhunt::tap {
+
+class KeptCalls {
+ public:
+  using Values = std::vector<c10::IValue>;
+  struct Call {
+    std::string op, overload;
+    Values args, results;
+    std::uint64_t first_seq, rows;
+  };
+
+  // Nothing is kept so far; at most so many bytes will be. 0: off.
+  void begin(std::int64_t max_bytes) {
+    max_bytes_ = max_bytes;
+    bytes_ = 0;
+    calls_.clear();
+  }
+  bool on() const { return max_bytes_ > 0; }
+  const std::vector<Call>& calls() const { return calls_; }
+
+  // What an op is given, with copies of what it will write over, where that is little.
+  Values before(const Plan& plan, const Values& args) const {
+    if (!plan.writes) return args;
+    std::int64_t size = 0;
+    for (const Arg& arg : plan.args)
+      if (arg.written && !arg.only_written) size += bytes_of(args[static_cast<std::size_t>(arg.index)]);
+    if (size > kMaxWritten) return {};
+    Values saved = args;
+    for (const Arg& arg : plan.args)
+      if (arg.written) saved[static_cast<std::size_t>(arg.index)] = copy(args[static_cast<std::size_t>(arg.index)]);
+    return saved;
+  }
+
+  // A call whose rows say that badness began at it. `args`: as before() gave them; none: they are gone.
+  void keep(const Plan& plan, const Values& args, const c10::Stack& stack, std::uint64_t first_seq, std::uint64_t rows) {
+    if (args.empty() || calls_.size() >= kMaxCalls) return;
+    const Values results(stack.end() - static_cast<std::ptrdiff_t>(plan.returns), stack.end());
+    std::int64_t size = 0;
+    for (const Values* some : {&args, &results})
+      for (const c10::IValue& value : *some) size += bytes_of(value);
+    if (bytes_ + size > max_bytes_) return;
+    bytes_ += size;
+    Call call{plan.op, plan.overload, {}, {}, first_seq, rows};
+    for (const c10::IValue& value : args) call.args.push_back(copy(value));
+    for (const c10::IValue& value : results) call.results.push_back(copy(value));
+    calls_.push_back(std::move(call));
+  }
+
+ private:
+  static constexpr std::int64_t kMaxWritten = std::int64_t{1} << 20;  // bytes copied before an op writes over them
+  static constexpr std::size_t kMaxCalls = 64;
+
+  static std::int64_t bytes_of(const at::Tensor& t) {
+    return t.defined() ? t.numel() * static_cast<std::int64_t>(t.element_size()) : 0;
+  }
+  static std::int64_t bytes_of(const c10::IValue& value) {
+    if (value.isTensor()) return bytes_of(value.toTensor());
+    std::int64_t size = 0;
+    if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) size += bytes_of(t);
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) size += bytes_of(item);
+    }
+    return size;
+  }
+  static at::Tensor copy(const at::Tensor& t) {
+    const Unheard unheard;
+    return t.defined() ? t.detach().clone() : t;
+  }
+  static c10::IValue copy(const c10::IValue& value) {
+    if (value.isTensor()) return copy(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& t : value.toTensorVector()) list.push_back(copy(t));
+      return list;
+    }
+    if (!value.isList() || value.toListRef().empty() || !value.toListRef()[0].isTensor()) return value;
+    c10::impl::GenericList list(value.toList().elementType());  // of tensors that may be missing
+    for (const c10::IValue& item : value.toListRef()) list.push_back(copy(item));
+    return list;
+  }
+
+  std::int64_t max_bytes_ = 0, bytes_ = 0;
+  std::vector<Call> calls_;
+};
+
+}  // namespace nanhunt::tap
