@@ -66,6 +66,20 @@ TEST(Corruption, of_a_parameter_is_named_as_that_parameter_and_follows_finite_va
   EXPECT_THAT(a.findings[0].title, HasSubstr("Contents of parameter fc1.weight changed"));
 }
 
+TEST(Corruption, of_a_parameter_that_is_marked_only_when_it_is_read_is_named_as_that_parameter) {
+  // Given a trace that begins at the step in which a change is found, so that no earlier mark is in it,
+  TraceBuilder t;
+  t.step(4);
+  const Handle before = t.value(finite().range(-1, 1));
+  const Handle after = t.changed(before, finite().nan(3));
+  t.mark(TensorRole::kParameter, "fc1.weight", before);
+  const Handle h = t.in("fc1").op("mul", {{"self", after}, {"other", t.value(finite())}}, finite().nan(3));
+  t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", h}}, finite(1).nan(1)));
+  t.end_step();
+  // when it is judged, then the change is the parameter's.
+  EXPECT_EQ(table(analysis_of(t)), "corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+}
+
 TEST(Corruption, that_is_bad_itself_is_the_origin_of_what_it_fed) {
   const Analysis a = trained_with({.h = finite().nan(1), .w = {}, .exp = finite().nan(1), .loss = finite(1).nan(1)});
   EXPECT_EQ(table(a), "corruption | mul | fc1 | forward | step 4 | unknown | observed\n");

@@ -34,6 +34,13 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
     if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp)
       place_change(*birth, *value);
   }
+  // What it was before the change that is about to be read: marks of one moment come after changes.
+  for (const BirthId id : unread_changes_) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->change != nullptr && birth->change->before.value == value->id &&
+        birth->at.op == kUnwatchedOp)
+      place_change(*birth, *value);
+  }
   if (value->bad == 0) return;
 
   const bool from_outside = mark.kind == TensorRole::kBatch || mark.kind == TensorRole::kLabel;

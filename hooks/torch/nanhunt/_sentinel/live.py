@@ -109,6 +109,7 @@ class Live(Listener):
                 tap.forget()
             recorder.hold(lib.HOLD)
             tap.keep(KEPT)
+            session.tell("on_hold")
         else:
             tap.keep(0)
             tap.off()

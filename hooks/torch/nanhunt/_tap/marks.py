@@ -47,6 +47,9 @@ class Marks(Listener):
         self.session, self.values = session, values
         self._known: Known[bool] = Known()  # roots whose parameters and buffers were marked
 
+    def on_hold(self) -> None:
+        self._known.clear()
+
     def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
         self._mark_all([(kind, path, t)])
 
