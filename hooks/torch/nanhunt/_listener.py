@@ -58,6 +58,7 @@ class Listener:
     # Before a step ends that no optimizer ends: the program gave it up.
     def on_unfinished(self, ending: int) -> None: ...
     def on_step_end(self, step: int, skipped: bool) -> None: ...  # before the step's row is written
+    def on_step_recorded(self, step: int) -> None: ...  # after it
     def on_resized(self, storage: Any) -> None: ...  # a storage's memory went, came, or moved
     def on_graph(self) -> None: ...  # a CUDA graph is about to be replayed
     def on_close(self) -> None: ...

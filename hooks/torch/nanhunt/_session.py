@@ -399,6 +399,7 @@ class Session:
             self.tell_notes()
         except Exception as error:
             self.failed(error, "the end of a step")
+        self.tell("on_step_recorded", step)
         self.borders.end()
         self.overran = False
         self.facts, self.scaler = StepFacts(), None

@@ -133,7 +133,7 @@ class Live(Listener):
         if self.session.live and self._first_update is None and self.session.recorder is not None:
             self._first_update = self.session.recorder.next_seq()
 
-    def on_step_end(self, step: int, skipped: bool) -> None:
+    def on_step_recorded(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
         if recorder is None:
             return

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level sentinel: steps that are watched as they run. Held in memory, and in the trace where they were not healthy."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nanhunt._sentinel import live
+from nanhunt._sentinel.live import FIRST, Budget
+from sentinel_runs import Root, batch, net, run_once
+from torch import nn
+from watched import report_of
+
+pytestmark = pytest.mark.usefixtures("library")
+BAD = 3
+
+
+class Counted(nn.Module):
+    """Has state of its own that no replay could put back."""
+
+    calls = 0
+
+    def forward(self, x):
+        Counted.calls += 1
+        return x
+
+
+def trained(between=lambda step, model: None, loss=lambda y, step: y.square().mean(), steps=6, extra=(),
+            optimizer=None):
+    """As run_once takes it."""
+    def build():
+        Counted.calls = 0
+        model = net(*extra)
+        optimize = (optimizer or (lambda p: torch.optim.SGD(p, lr=0.01)))(model.parameters())
+
+        def step(i):
+            x, _ = batch(bad=False)
+            optimize.zero_grad()
+            loss(model(x), i).backward()
+            between(i, model)
+            optimize.step()
+
+        return step, model, optimize, lambda: torch.tensor(Counted.calls)
+
+    return build, steps
+
+
+def watched(tmp_path, build, steps, budget=100.0, **options):
+    alone = run_once(build, steps)
+    run = run_once(build, steps, tmp_path / "run", budget=budget, **options)
+    assert run.digest == alone.digest, "the run is another one"
+    run.ops = run.report["coverage"]["ops"]
+    return run
+
+
+def at(step, bad, good):
+    return lambda y, i: bad(y) if i == step else good(y)
+
+
+def own_clipping(step, bad=BAD):
+    """A program's own clipping, which divides by a norm that is 0 once."""
+    def clip(i, model):
+        if i == step:
+            for p in model.parameters():
+                p.grad.div_(p.grad.norm() * (0.0 if bad is not None else 1.0))
+
+    return clip
+
+
+def mean_square(y):
+    return y.square().mean()
+
+
+def tiny_gradients(i, model):
+    if i == BAD:
+        for p in model.parameters():
+            p.grad.mul_(1e-30)
+
+
+FAULTS = {
+    "in a loss of bare functions": (trained(loss=at(BAD, lambda y: torch.log(y * 0).sum(), mean_square)), "aten::log"),
+    "between backward and the optimizer": (trained(between=own_clipping(BAD)), "aten::div_"),
+    "in a vmapped loss": (trained(loss=at(BAD, lambda y: torch.vmap(lambda row: (row * 0).log().sum())(y).sum(),
+                                          mean_square)), "aten::log"),
+    "in the optimizer": (trained(between=tiny_gradients, optimizer=lambda p: torch.optim.Adam(
+        p, lr=0.01, eps=0.0, betas=(0.0, 0.0))), None),
+}
+
+
+@pytest.mark.parametrize("where", FAULTS)
+def test_a_fault_is_named_where_it_began_and_nothing_is_run_again(tmp_path, where):
+    (build, steps), op = FAULTS[where]
+    run = watched(tmp_path, build, steps)
+    assert run.replays == []
+    origin = run.headline
+    assert run.report["verdict"]["status"] == "fault" and origin["step"] == BAD, origin
+    assert op is None or (origin["op"] == op and origin["confidence"] == "proved"), origin
+    assert op is None or origin["call_site"].startswith("test_live.py:"), origin
+    assert run.ops > 0 and not any("errors inside" in note for note in run.notes), run.notes
+
+
+TWINS = {
+    "in a loss of bare functions": trained(loss=lambda y, i: torch.log(y.square() + 1).sum()),
+    "between backward and the optimizer": trained(between=own_clipping(BAD, bad=None)),
+    "in a vmapped loss": trained(loss=lambda y, i: torch.vmap(lambda row: (row.square() + 1).log().sum())(y).sum()),
+    "in the optimizer": trained(optimizer=lambda p: torch.optim.Adam(p, lr=0.01)),
+    "masks of -Inf in every step": trained(loss=lambda y, i: torch.softmax(
+        y.masked_fill(torch.arange(3) > 1, -math.inf), 1)[:, :2].square().sum()),
+}
+
+
+@pytest.mark.parametrize("where", TWINS)
+def test_a_healthy_run_is_clean_and_leaves_no_ops(tmp_path, where):
+    run = watched(tmp_path, *TWINS[where])
+    assert run.report["verdict"]["status"] == "clean" and run.report["findings"] == []
+    assert run.ops == 0 and run.report["coverage"]["steps"] == 6
+
+
+def test_what_a_model_keeps_elsewhere_is_as_it_would_have_been(tmp_path):
+    # Given a model that counts its calls where no replay looks, and a step that goes bad,
+    build, steps = trained(extra=(Counted(), Root()), loss=at(BAD, lambda y: (y * 0).log().sum(), lambda y: y.mean()))
+    # when its steps are watched as they run, then the count is that of the run alone (run_once compares it).
+    assert watched(tmp_path, build, steps).report["verdict"]["status"] == "fault"
+
+
+@pytest.mark.parametrize("pattern", [(True, False), (False, True), (True, True, False)], ids=str)
+def test_contents_that_changed_while_nobody_listened_are_not_held_against_anybody(tmp_path, monkeypatch, pattern):
+    # Given steps that are watched now and then,
+    monkeypatch.setattr(Budget, "has_room", lambda self: pattern[self._steps % len(pattern)])
+    bad = 9
+    build, steps = trained(steps=12, loss=at(bad, lambda y: (y * 0).log().sum(), lambda y: y.square().mean()),
+                           optimizer=lambda p: torch.optim.AdamW(p, lr=0.01))
+    # when one of either kind goes bad,
+    run = watched(tmp_path, build, steps, budget=50.0)
+    # then it is named, and what the optimizer wrote in between is no corruption.
+    assert run.headline["op"] == "aten::log" and run.headline["step"] == bad, run.report["findings"]
+    assert {f["class"] for f in run.report["findings"]} & {"corruption", "unseen_kernel", "uninitialised"} == set()
+
+
+def test_without_a_budget_steps_are_replayed(tmp_path):
+    build, steps = FAULTS["in a loss of bare functions"][0]
+    run = watched(tmp_path, build, steps, budget=0.0)
+    assert run.results == [(BAD, "reproduced")] and run.headline["op"] == "aten::log"
+
+
+def test_compiled_code_is_not_watched_live(tmp_path):
+    # Given a model that was compiled, by a compiler that runs it as it is written,
+    def build():
+        model = torch.compile(net(), backend="eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def step(i):
+            x, _ = batch()
+            y = model(x)
+            (torch.log(y * 0).sum() if i == BAD else y.mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step, model, optimizer
+
+    # when it goes bad, then the step is replayed as it was written, and the op named.
+    run = run_once(build, 5, tmp_path / "run", budget=100.0)
+    torch._dynamo.utils.counters.clear()  # or the process counts as one that compiles
+    assert run.results == [(BAD, "reproduced")], run.texts
+    assert run.headline["op"] == "aten::log"
+
+
+def test_the_end_of_a_watch_keeps_a_step_that_ended_badly(tmp_path):
+    import nanhunt
+
+    model = net()
+    with pytest.raises(AssertionError), nanhunt.watch(model, out=tmp_path / "run"):
+        x, _ = batch()
+        loss = torch.log(model(x) * 0).sum()
+        assert torch.isfinite(loss)
+    report = report_of(tmp_path / "run")
+    origin = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])
+    assert origin["op"] == "aten::log" and origin["confidence"] == "proved"
+
+
+# The budget, with times of our own.
+def spend(budget, steps, plain=1.0, live=3.0):
+    """Which of so many steps were watched."""
+    kinds = []
+    for _ in range(steps):
+        watch = budget.has_room()
+        kinds.append(watch)
+        budget.step_took(live if watch else plain, watch)
+    return kinds
+
+
+def test_the_first_steps_are_watched_then_as_many_as_the_share_has_room_for():
+    kinds = spend(Budget(0.03), 1000)
+    assert all(kinds[:FIRST]) and not any(kinds[FIRST:FIRST + live._LEARN])
+    extra = 2.0 * sum(kinds[FIRST:])
+    total = sum(3.0 if kind else 1.0 for kind in kinds)
+    assert 0.02 * total < extra <= 0.03 * total
+
+
+def test_steps_that_cost_nothing_to_watch_are_all_watched():
+    kinds = spend(Budget(0.03), 100, live=1.0)
+    assert all(kinds[FIRST + live._LEARN:])
+
+
+def test_the_whole_time_is_every_step_and_none_is_none():
+    assert all(spend(Budget(1.0), 50)) and not any(spend(Budget(0.0), 50))
