@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
 
-LEVELS = ("sentinel", "sampled", "ops")
+LEVELS = ("sentinel", "ops")
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
 OTHER_THREADS = ("calls in other threads than the first that trained: one thread is watched. Train in one thread, or "
                  "watch a process for each")
@@ -47,8 +47,7 @@ class Options:
     out: str = "nanhunt-run"
     level: str = "sentinel"
     budget: float = 3.0         # sentinel: percent of the time that watching steps op by op may take; 100: all of them
-    every: int = 100            # sampled: one step in so many
-    keep: int = 16              # sampled: steps in the ring that a trip writes
+    keep: int = 16              # steps whose norms are kept, and written when one is bad
     boundary: str = "auto"          # "auto", "sync" or "deferred"
     shadow_mb: int | None = None  # what boundary=deferred may use of a device; None: a quarter of what is free there
     max_trace_mb: int = 1024
@@ -64,7 +63,10 @@ class Options:
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1")
-        for name in ("every", "keep", "max_trace_mb", "shadow_mb"):
+        budget = get("NANHUNT_BUDGET", "").removesuffix("%")
+        if budget.replace(".", "", 1).isdigit():
+            options.budget = min(float(budget), 100.0)
+        for name in ("keep", "max_trace_mb", "shadow_mb"):
             key = f"NANHUNT_{name.upper()}"
             if get(key, "").isdigit():
                 setattr(options, name, int(get(key, "")))
@@ -213,7 +215,7 @@ class Session:
 
         rank, world = rank_and_world()
         details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": {
-            "python": sys.version.split()[0], "every": str(self.options.every), "boundary": self.options.boundary}}
+            "python": sys.version.split()[0], "budget": f"{self.options.budget:g}%", "boundary": self.options.boundary}}
         try:
             self.recorder = Recorder(
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",

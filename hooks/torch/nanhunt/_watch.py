@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
-          level: str | None = None, every: int | None = None, keep: int | None = None, boundary: str | None = None,
+          level: str | None = None, budget: float | None = None, keep: int | None = None, boundary: str | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
           kernels: bool | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
@@ -37,9 +37,12 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizer   one, a list, or None: optimizers are found when they step.
     scaler      a GradScaler; found by itself as well.
     out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten.
-    level       "sentinel" (default): a check of every step, and a step that went bad computed again, op by op.
-                "sampled": every `every`th (100) step computed again too, op by op.
+    level       "sentinel" (default): a check of every step, and every operation of as many steps as the budget has
+                room for. A bad step that was not among them is computed again, op by op.
                 "ops": every operation of every step.
+    budget      at level "sentinel": percent of the time that watching operations may take (3). The first steps are
+                watched in any case. 0: none are; 100: all are. On a device, with several ranks and in compiled code
+                none are yet.
     boundary    on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "deferred" never
                 waits, and judges a step while the next one runs, with a shadow copy of parameters and optimizer
                 state. "auto": as a GradScaler reads them, else deferred if the copy fits, else sync. On the CPU all
@@ -58,7 +61,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizers = _optimizers(optimizer)
     _check_scaler(scaler)
     given: dict[str, Any] = {
-        "out": None if out is None else _folder(out), "level": level, "every": every, "keep": keep,
+        "out": None if out is None else _folder(out), "level": level, "budget": budget, "keep": keep,
         "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
         "kernels": kernels}
     given = {name: value for name, value in given.items() if value is not None}
@@ -241,10 +244,13 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name, words in (("level", LEVELS), ("boundary", BOUNDARIES)):
         if name in given and given[name] not in words:
             raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
-    for name, least in (("every", 1), ("keep", 1), ("max_trace_mb", 5), ("shadow_mb", 0)):
+    for name, least in (("keep", 1), ("max_trace_mb", 5), ("shadow_mb", 0)):
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    budget = given.get("budget", 0)
+    if not isinstance(budget, (int, float)) or isinstance(budget, bool) or not 0 <= budget <= 100:
+        raise ValueError(f"budget: expected percent of the time, from 0 to 100, got {budget!r}")
     for name in ("captures", "kernels"):
         if not isinstance(given.get(name, True), bool):
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")

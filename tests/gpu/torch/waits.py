@@ -20,7 +20,6 @@ OWN = "nanhunt: waits of its library"
 WATCHES: dict[str, dict] = {
     "unwatched": {},
     "sentinel": {"level": "sentinel"},
-    "sampled": {"level": "sampled", "every": 1000},  # none of the counted steps is computed again
     "ops": {"level": "ops"},
     "sentinel, boundary=sync": {"level": "sentinel", "boundary": "sync"},
 }

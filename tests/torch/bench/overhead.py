@@ -36,15 +36,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
-LEVELS = ("sentinel", "sampled", "ops")
+LEVELS = ("default", "sentinel", "live", "ops")
+OPTIONS = {"default": ["--level", "sentinel"], "sentinel": ["--level", "sentinel", "--budget", "0"],
+           "live": ["--level", "sentinel", "--budget", "100"], "ops": ["--level", "ops"]}
 KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 STEPS_PER_TURN = {"mlp": 20, "cnn": 10, "transformer": 2}
 FOR_DEVICES = {"gpt124m": 5}
-SAMPLE_EVERY = 100  # what the figure of `sampled` is for; sampled oftener here and weighted
-MEASURED_EVERY = 10
 
 
 # The models.
@@ -197,7 +197,7 @@ def work(instrument: str, name: str, device: str, talk: Any) -> None:
             if wanted == 0:
                 break
             wall, cpu = timed_there(step, wanted) if device.startswith("cuda") else timed(step, wanted)
-            print(json.dumps({"first": done, "wall": wall, "cpu": cpu}), file=talk, flush=True)
+            print(json.dumps({"wall": wall, "cpu": cpu}), file=talk, flush=True)
             done += wanted
     ops = 0
     if instrument == UNWATCHED:
@@ -224,9 +224,8 @@ class Worker:
         if level in LEVELS:
             nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
             out = folder / f"{model}-{instrument}"
-            options = ["--every", str(MEASURED_EVERY)] if level == "sampled" else []
-            options += ["--kernels"] if level != instrument else []
-            command = [str(nanhunt), "run", "--level", level, "--out", str(out), *options, "--", *command]
+            options = [*OPTIONS[level], *(["--kernels"] if level != instrument else [])]
+            command = [str(nanhunt), "run", "--out", str(out), *options, "--", *command]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -267,7 +266,6 @@ def measure(
         worker.hear()  # ready
     steps = {**STEPS_PER_TURN, **FOR_DEVICES}[model]
     taken: dict[str, list[list[float]]] = {name: [] for name in instruments}
-    firsts: dict[str, list[int]] = {name: [] for name in instruments}
     for turn in range(turns):
         if turn > 0 and time.monotonic() > ends:
             turns = turn
@@ -277,13 +275,12 @@ def measure(
         for name in order:
             told = workers[name].ask(steps)
             taken[name].append(told[clock])
-            firsts[name].append(told["first"])
     ops = [worker.end() for worker in workers.values()][instruments.index(UNWATCHED)]
     alone = [statistics.fmean(turn) for turn in taken[UNWATCHED]]
     base = statistics.median(alone)
     figures = {}
     for name in instruments:
-        ratios, more = paired(taken[name], firsts[name], alone, name.startswith("sampled"))
+        ratios, more = paired(taken[name], alone)
         figures[name] = {
             "ratio": statistics.median(ratios),
             "quartiles": statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2,
@@ -293,25 +290,10 @@ def measure(
     return {"model": model, "ops_per_step": ops, "unwatched_ms": 1e3 * base, "turns": turns, "figures": figures}
 
 
-def paired(
-    turns: list[list[float]], firsts: list[int], alone: list[float], sampled: bool
-) -> tuple[list[float], list[float]]:
-    """Ratio and difference to the unwatched process in each turn. A sampled step counts as one in SAMPLE_EVERY."""
-    samples = [
-        time - base
-        for times, first, base in zip(turns, firsts, alone, strict=True)
-        for at, time in enumerate(times, first)
-        if sampled and at % MEASURED_EVERY == 0
-    ]
-    extra = statistics.median(samples) / SAMPLE_EVERY if samples else 0.0
-    ratios, more = [], []
-    for times, first, base in zip(turns, firsts, alone, strict=True):
-        plain = [time for at, time in enumerate(times, first) if not sampled or at % MEASURED_EVERY != 0]
-        if plain:
-            longer = (statistics.fmean(plain) - base) * (1 - 1 / SAMPLE_EVERY if sampled else 1) + extra
-            more.append(longer)
-            ratios.append(1 + longer / base)
-    return ratios, more
+def paired(turns: list[list[float]], alone: list[float]) -> tuple[list[float], list[float]]:
+    """Ratio and difference to the unwatched process in each turn."""
+    more = [statistics.fmean(times) - base for times, base in zip(turns, alone, strict=True)]
+    return [1 + longer / base for longer, base in zip(more, alone, strict=True)], more
 
 
 def show(result: dict[str, Any]) -> None:

@@ -106,9 +106,9 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
         (([torch.nn.Linear(1, 1), "net"],), {}, TypeError, ["model", "got str"]),
         ((torch.nn.Linear(1, 1), "adam"), {}, TypeError, ["optimizer", "torch.optim.Optimizer", "got str"]),
         ((torch.nn.Linear(1, 1), None, 1.5), {}, TypeError, ["scaler", "GradScaler", "got float"]),
-        ((), {"level": "all"}, ValueError, ["level", "sentinel, sampled, ops", "'all'"]),
+        ((), {"level": "all"}, ValueError, ["level", "sentinel, ops", "'all'"]),
         ((), {"boundary": "open"}, ValueError, ["boundary", "auto, sync, deferred", "'open'"]),
-        ((), {"every": 0}, ValueError, ["every", "at least 1", "got 0"]),
+        ((), {"budget": 101}, ValueError, ["budget", "from 0 to 100", "got 101"]),
         ((), {"keep": 2.5}, ValueError, ["keep", "whole number", "2.5"]),
         ((), {"max_trace_mb": 1}, ValueError, ["max_trace_mb", "at least 5", "got 1"]),
         ((), {"captures": "no"}, TypeError, ["captures", "True or False", "'no'"]),
@@ -156,8 +156,8 @@ def test_a_second_watch_joins_the_one_that_is_on_and_the_last_one_ends_it(tmp_pa
 
 def test_joining_with_other_options_is_refused_with_both(tmp_path):
     with nanhunt.watch(out=tmp_path / "run", level="ops"):
-        with pytest.raises(ValueError, match="level: expected 'ops'.*got 'sampled'"):
-            nanhunt.watch(level="sampled")
+        with pytest.raises(ValueError, match="level: expected 'ops'.*got 'sentinel'"):
+            nanhunt.watch(level="sentinel")
         with pytest.raises(ValueError, match="out: expected"):
             nanhunt.watch(out=tmp_path / "other")
 

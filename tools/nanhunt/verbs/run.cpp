@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -88,16 +89,16 @@ class RunVerb final : public Verb {
     options_ = options;
     options.allow_unknown();  // refused in run(), with a better word
     options.add("--level", level_,
-                   "How closely to watch: sentinel (each step's loss and gradients; a bad step is computed again op by op), "
-                   "sampled (and one step in --every op by op), ops (every op of every step)")
-        .one_of({"sentinel", "sampled", "ops"})
+                   "How closely to watch: sentinel (each step's loss and gradients, and every op of as many steps as --budget "
+                   "has room for), ops (every op of every step)")
+        .one_of({"sentinel", "ops"})
         .show_default();
     options.add("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
                                   "nanhunt-run-2, ... here)")
         .value_name("RUN");
-    options.add("--every", every_, "At level sampled: compute every Nth step again op by op (default: 100)")
-        .value_name("N")
-        .in_range(1u, 1'000'000'000u);
+    options.add("--budget", budget_, "At level sentinel: percent of the time that watching ops may take; 0: a bad step is "
+                                     "computed again instead, 100: every step is watched (default: 3)")
+        .value_name("PERCENT");
     options.add("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
         .value_name("K")
         .in_range(1u, 1'000'000u);
@@ -152,6 +153,11 @@ class RunVerb final : public Verb {
  private:
   Status check_usage() const {
     const std::string how = "`nanhunt run [OPTIONS] -- COMMAND ...`. See `nanhunt run --help`.";
+    if (!budget_.empty() && !is_percentage(budget_)) {
+      return {StatusCode::kUsage,
+              "run: --budget: expected percent of the time, from 0 to 100, got '" + budget_ + "': `--budget 3%`. " +
+                  "See `nanhunt run --help`."};
+    }
     if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
       for (const std::string& word : extras) words += (words.empty() ? "" : " ") + word;
@@ -207,7 +213,7 @@ class RunVerb final : public Verb {
         {"PYTHONPATH", boot + rest},
         {"NANHUNT_RUN_DIR", fs::absolute(out_).string()},
         {"NANHUNT_LEVEL", level_},
-        {"NANHUNT_EVERY", number(every_)},
+        {"NANHUNT_BUDGET", budget_},
         {"NANHUNT_KEEP", number(keep_)},
         {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
@@ -298,8 +304,16 @@ class RunVerb final : public Verb {
 
   std::optional<Options> options_;
   std::vector<std::string> command_;
-  std::string level_ = "sentinel", out_, boundary_;
-  std::uint32_t every_ = 0, keep_ = 0, max_trace_mb_ = 0;  // 0: not given
+  // "3", "3%", "0.5%".
+  static bool is_percentage(std::string text) {
+    if (text.ends_with('%')) text.pop_back();
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+    return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
+  }
+
+  std::string level_ = "sentinel", out_, boundary_, budget_;
+  std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
   bool no_captures_ = false, kernels_ = false;
   bool made_out_ = false;  // by us, in this run

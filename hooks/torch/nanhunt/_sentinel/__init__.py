@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels sentinel and sampled: what is read in a step, and what follows a bad one."""
+"""Level sentinel: what is read in a step, and what follows a bad one."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels sentinel and sampled: what optimizers are about to store is foreseen, and shown op by op.
+"""Level sentinel: what optimizers are about to store is foreseen, and shown op by op.
 
 On a device nothing is read before they run, for that would wait. Where hyperparameters and the largest gradients so far
 prove nothing, parameters and state are copied before the step and read after it; what became bad is shown on the

@@ -30,7 +30,7 @@ _Tensor = torch.Tensor
 Here = tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]  # gradients of the CPU, as they were read
 SCALER, LATE, SYNC = "the loss scaler's own read", "deferred", "sync"
 WAITS = "waits for the device that the watch has added: boundary=sync, one a step"
-SAMPLED = "waits for the device that the watch has added: in steps that were sampled"
+SAMPLED = "waits for the device that the watch has added: in steps that were replayed though they were healthy"
 CAPTURED = "steps that are captured into a CUDA graph"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels sentinel and sampled: what is looked at in every step, and what follows when it is bad.
+"""Level sentinel: what is looked at in every step, and what follows when it is bad.
 
 In a step without a trip: root calls and the ops between them go on the tape, gradients and written buffers are read
 once at the boundary. Parameters, optimizer state and the batch are read on a trip only.
@@ -402,9 +402,8 @@ class Sentinel(Listener):
             found.note(lib.MARK_GRADIENT, path)
 
     def replays(self, step: int) -> bool:
-        """Level sampled: one step in so many is done again op by op, though it is healthy."""
-        options = self.session.options
-        return step in self.wanted or options.level == "sampled" and step % max(options.every, 1) == 0
+        """Though it is healthy."""
+        return step in self.wanted
 
     def hot_buffers(self) -> list[Buffers]:
         for key in [key for key, info in self._infos.items() if info.module() is None]:

@@ -22,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from nanhunt._watch import Watch
 
-LEVELS = ("sentinel", "sampled", "ops")
+LEVELS = ("sentinel", "ops")
 _runs = pytest.StashKey[Path]()
 _watcher = pytest.StashKey["_Watcher"]()
 
