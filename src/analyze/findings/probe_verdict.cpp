@@ -85,7 +85,7 @@ std::vector<std::string> sentences(const Case& c, FindingClass cls, const Probes
   return out;
 }
 
-// The class that the probes show (design of the rules: rules/README.md); nothing where they decide nothing.
+// The class that the probes show (design of the rules: rules/GUIDE.md); nothing where they decide nothing.
 std::optional<FindingClass> shown(const Case& c, FindingClass cls, const Probes& p) {
   if (!p.same->ran) return std::nullopt;
   if (finite(*p.same)) return FindingClass::kNotReproducible;

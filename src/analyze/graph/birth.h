@@ -55,7 +55,7 @@ struct OpSnapshot {
   std::vector<ArgSnapshot> inputs, outputs;
 };
 
-inline constexpr std::size_t kMaxSlice = 16;  // ops walked back (rules/README.md)
+inline constexpr std::size_t kMaxSlice = 16;  // ops walked back (rules/GUIDE.md)
 
 struct OriginContext {
   OpSnapshot op;

@@ -23,7 +23,7 @@
 
 namespace nanhunt::analyze {
 
-// Contents that changed unseen. Thresholds: src/analyze/rules/README.md.
+// Contents that changed unseen. Thresholds: src/analyze/rules/GUIDE.md.
 inline constexpr double kGrossChange = 16;            // factor of the largest or the least magnitude
 inline constexpr double kNegligible = 0x1p-10;        // what was smaller than this counts as this large
 inline constexpr std::uint32_t kSuspectSteps = 16;    // how long what descends from a change may be blamed on it

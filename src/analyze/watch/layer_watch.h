@@ -15,7 +15,7 @@
 
 namespace nanhunt::analyze {
 
-// Thresholds of the trend: src/analyze/rules/README.md.
+// Thresholds of the trend: src/analyze/rules/GUIDE.md.
 inline constexpr std::size_t kTrendSteps = 32;     // looked back over
 inline constexpr std::size_t kFewestTrendSteps = 16;
 inline constexpr double kTrendFit = 0.9;           // share of the variance that the line explains, at least

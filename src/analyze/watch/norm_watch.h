@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norms of gradients and weights, step by step, from what was marked: for the timeline, and to see whether training as
-// a whole grew before it overflowed. Thresholds: src/analyze/rules/README.md.
+// a whole grew before it overflowed. Thresholds: src/analyze/rules/GUIDE.md.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the loss scaler did over a run, from its own records and the steps: its section of the report, whether it can
-// still recover, and calls that were made wrongly. Thresholds: src/analyze/rules/README.md.
+// still recover, and calls that were made wrongly. Thresholds: src/analyze/rules/GUIDE.md.
 #pragma once
 
 #include <cstdint>

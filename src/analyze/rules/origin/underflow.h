@@ -10,7 +10,7 @@
 
 namespace nanhunt::analyze {
 
-// Thresholds: src/analyze/rules/README.md.
+// Thresholds: src/analyze/rules/GUIDE.md.
 inline constexpr double kFlushedShare = 0.01;  // of the elements with a non-zero gradient
 
 class StateUnderflow {

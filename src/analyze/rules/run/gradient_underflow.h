@@ -13,7 +13,7 @@
 
 namespace nanhunt::analyze {
 
-// Thresholds: src/analyze/rules/README.md.
+// Thresholds: src/analyze/rules/GUIDE.md.
 inline constexpr double kLostGradients = 0.1;       // share of a layer's gradients stored as 0 though they are not
 inline constexpr double kTinyGradients = 0.5;       // share stored as 0 though they are not, or as subnormal
 // in a row, or more than half of all, in which most layers are past both

@@ -14,7 +14,7 @@
 
 namespace nanhunt::analyze {
 
-// Thresholds: src/analyze/rules/README.md.
+// Thresholds: src/analyze/rules/GUIDE.md.
 inline constexpr double kLostUpdates = 0.5;     // share of a parameter's updates that change nothing, and of their sum
 inline constexpr double kAllUpdatesLost = 0.8;  // the parameter stands still
 inline constexpr std::uint32_t kLostUpdateSteps = 5;  // steps in a row of a parameter past it
