@@ -24,11 +24,17 @@ def add_listeners(session: Session) -> None:
     scaler, lasts = ScalerWatch(session), lasting.LastingWatch(session, values)
     # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
     ops = [OpsLevel(session, values), Marks(session, values), lasts]
+    # The audit comes after the sentinel has read the gradients, and before the optimizer.
+    sentinel = Sentinel(session, values)
+    outside = [scaler, sentinel, AuditWatch(session, values)]
     if session.options.level == "ops":
         session.listeners = [scaler, *ops]
+
+        def without_a_tap() -> None:
+            if values.tap is None:
+                session.listeners = outside
+
+        session.at_open.append(without_a_tap)
     else:
-        # The audit comes after the sentinel has read the gradients, and before the optimizer.
-        sentinel = Sentinel(session, values)
-        live = Live(session, values, [scaler, sentinel, AuditWatch(session, values)], ops, sentinel.trips)
-        session.at_open.append(live.begin)
+        session.at_open.append(Live(session, values, outside, ops, sentinel.trips).begin)
     lasting.listen(hooks.patch)

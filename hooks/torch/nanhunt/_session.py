@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 LEVELS = ("sentinel", "ops")
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
-OTHER_THREADS = ("calls in other threads than the first that trained: one thread is watched. Train in one thread, or "
-                 "watch a process for each")
+_ONE_THREAD = (" in other threads than the first that trained: one thread is watched. Train in one thread, or watch a "
+               "process for each")
+OTHER_THREADS, TRAINING_ELSEWHERE = "calls" + _ONE_THREAD, "training" + _ONE_THREAD
 
 
 @dataclass
@@ -103,6 +104,7 @@ class Session:
         self.listeners: list[Listener] = []
         self.pid = os.getpid()
         self._closing = False
+        self.hurries = False         # the process is about to end: nothing may be waited for
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.thread: int | None = None  # of training: what other threads do is not ours
@@ -280,13 +282,13 @@ class Session:
     # Whether the calling thread is one of a device, in which a backward runs that the watched thread waits for.
     in_backward: Callable[[], bool] = staticmethod(lambda: False)
 
-    def hears(self) -> bool:
-        """Whether the calling thread is the one that is watched."""
+    def hears(self, trains: bool = True) -> bool:
+        """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
         if self.dead or self.replaying:
             return False
         if self.thread is None or self.thread == threading.get_ident() or self.in_backward():
             return True
-        self.note(OTHER_THREADS)
+        self.note(TRAINING_ELSEWHERE if trains else OTHER_THREADS)
         return False
 
     def tell(self, method: str, *args: Any) -> None:
@@ -297,6 +299,8 @@ class Session:
                     getattr(listener, method)(*args)
                 except Exception as error:
                     self.failed(error, f"{type(listener).__name__}.{method}")
+                if self.dead:  # that was one mistake too many, or the program has closed the watch
+                    return
 
     # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.
     # With a scaler it ends after the scaler's update.
@@ -493,7 +497,10 @@ class Session:
 
     def _wait_for_pending(self) -> None:
         with self._own_launches():
-            self.pending.drain()
+            if self.hurries:
+                self.pending.poll()
+            else:
+                self.pending.drain()
 
     def _end_kernels(self) -> None:
         if self.kernels is not None:

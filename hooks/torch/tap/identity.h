@@ -85,14 +85,15 @@ class Identities {
     return std::exchange(dead_, {});
   }
 
+  static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
+    return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  }
+
  private:
   struct Entry {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::shared_ptr<Identity> identity;
   };
-  static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
-    return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-  }
 
   ska::flat_hash_map<c10::StorageImpl*, Entry> table_;
   std::vector<std::int64_t> dead_;

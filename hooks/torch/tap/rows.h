@@ -98,6 +98,7 @@ class Rows {
       const Arg* arg;
     };
     std::vector<Written> written;
+    std::size_t memory = 0;  // of what is resized
     bool late = false;  // what it leaves in host memory is not there yet: nobody may read it, and nothing says when
   };
 
@@ -107,6 +108,7 @@ class Rows {
     given.args.assign(first, stack.end());
     const bool happens = plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
     given.late = is_late(plan, given.args);
+    if (plan.garbage && plan.writes && given.args[0].isTensor()) given.memory = given.args[0].toTensor().storage().nbytes();
     if (plan.per_element || plan.garbage || plan.scalar_read || plan.collective) return given;
     for (const Arg& arg : plan.args) {
       const c10::IValue& value = given.args[static_cast<std::size_t>(arg.index)];
@@ -146,7 +148,7 @@ class Rows {
     if (plan.scalar_read) {
       scalar_read(given, stack);
     } else if (plan.garbage) {
-      garbage(plan, stack);
+      garbage(plan, given, stack);
     } else if (plan.per_element) {
       per_element(plan, given, stack);
     } else {
@@ -173,7 +175,7 @@ class Rows {
           if (words.size() == inputs) wide = quad->wide;
           put(words, *quad);
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
-          if (state_->bad_number == 0 && state_->phase <= NANHUNT_PHASE_LOSS) note_number(t);
+          if (state_->bad_number == 0 && state_->phase <= NANHUNT_PHASE_LOSS && requires_grad(given.args)) note_number(t);
         });
       }
     }
@@ -257,6 +259,13 @@ class Rows {
     if (!std::isfinite(number)) state_->bad_number = 1;
   }
 
+  // A loss does; a constant of a mask does not.
+  static bool requires_grad(const std::vector<c10::IValue>& args) {
+    bool found = false;
+    for (const c10::IValue& value : args) each_tensor(value, [&](const at::Tensor& t) { found = found || t.requires_grad(); });
+    return found;
+  }
+
   static bool is_given(const c10::IValue& value) {
     if (value.isNone()) return false;
     return !value.isBool() || value.toBool();
@@ -286,6 +295,7 @@ class Rows {
     if (!scalars_.empty() && !(std::fmod(number, 1.0) == 0.0)) {
       for (const Scalar& known : scalars_) {
         if (!(known.number == number || (std::isnan(number) && std::isnan(known.number)))) continue;
+        if (known.alive.expired()) continue;
         key.push_back(8 * arg.index + kAsScalarRead);
         put(words, known.quad);
       }
@@ -306,14 +316,18 @@ class Rows {
       return known.number == number || (std::isnan(number) && std::isnan(known.number));
     });
     if (scalars_.size() >= kMaxScalars) scalars_.erase(scalars_.begin());
-    scalars_.push_back({number, *quad, t.storage()});  // the storage keeps the recorder from forgetting it
+    const c10::Storage& storage = t.storage();
+    Scalar scalar{number, *quad, Identities::weak(storage.unsafeGetStorageImpl()), {}};
+    if (storage.nbytes() <= kMaxScalarBytes) scalar.storage = storage;
+    scalars_.push_back(std::move(scalar));
   }
 
   // Memory that nothing has written: a row without contents, so that whoever reads it can be told.
-  void garbage(Plan& plan, const c10::Stack& stack) {
+  void garbage(Plan& plan, const Before& given, const c10::Stack& stack) {
     const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.returns);
     for (auto value = first; value != stack.end(); ++value) {
       each_tensor(*value, [&](const at::Tensor& t) {
+        if (plan.writes && t.has_storage() && t.storage().nbytes() <= given.memory) return;  // a view of what was there
         if (plan.writes && t.has_storage()) describer.identities.bump(*describer_identity(t));
         const auto quad = describer.describe(t, false);
         if (!quad) return;
@@ -555,10 +569,13 @@ class Rows {
     return number;
   }
 
-  static constexpr std::size_t kMaxScalars = 16;
+  // The recorder forgets contents that end. What is small lives on for as long as its number is known; the rest belongs
+  // to the run, which may need the memory.
+  static constexpr std::size_t kMaxScalars = 16, kMaxScalarBytes = std::size_t{1} << 16;
   struct Scalar {
     double number;
     Quad quad;
+    c10::weak_intrusive_ptr<c10::StorageImpl> alive;
     c10::Storage storage;
   };
   const Recording& to_;

@@ -195,6 +195,7 @@ c10::StorageImpl* storage_at(std::int64_t address) {
 
 template <typename F, typename R>
 R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
+  if (tap == nullptr) return failed;  // closed: who listened to it may not know yet
   try {
     const std::lock_guard lock(tap->mutex);
     return body();
@@ -260,6 +261,7 @@ NANHUNT_TAP void* nanhunt_tap_new(const Recording* to, std::int64_t loss, const 
 NANHUNT_TAP void nanhunt_tap_off(void* tap) {
   c10::impl::tls_set_dispatch_key_included(kKey, false);
   Tap* expected = static_cast<Tap*>(tap);
+  if (expected == nullptr) return;
   const std::lock_guard lock(expected->mutex);
   g_on.compare_exchange_strong(expected, nullptr);
 }
@@ -289,9 +291,11 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
 
 // Where the run is, from now on; null: the tap's own.
 NANHUNT_TAP void nanhunt_tap_use(void* tap, State* state) {
-  Tap& t = *static_cast<Tap*>(tap);
-  const std::lock_guard lock(t.mutex);
-  t.state = state != nullptr ? state : &t.own;
+  guarded(static_cast<Tap*>(tap), 0, "the state", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    t.state = state != nullptr ? state : &t.own;
+    return 0;
+  });
 }
 
 NANHUNT_TAP void nanhunt_tap_enter_root(void* tap, std::int64_t path) {
@@ -385,7 +389,12 @@ NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, st
     return 1;
   });
 }
-NANHUNT_TAP void nanhunt_tap_release_hosts(void* tap) { static_cast<Tap*>(tap)->rows.describer.release_hosts(); }
+NANHUNT_TAP void nanhunt_tap_release_hosts(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "copies", [&] {
+    static_cast<Tap*>(tap)->rows.describer.release_hosts();
+    return 0;
+  });
+}
 // The word of the contents of a storage (`UntypedStorage._cdata`); 0: not known. `make`: it gets a number.
 NANHUNT_TAP std::int64_t nanhunt_tap_word(void* tap, std::int64_t storage, std::int32_t make) {
   return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "a storage", [&]() -> std::int64_t {
@@ -435,7 +444,7 @@ NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes) {
   });
 }
 NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) {
-  return static_cast<std::int64_t>(static_cast<const Tap*>(tap)->kept.calls().size());
+  return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const Tap*>(tap)->kept.calls().size());
 }
 // Ops ran unheard since: contents are known by what was heard before no longer.
 NANHUNT_TAP void nanhunt_tap_forget(void* tap) {
@@ -444,10 +453,13 @@ NANHUNT_TAP void nanhunt_tap_forget(void* tap) {
     return 0;
   });
 }
-NANHUNT_TAP std::uint64_t nanhunt_tap_refused(const void* tap) { return static_cast<const Tap*>(tap)->rows.refused; }
+NANHUNT_TAP std::uint64_t nanhunt_tap_refused(const void* tap) {
+  return tap == nullptr ? 0 : static_cast<const Tap*>(tap)->rows.refused;
+}
 
 // What is not watched since the last call, and how often.
 NANHUNT_TAP void nanhunt_tap_notes(void* tap, void (*take)(const char* text, std::int64_t count)) {
+  if (tap == nullptr) return;
   Tap& t = *static_cast<Tap*>(tap);
   Notes notes;
   {

@@ -68,6 +68,7 @@ def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_
     told = report(run)
     assert any("the tap is missing" in note and said in note for note in told["coverage"]["unwatched"])
     assert told["coverage"]["steps"] == 2
+    assert told["verdict"]["status"] == "fault", "what is said to be watched is"
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):

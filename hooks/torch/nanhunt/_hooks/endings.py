@@ -23,26 +23,27 @@ _end: Callable[..., Any] | None = None   # os._exit
 
 
 def install(session: Session) -> None:
+    """Ours are put on once: what others have put on top calls ours, which would call them again."""
     global _session, _hook, _exit, _end
     _session = session
-    if sys.excepthook is not _excepthook:
+    if _hook is None:
         _hook, sys.excepthook = sys.excepthook, _excepthook
-    if sys.exit is not _sys_exit:
+    if _exit is None:
         _exit, sys.exit = sys.exit, _sys_exit  # type: ignore[assignment]
-    if os._exit is not _os_exit:
+    if _end is None:
         _end, os._exit = os._exit, _os_exit  # type: ignore[assignment]
 
 
 def uninstall() -> None:
     """Where others have put theirs on top, ours stays under it and hands on."""
-    global _session
+    global _session, _hook, _exit, _end
     _session = None
     if sys.excepthook is _excepthook and _hook is not None:
-        sys.excepthook = _hook
+        sys.excepthook, _hook = _hook, None
     if sys.exit is _sys_exit and _exit is not None:
-        sys.exit = _exit  # type: ignore[assignment]
+        sys.exit, _exit = _exit, None  # type: ignore[assignment]
     if os._exit is _os_exit and _end is not None:
-        os._exit = _end  # type: ignore[assignment]
+        os._exit, _end = _end, None  # type: ignore[assignment]
 
 
 def said(kind: type[BaseException], value: BaseException | None) -> str:
@@ -55,34 +56,40 @@ def said(kind: type[BaseException], value: BaseException | None) -> str:
         return kind.__name__
 
 
-def _tell(ending: int, message: str) -> None:
+def _tell(ending: int, message: Callable[[], str]) -> None:
     session = _session
     if session is None or session.dead or os.getpid() != session.pid or not session.hears():
         return
     try:
         if session.borders.passed:
             session.end_step()
-        session.unfinished(ending, message)
+        session.unfinished(ending, message()[:_MOST])
     except Exception as error:
         session.failed(error, "the end of the run")
 
 
 def _excepthook(kind: type[BaseException], value: BaseException, traceback: Any) -> Any:
-    _tell(lib.BY_EXCEPTION, said(kind, value))
-    return _hook(kind, value, traceback) if _hook is not None else None
+    hook = _hook or sys.__excepthook__  # telling may close the watch, and then ours is off
+    _tell(lib.BY_EXCEPTION, lambda: said(kind, value))
+    return hook(kind, value, traceback)
 
 
 def _sys_exit(*status: Any) -> Any:
     # A program may catch what this raises and go on: then the next forward begins another step.
-    _tell(lib.BY_EXIT, f"sys.exit({', '.join(map(repr, status))})"[:_MOST])
-    assert _exit is not None
-    return _exit(*status)
+    leave = _exit
+    assert leave is not None
+    _tell(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
+    return leave(*status)
 
 
 def _os_exit(*status: Any) -> Any:
-    session = _session
-    if session is not None and not session.dead and os.getpid() == session.pid and session.hears():
-        _tell(lib.BY_EXIT, f"os._exit({', '.join(map(repr, status))})"[:_MOST])
-        session.close()
-    assert _end is not None
-    return _end(*status)
+    end = _end
+    assert end is not None
+    try:
+        session = _session
+        if session is not None and not session.dead and os.getpid() == session.pid and session.hears():
+            session.hurries = True  # whoever ends like this may do so because a device does not answer
+            _tell(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, status))})")
+            session.close()
+    finally:
+        end(*status)

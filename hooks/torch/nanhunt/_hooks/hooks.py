@@ -55,13 +55,13 @@ def install(session: Session) -> None:
     scalers = torch.amp.grad_scaler.GradScaler
     for name, wrapper in _SCALER_METHODS.items():
         patch(scalers, name, wrapper)
-    patch(scalers, "__init__", _scaler_made)
+    patch(scalers, "__init__", _scaler_made, trains=False)
     for kind in _scalers:
         _patch_scaler(kind)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         patch(torch.nn.utils.clip_grad, name, _clip)
         patch(torch.nn.utils, name, _clip)
-    patch(torch.optim.Optimizer, "__init__", _optimizer_made)
+    patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
@@ -99,14 +99,15 @@ def _forget() -> None:
     forget_parents()
 
 
-def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = True) -> None:
+    """`trains`: only who trains calls it, so that a call in another thread is training that is not watched."""
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return original(*args, **kwargs)
             session = _session
-            if session is None or not session.hears():
+            if session is None or not session.hears(trains):
                 return original(*args, **kwargs)
             return wrapper(session, original, args, kwargs)
 
@@ -150,7 +151,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if _inside:  # a root, at the levels that do not look into it
         return _call_module(module, *args, **kwargs)
     session = _session
-    if session is None or _is_compiling() or _tracing() is not None or not session.hears():
+    if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
         return _call_module(module, *args, **kwargs)
     if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
         places = session.places

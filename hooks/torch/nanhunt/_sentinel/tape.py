@@ -117,7 +117,7 @@ class OpEntry:
     """An op outside of roots."""
 
     __slots__ = ("func", "args", "kwargs", "outputs", "grad", "micro_batch", "phase", "rng", "generators", "site",
-                 "segment", "writes")
+                 "segment", "trains", "writes")
 
     def __init__(self, func: Any, micro_batch: int, phase: int, segment: int) -> None:
         self.func, self.micro_batch, self.phase, self.segment = func, micro_batch, phase, segment
@@ -125,6 +125,7 @@ class OpEntry:
         self.kwargs: Any = {}
         self.outputs: list[Key] = []
         self.grad = True
+        self.trains = False  # it is given what requires a gradient
         self.rng: Any = None
         self.generators: list[tuple[torch.Generator, _Tensor]] = []
         self.writes: list[int] = []  # numbers of storages that were there before
@@ -335,6 +336,7 @@ class Tape:
             if kwargs:
                 entry.kwargs = {name: self.pack(value) for name, value in kwargs.items()}
             entry.grad = torch.is_grad_enabled()
+            entry.trains = any(t.requires_grad for t in tensors_of(args))
             entry.site = call_site(3)
             if info.random:
                 entry.rng = random_state(_devices_of(args, kwargs))
@@ -366,7 +368,7 @@ class Tape:
         try:
             entry.outputs = [geometry(self._new(t), t, False) for t in op_results(result)]
             self.entries.append(entry)
-            if isinstance(result, _Tensor) and result.numel() == 1 and not self.bad_number:
+            if isinstance(result, _Tensor) and result.numel() == 1 and not self.bad_number and entry.trains:
                 number = peek(result)
                 self.bad_number = number is not None and not math.isfinite(number)
         except Exception as error:

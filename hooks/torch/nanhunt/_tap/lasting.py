@@ -74,8 +74,8 @@ class LastingWatch(Listener):
 
 def listen(patch: Callable[..., None]) -> None:
     """`patch`: of hooks."""
-    patch(torch.UntypedStorage, "resize_", _storage_resized)
-    patch(torch.cuda.CUDAGraph, "replay", _graph_replayed)
+    patch(torch.UntypedStorage, "resize_", _storage_resized, trains=False)
+    patch(torch.cuda.CUDAGraph, "replay", _graph_replayed, trains=False)
 
 
 def _storage_resized(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import os
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class Tap:
         self._state: lib.State | None = None
         self.use(session.state)
         self._on = False
+        self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
 
     def close(self) -> None:
@@ -87,8 +89,8 @@ class Tap:
 
     # Listening.
     def on(self) -> None:
-        if not self._on:
-            self._on = True
+        if not self._on and self._handle:
+            self._on, self._thread = True, threading.get_ident()
             pass_by(True)
             self._library.on(self._handle)
 
@@ -96,7 +98,9 @@ class Tap:
         if self._on:
             self._on = False
             self._library.off(self._handle)
-            pass_by(False)
+            # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
+            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0:
+                pass_by(False)
 
     def use(self, state: lib.State) -> None:
         """Where the run is, from now on: read at each op, so it may be written at any time."""

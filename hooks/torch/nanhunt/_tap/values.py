@@ -37,6 +37,8 @@ class Values:
     @property
     def tap(self) -> Tap | None:
         """None: there is no recorder yet, or no tap for this PyTorch, which is noted and said once."""
+        if self.session.dead:
+            return None
         if self._tap is None and not self._missing and self.session.recorder is not None:
             try:
                 self._tap = self.session.tap = Tap(self.session)
