@@ -133,6 +133,22 @@ TEST(Endings, clean_is_earned_step_by_step) {
   TraceBuilder nothing;
   nothing.op("mean", {{"self", nothing.value(finite())}}, finite(1));
   EXPECT_EQ(analysis_of(nothing).verdict.headline, "No training step was seen, so none was judged");
+
+  TraceBuilder blind;
+  blind.end_step();
+  EXPECT_EQ(analysis_of(blind).verdict.headline, "Nothing harmful was seen in 1 step, but no operation was watched");
+
+  TraceBuilder elsewhere;
+  elsewhere.op("mean", {{"self", elsewhere.value(finite())}}, finite(1));
+  elsewhere.note("training in other threads than the first that trained: one thread is watched", 3);
+  elsewhere.end_step();
+  EXPECT_EQ(analysis_of(elsewhere).verdict.status, VerdictStatus::kInconclusive);
+
+  TraceBuilder twin;
+  twin.op("mean", {{"self", twin.value(finite())}}, finite(1));
+  twin.note("calls in other threads than the first that trained: one thread is watched", 3);
+  twin.end_step();
+  EXPECT_EQ(table(analysis_of(twin)), "clean\n");
 }
 
 }  // namespace

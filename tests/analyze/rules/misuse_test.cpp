@@ -9,6 +9,9 @@ namespace {
 
 using namespace testing_support;
 
+// No finding. Traces of calls alone are not clean: no operation of theirs was watched.
+constexpr const char* kSilent = "inconclusive\n";
+
 TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them) {
   ScaledRun run;
   run.step();
@@ -65,7 +68,7 @@ TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
       run.t.end_step(1, 4096);
     }
     EXPECT_EQ(table(analysis_of(run.t)),
-              bug ? "api_misuse | clip_grad_norm_ | - | clip | step 0 | unknown | observed\n" : "clean\n");
+              bug ? "api_misuse | clip_grad_norm_ | - | clip | step 0 | unknown | observed\n" : kSilent);
   }
 }
 
@@ -78,7 +81,7 @@ TEST(Misuse, of_clipping_without_a_scaler_does_not_exist) {
   t.scaler(clip);
   t.end_step();
   const Analysis a = analysis_of(t);
-  EXPECT_EQ(table(a), "clean\n");
+  EXPECT_EQ(table(a), kSilent);
   EXPECT_FALSE(a.scaler.has_value());
 }
 
@@ -108,7 +111,7 @@ TEST(Misuse, is_not_made_of_two_scalers_that_each_number_their_optimizers_from_0
     for (int scaler = 0; scaler < 2; ++scaler) run.t.scaler(run.record(ScalerAction::kUpdate));
     run.t.end_step(1, 4096);
   }
-  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
+  EXPECT_EQ(table(analysis_of(run.t)), kSilent);
 }
 
 TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
@@ -120,7 +123,7 @@ TEST(Misuse, is_not_seen_in_calls_between_which_others_are_missing) {
   run.t.scaler(run.record(ScalerAction::kScale));
   run.t.scaler(run.record(ScalerAction::kUnscale));
   run.t.end_step(1, 4096);
-  EXPECT_EQ(table(analysis_of(run.t)), "clean\n");
+  EXPECT_EQ(table(analysis_of(run.t)), kSilent);
 }
 
 TEST(Misuse, of_a_refused_call_names_the_call) {
