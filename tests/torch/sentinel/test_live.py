@@ -205,6 +205,18 @@ def test_the_first_steps_are_watched_then_as_many_as_the_share_has_room_for():
     assert 0.02 * total < extra <= 0.03 * total
 
 
+def test_time_between_steps_earns_nothing():
+    # Given a program that waits a thousand times as long as it computes after each tenth step,
+    budget, kinds = Budget(0.03), []
+    for i in range(1000):
+        watch = budget.has_room()
+        kinds.append(watch)
+        budget.step_took((3.0 if watch else 1.0) + (1000.0 if i % 10 == 9 else 0.0), watch)
+    # then no more of its steps are watched than if it had counted for a step or two.
+    most = 1000 + 2 * 100 + 9 * sum(kinds)  # of what counts
+    assert 2 * (sum(kinds[FIRST:]) - 1) <= 0.03 * most
+
+
 def test_steps_that_cost_nothing_to_watch_are_all_watched():
     kinds = spend(Budget(0.03), 100, live=1.0)
     assert all(kinds[FIRST + live._LEARN:])

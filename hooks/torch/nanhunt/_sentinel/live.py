@@ -7,7 +7,6 @@ outside, and replayed where they are bad.
 """
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections import deque
@@ -30,7 +29,13 @@ if TYPE_CHECKING:
 FIRST = 8     # steps that are watched in any case
 _MEASURED = 16  # steps of either kind whose times are remembered
 KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
+_LONGEST = 3  # usual steps
 _LEARN = 2    # steps that must have run unwatched before it is known what watching costs
+
+
+def _usual(times: Sequence[float]) -> float:
+    """The lower quartile: a step now and then that takes long is not one."""
+    return sorted(times)[(len(times) - 1) // 4]
 
 
 class Budget:
@@ -43,9 +48,12 @@ class Budget:
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
 
     def step_took(self, seconds: float, watched: bool) -> None:
+        """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at most
+        three usual ones."""
+        times = self._times[watched]
+        times.append(seconds)
         self._steps += 1
-        self._total += seconds
-        self._times[watched].append(seconds)
+        self._total += min(seconds, _LONGEST * _usual(times))
         if watched and self._steps > FIRST:
             self._spent += self._cost()
 
@@ -54,7 +62,7 @@ class Budget:
         plain, watched = self._times[False], self._times[True]
         if not plain or not watched:
             return 0.0
-        return max(0.0, statistics.median(watched) - statistics.median(plain))
+        return max(0.0, _usual(watched) - _usual(plain))
 
     def has_room(self) -> bool:
         """For the next step."""
