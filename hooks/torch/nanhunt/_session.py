@@ -258,13 +258,15 @@ class Session:
         """Counts something that is not watched; the report names it."""
         self.notes[text] = self.notes.get(text, 0) + count
 
-    def tell_notes(self) -> None:
+    def tell_notes(self, final: bool = True) -> None:
+        """`final` False: what grows with each step is told each time it has doubled."""
         if self.recorder is None:
             return
         if self.tap is not None:
             self.tap.tell_notes()
         for text, count in list(self.notes.items()):  # other threads add to them
-            if self._told.get(text) != count:
+            told = self._told.get(text, 0)
+            if told != count and (final or count >= 2 * told):
                 self._told[text] = count
                 self.recorder.note(self.step, text, count)
 
@@ -293,14 +295,15 @@ class Session:
 
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener."""
+        listeners = self.listeners
         with self._own_launches():
-            for listener in self.listeners:
+            for listener in listeners:
+                if self.listeners is not listeners and listener not in self.listeners:
+                    continue  # taken off by one before it, which may have closed the watch
                 try:
                     getattr(listener, method)(*args)
                 except Exception as error:
                     self.failed(error, f"{type(listener).__name__}.{method}")
-                if self.dead:  # that was one mistake too many, or the program has closed the watch
-                    return
 
     # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.
     # With a scaler it ends after the scaler's update.
@@ -402,7 +405,7 @@ class Session:
                     self.pending.poll()
             if self.kernels is not None:
                 self.kernels.end_step(step)
-            self.tell_notes()
+            self.tell_notes(final=False)
         except Exception as error:
             self.failed(error, "the end of a step")
         self.tell("on_step_recorded", step)

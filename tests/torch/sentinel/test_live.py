@@ -152,16 +152,19 @@ def test_without_a_budget_steps_are_replayed(tmp_path):
     assert run.results == [(BAD, "reproduced")] and run.headline["op"] == "aten::log"
 
 
-def test_compiled_code_is_not_watched_live(tmp_path):
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "a part"])
+@pytest.mark.parametrize("bad", [0, BAD])
+def test_compiled_code_is_not_watched_live(tmp_path, bad, part):
     # Given a model that was compiled, by a compiler that runs it as it is written,
     def build():
-        model = torch.compile(net(), backend="eager")
+        model = nn.Sequential(nn.Sequential(torch.compile(net(), backend="eager"))) if part else torch.compile(
+            net(), backend="eager")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
         def step(i):
             x, _ = batch()
             y = model(x)
-            (torch.log(y * 0).sum() if i == BAD else y.mean()).backward()
+            (torch.log(y * 0).sum() if i == bad else y.mean()).backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -169,8 +172,8 @@ def test_compiled_code_is_not_watched_live(tmp_path):
 
     # when it goes bad, then the step is replayed as it was written, and the op named.
     run = run_once(build, 5, tmp_path / "run", budget=100.0)
-    assert run.results == [(BAD, "reproduced")], run.texts
-    assert run.headline["op"] == "aten::log"
+    assert run.results == [(bad, "reproduced")], run.texts
+    assert run.headline["op"] == "aten::log" and run.headline["step"] == bad
 
 
 def test_the_end_of_a_watch_keeps_a_step_that_ended_badly(tmp_path):

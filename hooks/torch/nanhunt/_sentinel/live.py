@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,8 +49,8 @@ class Budget:
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
 
     def step_took(self, seconds: float, watched: bool) -> None:
-        """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at most
-        three usual ones."""
+        """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
+        most three usual ones."""
         times = self._times[watched]
         times.append(seconds)
         self._steps += 1
@@ -76,7 +77,7 @@ class Budget:
 
 
 class Live(Listener):
-    """Which listeners hear the next step, and what becomes of the ops of the last one. Heard after all others."""
+    """Which listeners hear the next step, and what becomes of the ops of the last one."""
 
     def __init__(self, session: Session, values: Values, outside: Sequence[Listener], inside: Sequence[Listener],
                  trips: Trips) -> None:
@@ -84,10 +85,11 @@ class Live(Listener):
         self.session, self.values, self.trips = session, values, trips
         self._outside = [*outside, self]
         # Marks come before anything looks at what they mark.
-        self._inside = [outside[0], *inside, *outside[1:], self]
+        self._inside = [outside[0], self, *inside, *outside[1:]]
         self.budget = Budget(session.options.budget / 100)
         self._first_update: int | None = None  # op number at which optimizers began
         self._began = time.perf_counter()
+        self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled
         self._heard = True   # ops since contents were last known
         self._watch(False)
 
@@ -125,9 +127,13 @@ class Live(Listener):
         self._heard = on
 
     def on_root_enter(self, call: RootCall) -> None:
-        if self.session.live and any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
-                                     for m in (call.module, *call.module.children())):
+        if not self.session.live or call.module in self._plain:
+            return
+        modules = call.module.modules()
+        if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in modules):
             self._stop()
+        else:
+            self._plain.add(call.module)
 
     def _stop(self) -> None:
         """In the middle of a step: what was heard of it is not all of it."""
