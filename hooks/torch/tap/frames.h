@@ -44,15 +44,16 @@ class Frames {
   // called by who holds the tap's mutex, which may be waited for under that lock.
   std::int64_t here() {
     if (!usable_) return 0;
-    const int held = ensure_();
+    int held = ensure_();
     std::int64_t site = 0;
+    NewLine found;
     void* frame = frame_of_(thread_());
     while (frame != nullptr) {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);  // keeps the code, so its address stays its own
       if (known.kind != Kind::kTheirs) {
-        site = known.kind == Kind::kImport ? kImporting : line(known, frame);
+        site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);
         break;
       }
@@ -62,6 +63,15 @@ class Frames {
       frame = back;
     }
     if (frame != nullptr) dec_(frame);
+    release_(held);
+    if (found.code == nullptr) return site;
+    // Not under Python's lock: whoever has the tap's mutex may wait for that (a device's stream is asked of Python).
+    {
+      const std::lock_guard lock(mutex_);
+      site = std::max<std::int64_t>(0, to_.text(to_.self, found.text.c_str()));
+    }
+    held = ensure_();
+    codes_[found.code].sites[found.at] = site;
     release_(held);
     return site;
   }
@@ -111,13 +121,19 @@ class Frames {
     if (name != nullptr) dec_(name);
   }
 
-  std::int64_t line(Code& code, void* frame) {
+  struct NewLine {
+    void* code = nullptr;
+    int at = 0;
+    std::string text;
+  };
+
+  // A line that has no number yet is put into `found`.
+  std::int64_t line(void* code, const Code& known, void* frame, NewLine& found) {
     const int at = last_ != nullptr ? last_(frame) : line_(frame);
-    const auto known = code.sites.find(at);
-    if (known != code.sites.end()) return known->second;
-    const std::lock_guard lock(mutex_);
-    const std::string text = code.file + ":" + std::to_string(line_(frame));
-    return code.sites[at] = std::max<std::int64_t>(0, to_.text(to_.self, text.c_str()));
+    const auto site = known.sites.find(at);
+    if (site != known.sites.end()) return site->second;
+    found = {code, at, known.file + ":" + std::to_string(line_(frame))};
+    return 0;
   }
 
   const Recording& to_;
