@@ -92,7 +92,7 @@ class StepFacts:
         self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
 
 
-class Session:
+class Session(lib.HasState):
     """Everything nanhunt knows of this process's training. Calls of listeners come from the training thread."""
 
     def __init__(self, options: Options) -> None:
@@ -141,30 +141,6 @@ class Session:
         self.wants_ops = False       # ... and shall be in the trace
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
-
-    @property
-    def step(self) -> int:
-        return int(self.state.step)
-
-    @step.setter
-    def step(self, number: int) -> None:
-        self.state.step = number
-
-    @property
-    def micro_batch(self) -> int:
-        return int(self.state.micro_batch)
-
-    @micro_batch.setter
-    def micro_batch(self, number: int) -> None:
-        self.state.micro_batch = number
-
-    @property
-    def phase(self) -> int:
-        return int(self.state.phase)
-
-    @phase.setter
-    def phase(self, phase: int) -> None:
-        self.state.phase = phase
 
     @property
     def loss(self) -> float:

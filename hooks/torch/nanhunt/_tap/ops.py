@@ -21,33 +21,13 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 
 
-class OpWriter:
+class OpWriter(lib.HasState):
     """Rows of the ops of one step that is run again. Needs a session whose tap is there."""
 
     def __init__(self, session: Session, tap: Tap) -> None:
         self.session, self.tap = session, tap
         self.places = Places(tap)
         self.state = lib.State(session.step, session.micro_batch, session.phase, session.state.kernels, streams=0)
-
-    @property
-    def step(self) -> int:
-        return int(self.state.step)
-
-    @property
-    def micro_batch(self) -> int:
-        return int(self.state.micro_batch)
-
-    @micro_batch.setter
-    def micro_batch(self, number: int) -> None:
-        self.state.micro_batch = number
-
-    @property
-    def phase(self) -> int:
-        return int(self.state.phase)
-
-    @phase.setter
-    def phase(self, phase: int) -> None:
-        self.state.phase = phase
 
     def set_site(self, site: str | None) -> None:
         """Of the op that is done again; None: where the program is now."""
