@@ -3,7 +3,9 @@
 buffers."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,12 +19,16 @@ if TYPE_CHECKING:
 
 
 class OptimizerTensors:
-    """Parameters and state of one optimizer as they are now."""
+    """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
+    there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain")
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "_names", "_seen", "_addresses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state
+        self._names = session.parameter_names.changes
+        now = _all(optimizer)
+        self._seen, self._addresses = [weakref.ref(t) for t in now], [t._cdata for t in now]
         tensors: list[torch.Tensor] = []
         owners: list[int] = []
         more: list[tuple[torch.Tensor, int, str]] = []
@@ -43,10 +49,28 @@ class OptimizerTensors:
             self.parameters = len(tensors)
             self.kinds = [lib.MARK_PARAMETER] * len(tensors) + [lib.MARK_STATE] * len(more)
             lasting = [*tensors, *[t for t, _, _ in more]]
-            self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]])
-            self.plain = Named([t for t in lasting if type(t) in PLAIN])
+            self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]], keep=False)
+            self.plain = Named([t for t in lasting if type(t) in PLAIN], keep=False)
             self.owned = Named([*lasting, *[t for t, _ in single]],
-                               [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]])
+                               [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]], keep=False)
+
+    def is_current(self, session: Session, optimizer: torch.optim.Optimizer) -> bool:
+        now = _all(optimizer)
+        return (self._names == session.parameter_names.changes and len(now) == len(self._seen)
+                and all(map(operator.is_, now, [seen() for seen in self._seen]))
+                and [t._cdata for t in now] == self._addresses)  # tensors can be swapped
+
+
+def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    states: Any = optimizer.state
+    found: list[Any] = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            found.append(p)
+            state = states.get(p)
+            if state:
+                found += state.values()
+    return [t for t in found if isinstance(t, torch.Tensor)]
 
 
 def tensors_of(root: torch.nn.Module, parameters: bool = True) -> list[torch.Tensor]:

@@ -100,6 +100,9 @@ class OpsLevel(Listener):
         if self.values.tap is not None:
             self.values.tap.own(NOTHING)
 
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+        self.values.forget_optimizer()
+
     def on_step_end(self, step: int, skipped: bool) -> None:
         if self.values.tap is not None:
             self.values.tap.settle()

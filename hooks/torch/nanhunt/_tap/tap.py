@@ -39,12 +39,13 @@ class KeptCall(NamedTuple):
 
 
 class Named:
-    """Tensors, and the numbers of their paths, as the tap takes them. They live as long as this."""
+    """Tensors, and the numbers of their paths, as the tap takes them. They live as long as this, if `keep`; else
+    whoever hands it to the tap knows that they are there."""
 
     __slots__ = ("count", "tensors", "texts", "_kept", "_arrays")
 
-    def __init__(self, tensors: Sequence[torch.Tensor], texts: Sequence[int] = ()) -> None:
-        self._kept = tensors
+    def __init__(self, tensors: Sequence[torch.Tensor], texts: Sequence[int] = (), keep: bool = True) -> None:
+        self._kept = tensors if keep else None
         self._arrays = array("q", [t._cdata for t in tensors]), array("q", texts)
         self.count = len(tensors)
         self.tensors, self.texts = (numbers.buffer_info()[0] for numbers in self._arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,9 @@ class Values:
         self._tap: Tap | None = None
         self._missing = False
         self._layouts: dict[Any, int] = {}
-        self._of_optimizer: tuple[torch.optim.Optimizer, OptimizerTensors] | None = None
+        self._of_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerTensors] = (
+            weakref.WeakKeyDictionary())
+        self._looked_at: OptimizerTensors | None = None  # since the last moment at which they may have become others
 
     @property
     def tap(self) -> Tap | None:
@@ -57,14 +60,15 @@ class Values:
         """Parameters and state as they are now; looked for once at each end of the optimizer's step."""
         tap = self.tap
         assert tap is not None
-        known = self._of_optimizer
-        if known is None or known[0] is not optimizer:
-            known = self._of_optimizer = optimizer, OptimizerTensors(self.session, tap, optimizer)
-        return known[1]
+        known = self._of_optimizers.get(optimizer)
+        if known is None or known is not self._looked_at and not known.is_current(self.session, optimizer):
+            known = self._of_optimizers[optimizer] = OptimizerTensors(self.session, tap, optimizer)
+        self._looked_at = known
+        return known
 
     def forget_optimizer(self) -> None:
         """Its state may be another now."""
-        self._of_optimizer = None
+        self._looked_at = None
 
     def knows(self, t: torch.Tensor) -> bool:
         """Whether the storage has a number."""
