@@ -26,9 +26,11 @@ class KeptCalls {
     std::uint64_t first_seq, rows;
   };
 
-  // Nothing is kept so far; at most so many bytes will be. 0: off.
-  void begin(std::int64_t max_bytes) {
+  // Nothing is kept so far; at most so many bytes will be. 0: off. `max_written`: bytes that are copied before an op
+  // writes over them.
+  void begin(std::int64_t max_bytes, std::int64_t max_written) {
     max_bytes_ = max_bytes;
+    max_written_ = max_written;
     bytes_ = 0;
     calls_.clear();
   }
@@ -41,7 +43,7 @@ class KeptCalls {
     std::int64_t size = 0;
     for (const Arg& arg : plan.args)
       if (arg.written && !arg.only_written) size += bytes_of(args[static_cast<std::size_t>(arg.index)]);
-    if (size > kMaxWritten) return {};
+    if (size > max_written_) return {};
     Values saved = args;
     for (const Arg& arg : plan.args)
       if (arg.written) saved[static_cast<std::size_t>(arg.index)] = copy(args[static_cast<std::size_t>(arg.index)]);
@@ -64,7 +66,6 @@ class KeptCalls {
   }
 
  private:
-  static constexpr std::int64_t kMaxWritten = std::int64_t{1} << 20;  // bytes copied before an op writes over them
   static constexpr std::size_t kMaxCalls = 64;
 
   static std::int64_t bytes_of(const at::Tensor& t) {
@@ -97,7 +98,7 @@ class KeptCalls {
     return list;
   }
 
-  std::int64_t max_bytes_ = 0, bytes_ = 0;
+  std::int64_t max_bytes_ = 0, max_written_ = 0, bytes_ = 0;
   std::vector<Call> calls_;
 };
 

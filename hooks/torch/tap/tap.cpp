@@ -437,9 +437,10 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
   });
 }
 // From here on calls at which badness begins are kept, up to so many bytes; what was kept is forgotten. 0: none are.
-NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes) {
+// Where an op writes over more than `max_written` bytes that it read, they are gone.
+NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_t max_written) {
   guarded(static_cast<Tap*>(tap), 0, "kept calls", [&] {
-    static_cast<Tap*>(tap)->kept.begin(max_bytes);
+    static_cast<Tap*>(tap)->kept.begin(max_bytes, max_written);
     return 0;
   });
 }

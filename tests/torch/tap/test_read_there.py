@@ -12,7 +12,7 @@ import torch
 from nanhunt import _device, _levels
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
-from nanhunt._sentinel.origin import CapturingMode, Kept
+from nanhunt._sentinel.origin import kept_by
 from nanhunt._session import Options, Session
 from nanhunt._tap.ops import OpWriter
 from nanhunt._tap.streams import CAPTURED, COPIED
@@ -152,11 +152,11 @@ def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did
             with writer.listening():
                 there.log()  # bad, which is not known yet
             assert recorder.device_counts().asked and not recorder.bad_since(0)
-            kept = Kept()
-            with writer.listening(), CapturingMode(session, kept):
+            with writer.listening():
                 _ = one + one, zero.log(), one * one
-            assert [call.plan.op for call in kept.calls] == ["aten::log"]
-            assert kept.calls[0].args[0].equal(zero)
+            kept = kept_by(writer.tap)
+            assert [call.plan.op for call in kept] == ["aten::log"]
+            assert kept[0].args[0].equal(zero)
             assert recorder.bad_since(0) == 2
         finally:
             session.close()

@@ -24,7 +24,6 @@ from nanhunt._random import devices_in_use, random_state, set_random_state
 from nanhunt._recorder import pack
 
 if TYPE_CHECKING:
-    from nanhunt._sentinel.origin import Kept
     from nanhunt._session import Session
     from nanhunt._tap.ops import OpWriter
     from nanhunt._tap.values import Values
@@ -436,11 +435,9 @@ class Shown:
 
 
 def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimizer: torch.optim.Optimizer,
-                     paths: Sequence[str], kept: Kept, named: Sequence[tuple[_Tensor, str]] | None = None) -> Shown:
+                     paths: Sequence[str], named: Sequence[tuple[_Tensor, str]] | None = None) -> Shown:
     """The coming step of these parameters on copies, op by op, as rows of phase optimizer. `named`: its parameters with
     their paths, where it is none of the run's."""
-    from nanhunt._sentinel.origin import CapturingMode
-
     recorder = session.recorder
     shown = Shown()
     if recorder is None:
@@ -478,7 +475,7 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
                     mark(lib.MARK_STATE, f"{path}.{key}", t)
                 owned += [(t, path) for t in (q, q.grad, *[t for _, t in states(q)])]
             writer.own(owned)
-            with writer.listening(), CapturingMode(session, kept):
+            with writer.listening():
                 copies.step()
             for p, q in copies.pairs:
                 path = names[id(p)]

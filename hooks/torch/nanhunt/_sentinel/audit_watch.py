@@ -228,7 +228,7 @@ class AuditWatch(Listener):
 
     def _replay(self, found: Foreseen, optimizer: torch.optim.Optimizer,
                 named: list[tuple[_Tensor, str]] | None = None) -> Shown | None:
-        from nanhunt._sentinel.origin import Kept, prove
+        from nanhunt._sentinel.origin import prove
         from nanhunt._tap.ops import OpWriter
 
         session, recorder, tap = self.session, self.session.recorder, self.values.tap
@@ -236,11 +236,10 @@ class AuditWatch(Listener):
             return None
         recorder.replay(session.step, TRIGGER_AUDIT, BEGIN)
         writer = OpWriter(session, tap)
-        kept = Kept()
-        shown = replay_optimizer(session, self.values, writer, optimizer, found.paths, kept, named)
+        shown = replay_optimizer(session, self.values, writer, optimizer, found.paths, named)
         text = f"The optimizer ran on copies of {min(len(found.paths), SHOWN)} parameters. {found.text}"
         recorder.replay(session.step, TRIGGER_AUDIT, REPRODUCED if shown.bad else DIFFERS, text)
-        prove(session, kept)
+        prove(session, tap)
         return shown
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:

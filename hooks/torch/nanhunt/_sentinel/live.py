@@ -20,7 +20,7 @@ from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._random import accelerator
 from nanhunt._ranks import rank_and_world
-from nanhunt._sentinel.origin import kept_by, prove
+from nanhunt._sentinel.origin import prove
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.trigger import Trips
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FIRST = 8     # steps that are watched in any case
 _MEASURED = 16  # steps of either kind whose times are remembered
 KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
+KEPT_WRITTEN = 1 << 20  # ... of what each op in place may write over: it is copied whether it turns bad or not
 _LONGEST = 3  # usual steps
 _LEARN = 2    # steps that must have run unwatched before it is known what watching costs
 
@@ -118,7 +119,7 @@ class Live(Listener):
             if not self._heard:
                 tap.forget()
             recorder.hold(lib.HOLD)
-            tap.keep(KEPT)
+            tap.keep(KEPT, KEPT_WRITTEN)
             session.tell("on_hold")
         else:
             tap.keep(0)
@@ -175,7 +176,7 @@ class Live(Listener):
             return
         recorder.hold(lib.KEEP if session.wants_ops else lib.DROP)
         if session.wants_ops and tap is not None:
-            prove(session, kept_by(tap))
+            prove(session, tap)
 
     def on_close(self) -> None:
         if self.session.live:

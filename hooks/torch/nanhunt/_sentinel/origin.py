@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op at which badness began, again: what it read is kept while the replay runs, then it is computed from that
-in its own format, in fp32 and in fp64, and its inputs are written as safetensors.
+"""The op at which badness began, again: the tap has kept what it read, and it is computed from that in its own format,
+in fp32 and in fp64, and its inputs are written as safetensors.
 
 Which op it was, the analyzer says: it reads what is recorded so far. Nothing here judges.
 """
@@ -19,19 +19,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._modes import InfraMode, counted, hide_from_dynamo, writes_lists
-from nanhunt._tap.plain import DTYPES, PLAIN
-from nanhunt._tap.tap import Schema, SchemaArg, schema_of
+from nanhunt._tap.plain import DTYPES
+from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
-    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._tap.tap import Tap
 
 _Tensor = torch.Tensor
-MAX_BYTES = 256 << 20     # of a capture, and of all that one replay keeps
-MAX_KEPT = 64             # calls with bad results
+MAX_BYTES = 256 << 20     # of a capture
 _JSON = 1                 # nanhunt_report's format
 SAME, OTHER_KERNEL, WIDER = range(3)
 _NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
@@ -57,18 +54,9 @@ class Call:
         self.first_seq, self.rows = first_seq, rows
 
 
-class Kept:
-    """Calls of a replay whose results were not finite."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.bytes = 0
-        self.full = False
-
-
-def kept_by(tap: Tap) -> Kept:
+def kept_by(tap: Tap) -> list[Call]:
     """What the tap has kept of the step that runs."""
-    kept = Kept()
+    kept: list[Call] = []
     for one in tap.kept():
         namespace, name = one.op.split("::")
         func = getattr(getattr(getattr(torch.ops, namespace), name), one.overload or "default")
@@ -82,69 +70,8 @@ def kept_by(tap: Tap) -> Kept:
             else:
                 args.append(value)
         results = one.results[0] if len(one.results) == 1 else one.results
-        kept.calls.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows))
+        kept.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows))
     return kept
-
-
-class CapturingMode(InfraMode):
-    """Above the tap, which writes the rows: keeps what a call with bad results read."""
-
-    def __init__(self, session: Session, kept: Kept) -> None:
-        super().__init__()
-        hide_from_dynamo()
-        self._session, self._kept = session, kept
-        self._schemas: dict[Any, Schema] = {}
-
-    def __enter__(self) -> Any:
-        recorder = self._session.recorder
-        if recorder is not None and recorder.device_counts().asked:
-            recorder.flush()  # rows of the run that wait for a device would hold up those of the replay
-        return super().__enter__()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kept, recorder, kwargs = self._kept, self._session.recorder, kwargs or {}
-        if types and not PLAIN.issuperset(types) and _stack_depth() == 0:
-            return NotImplemented  # a subclass answers for other tensors: its ops on those come here next
-        plan = self._schemas.get(func)
-        if plan is None:
-            plan = self._schemas[func] = schema_of(func) if isinstance(func, torch._ops.OpOverload) else _NOT_AN_OP
-        if recorder is None or kept.full or plan.skip or plan.garbage:
-            return func(*args, **kwargs)
-        kernels = self._session.kernels
-        own = 0 if kernels is None else kernels.push_own()
-        try:
-            return self._capturing(kept, recorder, plan, func, args, kwargs)
-        finally:
-            if kernels is not None:
-                kernels.pop_own(own)
-
-    def _capturing(self, kept: Kept, recorder: Recorder, plan: Schema, func: Any, args: Any, kwargs: Any) -> Any:
-        saved, saved_kwargs = args, kwargs
-        if plan.writes:  # what it writes over will be gone
-            with _no_dispatch():
-                saved, saved_kwargs = _before_writing(plan, args, saved_kwargs)
-        seq = recorder.next_seq()
-        result = counted(func, *args, **kwargs) if writes_lists(plan.op) else func(*args, **kwargs)
-        if recorder.bad_since(seq):
-            try:
-                self._keep(func, plan, saved, saved_kwargs, result, seq, recorder.next_seq() - seq)
-            except Exception as error:
-                self._session.failed(error, "keeping an op's inputs")
-        return result
-
-    def _keep(self, func: Any, plan: Schema, args: Any, kwargs: Any, result: Any, seq: int, rows: int) -> None:
-        kept = self._kept
-        size = sum(t.numel() * t.element_size() for t in _tensors((args, kwargs, result)))
-        if len(kept.calls) >= MAX_KEPT or kept.bytes + size > MAX_BYTES:
-            kept.full = True
-            return
-        kept.bytes += size
-        with _no_dispatch():
-            kept.calls.append(Call(func, plan, _copied(args), _copied(kwargs), _copied(result), seq, rows))
-
-
-_NOT_AN_OP = Schema("", True, False, False, False, [])
-_stack_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 @contextmanager
@@ -163,29 +90,6 @@ def _tensors(value: Any) -> list[_Tensor]:
     if isinstance(value, dict):
         return [t for v in value.values() for t in _tensors(v)]
     return []
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, _Tensor):
-        with torch.no_grad():
-            return value.detach().clone()
-    if isinstance(value, (list, tuple)):
-        return [_copied(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _copied(v) for k, v in value.items()}
-    return value
-
-
-def _before_writing(plan: Schema, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Arguments with copies of those that are written, as far as they are not too large."""
-    def safe(arg: SchemaArg, value: Any) -> Any:
-        if not arg.written or sum(t.numel() * t.element_size() for t in _tensors(value)) > MAX_BYTES // 4:
-            return value
-        return _copied(value)
-
-    by_name = {arg.name: arg for arg in plan.args}
-    return ([safe(a, v) for a, v in zip(plan.args, args)],
-            {k: safe(by_name[k], v) if k in by_name else v for k, v in kwargs.items()})
 
 
 # Of the one that the analyzer names.
@@ -211,19 +115,20 @@ def origin_seqs(session: Session) -> list[tuple[int, int, dict[str, Any]]]:
     return found[:3]
 
 
-def prove(session: Session, kept: Kept) -> None:
-    """After a replay: probes and captures of the origins that it met."""
-    recorder = session.recorder
-    if recorder is None or not kept.calls:
+def prove(session: Session, tap: Tap) -> None:
+    """After a step whose ops were heard: probes and captures of the origins that it met."""
+    recorder, kept = session.recorder, kept_by(tap)
+    tap.keep(0)
+    if recorder is None or not kept:
         return
-    first, last = kept.calls[0].first_seq, max(k.first_seq + k.rows for k in kept.calls)
+    first, last = kept[0].first_seq, max(k.first_seq + k.rows for k in kept)
     before, session.replaying = session.replaying, True
     try:
         with _no_dispatch(), torch.no_grad():
             for seq, step, finding in origin_seqs(session):
                 if not first <= seq < last:
                     continue
-                call = next((k for k in kept.calls if k.first_seq <= seq < k.first_seq + k.rows), None)
+                call = next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
                 if call is None:
                     continue
                 alone = _alone(call, seq - call.first_seq)

@@ -18,7 +18,6 @@ from nanhunt._names import plain_module, plain_path
 from nanhunt._random import set_random_state
 from nanhunt._sentinel.comparison import OUTPUT, Facts, measure, read_facts
 from nanhunt._sentinel.contents import has_contents, modules_in, put
-from nanhunt._sentinel.origin import CapturingMode, Kept
 from nanhunt._sentinel.tape import (
     BackwardEntry,
     Copied,
@@ -49,7 +48,6 @@ from nanhunt._sentinel.unchanged import (
 )
 from nanhunt._tap.marks import tensors_in
 from nanhunt._tap.ops import OpWriter
-from nanhunt._tap.places import Places
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.shadow import Slot
@@ -64,20 +62,18 @@ class Refused(Exception):
 
 
 class Replay:
-    """Plays a tape once. `writer` None: nothing is recorded, `mode` sees the ops instead. `slot`: the run has gone on
-    since, and this is what its parameters were."""
+    """Plays a tape once. `slot`: the run has gone on since, and this is what its parameters were."""
 
-    def __init__(self, session: Session, values: Values, tape: Tape | TapeOfStep,
+    def __init__(self, session: Session, values: Values, writer: OpWriter, tape: Tape | TapeOfStep,
                  parameters: Sequence[tuple[_Tensor, str]], slot: Slot | None = None) -> None:
         self.session, self.values, self.tape, self.slot = session, values, tape, slot
+        self.writer, self.places = writer, writer.places
         self.parameters = parameters
         self.hold: dict[Key, _Tensor] = {}  # gradients of root outputs, for the fallback
         self.facts: Facts = {}
         self.gradients: dict[int, _Tensor] = {}  # id(leaf) -> its gradient in the replay
         self.env: dict[Key, _Tensor] = {}
         self.notes: list[str] = []
-        self.writer: OpWriter | None = None
-        self.places: Places | None = None
         self._marked: set[int] = set()
         self._swapped: list[tuple[dict[str, Any], str, Any]] = []  # (dict, name, original buffer)
         self._of_buffers: set[int] = set()                         # ids of the dicts
@@ -157,8 +153,8 @@ class Replay:
         return chosen
 
     # The play.
-    def run(self, needed: Sequence[Any], writer: OpWriter | None = None, mode: Any = None) -> None:
-        session = self.session
+    def run(self, needed: Sequence[Any]) -> None:
+        session, writer = self.session, self.writer
         with ExitStack() as stack:
             stack.enter_context(quiet(session))
             stack.enter_context(random_states(needed))
@@ -175,29 +171,21 @@ class Replay:
             stack.enter_context(self._own_buffers(needed))
             stack.enter_context(self._gradients_aside(needed))
             stack.enter_context(Autocast.saved())
-            if writer is not None:
-                self.writer, self.places = writer, writer.places
-                self.places.begin_step()
-                stack.enter_context(writer.tap.generators_kept())
-                stack.enter_context(module_hooks(self.places, lambda: writer.phase == lib.BACKWARD))
-                stack.enter_context(writer.listening())
-                mode = None if self.kept is None else CapturingMode(session, self.kept)
-            if mode is not None:
-                stack.enter_context(mode)
+            self.places.begin_step()
+            stack.enter_context(writer.tap.generators_kept())
+            stack.enter_context(module_hooks(self.places, lambda: writer.phase == lib.BACKWARD))
+            stack.enter_context(writer.listening())
             self.env = {key: (t if t.requires_grad else t.detach().clone()) for key, t in self.tape.start.items()}
             with torch.enable_grad():
                 for entry in needed:
                     self._play(entry)
             self._check_what_changed(needed, hanging)
             self._keep_gradients()
-            if writer is not None:
-                self._unscale()
-                self._mark_end()
+            self._unscale()
+            self._mark_end()
 
     def _play(self, entry: Any) -> None:
-        writer = self.writer
-        if writer is not None:
-            writer.micro_batch = entry.micro_batch
+        self.writer.micro_batch = entry.micro_batch
         if isinstance(entry, RootEntry):
             self._root(entry)
         elif isinstance(entry, OpEntry):
@@ -224,17 +212,14 @@ class Replay:
                 put(thing, before)
         args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
         writer, places = self.writer, self.places
-        if writer is not None and places is not None:
-            call = RootCall(entry.module, entry.name, args, kwargs, entry.index)
-            self._mark_start(entry, args, kwargs)
-            writer.phase = lib.FORWARD
-            writer.set_site(None)
-            places.enter_root(call)
+        self._mark_start(entry, args, kwargs)
+        writer.phase = lib.FORWARD
+        writer.set_site(None)
+        places.enter_root(RootCall(entry.module, entry.name, args, kwargs, entry.index))
         try:
             output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
         finally:
-            if places is not None:
-                places.exit_root()
+            places.exit_root()
         tensors = list(tensors_of(output))
         for key, t in zip(entry.outputs, tensors):
             self._define(key, t)
@@ -264,14 +249,12 @@ class Replay:
         Autocast.set(None)
         args, kwargs = self._unpack(entry.args), self._unpack(entry.kwargs)
         writer = self.writer
-        if writer is not None and self.places is not None:
-            writer.phase = entry.phase
-            self.places.leave_modules()
-            writer.set_site(entry.site)
+        writer.phase = entry.phase
+        self.places.leave_modules()
+        writer.set_site(entry.site)
         with torch.set_grad_enabled(entry.grad):
             result = entry.func(*args, **kwargs)
-        if writer is not None:
-            writer.set_site(None)
+        writer.set_site(None)
         for key, t in zip(entry.outputs, op_results(result)):
             self._define(key, t)
 
@@ -280,11 +263,10 @@ class Replay:
         gradients = self._unpack(entry.gradients)
         inputs = self._unpack(entry.inputs)
         writer = self.writer
-        if writer is not None:
-            self._losses(entry)
-            writer.places.begin_backward()
-            writer.phase = lib.BACKWARD
-            writer.set_site(entry.site)
+        self._losses(entry)
+        self.places.begin_backward()
+        writer.phase = lib.BACKWARD
+        writer.set_site(entry.site)
         if not entry.autocast_on:
             Autocast.end_region()
         Autocast.set(None)
@@ -296,8 +278,7 @@ class Replay:
         else:
             self._set_leaves_aside(tensors)
             torch.autograd.backward(tensors, gradients, inputs=inputs, **entry.options)
-        if writer is not None:
-            writer.set_site(None)
+        writer.set_site(None)
 
     # Names.
     def _define(self, key: Key, t: _Tensor) -> None:
@@ -424,12 +405,11 @@ class Replay:
     unfinished = False   # the program gave the step up: all of it is wanted
     by_measure = False   # gradients of the step are known by their norms only
     scale: float = 1.0  # by which the gradients are still multiplied
-    kept: Kept | None = None  # where what bad ops read is kept
 
     def _unscale(self) -> None:
         """As the scaler would: what the optimizer would use is what is marked."""
         writer = self.writer
-        if writer is None or self.scale == 1.0:
+        if self.scale == 1.0:
             return
         writer.phase = lib.UNSCALE
         groups: dict[Any, list[_Tensor]] = {}

@@ -13,7 +13,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._sentinel.comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, measured, read_facts
-from nanhunt._sentinel.origin import Kept, prove
+from nanhunt._sentinel.origin import prove
 from nanhunt._sentinel.replay import Refused, Replay
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry, version_of
 from nanhunt._tap.ops import OpWriter
@@ -198,7 +198,12 @@ class Trips:
     def _replay(self, look: Look, over: bool, unfinished: bool) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        replay = Replay(session, self.values, look.tape, look.parameters, look.slot if over else None)
+        tap = self.values.tap
+        if tap is None:
+            self._refuse(look, "The step was not replayed: operations cannot be watched here.")
+            return
+        writer = OpWriter(session, tap)
+        replay = Replay(session, self.values, writer, look.tape, look.parameters, look.slot if over else None)
         replay.scale = session.last_scale if look.scaled else 1.0
         replay.by_measure = look.measured is not None
         replay.unfinished = unfinished
@@ -209,16 +214,11 @@ class Trips:
             self._refuse(look, f"The step was not replayed: {why}.")
             return
         original = self._original(look, needed)
-        tap = self.values.tap
-        if tap is None:
-            self._refuse(look, "The step was not replayed: operations cannot be watched here.")
-            return
-        replay.kept = Kept()
         trigger = look.found.trigger
         recorder.replay(session.step, trigger, 0)
         try:
             with nullcontext() if session.kernels is None else session.kernels.in_replay():
-                replay.run(needed, OpWriter(session, tap))
+                replay.run(needed)
         except Refused as why:
             self._refuse(look, f"The replay did not end: {why}.")
             return
@@ -235,7 +235,7 @@ class Trips:
             replay.learn_again(needed)
         text = " ".join([text, *self._remarks(look, result, over), *replay.notes])
         recorder.replay(session.step, trigger, result, text)
-        prove(session, replay.kept)
+        prove(session, tap)
 
     def _remarks(self, look: Look, result: int, over: bool) -> list[str]:
         remarks = []

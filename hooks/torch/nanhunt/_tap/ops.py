@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 _Tensor = torch.Tensor
+KEPT = 256 << 20  # bytes of what ops read at which badness began, in one step that is run again
 
 
 class OpWriter(lib.HasState):
@@ -42,6 +43,10 @@ class OpWriter(lib.HasState):
     def listening(self) -> Iterator[None]:
         # Kernels may have been attached for the replay alone.
         self.state.kernels = self.session.state.kernels
+        recorder = self.session.recorder
+        if recorder is not None and recorder.device_counts().asked:
+            recorder.flush()  # rows of the run that wait for a device would hold up these
+        self.tap.keep(KEPT, KEPT // 4)
         with self.tap.listening(self.state):
             yield
 

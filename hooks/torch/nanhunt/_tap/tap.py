@@ -201,9 +201,10 @@ class Tap:
         self._library.forget(self._handle)
 
     # Calls at which badness began.
-    def keep(self, max_bytes: int) -> None:
-        """From here on they are kept, with what they read; 0: not. What was kept is forgotten."""
-        self._library.keep(self._handle, max_bytes)
+    def keep(self, max_bytes: int, max_written: int = 0) -> None:
+        """From here on they are kept, with what they read; 0: not. What was kept is forgotten. What an op reads and
+        writes over is copied before, up to `max_written` bytes."""
+        self._library.keep(self._handle, max_bytes, max_written)
 
     def kept(self) -> list[KeptCall]:
         with unheard():

@@ -60,7 +60,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "as_of": (_i64, [_void, _i64, _i64]),
     "settle": (_i64, [_void, _i32]),
     "forget": (None, [_void]),
-    "keep": (None, [_void, _i64]),
+    "keep": (None, [_void, _i64, _i64]),
     "kept": (_i64, [_void]),
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),
