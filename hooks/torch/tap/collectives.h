@@ -63,9 +63,12 @@ class Collectives {
   }
 
   void after(Plan& plan, Rows::Before& given, const c10::Stack& stack, std::optional<Call> call, std::int64_t site) {
-    if (plan.waits) return;
+    if (plan.waits) {
+      tell_finished(&plan, given.args);
+      return;
+    }
     Pending one{&plan, std::move(given), {stack.end() - static_cast<std::ptrdiff_t>(plan.returns), stack.end()},
-                rows_.here(site), std::move(call), nullptr, {}};
+                rows_.here(site), std::move(call), nullptr, {}, false};
     if (!plan.functional && !one.results.empty() && one.results.back().isCustomClass())
       one.work = one.results.back().toCustomClass<c10d::Work>();
     for (const c10::IValue& value : one.given.args)
@@ -74,6 +77,24 @@ class Collectives {
       });
     pending_.push_back(std::move(one));
     tell_finished(nullptr, {});
+  }
+
+  // Whether an op that is about to run is the backend's own, by which it brings a result where it is waited for: a copy of
+  // what nobody has seen. gloo reduces all of a tensor, and then copies this rank's part.
+  bool is_own(const Plan& plan, c10::ArrayRef<c10::IValue> args) {
+    if (plan.op != "aten::copy_" || !args[0].isTensor() || !args[1].isTensor()) return false;
+    const at::Tensor &to = args[0].toTensor(), &from = args[1].toTensor();
+    if (!to.has_storage() || !from.has_storage() ||
+        rows_.describer.identities.find(from.storage().unsafeGetStorageImpl()) != nullptr)
+      return false;
+    for (Pending& one : pending_)
+      if (one.work != nullptr && one.storages.contains(to.storage().unsafeGetStorageImpl())) return one.brought = true;
+    return false;
+  }
+
+  // Somebody is about to read this: what brought it has ended.
+  void tell_before_reading(const at::Tensor& t) {
+    if (waiting() && t.defined()) tell_finished(&kReads, c10::IValue(t));
   }
 
   bool waiting() const { return !pending_.empty(); }
@@ -98,8 +119,10 @@ class Collectives {
       one = pending_.erase(one);
       // What was given is described now: it was written meanwhile.
       Rows::Before given = described(*done.plan, done.given);
+      const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
-      if (done.call) tell(*done.call, to_.next_seq(to_.self) - 1, {});
+      const std::uint64_t end = to_.next_seq(to_.self);
+      if (done.call) tell(*done.call, end == first ? UINT64_MAX : end - 1, {});  // a barrier has no row
       rows_.describer.release_hosts();
     }
   }
@@ -130,6 +153,8 @@ class Collectives {
       {"recv_", NANHUNT_RECV, "", "src"},
       {"barrier", NANHUNT_BARRIER, "", ""}};
 
+  inline static const Plan kReads{};
+
   struct Pending {
     Plan* plan;
     Rows::Before given;
@@ -138,6 +163,7 @@ class Collectives {
     std::optional<Call> call;
     c10::intrusive_ptr<c10d::Work> work;
     std::set<const void*> storages;
+    bool brought = false;  // by an op of the backend's own
   };
 
   static const Kind* kind_of(const Plan& plan) {
@@ -180,7 +206,7 @@ class Collectives {
   // does that only when they are there, which its work may not say yet.
   static bool ended(const Pending& one, const at::Tensor* waited, const std::set<const void*>& read) {
     if (!one.plan->functional) {
-      if (one.work == nullptr || one.work->isCompleted()) return true;
+      if (one.work == nullptr || one.brought || one.work->isCompleted()) return true;
       for (const void* storage : one.storages)
         if (read.contains(storage)) return true;
       return false;
@@ -194,13 +220,19 @@ class Collectives {
     return found;
   }
 
+  // What is written and not given is not read: memory that nobody has written is no fault there.
   Rows::Before described(const Plan& plan, Rows::Before& taken) {
+    const Kind* kind = kind_of(plan);
     Rows::Before given;
     given.args = std::move(taken.args);
     given.late = taken.late;
     for (const Arg& arg : plan.args) {
       if (arg.kind != ArgKind::kTensor && arg.kind != ArgKind::kTensors) continue;
       each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        if (arg.written && kind != nullptr && arg.name != kind->given) {
+          given.written.push_back({-1, {}, t, &arg});
+          return;
+        }
         const auto quad = rows_.describer.describe(t, !arg.blind && !arg.written);
         if (!quad) return;
         if (arg.written) given.written.push_back({static_cast<std::ptrdiff_t>(given.words.size()), *quad, t, &arg});

@@ -43,6 +43,7 @@ struct Plan {
   const Arg* written_if = nullptr;   // what is written is, only where this is given
   const Arg* non_blocking = nullptr; // what it copies to the host may come after it has returned
   const Arg* state_steps = nullptr;
+  const Arg* into_part = nullptr;    // of its memory a part is written, which is what is returned first
   std::size_t returns = 0;
   bool decomposes = false;  // into ops that are watched
   bool skip = false, garbage = false, per_element = false, writes = false, collective = false, waits = false;
@@ -113,6 +114,12 @@ inline constexpr Collective kCollectives[] = {
     {"allgather_into_tensor_coalesced_", "outputs"}, {"reduce_scatter_", "output_tensors"},
     {"_reduce_scatter_base_", "output_tensor"}, {"reduce_scatter_tensor_coalesced_", "outputs"},
     {"scatter_", "output_tensors"}, {"alltoall_", "output_tensors"}, {"alltoall_base_", "output"}};
+
+// Fill a part of the memory that this argument gives them. The rest is nobody's yet.
+struct IntoPart {
+  std::string_view op, argument;
+};
+inline constexpr IntoPart kIntoParts[] = {{"fsdp::all_gather_copy_in", "all_gather_output"}};
 
 inline bool is_unsaid(std::string_view op, std::string_view name, std::string_view argument) {
   if (among(op, kTrains)) return among(argument, kRunning);
@@ -226,6 +233,15 @@ inline Plan read(const c10::OperatorHandle& handle) {
     plan.fresh = plan.fresh || !slot.empty();
     plan.outputs.push_back(std::move(slot));
     ++position;
+  }
+  for (const IntoPart& known : kIntoParts) {
+    if (known.op != op) continue;
+    for (Arg& arg : plan.args) {
+      if (arg.name != known.argument) continue;
+      arg.kind = ArgKind::kOther;
+      plan.into_part = &arg;
+      for (std::size_t i = 1; i < plan.outputs.size(); ++i) plan.outputs[i].clear();
+    }
   }
   plan.garbage = among(bare, kGarbage);
   plan.skip = among(name, kNoise) || among(bare, kNoise) || view || starts(op, "profiler::") || starts(op, "prim::") ||

@@ -164,6 +164,11 @@ class Rows {
     Key& key = given.key;
     const std::size_t inputs = words.size();
     bool wide = false;
+    if (plan.into_part != nullptr) {
+      const c10::IValue& memory = given.args[static_cast<std::size_t>(plan.into_part->index)];
+      if (memory.isTensor() && memory.toTensor().has_storage())
+        describer.identities.bump(*describer_identity(memory.toTensor()));
+    }
     // What is returned beside what was written; then what was written.
     if (plan.fresh && !(plan.collective && plan.writes)) {
       const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.returns);

@@ -95,17 +95,21 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
       if (plan->decomposes) {
         plan = nullptr;
       } else if (!plan->skip) {
-        if (tap.collectives.waiting())  // before this op can change what a collective brought
-          tap.collectives.tell_finished(plan, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
+        bool own = false;
+        if (tap.collectives.waiting() && !plan->waits) {
+          const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
+          own = tap.collectives.is_own(*plan, args);
+          if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
+        }
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
-        given = tap.rows.before(*plan, *stack);
-        if (tap.kept.on() && !plan->garbage) {
+        if (!own) given = tap.rows.before(*plan, *stack);
+        if (tap.kept.on() && !plan->garbage && !own) {
           saved = tap.kept.before(*plan, given.args);
           origins = tap.to.origins(tap.to.self);
         }
         if (plan->collective) call = tap.collectives.begin(*plan, given.args);
         if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) ticket = tap.to.kernels_push(tap.to.self);
-        ready = true;
+        ready = !own;
       }
     } catch (const std::exception& error) {
       tap.note_failure(error, op.schema().name());
@@ -353,6 +357,7 @@ NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const st
     for (std::size_t i = 0; i < count; ++i) {
       at::Tensor marked = tensor_at(tensors[i]);
       if (gradients != 0) marked = marked.grad();
+      t.collectives.tell_before_reading(marked);
       const auto quad = t.rows.describer.describe(marked, true);
       if (!quad) continue;
       words.insert(words.end(), {NANHUNT_ROW_MARK, kinds[i], t.state->step, t.state->micro_batch, texts[i]});

@@ -11,6 +11,7 @@ from hunting import cli
 
 torch = pytest.importorskip("torch")
 WORLD = 4
+LEVELS = {"live": [], "replayed": ["--budget", "0"], "ops": ["--level", "ops"]}
 BAD_STEP, BAD_RANK = 3, 2
 
 SCRIPT = """
@@ -25,8 +26,14 @@ class Norm(nn.Module):
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(1)
-layers = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
-model = nn.parallel.DistributedDataParallel(layers)
+model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
+if sys.argv[2] == "DDP":
+    model = nn.parallel.DistributedDataParallel(model)
+else:
+    from torch.distributed.fsdp import fully_shard
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 torch.manual_seed(100 + rank)
 bad = sys.argv[1]
@@ -56,20 +63,20 @@ def hunted(tmp_path_factory):
         pytest.skip("this PyTorch has no gloo")
     reports = {}
 
-    def run(level, bad):
-        if (level, bad) not in reports:
-            folder = tmp_path_factory.mktemp(f"{level}-{bad}")
+    def run(how, bad, wrapper="DDP"):
+        if (how, bad, wrapper) not in reports:
+            folder = tmp_path_factory.mktemp(bad)
             (folder / "main.py").write_text(SCRIPT)
             python = ready_python.command()
-            command = [cli(), "run", "--level", level, "--out", str(folder / "run"), "--", *python, "-m",
+            command = [cli(), "run", *LEVELS[how], "--out", str(folder / "run"), "--", *python, "-m",
                        "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}", "--no-python",
-                       *python, "main.py", bad]
+                       *python, "main.py", bad, wrapper]
             environment = dict(os.environ, OMP_NUM_THREADS="1")
             environment.pop("PYTHONPATH", None)
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
             assert done.returncode == 0, done.stderr[-3000:]
-            reports[level, bad] = json.loads((folder / "run" / "report.json").read_text())
-        return reports[level, bad]
+            reports[how, bad, wrapper] = json.loads((folder / "run" / "report.json").read_text())
+        return reports[how, bad, wrapper]
 
     return run
 
@@ -78,7 +85,7 @@ def faults(report):
     return [finding for finding in report["findings"] if finding["severity"] == "fault"]
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_the_rank_on_which_it_was_born_is_named_and_the_others_got_it(hunted, level):
     report = hunted(level, "born")
     first = faults(report)[0]
@@ -89,8 +96,19 @@ def test_the_rank_on_which_it_was_born_is_named_and_the_others_got_it(hunted, le
     assert all(finding["rank"] == BAD_RANK for finding in faults(report))
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
-def test_healthy_ranks_are_silent(hunted, level):
-    report = hunted(level, "no")
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_of_a_model_that_is_sharded_too(hunted, level):
+    report = hunted(level, "born", "FSDP2")
+    first = faults(report)[0]
+    assert (first["rank"], first["step"], first["op"], first["module"]) == (BAD_RANK, BAD_STEP, "aten::div", "2")
+    assert {passage["through"] for passage in first["rank_propagation"]} == {"reduce_scatter"}
+    assert {rank for passage in first["rank_propagation"] for rank in passage["ranks"]} == {0, 1, 3}
+    assert all(finding["class"] == "divide_by_zero" for finding in faults(report))
+
+
+@pytest.mark.parametrize(("level", "wrapper"), [("live", "DDP"), ("replayed", "DDP"), ("ops", "DDP"), ("live", "FSDP2"),
+                                                ("ops", "FSDP2")])
+def test_healthy_ranks_are_silent(hunted, level, wrapper):
+    report = hunted(level, "no", wrapper)
     assert report["verdict"]["status"] == "clean"
     assert len(report["run"]["ranks"]) == WORLD

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from nanhunt._sentinel import live
-from nanhunt._sentinel.live import FIRST, Budget
+from nanhunt._sentinel.live import FIRST, Budget, BudgetOfRanks
 from sentinel_runs import Root, batch, net, run_once
 from torch import nn
 from watched import report_of
@@ -225,5 +225,11 @@ def test_steps_that_cost_nothing_to_watch_are_all_watched():
     assert all(kinds[FIRST + live._LEARN:])
 
 
-def test_the_whole_time_is_every_step_and_none_is_none():
-    assert all(spend(Budget(1.0), 50)) and not any(spend(Budget(0.0), 50))
+@pytest.mark.parametrize("kind", [Budget, BudgetOfRanks])
+def test_the_whole_time_is_every_step_and_none_is_none(kind):
+    assert all(spend(kind(1.0), 50)) and not any(spend(kind(0.0), 50))
+
+
+def test_ranks_watch_the_same_steps_whatever_time_they_take():
+    one, other = spend(BudgetOfRanks(0.03), 1000), spend(BudgetOfRanks(0.03), 1000, plain=2.0, live=50.0)
+    assert one == other and all(one[:FIRST]) and 10 <= sum(one[FIRST:]) <= 0.03 * 1000 / 2 + 1

@@ -60,6 +60,22 @@ def test_gradients_reduced_in_backward_are_followed(group):
         assert watched.named("addmm")[0].module == "Linear"
 
 
+@pytest.mark.parametrize("read_it", [True, False], ids=["read", "left alone"])
+def test_a_scattered_reduction_is_told_with_what_was_brought(group, read_it):
+    # Given a backend that copies the result where the work is waited for,
+    with watched_ops() as watched, watched.mode():
+        x, out = torch.full((3,), float("nan")), torch.zeros(3)
+        dist.reduce_scatter_tensor(out, x)
+        total = out + 1 if read_it else None
+        watched.values.tap.settle()
+        # then its row has that result, no copy stands beside it, and what was in the memory before was not read.
+        op = communicated(watched)[0]
+        assert op.op == "c10d::_reduce_scatter_base_" and op.outputs[-1].contents == watched.contents(out)
+        assert [one.name for one in watched.ops if one.name == "copy_"] == []
+        assert op.reads(watched.contents(x)) and [i.slot for i in op.inputs] == ["input_tensor"]
+        assert total is None or watched.producer(total).reads(op.outputs[-1].contents)
+
+
 def test_functional_collectives_are_told_when_they_are_waited_for(group):
     from torch.distributed import _functional_collectives as functional
 

@@ -7,6 +7,7 @@ outside, and replayed where they are bad.
 """
 from __future__ import annotations
 
+import math
 import sys
 import time
 import weakref
@@ -32,6 +33,7 @@ _MEASURED = 16  # steps of either kind whose times are remembered
 KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
 KEPT_WRITTEN = 1 << 20  # ... of what each op in place may write over: it is copied whether it turns bad or not
 _LONGEST = 3  # usual steps
+_COST_AT_MOST = 2.0  # of watching a step, in steps
 _LEARN = 2    # steps that must have run unwatched before it is known what watching costs
 
 
@@ -77,6 +79,16 @@ class Budget:
         return self._spent + self._cost() <= self.share * self._total
 
 
+class BudgetOfRanks(Budget):
+    """Of one of several ranks: all must watch the same steps, and no two have the same times. So steps are counted, and
+    watching one is taken to cost twice a step that is not watched: more was never measured."""
+
+    def has_room(self) -> bool:
+        if 0 < self.share < 1 and self._steps >= FIRST:
+            return self._steps % math.ceil(_COST_AT_MOST / self.share) == 0
+        return super().has_room()
+
+
 class Live(Listener):
     """Which listeners hear the next step, and what becomes of the ops of the last one."""
 
@@ -95,15 +107,17 @@ class Live(Listener):
         self._watch(False)
 
     def begin(self) -> None:
-        """The recorder is open."""
+        """The recorder is open, and which rank this is does not change any more."""
+        if rank_and_world()[1] > 1:
+            self.budget = BudgetOfRanks(self.budget.share)
         self._began = time.perf_counter()
         self._watch(self.budget.has_room() and self.can_watch())
 
     def can_watch(self) -> bool:
-        """A device is watched by replays: what reading it at each op costs was never measured. Several ranks would
-        watch different steps. Compiled code passes the dispatcher by."""
-        return (self.values.tap is not None and not accelerator() and rank_and_world()[1] == 1
-                and self.session.kernels is None and not self._is_compiled())
+        """A device is watched by replays: what reading it at each op costs was never measured. Compiled code passes the
+        dispatcher by."""
+        return (self.values.tap is not None and not accelerator() and self.session.kernels is None
+                and not self._is_compiled())
 
     def _is_compiled(self) -> bool:
         dynamo = sys.modules.get("torch._dynamo.utils")

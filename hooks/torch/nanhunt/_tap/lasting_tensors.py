@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._tap.plain import PLAIN, no_torch_function
+from nanhunt._tap.plain import PLAIN, local, no_torch_function
 from nanhunt._tap.tap import Named
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class OptimizerTensors:
     """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
     there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "_names", "_seen", "_addresses")
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_seen", "_addresses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state
@@ -31,16 +31,20 @@ class OptimizerTensors:
         self._seen, self._addresses = [weakref.ref(t) for t in now], [t._cdata for t in now]
         tensors: list[torch.Tensor] = []
         owners: list[int] = []
+        self.sharded: list[tuple[torch.Tensor, str]] = []  # the tap does not see their gradients; they last
         more: list[tuple[torch.Tensor, int, str]] = []
         single: list[tuple[torch.Tensor, int]] = []
         for p, path in session.parameters_of(optimizer):
             owner = text(path)
-            tensors.append(p)
+            tensors.append(local(p))
+            if tensors[-1] is not p:
+                self.sharded.append((p, path))
             owners.append(owner)
             if p not in states:
                 continue
             for name, t in states[p].items():
                 if isinstance(t, torch.Tensor):
+                    t = local(t)
                     if t.numel() > 1:
                         more.append((t, owner, f"{path}.{name}"))
                     else:
@@ -70,7 +74,7 @@ def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
             state = states.get(p)
             if state:
                 found += state.values()
-    return [t for t in found if isinstance(t, torch.Tensor)]
+    return [local(t) for t in found if isinstance(t, torch.Tensor)]
 
 
 def tensors_of(root: torch.nn.Module, parameters: bool = True) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_path
 from nanhunt._tap.lasting_tensors import tensors_of
-from nanhunt._tap.plain import no_torch_function
+from nanhunt._tap.plain import local, no_torch_function
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -58,7 +58,7 @@ class Marks(Listener):
         if tap is None or not marks:
             return
         with no_torch_function():
-            tap.mark(tap.named([(t, path) for _, path, t in marks]), [kind for kind, _, _ in marks])
+            tap.mark(tap.named([(local(t), path) for _, path, t in marks]), [kind for kind, _, _ in marks])
 
     def on_root_enter(self, call: RootCall) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []
@@ -116,6 +116,7 @@ class Marks(Listener):
         if tap is not None:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
+            self._mark_all([(lib.MARK_GRADIENT, path, p.grad) for p, path in tensors.sharded if p.grad is not None])
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)

@@ -16,6 +16,13 @@ DTYPES: dict[torch.dtype, int] = {
 for _name, _number in (("float8_e4m3fn", lib.E4M3FN), ("float8_e5m2", lib.E5M2)):
     if hasattr(torch, _name):
         DTYPES[getattr(torch, _name)] = _number
+
+
+def local(t: Any) -> Any:
+    """This rank's part of a tensor that is sharded over ranks; any other tensor itself."""
+    return t if type(t) in PLAIN else getattr(t, "_local_tensor", t)
+
+
 # Under it a subclass of the user's is a plain tensor.
 no_torch_function: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
                                  getattr(torch._C, "DisableTorchFunction", None))
