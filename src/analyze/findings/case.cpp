@@ -19,6 +19,11 @@ double exponent_of(const Case& c) {
   return exponent == nullptr ? 1 : exponent->value;
 }
 
+double correction_of(const Case& c) {
+  const ScalarSnapshot* given = c.scalar("correction");
+  return given == nullptr ? 1 : given->value;
+}
+
 // What one number does to an op with this pole.
 Singular singular_at(const Case& c, double x) {
   const double p = exponent_of(c) - (c.info->pole == Pole::kPowerBackward ? 1 : 0);
@@ -50,6 +55,8 @@ Singular singular_at(const Case& c, double x) {
     case Pole::kNone:
     case Pole::kLabels:
     case Pole::kEmpty:
+    case Pole::kFew:
+    case Pole::kPath:
       return Singular::kNone;
   }
   return Singular::kNone;
@@ -59,6 +66,8 @@ Singular singular_at(const Case& c, double x) {
 Singular singular_in(const Case& c, const ValueStats& stats) {
   if (!stats.counted()) return Singular::kNone;
   if (c.info->pole == Pole::kEmpty) return stats.numel == 0 ? Singular::kPole : Singular::kNone;
+  if (c.info->pole == Pole::kPath) return c.output->stats.inf() > 0 ? Singular::kOutside : Singular::kNone;
+  if (c.info->pole == Pole::kFew) return elements_of_one(c) <= correction_of(c) ? Singular::kPole : Singular::kNone;
   if (c.info->pole == Pole::kLabels) {
     const ScalarSnapshot* ignore = c.scalar("ignore_index");
     const bool none_left = ignore != nullptr && stats.min == ignore->value && stats.max == ignore->value;
@@ -87,6 +96,10 @@ void find_singularity(Case& c) {
     if (c.pole == nullptr && !slot.empty()) c.pole = c.input(slot);
   }
   if (c.pole == nullptr || !c.pole->known) return;
+  if (c.info->pole >= Pole::kEmpty) {  // of all of the argument, not of one of its numbers
+    c.singular = c.pole->bad == 0 ? singular_in(c, c.pole->stats) : Singular::kNone;
+    return;
+  }
 
   // The bad elements that were looked at decide; a zero elsewhere only if zeros explain most bad elements.
   bool looked = false;
@@ -107,6 +120,16 @@ void find_singularity(Case& c) {
     c.zero = find_zero_origin(*c.context, *c.pole, c.names);
   }
 }
+
+}  // namespace
+
+double elements_of_one(const Case& c) {
+  const ArgSnapshot* self = c.input("self");
+  const std::int64_t results = c.output->stats.numel;
+  return self == nullptr || results == 0 ? kUnknownSize : static_cast<double>(self->stats.numel) / static_cast<double>(results);
+}
+
+namespace {
 
 double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted() ? arg.stats.amax : kUnknownSize; }
 

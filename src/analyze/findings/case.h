@@ -57,6 +57,9 @@ struct Case {
 
 Case make_case(const Birth& birth, Names& names, std::vector<const EvidenceRecord*> elements);
 
+// Of a reduction: how many elements went into each result.
+double elements_of_one(const Case& c);
+
 // An upper bound of |output| from the inputs' largest magnitudes; infinity when the op table cannot say.
 double magnitude_bound(const Case& c);
 // The same for sums of products of two of the inputs.

@@ -75,11 +75,13 @@ bool earlier(const Birth* a, const Birth* b) {
 bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
   if (!backward.c.is_op() || !forward.c.is_op() || backward.c.pole == nullptr || forward.c.pole == nullptr)
     return false;
+  const OpRef &x = backward.c.birth.at, &y = forward.c.birth.at;
+  if (x.module != y.module || x.step != y.step || backward.c.pole->value != forward.c.pole->value) return false;
   const std::string op = forward_op(backward.c.op());
-  return !op.empty() && &op_info(op) == forward.c.info && forward.c.info->known() &&
-         backward.c.birth.at.module == forward.c.birth.at.module &&
-         backward.c.birth.at.step == forward.c.birth.at.step && backward.c.pole->value == forward.c.pole->value &&
-         backward.c.singular == forward.c.singular;
+  if (!op.empty())
+    return &op_info(op) == forward.c.info && forward.c.info->known() && backward.c.singular == forward.c.singular;
+  // Many derivatives are made of plain arithmetic: log's divides by what log was given.
+  return x.phase == Phase::kBackward && y.phase != Phase::kBackward;
 }
 
 bool about_the_batch(Phase phase) {
@@ -234,9 +236,8 @@ Finding make_finding(const Diagnosed& d) {
   }
   f.chain = birth.chain;
   if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
-  if (birth.first_bad_loss && *birth.first_bad_loss > events.first()) {
+  if (birth.first_bad_loss && *birth.first_bad_loss > events.first())
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
-  }
   if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
   if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
   add_if(f.evidence, returned_text(c, *d.evidence));
@@ -247,6 +248,15 @@ Finding make_finding(const Diagnosed& d) {
     }
   }
   return f;
+}
+
+// Those that are not named yet.
+void tell_sinks(Finding& f, const Case& c) {
+  for (const SinkHit& sink : c.birth.sinks) {
+    std::string text = sink_text(sink.kind, c.text(sink.path));
+    const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
+    if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
+  }
 }
 
 // Where the births of one finding went on other ranks.
@@ -289,7 +299,7 @@ class FindingGroup {
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
     return alike && (x.step == y.step || modules_.contains(y.module));
   }
-  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_); }
+  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_) || repeats(other); }
 
   void add(const Diagnosed& other) {
     const Birth& birth = other.c.birth;
@@ -316,6 +326,8 @@ class FindingGroup {
     add_events(other.c.birth);
     travels_.add(other);
     add_sinks(other);
+    if (repeats(other)) return;
+    derivative_ = other.c.birth.at;
     finding_.evidence.push_back(
         fmt::format("Its derivative has no finite value there either: {}.", made_text(other.c)));
     Chain& chain = finding_.chain;
@@ -333,16 +345,14 @@ class FindingGroup {
 
   Finding finish() {
     steps_.tell(finding_);
-    for (const auto& [module, count] : same_module_) {
+    for (const auto& [module, count] : same_module_)
       finding_.evidence.push_back(fmt::format("{} more such {}{} in this step.", count, count == 1 ? "op" : "ops",
                                               module.empty() ? "" : " in " + module));
-    }
     std::vector<std::string> steps;
     for (std::uint32_t step : later_) steps.push_back(std::to_string(step));
-    if (!steps.empty()) {
+    if (!steps.empty())
       finding_.evidence.push_back(
           fmt::format("It arose anew in {} {}.", steps.size() == 1 ? "step" : "steps", join(steps, 8)));
-    }
     travels_.tell(finding_);
     return std::move(finding_);
   }
@@ -354,18 +364,22 @@ class FindingGroup {
   }
   void add_sinks(const Diagnosed& other) {
     if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
-    for (const SinkHit& sink : other.c.birth.sinks) {
+    for (const SinkHit& sink : other.c.birth.sinks)
       finding_.unfinished = finding_.unfinished && sink.kind == TensorRole::kOutput;
-      std::string text = sink_text(sink.kind, other.c.text(sink.path));
-      const bool known = std::find(finding_.sinks.begin(), finding_.sinks.end(), text) != finding_.sinks.end();
-      if (!known && finding_.sinks.size() < kMaxSinks) finding_.sinks.push_back(std::move(text));
-    }
+    tell_sinks(finding_, other.c);
+  }
+
+  // Its derivative, in a later step.
+  bool repeats(const Diagnosed& other) const {
+    const OpRef &x = other.c.birth.at, &y = derivative_.value_or(x);
+    return y.step < x.step && x.op == y.op && x.module == y.module && x.phase == y.phase;
   }
 
   Diagnosed lead_;
   Finding finding_;
   Steps steps_;
   Travels travels_;
+  std::optional<OpRef> derivative_;  // where the forward op's gradient met the same number
   std::set<StringId> modules_;
   std::map<std::string, std::uint64_t> same_module_;
   std::vector<std::uint32_t> later_;  // steps in which the same fault began again
@@ -390,13 +404,7 @@ class ScaledOverflows {
       const Birth& birth = found.c.birth;
       steps.add(birth);
       travels.add(found);
-      if (birth.events.first() == f.bad_steps.first && &found != &all_.front()) {
-        for (const SinkHit& sink : birth.sinks) {
-          std::string text = sink_text(sink.kind, found.c.text(sink.path));
-          const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
-          if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
-        }
-      }
+      if (birth.events.first() == f.bad_steps.first && &found != &all_.front()) tell_sinks(f, found.c);
       std::string place = place_text(birth.at, found.c.names);
       if (&found != &all_.front() && std::find(places.begin(), places.end(), place) == places.end())
         places.push_back(std::move(place));

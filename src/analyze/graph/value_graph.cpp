@@ -231,6 +231,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     const bool mask = level == Deliberate::kYes || (level == Deliberate::kLikely && mask_like && takes_masks);
     if (flow.lifecycle == Lifecycle::kTransform && mask) {
       give_birth(Deliberate::kNo);
+      lead_masks(flow.bad, birth);
     } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
       give_birth(Deliberate::kNo);
       find_birth(birth)->lifecycle = Lifecycle::kAppear;
@@ -281,6 +282,17 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   }
 }
 
+// Infinities that were meant do harm where arithmetic makes something else of them: there, not where they were written.
+void ValueGraph::lead_masks(std::span<const Value* const> masks, BirthId there) {
+  for (const Value* mask : masks) {
+    for (const BirthId id : labels_.get(mask->labels).births) {
+      Birth* birth = find_birth(id);
+      if (birth != nullptr && id != there && birth->deliberate != Deliberate::kNo && !birth->harmful && birth->lead == 0)
+        birth->lead = there;
+    }
+  }
+}
+
 // What every op does to its outputs: an in-place write keeps name and role, old versions die.
 void ValueGraph::finish_outputs(const OpInView& op) {
   for (Value* value : op.out) {
@@ -297,7 +309,9 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     if (value->name == 0 && value->base != 0) {
       if (const Value* base = values_.find(value->base)) value->name = base->name;
     }
-    if (value->bad != 0 && op.record->phase == Phase::kUnscale) unscaled_bad_.push_back(value->id);
+    // A scaler's own, that is: what a program does by hand it may do to look whether a step must be skipped.
+    if (value->bad != 0 && op.record->phase == Phase::kUnscale && names_.text(op.record->op).find("unscale") != std::string::npos)
+      unscaled_bad_.push_back(value->id);
     if (op.record->phase == Phase::kOptimizer && value->has_role(TensorRole::kParameter) && value->name != 0) {
       changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
                                                            value->name) != bad_gradients_.end();

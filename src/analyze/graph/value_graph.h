@@ -169,6 +169,7 @@ class ValueGraph {
   void note_given(const OpInView& op, const OpRef& at);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
+  void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);
   NodeId add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,
                   std::span<const NodeId> parents);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/findings/text.h"
 
@@ -72,11 +75,34 @@ void add_if(std::vector<std::string>& lines, std::string line) {
   if (!line.empty()) lines.push_back(std::move(line));
 }
 
+namespace {
+
+// Whether the argument at the pole came from such an op, as far as ops were walked back.
+template <typename F>
+bool led_from(const Case& c, F&& is_such) {
+  return std::any_of(c.context->slice.begin(), c.context->slice.end(),
+                     [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
+}
+
+}  // namespace
+
 std::vector<std::string> denominator_advice(const Case& c) {
   const std::string_view name = c.info->name;
   if (name == "sqrt_backward" || name == "rsqrt_backward") return {"builtin-norm", "eps-in-sqrt"};
-  if (name.starts_with("log")) return {"log-softmax", "clamp-input"};
+  if (c.birth.at.phase == Phase::kBackward) {
+    // PyTorch's derivatives are made of plain ops: of sqrt g / (2 y), of acos and asin g * rsqrt(1 - x * x).
+    const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
+    if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
+    if (c.info->pole == Pole::kNonPositive) return {"clamp-inside"};
+  }
+  if (name.starts_with("log")) {
+    if (led_from(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
+    if (led_from(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
+    return {"clamp-input"};
+  }
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
+  if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
+  if (c.info->pole == Pole::kFew) return {"few-elements"};
   return {"guard-denominator"};
 }
 

@@ -39,7 +39,7 @@ void EpsAudit::on_op(const OpInView& op) {
     }
   }
   // x + eps as an op of its own, used at once.
-  if (op.info->pole == Pole::kNone || op.info->pole == Pole::kLabels) return;
+  if (op.info->pole == Pole::kNone || op.info->pole >= Pole::kLabels) return;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
     if (value == nullptr || op.inputs[i].slot == 0) continue;

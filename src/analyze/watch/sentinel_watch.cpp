@@ -177,7 +177,15 @@ void SentinelWatch::report_not_reproducible(Finding& f, const Riddle& riddle) co
   f.severity = harmed ? Severity::kFault : Severity::kWarning;
   f.confidence = riddle.replay->result == ReplayResult::kClean ? Confidence::kObserved : Confidence::kInferred;
   const std::string bad = bad_parts(riddle.bad, riddle.first_path);
-  if (riddle.replay->result == ReplayResult::kClean) {
+  f.advice = {make_advice("check-memory"), make_advice("record-ops")};
+  if (riddle.replay->result == ReplayResult::kClean && (riddle.all_bad & kSinkBits) == kGradientBit) {
+    f.title = fmt::format("Step {} went bad after backward, as far as a replay shows: {}", riddle.first, bad);
+    f.explanation =
+        "Replayed from the same parameters, batch and random numbers, forward and backward stayed finite, as the loss "
+        "was. What the program itself does with gradients before the optimizer takes them is in no replay: clipping, "
+        "unscaling, a reduction of its own. Otherwise a bit flipped in passing.";
+    std::swap(f.advice[0], f.advice[1]);
+  } else if (riddle.replay->result == ReplayResult::kClean) {
     f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first, bad);
     f.explanation =
         "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not "
@@ -191,7 +199,6 @@ void SentinelWatch::report_not_reproducible(Finding& f, const Riddle& riddle) co
         "program's arithmetic nor names the op.";
   }
   f.evidence.push_back(riddle.replay->text);
-  f.advice = {make_advice("check-memory"), make_advice("record-ops")};
 }
 
 void SentinelWatch::report_unexplained(Finding& f, const Riddle& riddle) const {
@@ -344,9 +351,9 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
 void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
   if (!seen()) return;
   coverage.unwatched.push_back(fmt::format(
-      "The operations of steps that were not replayed{}: a flip that came and went, an infinity that an operation "
-      "swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay finite. Level "
-      "ops sees them.",
+      "The operations of steps that were neither watched nor replayed{}: a flip that came and went, an infinity that an "
+      "operation swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay "
+      "finite. Level ops sees them.",
       level.empty() ? "" : fmt::format(" (level {})", level)));
   if (refusals_ > 0) {
     std::string why;

@@ -31,6 +31,8 @@ enum class Pole : std::uint8_t {
   kZeroOne,        // 0 and 1 are poles, what is not between them is outside the domain: logit
   kLabels,         // mean over the labels that are not ignored: none is 0/0
   kEmpty,          // mean over no element
+  kFew,            // variance of no more elements than its correction takes away
+  kPath,           // sum over the ways to read an input as its target: an input that is too short has none
 };
 
 // How an element of the output becomes 0 (used to walk back from a zero denominator).

@@ -20,6 +20,7 @@ constexpr Slots kSelf = {"self", "input"};
 constexpr Slots kOther = {"other", "divisor"};
 constexpr Slots kOtherAlone = {"other", ""};
 constexpr Slots kResult = {"result", "out"};
+constexpr Slots kLogProbs = {"log_probs", ""};
 constexpr Slots kTarget = {"target", ""};
 constexpr Slots kTensor2 = {"tensor2", ""};
 

@@ -68,8 +68,8 @@ constexpr Row kSumRows[] = {
     op("stft", kSumming),
     op("triangular_solve", kSumming),
 
-    op("_ctc_loss", kReductions).scratch(1u << 1),
-    op("_cudnn_ctc_loss", kReductions),
+    op("_ctc_loss", kReductions).scratch(1u << 1).pole(Pole::kPath, kLogProbs),
+    op("_cudnn_ctc_loss", kReductions).pole(Pole::kPath, kLogProbs),
     op("_embedding_bag", kReductions),
     op("col2im", kReductions),
     op("ctc_loss", kReductions),
@@ -102,7 +102,7 @@ constexpr Row kSumRows[] = {
     op("renorm", kSquareSums),
     op("smooth_l1_loss", kSquareSums).also(kNumpy),
     op("soft_margin_loss", kSquareSums),
-    op("std", kSquareSums),
+    op("std", kSquareSums).pole(Pole::kFew, kSelf),
     op("triplet_margin_loss", kSquareSums),
     op("weight_norm", kSquareSums),
 
@@ -110,9 +110,9 @@ constexpr Row kSumRows[] = {
     op("linalg_norm", kMoments),
     op("linalg_vector_norm", kMoments),
     op("norm", kMoments).meets(kByShape).also(kNumpyBoth),
-    op("std_mean", kMoments),
-    op("var", kMoments),
-    op("var_mean", kMoments),
+    op("std_mean", kMoments).pole(Pole::kFew, kSelf),
+    op("var", kMoments).pole(Pole::kFew, kSelf),
+    op("var_mean", kMoments).pole(Pole::kFew, kSelf),
 
     op("_batch_norm_impl_index", kNormalizing),
     op("_batch_norm_no_update", kNormalizing),

@@ -495,10 +495,17 @@ TEST(BadState, of_a_parameter_state_or_buffer_is_found_before_any_op_and_good_on
   }
 }
 
-TEST(BadState, an_infinite_parameter_is_no_mask) {
-  TraceBuilder t;
-  t.mark(TensorRole::kParameter, "fc1.weight", t.value(finite().inf(1)));
-  EXPECT_EQ(table(analysis_of(t)), "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n");
+TEST(BadState, an_infinite_parameter_is_no_mask_where_it_is_used_and_harms_nobody_where_it_is_not) {
+  for (const bool used : {true, false}) {
+    TraceBuilder t;
+    const Handle w = t.value(finite().inf(1));
+    t.mark(TensorRole::kParameter, "fc1.weight", w);
+    const Handle y = t.in("fc1").op("mul", {{"self", used ? w : t.value(finite())}}, used ? finite().inf(1) : finite());
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    EXPECT_EQ(table(analysis_of(t)),
+              used ? "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n" : "clean\n");
+  }
 }
 
 TEST(BadState, what_turned_bad_between_two_looks_is_said_so) {

@@ -52,6 +52,20 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     add_if(d.evidence, range_text(c));
     return d;
   }
+  if (c.info->pole == Pole::kFew) {
+    const double elements = elements_of_one(c);
+    d.title = fmt::format("{} is given {} for each result: 0/0", place, count_of(static_cast<std::int64_t>(elements), "element"));
+    d.explanation = fmt::format(
+        "It divides by the number of elements less its correction ({}, the default is 1), which leaves nothing. {}.",
+        c.scalar("correction") == nullptr ? "1" : number(c.scalar("correction")->value), made_text(c));
+    add_if(d.evidence, range_text(c));
+    return d;
+  }
+  if (c.info->pole == Pole::kEmpty) {
+    d.title = fmt::format("{} averages over no element: 0/0", place);
+    d.explanation = fmt::format("Nothing was left to average. {}.", made_text(c));
+    return d;
+  }
   const std::string forward = forward_op(c.op());
   if (!forward.empty() && c.info->name != "div_backward") {
     d.title = fmt::format("{}: {}", place, pole_words(c));

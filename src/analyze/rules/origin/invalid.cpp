@@ -72,7 +72,7 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
     if (std::isnan(scalar.value)) {
       d.title = fmt::format("{} is given NaN: {}", place, given);
       d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
-      d.advice = {"guard-value"};
+      d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
     } else {
       d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);
       d.explanation = fmt::format("0 * Inf and Inf - Inf have no value. {}.", made_text(c));
@@ -109,6 +109,17 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (auto constant = bad_constant(c, place)) return constant;
   if (c.singular != Singular::kOutside) return std::nullopt;
   Diagnosis d;
+  if (c.info->pole == Pole::kPath) {
+    d.title = fmt::format("{}: {} of {} targets cannot be read from their inputs", place, c.output->stats.pos_inf,
+                          c.output->stats.numel);
+    d.explanation = fmt::format(
+        "An input that is shorter than its target, with one step more for each label that is repeated, has no path to "
+        "it: probability 0, whose loss is infinite. {}.",
+        made_text(c));
+    add_if(d.evidence, c.element_text());
+    d.advice = {"ctc-lengths"};
+    return d;
+  }
   const bool backward = !forward_op(c.op()).empty();
   const Pole pole = c.info->pole;
   const std::string_view what =

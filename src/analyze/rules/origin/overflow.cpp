@@ -37,6 +37,15 @@ double argument_at(const OpInfo& info, double limit) {
   return info.name == "exp2" ? std::log2(limit) : std::log(limit);
 }
 
+// Masks of the format's lowest number were added to each other.
+bool adds_masks(const Case& c, double max_finite) {
+  const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
+  return c.info->bound == Bound::kSum && inputs.size() > 1 && c.output->stats.neg_inf > 0 &&
+         std::all_of(inputs.begin(), inputs.end(), [&](const ArgSnapshot& arg) {
+           return arg.known && arg.stats.counted() && arg.stats.min < -0.99 * max_finite;
+         });
+}
+
 std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (!c.is_op() || !is_floating(c.stored)) return std::nullopt;
   if (c.birth.lifecycle == Lifecycle::kTransform || c.birth.deliberate != Deliberate::kNo) return std::nullopt;
@@ -76,6 +85,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                                      number(argument_at(*c.info, limits.overflows_from))));
     d.advice.emplace_back("clamp-input");
   }
+  if (adds_masks(c, limits.max_finite)) d.advice.emplace_back("combine-masks");
   if (!narrow) {
     d.advice.emplace_back("lower-magnitude");
     return d;
