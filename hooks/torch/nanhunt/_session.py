@@ -391,7 +391,7 @@ class Session(lib.HasState):
         self.worked = self.differentiated = self.raised = False
         if ending == lib.BY_OPTIMIZER:
             self.usual_calls = self.calls
-        self.calls = self.state.bad_number = 0
+        self.calls = self.state.bad_number = self.state.bad_copy = 0
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA

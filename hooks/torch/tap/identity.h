@@ -23,10 +23,12 @@ struct Identity {
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
 };
 
-inline std::int64_t new_storage_number() {
+inline std::atomic<std::int64_t>& last_storage() {
   static std::atomic<std::int64_t> last{0};
-  return ++last;
+  return last;
 }
+inline std::int64_t last_storage_number() { return last_storage(); }
+inline std::int64_t new_storage_number() { return ++last_storage(); }
 
 class Identities {
  public:
@@ -39,6 +41,10 @@ class Identities {
     return *table_.emplace(storage, Entry{weak(storage), std::move(identity)}).first->second.identity;
   }
 
+  const Identity* find(c10::StorageImpl* storage) const {
+    const auto known = table_.find(storage);
+    return known == table_.end() ? nullptr : known->second.identity.get();
+  }
   Identity* find(c10::StorageImpl* storage) {
     const auto known = table_.find(storage);
     return known == table_.end() ? nullptr : known->second.identity.get();

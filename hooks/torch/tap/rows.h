@@ -18,32 +18,14 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/torch/tap/between.h"
+#include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/frames.h"
 #include "hooks/torch/tap/places.h"
 #include "hooks/torch/tap/plan.h"
 
 namespace nanhunt::tap {
-
-using Words = std::vector<std::int64_t>;
-using Key = std::vector<std::int32_t>;
-
-inline void put(Words& words, const Quad& quad) { words.insert(words.end(), {quad.data, quad.word, quad.offset, quad.layout}); }
-
-// Tensors in nested lists, in order.
-template <typename F>
-void each_tensor(const c10::IValue& value, F&& take) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) take(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& t : value.toTensorVector())
-      if (t.defined()) take(t);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) each_tensor(item, take);
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) each_tensor(item, take);
-  }
-}
 
 // A Python number, be it wrapped into a tensor.
 inline bool number_of(const c10::IValue& value, double& number) {
@@ -75,11 +57,13 @@ class Rows {
  public:
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
-      : describer(to, state, notes), places(loss), frames(to, mutex, std::move(theirs)), to_(to), state_(state) {}
+      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), to_(to), state_(state) {}
 
   Notes notes;
 
   Describer describer;
+  Between between;
+  Copies copies;
   Places places;
   Frames frames;
   std::unordered_map<std::int64_t, std::int64_t> owners;  // storage -> text, while an optimizer runs
@@ -136,6 +120,14 @@ class Rows {
     return given;
   }
 
+  // After an op whose row is written. Whether it is about a copy of a parameter that lasts.
+  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack) {
+    Words marks;
+    const bool about = copies.look(phase_, plan, given.args, stack, marks);
+    if (!marks.empty()) send(marks);
+    return about;
+  }
+
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
   std::int64_t site(const Plan& plan) {
     if (in_backward() || plan.scalar_read || (plan.skip && !places.is_to_claim())) return 0;
@@ -145,6 +137,10 @@ class Rows {
   // `site`: of the call.
   void after(Plan& plan, Before& given, const c10::Stack& stack, std::int64_t site) {
     site_ = site;
+    phase_ = between.phase_of(state_->phase, plan, plan.returns > 0 ? &stack.back() : nullptr, describer.identities,
+                              copies, [&](auto&& take) {
+                                for (const c10::IValue& value : given.args) each_tensor(value, take);
+                              });
     if (plan.scalar_read) {
       scalar_read(given, stack);
     } else if (plan.garbage) {
@@ -407,7 +403,8 @@ class Rows {
 
     const std::int64_t at = in_backward() ? places.backward().site : site_;
     if (at == Frames::kImporting) return;
-    const std::int64_t elsewhere = state_->phase < NANHUNT_PHASE_UNSCALE ? places.path : 0;
+    const bool owned = is_owned(phase_);
+    const std::int64_t elsewhere = owned ? 0 : places.path;
     Words rows, words, outputs;
     Key key, output_key;
     std::vector<double> numbers;
@@ -457,8 +454,8 @@ class Rows {
       if (wide) key.push_back(kWide);
       const std::size_t inputs = words.size();
       words.insert(words.end(), outputs.begin(), outputs.end());
-      const std::int64_t path = owners.empty() ? elsewhere : owner(words, inputs);
-      add_row(rows, plan, key, state_->phase, path, at, words, numbers);
+      const std::int64_t path = owners.empty() || !owned ? elsewhere : owner(words, inputs);
+      add_row(rows, plan, key, phase_, path, at, words, numbers);
     }
     if (!rows.empty()) send(rows);
   }
@@ -480,7 +477,7 @@ class Rows {
     Key key = given_key;
     if (wide) key.push_back(kWide);
     Place place;
-    const std::int64_t phase = state_->phase;
+    const std::int64_t phase = where != nullptr ? state_->phase : phase_;
     if (where != nullptr) {
       place = *where;
     } else if (in_backward()) {
@@ -489,8 +486,7 @@ class Rows {
     } else {
       place = {places.path, site_};
       if (place.site == Frames::kImporting) return;
-      if (phase >= NANHUNT_PHASE_UNSCALE || phase == NANHUNT_PHASE_DATA)
-        place.path = owners.empty() ? 0 : owner(words, inputs);
+      if (is_owned(phase)) place.path = owners.empty() ? 0 : owner(words, inputs);
     }
     if (place.site < 0) place.site = 0;
     places.claim(place);
@@ -514,6 +510,11 @@ class Rows {
 
   void send(const Words& rows) {
     if (to_.rows(to_.self, rows.data(), rows.size()) != NANHUNT_OK) ++refused;
+  }
+
+  // What runs there belongs to no module, but to the parameter that it is about.
+  static bool is_owned(std::int64_t phase) {
+    return phase >= NANHUNT_PHASE_UNSCALE || phase == NANHUNT_PHASE_DATA;
   }
 
   // The parameter to which what an optimizer computes belongs; 0: to none, or to several.
@@ -586,7 +587,7 @@ class Rows {
   const Recording& to_;
   State*& state_;
   std::vector<Scalar> scalars_;  // numbers that were read out of tensors, oldest first
-  std::int64_t site_ = 0;  // of the op at hand
+  std::int64_t site_ = 0, phase_ = 0;  // of the op at hand
 };
 
 }  // namespace nanhunt::tap

@@ -145,6 +145,8 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
+        const bool copies = tap.rows.mark_copies(*plan, given, *stack);
+        if (copies && tap.kept.on() && tap.to.origins(tap.to.self) != origins) tap.state->bad_copy = 1;
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
         tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);
@@ -303,7 +305,12 @@ NANHUNT_TAP void nanhunt_tap_use(void* tap, State* state) {
 }
 
 NANHUNT_TAP void nanhunt_tap_enter_root(void* tap, std::int64_t path) {
-  at_places(tap, [&](Places& places) { places.enter_root(path); });
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    Rows& rows = static_cast<Tap*>(tap)->rows;
+    rows.between.begin_forward();
+    rows.places.enter_root(path);
+    return 0;
+  });
 }
 NANHUNT_TAP void nanhunt_tap_exit_root(void* tap) {
   at_places(tap, [](Places& places) { places.exit_root(); });
@@ -318,18 +325,35 @@ NANHUNT_TAP void nanhunt_tap_set_path(void* tap, std::int64_t path) {
   at_places(tap, [&](Places& places) { places.path = path; });
 }
 NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
-  at_places(tap, [](Places& places) { places.begin_step(); });
+  guarded(static_cast<Tap*>(tap), 0, "a step", [&] {
+    Rows& rows = static_cast<Tap*>(tap)->rows;
+    rows.between.begin_step();
+    rows.copies.begin_step();
+    rows.places.begin_step();
+    return 0;
+  });
 }
 NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) {
-  at_places(tap, [](Places& places) { places.begin_backward(); });
+  guarded(static_cast<Tap*>(tap), 0, "a backward", [&] {
+    Rows& rows = static_cast<Tap*>(tap)->rows;
+    rows.between.begin_backward();
+    rows.places.begin_backward();
+    return 0;
+  });
 }
-// Paths of parameters, by tensor.
-NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
+// Paths of parameters, by tensor, and what a copy of each is called.
+NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, const std::int64_t* texts,
+                                        const std::int64_t* copies, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "names of parameters", [&] {
-    Places& places = static_cast<Tap*>(tap)->rows.places;
-    places.forget_parameters();
-    for (std::size_t i = 0; i < count; ++i)
-      places.name_parameter(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(tensors[i])), texts[i]);
+    Rows& rows = static_cast<Tap*>(tap)->rows;
+    rows.places.forget_parameters();
+    Copies::Names of_copies;
+    for (std::size_t i = 0; i < count; ++i) {
+      rows.places.name_parameter(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(tensors[i])), texts[i]);
+      const at::Tensor t = tensor_at(tensors[i]);
+      if (t.has_storage()) of_copies[t.storage().unsafeGetStorageImpl()] = copies[i];
+    }
+    rows.copies.name_parameters(std::move(of_copies));
     return 0;
   });
 }

@@ -103,6 +103,7 @@ class Live(Listener):
         self._first_update: int | None = None  # op number at which optimizers began
         self._began = time.perf_counter()
         self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled
+        self._bad_copy = False  # a copy of a parameter that lasts was written with what began to be bad
         self._heard = True   # ops since contents were last known
         self._watch(False)
 
@@ -162,6 +163,9 @@ class Live(Listener):
         if self.session.live and self._first_update is None and self.session.recorder is not None:
             self._first_update = self.session.recorder.next_seq()
 
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        self._bad_copy = bool(self.session.state.bad_copy)
+
     def on_step_recorded(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
         if recorder is None:
@@ -171,6 +175,8 @@ class Live(Listener):
         self._began = now
         if session.live and not session.wants_ops and self._first_update is not None:
             session.wants_ops = bool(recorder.bad_since(self._first_update)) and self.trips.may_replay(step)
+        if session.live and self._bad_copy:
+            session.wants_ops = session.wants_ops or self.trips.may_replay(step)
         self._first_update = None
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return

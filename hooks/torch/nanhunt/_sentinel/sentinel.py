@@ -22,7 +22,17 @@ from nanhunt._modes import hide_from_dynamo
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader
 from nanhunt._sentinel.roots import LEARNING, RootInfo, python_rng, same_rng
-from nanhunt._sentinel.tape import BackwardEntry, Held, RootEntry, Tape, cloned, geometry, tensors_of, version_of
+from nanhunt._sentinel.tape import (
+    BackwardEntry,
+    Held,
+    RootEntry,
+    Tape,
+    cloned,
+    geometry,
+    is_transformed,
+    tensors_of,
+    version_of,
+)
 from nanhunt._sentinel.trigger import Found, Look, Norms, Trips
 from nanhunt._sentinel.unchanged import Autocast, is_autocast_on
 
@@ -67,6 +77,7 @@ class Sentinel(Listener):
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
         self._device_boundary.begin()
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
+        self._read_unasked = False   # ... without one, once
         self._unread = False         # a backward has added to gradients since they were read
         self._backwards = 0
         self._older = False          # gradients were there before the first backward
@@ -104,6 +115,9 @@ class Sentinel(Listener):
         tape = self.tape
         tape.off()
         if tape.refusal or self.session.live:
+            return
+        if is_transformed():
+            tape.refuse("a module was called inside a transform of torch.func")
             return
         info = self._info(call)
         if self._device_boundary.is_capturing():
@@ -324,9 +338,10 @@ class Sentinel(Listener):
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
-        if not self._unread:
+        # Without a backward the program has given its parameters gradients by other means.
+        if not self._unread and (self._backwards or self._read_unasked):
             return
-        self._unread = False
+        self._unread, self._read_unasked = False, True
         if self.session.open() is None:
             return
         self._poll()
@@ -448,6 +463,7 @@ class Sentinel(Listener):
         modules is known in no other way."""
         self.tape.off()
         if not self.tape.roots and not self.session.live:
+            self.found.unread = bool(self.tape.refusal)
             return
         self._boundary()  # where a backward came
         if self.found.bad:

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +35,18 @@ _dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _dispatch_at = getattr(torch._C, "_get_dispatch_stack_at", None)
 # Straight on the stack: what entering a mode does besides is about modes that torch.compile must not ignore.
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
-_functorch_depth = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
+_functorch_level: Callable[[], int | None] = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
 
 MAX_OPS = 4000            # of a step
 MAX_HELD = 1 << 30        # bytes of inputs held for the calls before the last two
 MAX_COPY = 1 << 22        # bytes of a tensor from outside that an op writes in place
 
 Key = tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, bool]
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func runs: its tensors stand for others, and have no contents of their own."""
+    return (_functorch_level() or 0) > 0
 
 
 class Ref:
@@ -386,8 +391,6 @@ class Tape:
             return
         if len(self._held) > 3 and sum(self._held[:-2]) > MAX_HELD:
             self.overflow(f"the inputs of more calls than fit into {MAX_HELD >> 20} MiB came before the optimizer ran")
-        if _functorch_depth() is not None and _functorch_depth() > 0:  # type: ignore[operator]
-            self.refuse("a module was called inside a transform of torch.func")
 
     def end_root(self, entry: RootEntry, output: Any) -> None:
         if self.refusal:

@@ -146,8 +146,9 @@ class Tap:
         names = self._session.parameter_names
         if names.changes != self._named:
             self._named = names.changes
-            named = self.named(names.items_alive())
-            self._library.parameters(self._handle, named.tensors, named.texts, named.count)
+            items = list(names.items_alive())
+            named, copies = self.named(items), array("q", [self.text(f"copy of {path}") for _, path in items])
+            self._library.parameters(self._handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
         self._library.begin_backward(self._handle)
 
     def own(self, owned: Named) -> None:

@@ -48,7 +48,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "set_path": (None, [_void, _i64]),
     "begin_step": (None, [_void]),
     "begin_backward": (None, [_void]),
-    "parameters": (None, [_void, _void, _void, _size]),
+    "parameters": (None, [_void, _void, _void, _void, _size]),
     "owners": (None, [_void, _void, _void, _size]),
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase of an op of the program's own, outside of modules: what is done with gradients between backward and the
+// optimizer, and with what lasts between two steps.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "hooks/torch/tap/copies.h"
+#include "hooks/torch/tap/identity.h"
+#include "hooks/torch/tap/plan.h"
+
+namespace nanhunt::tap {
+
+class Between {
+ public:
+  // A forward begins: what comes after it computes a loss.
+  void begin_forward() { stage_ = Stage::kNone; }
+  void begin_backward() { stage_ = Stage::kUnscale; }
+  // Storages that are known by now last into the step that begins.
+  void begin_step() {
+    stage_ = Stage::kNone;
+    first_new_ = last_storage_number() + 1;
+  }
+
+  // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
+  template <typename Each>
+  std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, const Identities& identities,
+                        const Copies& copies, Each&& each) {
+    if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, each);
+    if (phase == NANHUNT_PHASE_DATA && plan.writes && !plan.draws && !plan.garbage) {
+      bool lasts = true, any = false;
+      each([&](const at::Tensor& t) {
+        if (t.numel() == 1) return;  // counts and running sums of a loop
+        const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
+        const std::int64_t storage = known == nullptr ? 0 : known->word >> kVersionBits;
+        lasts = lasts && known != nullptr && (storage < first_new_ || (any && copies.is_derived(storage)));
+        any = true;
+      });
+      if (lasts && any && !is_fill(plan)) return NANHUNT_PHASE_UPDATE;
+    }
+    return phase;
+  }
+
+ private:
+  enum class Stage : std::uint8_t { kNone, kUnscale, kClip };
+
+  static std::string_view bare(const Plan& plan) {
+    std::string_view name = plan.op;
+    name.remove_prefix(name.find("::") + 2);
+    if (plans::starts(name, "_foreach_")) name.remove_prefix(9);
+    return plans::without_underscores(name);
+  }
+  static bool is_fill(const Plan& plan) {
+    static constexpr std::string_view kFills[] = {"zero", "fill"};
+    return plans::among(bare(plan), kFills);
+  }
+
+  // Gradients require none themselves, a further loss does. Unscaling multiplies and looks for what is not finite;
+  // clipping begins where a number is made of many.
+  template <typename Each>
+  std::int64_t after_backward(const Plan& plan, const c10::IValue* result, Each&& each) {
+    static constexpr std::string_view kScaling[] = {"mul", "div", "reciprocal", "_to_copy", "copy", "isfinite", "isnan", "isinf",
+                                                    "isposinf", "isneginf", "eq", "ne", "all", "any", "logical_and",
+                                                    "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not",
+                                                    "clone", "zero", "fill", "abs", "_amp_foreach_non_finite_check_and_unscale"};
+    bool learns = false;
+    const void* first = nullptr;
+    bool squares = false;
+    each([&](const at::Tensor& t) {
+      learns = learns || (t.requires_grad() && at::GradMode::is_enabled());
+      squares = squares || first == t.unsafeGetTensorImpl();
+      if (first == nullptr) first = t.unsafeGetTensorImpl();
+    });
+    if (learns) return NANHUNT_PHASE_LOSS;
+    const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
+                        result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
+    const bool only_numbers = number && all_numbers(each);
+    squares = squares && bare(plan) == "mul";
+    if (!only_numbers && (number || squares || !plans::among(bare(plan), kScaling))) stage_ = Stage::kClip;
+    return stage_ == Stage::kClip ? NANHUNT_PHASE_CLIP : NANHUNT_PHASE_UNSCALE;
+  }
+  template <typename Each>
+  static bool all_numbers(Each&& each) {
+    bool all = true;
+    each([&](const at::Tensor& t) { all = all && t.numel() == 1; });
+    return all;
+  }
+
+  Stage stage_ = Stage::kNone;
+  std::int64_t first_new_ = 0;  // number of a storage
+};
+
+}  // namespace nanhunt::tap
