@@ -131,29 +131,9 @@ BitLayout bit_layout(DType dtype) {
   return {~std::uint64_t{0}, ~std::uint64_t{0}};
 }
 
-constexpr std::int64_t kBlock = 1024;  // elements of a row looked at together, one flag byte each
-using Flags = std::array<std::uint8_t, kBlock>;
+constexpr std::int64_t kBlock = 1024;  // elements of a row looked at together, one flag each
 
 enum class Keep : std::uint8_t { kWhereZero, kWhereNonZero, kWhereNotInf };
-
-// flags[i] &= condition on the element at data + i * stride.
-template <typename Word>
-void filter(const std::byte* data, std::int64_t stride, std::int64_t count, BitLayout bits, Keep keep, Flags& flags) {
-  const auto magnitude = static_cast<Word>(bits.magnitude);
-  const auto compare_to = static_cast<Word>(keep == Keep::kWhereNotInf ? bits.inf : 0);
-  const bool want_equal = keep == Keep::kWhereZero;
-  const auto run = [&](std::ptrdiff_t step) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      Word word;
-      std::memcpy(&word, data + i * step, sizeof(Word));
-      const bool equal = static_cast<Word>(word & magnitude) == compare_to;
-      flags[static_cast<std::size_t>(i)] &= static_cast<std::uint8_t>(equal == want_equal);
-    }
-  };
-  constexpr auto kWordSize = static_cast<std::ptrdiff_t>(sizeof(Word));
-  if (stride == 1) return run(kWordSize);  // a constant step lets the compiler use vectors
-  run(stride * kWordSize);
-}
 
 struct Reader {
   const std::byte* data;
@@ -161,21 +141,61 @@ struct Reader {
   std::int64_t stride;  // of the innermost dimension
   BitLayout bits;
   Keep keep;
-
-  void apply(std::int64_t offset, std::int64_t count, Flags& flags) const {
-    const std::byte* at = data + offset * static_cast<std::ptrdiff_t>(size);
-    switch (size) {
-      case 1:
-        return filter<std::uint8_t>(at, stride, count, bits, keep, flags);
-      case 2:
-        return filter<std::uint16_t>(at, stride, count, bits, keep, flags);
-      case 4:
-        return filter<std::uint32_t>(at, stride, count, bits, keep, flags);
-      default:
-        return filter<std::uint64_t>(at, stride, count, bits, keep, flags);
-    }
-  }
 };
+
+// flags[i] &= condition on the element at data + i * stride. Flags as wide as elements let the compiler use vectors.
+template <typename Word, typename Flag>
+void filter(const Reader& reader, std::int64_t offset, std::int64_t count, Flag* flags) {
+  const std::byte* const data = reader.data + offset * static_cast<std::ptrdiff_t>(sizeof(Word));
+  const auto magnitude = static_cast<Word>(reader.bits.magnitude);
+  const auto compare_to = static_cast<Word>(reader.keep == Keep::kWhereNotInf ? reader.bits.inf : 0);
+  const Flag other = reader.keep == Keep::kWhereZero ? 0 : 1;
+  const auto run = [&](std::ptrdiff_t step) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Word word;
+      std::memcpy(&word, data + i * step, sizeof(Word));
+      flags[i] &= static_cast<Flag>(static_cast<Word>(word & magnitude) == compare_to) ^ other;
+    }
+  };
+  constexpr auto kWordSize = static_cast<std::ptrdiff_t>(sizeof(Word));
+  if (reader.stride == 1) return run(kWordSize);  // a constant step
+  run(reader.stride * kWordSize);
+}
+
+template <typename Flag>
+void apply(const Reader& reader, std::int64_t offset, std::int64_t count, Flag* flags) {
+  switch (reader.size) {
+    case 1:
+      return filter<std::uint8_t>(reader, offset, count, flags);
+    case 2:
+      return filter<std::uint16_t>(reader, offset, count, flags);
+    case 4:
+      return filter<std::uint32_t>(reader, offset, count, flags);
+    default:
+      return filter<std::uint64_t>(reader, offset, count, flags);
+  }
+}
+
+// Elements that pass all readers.
+template <typename Flag>
+std::int64_t count_passed(const std::vector<Reader>& readers, std::span<const std::int64_t> sizes,
+                          const std::vector<std::vector<std::int64_t>>& strides) {
+  std::int64_t total = 0;
+  std::array<Flag, kBlock> flags;
+  for_each_row(sizes, strides, [&](std::span<const std::int64_t> offsets, std::int64_t, std::int64_t row) {
+    for (std::int64_t first = 0; first < row; first += kBlock) {
+      const std::int64_t count = std::min(kBlock, row - first);
+      std::fill_n(flags.begin(), count, Flag{1});
+      for (std::size_t k = 0; k < readers.size(); ++k)
+        apply(readers[k], offsets[k] + first * readers[k].stride, count, flags.data());
+      std::uint32_t passed = 0;
+      for (std::int64_t i = 0; i < count; ++i) passed += static_cast<std::uint32_t>(flags[static_cast<std::size_t>(i)]);
+      total += passed;
+    }
+    return true;
+  });
+  return total;
+}
 
 std::int64_t count_elements(const std::vector<Factor>& factors, const TensorView& output) {
   std::vector<Reader> readers;
@@ -195,20 +215,8 @@ std::int64_t count_elements(const std::vector<Factor>& factors, const TensorView
   for (const Factor& f : factors) {
     if (!add(f.view(), f.must == Must::kBeNonZero ? Keep::kWhereNonZero : Keep::kWhereNotInf)) return -1;
   }
-  std::int64_t total = 0;
-  Flags flags{};
-  for_each_row(output.sizes, strides, [&](std::span<const std::int64_t> offsets, std::int64_t, std::int64_t row) {
-    for (std::int64_t first = 0; first < row; first += kBlock) {
-      const std::int64_t count = std::min(kBlock, row - first);
-      std::fill_n(flags.begin(), count, std::uint8_t{1});
-      for (std::size_t k = 0; k < readers.size(); ++k) {
-        readers[k].apply(offsets[k] + first * readers[k].stride, count, flags);
-      }
-      for (std::int64_t i = 0; i < count; ++i) total += flags[static_cast<std::size_t>(i)];
-    }
-    return true;
-  });
-  return total;
+  return readers[0].size == sizeof(std::uint32_t) ? count_passed<std::uint32_t>(readers, output.sizes, strides)
+                                                  : count_passed<std::uint16_t>(readers, output.sizes, strides);
 }
 
 }  // namespace

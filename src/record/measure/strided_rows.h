@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,15 +29,19 @@ inline std::optional<std::vector<std::int64_t>> broadcast_strides(const TensorVi
 }
 
 // Calls visit(offsets, row_start, count) for each row: offsets[k] is where tensor k's row starts, in elements, and
-// row_start is the flat index of its first element. Stops when visit returns false.
+// row_start is the flat index of its first element. Dimensions that follow each other in memory, in all tensors, are
+// one row. Stops when visit returns false.
 template <typename Visit>
 void for_each_row(std::span<const std::int64_t> sizes, std::span<const std::vector<std::int64_t>> strides,
                   Visit&& visit) {
   std::int64_t numel = 1;
   for (std::int64_t s : sizes) numel *= s;
   if (numel <= 0) return;
-  const std::size_t outer = sizes.empty() ? 0 : sizes.size() - 1;
-  const std::int64_t row = sizes.empty() ? 1 : sizes.back();
+  std::size_t outer = sizes.empty() ? 0 : sizes.size() - 1;
+  std::int64_t row = sizes.empty() ? 1 : sizes.back();
+  const auto goes_on = [&](const std::vector<std::int64_t>& s) { return s[outer - 1] == s.back() * row; };
+  while (outer > 0 && (sizes[outer - 1] == 1 || std::all_of(strides.begin(), strides.end(), goes_on)))
+    row *= sizes[--outer];
   std::vector<std::int64_t> index(outer, 0);
   std::vector<std::int64_t> offsets(strides.size(), 0);
   for (std::int64_t start = 0; start < numel; start += row) {
