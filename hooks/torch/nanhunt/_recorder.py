@@ -47,6 +47,7 @@ class Recorder:
         self._layouts: dict[object, int] = {}
         self.refused = 0  # calls that the library refused
         self._record_rows = self.fast.nanhunt_record_rows
+        self._step, self._health = lib.Step(), lib.Health()  # filled in anew for each row
 
     def recording(self) -> lib.Recording:
         """For the tap: the functions of the library that it calls itself."""
@@ -105,8 +106,9 @@ class Recorder:
 
     def step(self, step: int, skipped: bool, loss: float, lr: float, scale: float, ending: int = lib.BY_OPTIMIZER,
              message: str = "") -> None:
-        row = lib.Step(step=step, skipped=int(skipped), loss=loss, lr=lr, scale=scale, ending=ending,
-                       message=message.encode("utf-8", "replace").replace(b"\0", b"?"))
+        row = self._step
+        row.step, row.skipped, row.loss, row.lr, row.scale, row.ending = step, skipped, loss, lr, scale, ending
+        row.message = message.encode("utf-8", "replace").replace(b"\0", b"?") if message else b""
         self._did(self.fast.nanhunt_record_step(self.handle, c.byref(row)))
 
     def batch(self, step: int, micro_batch: int, samples: Iterable[int]) -> None:
@@ -116,8 +118,9 @@ class Recorder:
 
     def health(self, step: int, bad: int, bad_tensors: int, first_bad: str, gradient_norm: float,
                weight_norm: float = math.nan) -> None:
-        row = lib.Health(step=step, bad=bad, bad_tensors=bad_tensors, first_bad=first_bad.encode(),
-                         gradient_norm=gradient_norm, weight_norm=weight_norm)
+        row = self._health
+        row.step, row.bad, row.bad_tensors, row.first_bad = step, bad, bad_tensors, first_bad.encode()
+        row.gradient_norm, row.weight_norm = gradient_norm, weight_norm
         self._did(self.fast.nanhunt_record_health(self.handle, c.byref(row)))
 
     def hold(self, action: int) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
 from nanhunt._known import Known
+from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pending import Pending
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from nanhunt._listener import Listener
     from nanhunt._recorder import Recorder
     from nanhunt._tap.kernels import Kernels
     from nanhunt._tap.places import Places
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 LEVELS = ("sentinel", "ops")
+_NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
 _ONE_THREAD = (" in other threads than the first that trained: one thread is watched. Train in one thread, or watch a "
                "process for each")
@@ -81,7 +82,7 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
+    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen", "passed_by")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
@@ -90,6 +91,7 @@ class StepFacts:
         self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
         self.gradients_are_bad = False
         self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
+        self.passed_by = False  # ops of an optimizer are not heard, for it cannot make anything bad
 
 
 class Session(lib.HasState):
@@ -102,6 +104,8 @@ class Session(lib.HasState):
         self.recorder: Recorder | None = None
         self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
         self.listeners: list[Listener] = []
+        self._told_listeners: list[Listener] = []
+        self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
         self.pid = os.getpid()
         self._closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
@@ -270,14 +274,23 @@ class Session(lib.HasState):
         return False
 
     def tell(self, method: str, *args: Any) -> None:
-        """Calls one method of each listener."""
+        """Calls one method of each listener that has one."""
         listeners = self.listeners
+        if listeners is not self._told_listeners:
+            self._told_listeners, self._hearers = listeners, {}
+        hearers = self._hearers.get(method)
+        if hearers is None:
+            silent = getattr(Listener, method)
+            hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
+                                               if getattr(type(listener), method, None) is not silent]
+        if not hearers:
+            return
         with self._own_launches():
-            for listener in listeners:
+            for listener, hear in hearers:
                 if self.listeners is not listeners and listener not in self.listeners:
                     continue  # taken off by one before it, which may have closed the watch
                 try:
-                    getattr(listener, method)(*args)
+                    hear(*args)
                 except Exception as error:
                     self.failed(error, f"{type(listener).__name__}.{method}")
 
@@ -381,7 +394,8 @@ class Session(lib.HasState):
                     self.pending.poll()
             if self.kernels is not None:
                 self.kernels.end_step(step)
-            self.tell_notes(final=False)
+            if step % _NOTES_EVERY == 0:
+                self.tell_notes(final=False)
         except Exception as error:
             self.failed(error, "the end of a step")
         self.tell("on_step_recorded", step)
@@ -493,6 +507,7 @@ class Session(lib.HasState):
             except Exception as error:
                 self.failed(error, "the end of the watch")
         # They hold tensors of the last step.
-        self.listeners, self.places, self.scaler, self.values = [], None, None, None
+        self.listeners, self._told_listeners, self._hearers = [], [], {}
+        self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

@@ -36,7 +36,7 @@ class Lasting {
           checks.insert(checks.end(), {NANHUNT_ROW_CHECK, state_->step});
           put(checks, *quad);
         }
-      } else if (before.checksum != now.checksum && now.bad) {
+      } else if (before.checksum != now.checksum && is_bad(now)) {
         if (const auto quad = rows_.describer.describe(now.tensor, true)) {
           Words words;
           put(words, *quad);
@@ -68,7 +68,7 @@ class Lasting {
     at::Tensor tensor;          // of this moment alone: what is kept holds none
     std::int64_t version = 0, word = 0, data = 0, step = 0;
     std::uint64_t checksum = 0;
-    bool bad = false, away = false;
+    bool away = false;
   };
 
   void keep(const Seen& now) {
@@ -112,14 +112,20 @@ class Lasting {
     std::vector<nanhunt_reading> readings(here.size());
     std::size_t bad = 0;
     if (!here.empty() && to_.read != nullptr &&
-        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(),
-                 &bad) == NANHUNT_OK) {
-      for (std::size_t i = 0; i < here.size(); ++i) {
-        found[here[i]].checksum = readings[i].checksum;
-        found[here[i]].bad = readings[i].bad != 0;
-      }
+        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_CHECKSUM, readings.data(), &bad) == NANHUNT_OK) {
+      for (std::size_t i = 0; i < here.size(); ++i) found[here[i]].checksum = readings[i].checksum;
     }
     return found;
+  }
+
+  // Read only where contents have changed.
+  bool is_bad(const Seen& now) {
+    const auto quad = rows_.describer.describe(now.tensor, true);
+    if (!quad) return false;
+    const Words pair = {quad->data, quad->layout};
+    nanhunt_reading reading{};
+    std::size_t bad = 0;
+    return to_.read(to_.self, pair.data(), 1, NANHUNT_READ_NORM, &reading, &bad) == NANHUNT_OK && reading.bad != 0;
   }
 
   Rows& rows_;

@@ -166,7 +166,8 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (g_on.load(std::memory_order_acquire) != nullptr) {
     const Watching watching;
-    if (Tap* const tap = g_on.load(std::memory_order_acquire)) return watch(*tap, op, below, stack);
+    Tap* const tap = g_on.load(std::memory_order_acquire);
+    if (tap != nullptr && tap->state->deaf == 0) return watch(*tap, op, below, stack);
   }
   op.redispatchBoxed(below, stack);
 }
@@ -194,6 +195,8 @@ at::Tensor tensor_at(std::int64_t address) {
   return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
       reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
 }
+
+using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>>;
 
 c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
@@ -408,6 +411,23 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
     return 0;
   });
 }
+
+// Weak references to tensors: whoever keeps their addresses asks whether all of them are still there.
+NANHUNT_TAP void* nanhunt_tap_guard(const std::int64_t* tensors, std::size_t count) {
+  try {
+    auto guard = std::make_unique<Guard>();
+    for (std::size_t i = 0; i < count; ++i) guard->emplace_back(tensor_at(tensors[i]).getIntrusivePtr());
+    return guard.release();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+NANHUNT_TAP std::int32_t nanhunt_tap_alive(const void* guard) {
+  if (guard == nullptr) return 0;
+  const auto& tensors = *static_cast<const Guard*>(guard);
+  return std::none_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.expired(); }) ? 1 : 0;
+}
+NANHUNT_TAP void nanhunt_tap_unguard(void* guard) { delete static_cast<Guard*>(guard); }
 
 // The four words of a tensor; 0: it cannot be watched, which is noted.
 NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, std::int32_t with_data, std::int64_t* words) {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import pytest
 import torch
+from nanhunt._hooks import hooks
 from nanhunt._sentinel import live
 from nanhunt._sentinel.live import FIRST, Budget, BudgetOfRanks
 from sentinel_runs import Root, batch, net, run_once
@@ -187,6 +189,52 @@ def test_the_end_of_a_watch_keeps_a_step_that_ended_badly(tmp_path):
     report = report_of(tmp_path / "run")
     origin = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])
     assert origin["op"] == "aten::log" and origin["confidence"] == "proved"
+
+
+def optimized(tmp_path, dtype, fails=None):
+    """Whether the optimizer's ops were heard in each step, and the run."""
+    heard = []
+
+    def build():
+        model = net().to(dtype)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4, foreach=True)
+        inner = optimizer._init_group
+
+        def step(i):
+            def begins(*args):
+                heard.append(hooks._session is None or not hooks._session.state.deaf)
+                if i == fails:
+                    raise ZeroDivisionError
+                return inner(*args)
+
+            x, _ = batch(bad=False)
+            y = model(x.to(dtype))
+            ((y * 0).log().sum() if i > BAD else y.square().mean()).backward()
+            optimizer._init_group = begins
+            with suppress(ZeroDivisionError):
+                optimizer.step()
+            optimizer.zero_grad()
+
+        return step, model, optimizer
+
+    run = run_once(build, BAD + 3, tmp_path / "run", budget=100.0)
+    return heard, run
+
+
+@pytest.mark.parametrize(("dtype", "proved"), [(torch.float32, True), (torch.float16, False)])
+def test_an_optimizer_passes_by_where_it_is_proved_that_it_makes_nothing_bad(tmp_path, dtype, proved):
+    # Given steps that are watched, and gradients that no update can overflow with in fp32; then one that goes bad:
+    heard, run = optimized(tmp_path, dtype)
+    # then ops of the optimizer are heard where nothing is proved of it, and where gradients are bad,
+    assert heard == [not proved] * (BAD + 1) + [True] * 2
+    # and the origin is what it is.
+    assert run.headline["op"] == "aten::log" and run.headline["step"] == BAD + 1
+    assert {f["class"] for f in run.report["findings"]} & {"corruption", "unseen_kernel", "uninitialised"} == set()
+
+
+def test_after_an_optimizer_that_raised_ops_are_heard_again(tmp_path):
+    heard, run = optimized(tmp_path, torch.float32, fails=1)
+    assert heard[1:3] == [False, False] and run.headline["op"] == "aten::log" and run.replays == []
 
 
 # The budget, with times of our own.

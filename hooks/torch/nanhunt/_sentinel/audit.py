@@ -124,10 +124,12 @@ class Audit:
         self.session, self.values = session, values
         self._known: dict[int, Known] = {}
         self._shapes: dict[int, tuple[int, set[torch.dtype]]] = {}
+        self.is_proved = False  # that nothing bad is coming, when last asked
 
     def foresee(self, optimizer: torch.optim.Optimizer, top: float | None = None) -> Foreseen | None:
         """`top`: the largest gradient as the optimizer will use it, where that is known; gradients are read else.
-        None: nothing bad is coming, or nothing is known of it, which is noted."""
+        None: nothing bad is coming, or nothing is known of it, which is noted. `is_proved` says which."""
+        self.is_proved = False
         if self.session.open() is None:
             return None
         if not is_torchs(optimizer):
@@ -150,6 +152,7 @@ class Audit:
                 known.growth = self._largest_state(optimizer)
                 rest = list(optimizer.param_groups) if known.growth > 1e30 else []
         if not rest:
+            self.is_proved = True
             return None
         if name in ("SGD", "Adam", "AdamW"):
             found = self._look(optimizer, name, rest, known)

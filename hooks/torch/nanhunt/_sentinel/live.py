@@ -33,6 +33,7 @@ _MEASURED = 16  # steps of either kind whose times are remembered
 KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
 KEPT_WRITTEN = 1 << 20  # ... of what each op in place may write over: it is copied whether it turns bad or not
 _LONGEST = 3  # usual steps
+_LOOK_EVERY = 8  # steps: how long these take is looked at
 _COST_AT_MOST = 2.0  # of watching a step, in steps
 _LEARN = 2    # steps that must have run unwatched before it is known what watching costs
 
@@ -50,14 +51,17 @@ class Budget:
         self._steps = 0
         self._total = self._spent = 0.0
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
+        self._longest = {False: 0.0, True: 0.0}  # that a step counts
 
     def step_took(self, seconds: float, watched: bool) -> None:
         """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
         most three usual ones."""
         times = self._times[watched]
         times.append(seconds)
+        if self._steps % _LOOK_EVERY == 0 or watched or len(times) < _MEASURED:
+            self._longest[watched] = _LONGEST * _usual(times)
         self._steps += 1
-        self._total += min(seconds, _LONGEST * _usual(times))
+        self._total += min(seconds, self._longest[watched])
         if watched and self._steps > FIRST:
             self._spent += self._cost()
 
@@ -125,6 +129,7 @@ class Live(Listener):
         return dynamo is not None and bool(dynamo.counters["frames"])
 
     def _watch(self, on: bool) -> None:
+        self._hear_again()
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         session.live = on
         session.listeners = self._inside if on else self._outside
@@ -143,6 +148,7 @@ class Live(Listener):
         self._heard = on
 
     def on_root_enter(self, call: RootCall) -> None:
+        self._hear_again()  # after an optimizer that raised
         if not self.session.live or call.module in self._plain:
             return
         modules = call.module.modules()
@@ -162,6 +168,17 @@ class Live(Listener):
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.session.live and self._first_update is None and self.session.recorder is not None:
             self._first_update = self.session.recorder.next_seq()
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of who hears ops the first."""
+        self._hear_again()
+
+    def _hear_again(self) -> None:
+        """Ops of an optimizer passed by."""
+        if self.session.state.deaf:
+            self.session.state.deaf = 0
+            if self.session.tap is not None:
+                self.session.tap.forget()
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         self._bad_copy = bool(self.session.state.bad_copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,8 @@ class Reader:
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._layouts: dict[Any, int] = {}
-        self._dense: dict[Any, int] = {}  # layouts of contiguous tensors
+        self._parameters: Sequence[tuple[_Tensor, str]] = ()
+        self._ready: list[tuple[_Tensor, str, Any, int]] = []  # of those
         self.away: list[tuple[str, _Tensor]] = []  # what the last reading of gradients left on a device
 
     def gradients(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False
@@ -35,17 +37,16 @@ class Reader:
         assert recorder is not None
         pairs: list[int] = []
         paths: list[str] = []
-        dense = self._dense
         hosts = []
         self.away = []
         plain = _PLAIN if _device.pretend is None else ()
-        for p, path in parameters:
+        for p, path, dtype, dense in self._prepared(parameters):
             g = p if weights else p.grad
             if g is None:
                 continue
             try:
-                if type(g) in plain and g.is_cpu and g.is_contiguous():
-                    layout = dense[g.dtype, g.shape]
+                if g.dtype is dtype and type(g) in plain and g.is_contiguous():
+                    layout = dense
                 elif is_away(getattr(g, "_local_tensor", g)):
                     self.away.append((path, g))
                     continue
@@ -56,8 +57,6 @@ class Reader:
                     g = copy
                     hosts.append(g)
                     layout = self._layout_of(g)
-            except KeyError:
-                layout = dense[g.dtype, g.shape] = self._layout_of(g)
             except Exception:
                 self.session.note("gradients that are not strided tensors")
                 continue
@@ -70,6 +69,18 @@ class Reader:
         numbers = memoryview(readings).cast("B").cast("d")
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
+
+    def _prepared(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[tuple[_Tensor, str, Any, int]]:
+        """With the type and the layout that a contiguous gradient has on the CPU; None: it is looked at each time."""
+        if parameters is not self._parameters:
+            self._parameters, self._ready = parameters, []
+            for p, path in parameters:
+                dtype, layout = None, 0
+                if type(p) in _PLAIN and p.is_cpu and p.layout is torch.strided:
+                    with suppress(Exception):  # of a type that the library does not read
+                        dtype, layout = p.dtype, self.values.dense_layout(p)
+                self._ready.append((p, path, dtype, layout))
+        return self._ready
 
     def _layout_of(self, g: _Tensor) -> int:
         number = self._layouts[(g.dtype, g.shape, g.stride())] = self.values.layout(g)

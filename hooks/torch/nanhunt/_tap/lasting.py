@@ -9,15 +9,12 @@ import torch
 from nanhunt import _device
 from nanhunt._listener import Listener
 from nanhunt._random import accelerator
-from nanhunt._tap.lasting_tensors import tensors_of
-from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap import Named
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
-_Tensor = torch.Tensor
 UNWATCHED = "writes to parameters, state or buffers that no watched operation made"
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 
@@ -33,19 +30,24 @@ class LastingWatch(Listener):
     def on_root_enter(self, call: Any) -> None:
         if not self._graphs and _device.is_capturing():
             self.on_graph()
-        if call.index == 0:
-            self._tell_of(tensors_of(call.module), _LOOK)
+        if call.index == 0 and self._looks():
+            self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
+
+    def _looks(self) -> bool:
+        """In a live step the recorder compares what ops read: what was before it is not known anyway."""
+        return self.values.tap is not None and not self.session.live
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None:
+        if self._looks():
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None:
+        if self._looks():
             self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        self._tell_of(tensors_of(call.module, parameters=False), _WRITTEN)
+        if self._looks():
+            self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def on_graph(self) -> None:
         """A CUDA graph is being captured, or replayed."""
@@ -58,9 +60,6 @@ class LastingWatch(Listener):
         tap = self.values.tap
         if tap is not None and tap.known_word(storage._cdata):
             tap.written(storage._cdata)
-
-    def _tell_of(self, tensors: list[_Tensor], how: int) -> None:
-        self._tell(Named([t for t in tensors if type(t) in PLAIN]), how)
 
     def _tell(self, tensors: Named, how: int) -> None:
         tap, recorder = self.values.tap, self.session.recorder

@@ -3,32 +3,37 @@
 buffers."""
 from __future__ import annotations
 
-import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._names import plain_path
 from nanhunt._tap.plain import PLAIN, local, no_torch_function
-from nanhunt._tap.tap import Named
+from nanhunt._tap.tap import Guard, Named
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.tap import Tap
 
 
+FULL_LOOK = 16  # uses: as often it is looked whether a tensor took another's place though that lives on
+
+
 class OptimizerTensors:
     """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
     there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_seen", "_addresses")
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_addresses", "_sizes",
+                 "_guard", "_uses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state
         self._names = session.parameter_names.changes
         now = _all(optimizer)
-        self._seen, self._addresses = [weakref.ref(t) for t in now], [t._cdata for t in now]
+        self._guard, self._addresses = Guard(now), [t._cdata for t in now]
+        self._sizes, self._uses = _sizes(optimizer), 0
         tensors: list[torch.Tensor] = []
         owners: list[int] = []
         self.sharded: list[tuple[torch.Tensor, str]] = []  # the tap does not see their gradients; they last
@@ -59,10 +64,16 @@ class OptimizerTensors:
                                [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]], keep=False)
 
     def is_current(self, session: Session, optimizer: torch.optim.Optimizer) -> bool:
-        now = _all(optimizer)
-        return (self._names == session.parameter_names.changes and len(now) == len(self._seen)
-                and all(map(operator.is_, now, [seen() for seen in self._seen]))
-                and [t._cdata for t in now] == self._addresses)  # tensors can be swapped
+        self._uses += 1
+        if (self._names != session.parameter_names.changes or self._sizes != _sizes(optimizer)
+                or not self._guard.is_alive()):
+            return False
+        # Tensors can be swapped.
+        return self._uses % FULL_LOOK != 0 or [t._cdata for t in _all(optimizer)] == self._addresses
+
+
+def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [len(optimizer.state), *[len(group["params"]) for group in optimizer.param_groups]]
 
 
 def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -77,17 +88,47 @@ def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [local(t) for t in found if isinstance(t, torch.Tensor)]
 
 
-def tensors_of(root: torch.nn.Module, parameters: bool = True) -> list[torch.Tensor]:
-    """Parameters and buffers of a module and all below it, each module once."""
-    found: list[torch.Tensor] = []
+class ModuleTensors:
+    """Parameters and buffers of a root and of all modules below it. They are not kept alive either."""
+
+    __slots__ = ("plain", "marked", "kinds", "buffers", "marked_buffers", "_root", "_addresses", "_guard", "_uses")
+
+    def __init__(self, session: Session, tap: Tap, root: torch.nn.Module, name: str) -> None:
+        now = _of_modules(root)
+        self._root, self._uses = weakref.ref(root), 0
+        self._guard, self._addresses = Guard(now), [t._cdata for t in now]
+        names = session.parameter_names
+        parameters = [(p, names.get(id(p), path)) for path, p in root.named_parameters()]
+        buffers = [(b, plain_path(name, path)) for path, b in root.named_buffers() if b.is_floating_point()]
+        with no_torch_function():
+            self.kinds = [lib.MARK_PARAMETER] * len(parameters) + [lib.MARK_BUFFER] * len(buffers)
+            self.marked, self.marked_buffers = _named(tap, [*parameters, *buffers]), _named(tap, buffers)
+            self.buffers = Named([t for t in root.buffers() if type(t) in PLAIN], keep=False)
+            self.plain = Named([t for t in now if type(t) in PLAIN], keep=False)
+
+    def is_current(self, root: torch.nn.Module) -> bool:
+        self._uses += 1
+        if self._root() is not root or not self._guard.is_alive():
+            return False
+        if self._uses % FULL_LOOK and not self.buffers.count:  # buffers are assigned anew by many a module
+            return True
+        return [t._cdata for t in _of_modules(root)] == self._addresses
+
+
+def _named(tap: Tap, items: list[tuple[torch.Tensor, str]]) -> Named:
+    return Named([local(t) for t, _ in items], [tap.text(path) for _, path in items], keep=False)
+
+
+def _of_modules(root: torch.nn.Module) -> list[torch.Tensor]:
+    parameters: list[Any] = []
+    buffers: list[Any] = []
     todo, seen = [root], {id(root)}
     while todo:
         held = todo.pop().__dict__
-        if parameters:
-            found += [p for p in held["_parameters"].values() if p is not None]
-        found += [b for b in held["_buffers"].values() if b is not None]
+        parameters += held["_parameters"].values()
+        buffers += held["_buffers"].values()
         for module in held["_modules"].values():
             if module is not None and id(module) not in seen:
                 seen.add(id(module))
                 todo.append(module)
-    return found
+    return [t for t in (*parameters, *buffers) if t is not None]

@@ -14,8 +14,6 @@ from nanhunt._device_reader import Readings
 from nanhunt._hooks.scaler import read
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
-from nanhunt._names import plain_path
-from nanhunt._tap.lasting_tensors import tensors_of
 from nanhunt._tap.plain import local, no_torch_function
 
 if TYPE_CHECKING:
@@ -62,22 +60,15 @@ class Marks(Listener):
 
     def on_root_enter(self, call: RootCall) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []
-        if id(call.module) not in self._known:
+        if id(call.module) not in self._known and self.values.tap is not None:
             self._known.tell(call.module, True)
-            for name, p in call.module.named_parameters():
-                marks.append((lib.MARK_PARAMETER, self.session.parameter_names.get(id(p), name), p))
-            marks += self._buffers(call.module, call.name)
+            tensors = self.values.tensors_of_root(call.module, call.name)
+            self.values.tap.mark(tensors.marked, tensors.kinds)
         with no_torch_function():  # a subclass of the user's is not asked
             for path, t in tensors_in((call.args, call.kwargs)):
                 place = path.split(".", 1)[1] if "." in path else path
                 marks.append((lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t))
         self._mark_all(marks)
-
-    def _buffers(self, root: torch.nn.Module, prefix: str) -> list[tuple[int, str, torch.Tensor]]:
-        if not tensors_of(root, parameters=False):
-            return []
-        return [(lib.MARK_BUFFER, plain_path(prefix, name), b) for name, b in root.named_buffers()
-                if b.is_floating_point()]
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         for t in tensors:
@@ -127,12 +118,14 @@ class Marks(Listener):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.values.tap
-        if tap is not None:
+        if tap is not None and not self.session.facts.passed_by:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, tensors.kinds)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        for module, name in list(self.session.roots.values()):
+        tap = self.values.tap
+        for module, name in list(self.session.roots.values()) if tap is not None else ():
             root = module()
-            if root is not None:
-                self._mark_all(self._buffers(root, name))
+            if root is not None and tap is not None:
+                buffers = self.values.tensors_of_root(root, name).marked_buffers
+                tap.mark(buffers, [lib.MARK_BUFFER] * buffers.count)

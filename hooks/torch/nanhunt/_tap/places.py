@@ -25,8 +25,9 @@ class Places:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self._names: Known[str] = Known()    # of modules of all roots: their paths
+        self._names: Known[int] = Known()    # of modules of all roots: the numbers of their paths
         self._roots: Known[str] = Known()
+        self._enter, self._exit = tap.library.enter, tap.library.exit
 
     def enter_root(self, call: RootCall) -> None:
         if id(call.module) not in self._roots:
@@ -34,18 +35,19 @@ class Places:
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
                 path = plain_path(call.name, name) or type(inner).__name__
-                self._names.tell_new(module, path)
+                self._names.tell_new(module, self._tap.text(path))
             self._names.tell_new(call.module, self._names[id(inner)])
         self._tap.enter_root(self._names[id(call.module)])
 
     def exit_root(self) -> None:
         self._tap.exit_root()
 
+    # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:
-        self._tap.enter(self._names.get(id(module)))
+        self._enter(self._tap.handle, self._names.get(id(module), -1))
 
     def exit(self) -> None:
-        self._tap.exit()
+        self._exit(self._tap.handle)
 
     def leave_modules(self) -> None:
         """What runs from now on is the loss."""

@@ -7,6 +7,7 @@ import ctypes as c
 import functools
 import os
 import threading
+import weakref
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,19 @@ class KeptCall(NamedTuple):
     rows: int
 
 
+class Guard:
+    """Weak references to tensors. Asking whether all are still there is one call, not one for each."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        addresses = array("q", [t._cdata for t in tensors])
+        library = load_tap()
+        self._alive, self._guard = library.alive, library.guard(addresses.buffer_info()[0], len(addresses))
+        weakref.finalize(self, library.unguard, self._guard).atexit = False
+
+    def is_alive(self) -> bool:
+        return bool(self._alive(self._guard))
+
+
 class Named:
     """Tensors, and the numbers of their paths, as the tap takes them. They live as long as this, if `keep`; else
     whoever hands it to the tap knows that they are there."""
@@ -60,15 +74,15 @@ class Tap:
     def __init__(self, session: Session) -> None:
         recorder = session.recorder
         assert recorder is not None
-        self._library = load_tap()
+        self.library = load_tap()
         self._session = session
         self._recorder = recorder
         self._streams = Streams(session)
         self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of))
         recording = recorder.recording()
         recording.stream, recording.group = (c.cast(f, c.c_void_p).value for f in self._keep)
-        self._handle = self._library.new(c.byref(recording), recorder.text(LOSS), _THEIRS.encode())
-        if not self._handle:
+        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), _THEIRS.encode())
+        if not self.handle:
             raise TapMissing("there is no memory for it")
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
@@ -78,27 +92,27 @@ class Tap:
         self._named = -1  # changes of the names of parameters that it knows
 
     def close(self) -> None:
-        if self._handle:
+        if self.handle:
             self.off()
-            handle, self._handle = self._handle, None
+            handle, self.handle = self.handle, None
             self.tell_notes(handle)
-            self._recorder.refused += int(self._library.refused(handle))
-            self._library.free(handle)
+            self._recorder.refused += int(self.library.refused(handle))
+            self.library.free(handle)
 
     def text(self, text: str) -> int:
         return self._recorder.text(text)
 
     # Listening.
     def on(self) -> None:
-        if not self._on and self._handle:
+        if not self._on and self.handle:
             self._on, self._thread = True, threading.get_ident()
             pass_by(True)
-            self._library.on(self._handle)
+            self.library.on(self.handle)
 
     def off(self) -> None:
         if self._on:
             self._on = False
-            self._library.off(self._handle)
+            self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
             if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0:
                 pass_by(False)
@@ -106,7 +120,7 @@ class Tap:
     def use(self, state: lib.State) -> None:
         """Where the run is, from now on: read at each op, so it may be written at any time."""
         self._state = state
-        self._library.use(self._handle, c.addressof(state))
+        self.library.use(self.handle, c.addressof(state))
 
     @contextmanager
     def listening(self, state: lib.State) -> Iterator[None]:
@@ -118,29 +132,23 @@ class Tap:
         try:
             yield
         finally:
-            if self._handle:
+            if self.handle:
                 if not was_on:
                     self.off()
                 self.use(before)
 
     # Places.
-    def enter_root(self, path: str) -> None:
-        self._library.enter_root(self._handle, self._recorder.text(path))
+    def enter_root(self, path: int) -> None:
+        self.library.enter_root(self.handle, path)
 
     def exit_root(self) -> None:
-        self._library.exit_root(self._handle)
-
-    def enter(self, path: str | None) -> None:
-        self._library.enter(self._handle, -1 if path is None else self._recorder.text(path))
-
-    def exit(self) -> None:
-        self._library.exit(self._handle)
+        self.library.exit_root(self.handle)
 
     def set_path(self, path: str) -> None:
-        self._library.set_path(self._handle, self._recorder.text(path))
+        self.library.set_path(self.handle, self._recorder.text(path))
 
     def begin_step(self) -> None:
-        self._library.begin_step(self._handle)
+        self.library.begin_step(self.handle)
 
     def begin_backward(self) -> None:
         names = self._session.parameter_names
@@ -148,12 +156,12 @@ class Tap:
             self._named = names.changes
             items = list(names.items_alive())
             named, copies = self.named(items), array("q", [self.text(f"copy of {path}") for _, path in items])
-            self._library.parameters(self._handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
-        self._library.begin_backward(self._handle)
+            self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
+        self.library.begin_backward(self.handle)
 
     def own(self, owned: Named) -> None:
         """Whose parameter, gradient or state a storage is, until the next call."""
-        self._library.owners(self._handle, owned.tensors, owned.texts, owned.count)
+        self.library.owners(self.handle, owned.tensors, owned.texts, owned.count)
 
     def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
         text = self._recorder.text
@@ -162,75 +170,75 @@ class Tap:
     def mark(self, named: Named, kinds: Sequence[int], gradients: bool = False) -> None:
         """The part that each tensor plays; with `gradients`, of each its gradient, where it has one."""
         given = array("q", kinds)
-        self._library.mark(self._handle, given.buffer_info()[0], named.texts, named.tensors, len(given), gradients)
+        self.library.mark(self.handle, given.buffer_info()[0], named.texts, named.tensors, len(given), gradients)
 
     def lasting(self, tensors: Named, look: int) -> None:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
-        self._library.lasting(self._handle, tensors.tensors, tensors.count, look)
+        self.library.lasting(self.handle, tensors.tensors, tensors.count, look)
 
     # Contents.
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
         """The four words of any tensor; None where it cannot be watched, which is noted."""
         words = self._words
-        if not self._library.describe(self._handle, t._cdata, with_data, words):
+        if not self.library.describe(self.handle, t._cdata, with_data, words):
             return None
         return words[0], words[1], words[2], words[3]
 
     def release_hosts(self) -> None:
-        self._library.release_hosts(self._handle)
+        self.library.release_hosts(self.handle)
 
     def word(self, storage: int) -> int:
         """Of the contents of a storage (its `_cdata`), which gets a number if it has none."""
-        return int(self._library.word(self._handle, storage, 1))
+        return int(self.library.word(self.handle, storage, 1))
 
     def known_word(self, storage: int) -> int:
         """The same; 0: it has none."""
-        return int(self._library.word(self._handle, storage, 0))
+        return int(self.library.word(self.handle, storage, 0))
 
     def written(self, storage: int) -> int:
-        return int(self._library.written(self._handle, storage))
+        return int(self.library.written(self.handle, storage))
 
     def join(self, twin: int, storage: int) -> None:
         """`twin` shows what the storage shows."""
-        self._library.join(self._handle, twin, storage)
+        self.library.join(self.handle, twin, storage)
 
     def as_of(self, storage: int, version: int = -2) -> int:
-        return int(self._library.as_of(self._handle, storage, version))
+        return int(self.library.as_of(self.handle, storage, version))
 
     def forget(self) -> None:
         """Ops ran unheard: what any tensor shows is not known any more."""
-        self._library.forget(self._handle)
+        self.library.forget(self.handle)
 
     # Calls at which badness began.
     def keep(self, max_bytes: int, max_written: int = 0) -> None:
         """From here on they are kept, with what they read; 0: not. What was kept is forgotten. What an op reads and
         writes over is copied before, up to `max_written` bytes."""
-        self._library.keep(self._handle, max_bytes, max_written)
+        self.library.keep(self.handle, max_bytes, max_written)
 
     def kept(self) -> list[KeptCall]:
         with unheard():
-            found = [torch.ops.nanhunt_tap.kept(self._handle, i) for i in range(self._library.kept(self._handle))]
+            found = [torch.ops.nanhunt_tap.kept(self.handle, i) for i in range(self.library.kept(self.handle))]
         return [KeptCall(*call) for call in found]
 
     # Ends.
     def settle(self, forget: bool = False) -> int:
         """Tells what has ended: collectives, storages. How many collectives have not."""
-        return int(self._library.settle(self._handle, forget))
+        return int(self.library.settle(self.handle, forget))
 
     def tell_notes(self, handle: Any = None) -> None:
         note = self._session.note
         take = TakeNote(lambda text, count: note(text.decode("utf-8", "replace"), count))
-        self._library.notes(handle or self._handle, take)
+        self.library.notes(handle or self.handle, take)
 
     @contextmanager
     def generators_kept(self) -> Iterator[None]:
         """What ops draw from of the program's own generators is put back."""
-        self._library.generators(self._handle, 1)
+        self.library.generators(self.handle, 1)
         try:
             yield
         finally:
-            if self._handle:
-                self._library.generators(self._handle, 0)
+            if self.handle:
+                self.library.generators(self.handle, 0)
 
     # What the tap asks.
     def _stream_of(self, kind: bytes, index: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._tap.lasting_tensors import OptimizerTensors
+from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
 from nanhunt._tap.plain import DTYPES, PLAIN, no_torch_function
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
 from nanhunt._tap.tap_library import TapMissing
@@ -36,6 +36,7 @@ class Values:
         self._of_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerTensors] = (
             weakref.WeakKeyDictionary())
         self._looked_at: OptimizerTensors | None = None  # since the last moment at which they may have become others
+        self._of_roots: weakref.WeakKeyDictionary[torch.nn.Module, ModuleTensors] = weakref.WeakKeyDictionary()
 
     @property
     def tap(self) -> Tap | None:
@@ -64,6 +65,15 @@ class Values:
         if known is None or known is not self._looked_at and not known.is_current(self.session, optimizer):
             known = self._of_optimizers[optimizer] = OptimizerTensors(self.session, tap, optimizer)
         self._looked_at = known
+        return known
+
+    def tensors_of_root(self, root: torch.nn.Module, name: str) -> ModuleTensors:
+        """Parameters and buffers as they are now. `name`: the root's path."""
+        tap = self.tap
+        assert tap is not None
+        known = self._of_roots.get(root)
+        if known is None or not known.is_current(root):
+            known = self._of_roots[root] = ModuleTensors(self.session, tap, root, name)
         return known
 
     def forget_optimizer(self) -> None:
@@ -116,13 +126,23 @@ class Values:
         """The layout number of t. Raises where elements are not what the library would read."""
         if t.layout is not torch.strided:
             raise TypeError("no strides")
-        key = (t.dtype, t.shape, t.stride())
+        return self._layout(t, t.stride())
+
+    def dense_layout(self, t: torch.Tensor) -> int:
+        """That of a contiguous tensor of the same shape."""
+        strides = [1] * min(t.dim(), 1)
+        for size in reversed(t.shape[1:]):
+            strides.insert(0, strides[0] * max(size, 1))
+        return self._layout(t, tuple(strides))
+
+    def _layout(self, t: torch.Tensor, strides: tuple[int, ...]) -> int:
+        key = (t.dtype, t.shape, strides)
         number = self._layouts.get(key)
         if number is None:
             recorder = self.session.open()
             if recorder is None:
                 raise RuntimeError("no recorder")
-            number = recorder.layout(DTYPES[t.dtype], list(t.shape), list(t.stride()))
+            number = recorder.layout(DTYPES[t.dtype], list(t.shape), list(strides))
             if number < 0:
                 raise RuntimeError("the layout was refused")
             self._layouts[key] = number
