@@ -207,6 +207,7 @@ class AuditWatch(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         session, facts = self.session, self.session.facts
+        facts.passed_by = False
         if is_on_device(optimizer):
             self._hindsight.before_step(optimizer)
             return

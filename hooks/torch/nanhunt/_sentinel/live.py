@@ -148,7 +148,7 @@ class Live(Listener):
         self._heard = on
 
     def on_root_enter(self, call: RootCall) -> None:
-        self._hear_again()  # after an optimizer that raised
+        self._hear_again()
         if not self.session.live or call.module in self._plain:
             return
         modules = call.module.modules()
@@ -166,6 +166,7 @@ class Live(Listener):
         self.budget.share = 0.0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._hear_again()  # after one that raised
         if self.session.live and self._first_update is None and self.session.recorder is not None:
             self._first_update = self.session.recorder.next_seq()
 

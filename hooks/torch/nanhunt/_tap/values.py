@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._known import Known
 from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
 from nanhunt._tap.plain import DTYPES, PLAIN, no_torch_function
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
@@ -36,7 +37,7 @@ class Values:
         self._of_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerTensors] = (
             weakref.WeakKeyDictionary())
         self._looked_at: OptimizerTensors | None = None  # since the last moment at which they may have become others
-        self._of_roots: weakref.WeakKeyDictionary[torch.nn.Module, ModuleTensors] = weakref.WeakKeyDictionary()
+        self._of_roots: Known[ModuleTensors] = Known()
 
     @property
     def tap(self) -> Tap | None:
@@ -71,9 +72,10 @@ class Values:
         """Parameters and buffers as they are now. `name`: the root's path."""
         tap = self.tap
         assert tap is not None
-        known = self._of_roots.get(root)
+        known = self._of_roots.get(id(root))
         if known is None or not known.is_current(root):
-            known = self._of_roots[root] = ModuleTensors(self.session, tap, root, name)
+            known = ModuleTensors(self.session, tap, root, name)
+            self._of_roots.tell(root, known)
         return known
 
     def forget_optimizer(self) -> None:
