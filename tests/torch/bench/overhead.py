@@ -37,13 +37,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
 LEVELS = ("default", "sentinel", "live", "ops")
-OPTIONS = {"default": ["--level", "sentinel"], "sentinel": ["--level", "sentinel", "--budget", "0"],
-           "live": ["--level", "sentinel", "--budget", "100"], "ops": ["--level", "ops"]}
+OPTIONS = {
+    "default": ["--level", "sentinel"],
+    "sentinel": ["--level", "sentinel", "--budget", "0"],
+    "live": ["--level", "sentinel", "--budget", "100"],
+    "ops": ["--level", "ops"],
+}
 KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
-STEPS_PER_TURN = {"mlp": 20, "cnn": 10, "transformer": 2}
+STEPS_PER_TURN = {"mlp": 40, "cnn": 10, "transformer": 10}
 FOR_DEVICES = {"gpt124m": 5}
 
 
@@ -65,9 +69,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(
-        self, layers: int = 12, width: int = 256, vocabulary: int = 512, heads: int = 4, tied: bool = False
-    ) -> None:
+    def __init__(self, layers: int, width: int, vocabulary: int, heads: int, tied: bool = False) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -88,7 +90,7 @@ def make(name: str, device: str) -> tuple[nn.Module, Step]:
     if name == "mlp":
         layers = [part for _ in range(12) for part in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
         model = nn.Sequential(*layers, nn.Linear(64, 10))
-        x, y = torch.randn(32, 64), torch.randint(10, (32,))
+        x, y = torch.randn(64, 64), torch.randint(10, (64,))
     elif name == "cnn":
         widths = (3, 16, 32, 64)
         convolutions = [
@@ -97,12 +99,12 @@ def make(name: str, device: str) -> tuple[nn.Module, Step]:
             for part in (nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
         ]
         model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 16, 10))
-        x, y = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+        x, y = torch.randn(56, 3, 32, 32), torch.randint(10, (56,))
     elif name == "transformer":
-        model = Transformer()
-        x, y = torch.randint(512, (8, 128)), torch.randint(512, (8 * 128,))
+        model = Transformer(layers=4, width=128, vocabulary=512, heads=4)
+        x, y = torch.randint(512, (4, 64)), torch.randint(512, (4 * 64,))
     else:
-        model = Transformer(width=768, vocabulary=50257, heads=12, tied=True)
+        model = Transformer(layers=12, width=768, vocabulary=50257, heads=12, tied=True)
         x, y = torch.randint(50257, (8, 512)), torch.randint(50257, (8 * 512,))
     model, x, y = model.to(device), x.to(device), y.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
