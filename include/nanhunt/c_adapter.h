@@ -170,9 +170,9 @@ NANHUNT_API uint64_t nanhunt_recorder_next_seq(const nanhunt_recorder* recorder)
  *   parent  nanhunt_recorder_absorb_child() when the child has said that it has ended; or nanhunt_recorder_forget_child()
  *
  * In the child: it ends when the thread that forked it does, and no signal but of its own faults reaches it. Memory
- * that it could write for other processes to see is its own copy. Files are opened anew, to be read, so that no position
- * of the parent's moves; files that can be written alone, pipes, sockets, terminals and the standard streams lead to
- * /dev/null. What it does by paths (a file that it opens and writes) it does to the world.
+ * that it could write for other processes to see is its own copy. Files are opened anew, so that no position of the
+ * parent's moves; those that can be read and written are copies (past 64 MiB they can be read); files that can be
+ * written alone, pipes, sockets, terminals and the standard streams lead to /dev/null. What it does by paths (a file that it opens and writes) it does to the world.
  * Storage numbers that the child gave out must not be used again, nor versions of contents that it has named: the parent
  * names what it goes on with anew. Between fork and absorb the parent records nothing. */
 enum { NANHUNT_CHILD_SHARES = 71 }; /* exit status: something could not be taken from the child, which has done nothing */

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@ namespace nanhunt::c_api {
 namespace {
 
 constexpr std::size_t kMaxShared = std::size_t{1} << 30;
+constexpr off_t kMaxFile = off_t{64} << 20;  // that is copied
 constexpr unsigned kMemoryDevices = 1;  // major number of /dev/null, /dev/zero, /dev/urandom
 
 // The parent's handlers are its own, and Ctrl-C is for it alone.
@@ -97,6 +99,19 @@ bool part_memory() {
   return true;
 }
 
+// A file of the child's own with the same contents; -1: there is none.
+int copy_of(int file, off_t bytes) {
+  const int copy = memfd_create("nanhunt", MFD_CLOEXEC);
+  off_t at = 0;
+  while (copy >= 0 && at < bytes) {
+    const ssize_t some = sendfile(copy, file, &at, static_cast<std::size_t>(bytes - at));
+    if (some > 0) continue;
+    close(copy);
+    return -1;
+  }
+  return copy;
+}
+
 bool part_file(int fd, int nothing) {
   struct stat about {};
   const int flags = fcntl(fd, F_GETFL), of_descriptor = fcntl(fd, F_GETFD);
@@ -105,9 +120,13 @@ bool part_file(int fd, int nothing) {
   int own = nothing;
   if (S_ISREG(about.st_mode) && (flags & O_ACCMODE) != O_WRONLY && fd != STDOUT_FILENO && fd != STDERR_FILENO) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    own = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const bool writes = (flags & O_ACCMODE) == O_RDWR && about.st_size <= kMaxFile;
+    own = writes && file >= 0 ? copy_of(file, about.st_size) : file;
+    if (own != file) close(file);
+    if (own >= 0) lseek(own, lseek(fd, 0, SEEK_CUR), SEEK_SET);
+    if (own >= 0 && writes) fcntl(own, F_SETFL, flags & O_APPEND);
     if (own < 0) own = nothing;  // whoever reads it sees its end
-    else lseek(own, lseek(fd, 0, SEEK_CUR), SEEK_SET);
   }
   const bool parted = dup3(own, fd, (of_descriptor & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0;
   if (own != nothing) close(own);

@@ -261,7 +261,8 @@ TEST_F(CFork, a_child_moves_no_position_and_writes_nothing_of_the_parents) {
   ASSERT_EQ(in_child([&] {
               char rest[6] = {};
               if (::read(reads, rest, 6) != 6 || std::memcmp(rest, "second", 6) != 0) return 2;
-              if (write(reads, "x", 1) >= 0) return 3;
+              if (write(reads, " third", 6) != 6 || lseek(reads, -5, SEEK_CUR) != 13) return 3;
+              if (::read(reads, rest, 5) != 5 || std::memcmp(rest, "third", 5) != 0) return 3;
               if (write(writes, "x", 1) != 1) return 4;
               if (::read(ends[0], rest, 4) > 0) return 5;
               if (shared[2000]++ != 41) return 6;
