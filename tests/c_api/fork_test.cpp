@@ -214,6 +214,8 @@ TEST_F(CFork, whoever_reads_a_run_passes_over_what_a_child_left) {
 
 TEST_F(CFork, a_child_ends_with_its_parent) {
   // Given a process that forks a child and is killed,
+  nanhunt_recorder_close(recorder_);  // and with it its thread
+  recorder_ = nullptr;
   int pipe_of[2];
   ASSERT_EQ(pipe(pipe_of), 0);
   const pid_t parent = fork();

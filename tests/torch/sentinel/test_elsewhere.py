@@ -300,3 +300,46 @@ def test_without_replays_a_bad_step_is_told_and_why_it_was_not_computed_again(tm
     assert "no replay was asked for" in run.texts[0]
     assert [row[0] for row in run.health if row[1]] == [2]
     assert run.report["verdict"]["status"] == "fault"
+
+
+CALLS = []
+
+
+@torch.library.custom_op("nanhunt_tests::counted_root", mutates_args=())
+def counted_root(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(os.getpid())
+    return (10 - x).sqrt()
+
+
+@counted_root.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class OwnOp(Model):
+    def forward(self, x):
+        return self.layers(torch.ops.nanhunt_tests.counted_root(x.detach()) * 0.1)
+
+
+@pytest.mark.parametrize("budget", [0.0, 100.0], ids=["replayed", "live"])
+def test_an_origin_that_is_an_op_of_the_programs_is_computed_again_elsewhere(tmp_path, budget):
+    # Given an op that the program has registered, and that keeps a state,
+    def build():
+        CALLS.clear()
+        model = OwnOp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def step(i):
+            x, y = batch(i == 2)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return step, model, lambda: list(CALLS)
+
+    # when badness begins in it,
+    run = watched(build, tmp_path, steps=4, budget=budget)
+    # then it is computed again where it changes nothing, and what came of that is told.
+    assert CALLS == [RUN] * 4
+    assert run.headline["op"] == "nanhunt_tests::counted_root", run.headline
+    assert any("Computed again from the captured inputs" in text for text in run.headline["evidence"]), run.headline

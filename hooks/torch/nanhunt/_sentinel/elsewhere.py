@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LEAST = 30.0  # seconds that work may take
 _SLOWER = 20  # times a usual step: work is heard op by op
+TOO_LONG = "it took too long"
 _MOST = 64 << 20  # bytes of a message
 _SHARES = 71  # NANHUNT_CHILD_SHARES
 
@@ -37,9 +38,13 @@ class Lost(Exception):
     """The child gave no answer: why, as a clause."""
 
 
+def has_device(session: Session) -> bool:
+    return bool(accelerator()) or session.kernels is not None
+
+
 def why_not(session: Session) -> str:
     """Why this process cannot be forked, as a clause; "": it can."""
-    if accelerator() or session.kernels is not None:
+    if has_device(session):
         return "a process that has a device cannot be forked"
     if not hasattr(os, "fork"):
         return "there is no fork on this system"
@@ -52,6 +57,19 @@ def why_not(session: Session) -> str:
 def patience(usual_step: float) -> float:
     """Seconds that may be waited where a step takes so many."""
     return max(LEAST, _SLOWER * torch.get_num_threads() * usual_step)
+
+
+def noted(session: Session) -> dict[str, Any]:
+    """What the parent must know of its child's session, whose notes and errors began anew."""
+    return {"notes": session.notes, "errors": session.errors, "error": session.last_error}
+
+
+def take_over(session: Session, told: dict[str, Any]) -> None:
+    """In the parent."""
+    for text, count in told["notes"].items():
+        session.note(text, count)
+    session.errors += told["errors"]
+    session.last_error = told["error"] or session.last_error
 
 
 class Talk:
@@ -80,7 +98,7 @@ class Talk:
         while len(data) < size:
             left = self._until - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
-                raise Lost("it took too long")
+                raise Lost(TOO_LONG)
             some = self._end.recv(min(size - len(data), 1 << 20))
             if not some:
                 raise Lost("its process ended")

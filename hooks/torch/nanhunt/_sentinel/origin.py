@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._sentinel.elsewhere import LEAST, Elsewhere, Lost, Talk, noted, take_over, why_not
 from nanhunt._tap.plain import DTYPES
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -126,9 +127,43 @@ def prove(session: Session, tap: Tap) -> None:
     if session.recorder is None or not kept:
         return
     try:
-        tell_proofs(session, proofs(session, kept, origin_seqs(session)))
+        found = [(one, call) for one in origin_seqs(session) for call in [_call_of(kept, one[0])] if call is not None]
+        ours = [one for one, call in found if _is_torchs(call)]
+        tell_proofs(session, proofs(session, kept, ours))
+        theirs = [one for one, call in found if not _is_torchs(call)]
+        if theirs:
+            tell_proofs(session, _proofs_elsewhere(session, kept, theirs))
     except Exception as error:
         session.failed(error, "computing an origin again")
+
+
+def _is_torchs(call: Call) -> bool:
+    """No code of the program's runs in it."""
+    return call.plan.op.startswith("aten::")
+
+
+def _call_of(kept: Sequence[Call], seq: int) -> Call | None:
+    return next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
+
+
+def _proofs_elsewhere(session: Session, kept: Sequence[Call], findings: Findings) -> list[Told]:
+    """Ops that the program has registered may keep a state: they run in a forked child, or not at all."""
+    def work(talk: Talk) -> None:
+        session.notes, session.errors = {}, 0
+        found = proofs(session, kept, findings)
+        talk.say({"proofs": found, **noted(session)})
+
+    why = why_not(session)
+    try:
+        if why:
+            raise Lost(why)
+        with Elsewhere(session, work, LEAST) as child:
+            told = child.hear()
+    except Lost as lost:
+        session.note(f"origins that were not computed again, for they run code of the program's: {lost}")
+        return proofs(session, kept, findings, probes=False)
+    take_over(session, told)
+    return [(kind, fields) for kind, fields in told["proofs"]]
 
 
 def tell_proofs(session: Session, told: Sequence[Told]) -> None:
@@ -138,23 +173,19 @@ def tell_proofs(session: Session, told: Sequence[Told]) -> None:
         (recorder.probe if kind == "probe" else recorder.capture)(**fields)
 
 
-def proofs(session: Session, kept: Sequence[Call], findings: Findings) -> list[Told]:
-    """Of those of the findings whose op was kept."""
-    if not kept:
-        return []
-    first, last = kept[0].first_seq, max(k.first_seq + k.rows for k in kept)
+def proofs(session: Session, kept: Sequence[Call], findings: Findings, probes: bool = True) -> list[Told]:
+    """Of those of the findings whose op was kept. Not `probes`: nothing is computed."""
     told: list[Told] = []
     before, session.replaying = session.replaying, True
     try:
         with _no_dispatch(), torch.no_grad():
             for seq, step, finding in findings:
-                if not first <= seq < last:
-                    continue
-                call = next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
+                call = _call_of(kept, seq)
                 if call is None:
                     continue
                 alone = _alone(call, seq - call.first_seq)
-                _probe(alone, seq, step, finding, told)
+                if probes:
+                    _probe(alone, seq, step, finding, told)
                 if session.options.captures:
                     _capture(session, alone, seq, step, told)
     except Exception as error:

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._random import accelerator
 from nanhunt._recorder import RecorderError
 from nanhunt._sentinel.comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, measured, read_facts
-from nanhunt._sentinel.elsewhere import Elsewhere, Lost, Talk, patience, why_not
+from nanhunt._sentinel.elsewhere import (
+    TOO_LONG,
+    Elsewhere,
+    Lost,
+    Talk,
+    has_device,
+    noted,
+    patience,
+    take_over,
+    why_not,
+)
 from nanhunt._sentinel.origin import kept_by, origin_seqs, proofs, prove, tell_proofs
 from nanhunt._sentinel.replay import Refused, Replay
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry, version_of
@@ -221,7 +230,7 @@ class Trips:
             self._refuse(look, "The step was not replayed: operations cannot be watched here.")
             return
         why = why_not(session)
-        if why and not accelerator():
+        if why and not has_device(session):
             self._refuse(look, f"The step was not replayed: {why}.")
             return
         writer = OpWriter(session, tap)
@@ -237,8 +246,10 @@ class Trips:
             return
         recorder.replay(session.step, look.found.trigger, 0)
         if why:
-            self._conclude(look, over, replay, needed, self._play(look, over, replay, needed))
-            prove(session, tap)
+            outcome = self._play(look, over, replay, needed)
+            self._conclude(look, replay, needed, outcome)
+            if outcome.result != REFUSED:
+                prove(session, tap)
         else:
             self._replay_elsewhere(look, over, replay, needed)
 
@@ -268,7 +279,7 @@ class Trips:
                                "finiteness was compared.")
         return Outcome(result, " ".join([text, *remarks, *replay.notes]), result in (CLEAN, DIFFERS), strayed)
 
-    def _conclude(self, look: Look, over: bool, replay: Replay, needed: Sequence[Any], outcome: Outcome,
+    def _conclude(self, look: Look, replay: Replay, needed: Sequence[Any], outcome: Outcome,
                   elsewhere: bool = False) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
@@ -294,45 +305,40 @@ class Trips:
         def work(talk: Talk) -> None:
             session.notes, session.errors, replay.elsewhere = {}, 0, True
             outcome = self._play(look, over, replay, needed)
-            kept = kept_by(tap)
+            kept = kept_by(tap) if outcome.result != REFUSED else []
             tap.settle()
             tap.tell_notes()
             recorder.end_child()
-            talk.say({"outcome": outcome, "storages": tap.storages(), "proves": bool(kept), **_of(session)})
+            talk.say({"outcome": outcome, "storages": tap.storages(), "proves": bool(kept), **noted(session)})
             if kept:
                 session.notes, session.errors = {}, 0
                 found = proofs(session, kept, talk.hear())
-                talk.say({"proofs": found, **_of(session)})
+                talk.say({"proofs": found, **noted(session)})
 
         concluded = False
         try:
             with Elsewhere(session, work, patience(self.usual_step())) as child:
                 told = child.hear()
                 tap.storages(told["storages"])
-                self._take_over(told)
+                take_over(session, told)
                 recorder.absorb_child()
                 tap.forget()  # the child has named what there is, and what it made of it
                 concluded = True
-                self._conclude(look, over, replay, needed, Outcome(*told["outcome"]), elsewhere=True)
+                self._conclude(look, replay, needed, Outcome(*told["outcome"]), elsewhere=True)
                 if told["proves"]:
                     child.talk.say(origin_seqs(session))
                     told = child.hear()
-                    self._take_over(told)
+                    take_over(session, told)
                     tell_proofs(session, told["proofs"])
         except (Lost, RecorderError) as error:
             if concluded:
                 session.note(f"origins that were not computed again: {error}")
                 return
             session.note(f"replays that did not end: {error}")
+            if str(error) == TOO_LONG:  # the next one would be waited for as long
+                self._ended = f"an earlier replay did not end: {error}"
             tap.forget()
             self._refuse(look, f"The replay did not end: {error}.")
-
-    def _take_over(self, told: dict[str, Any]) -> None:
-        session = self.session
-        for text, count in told["notes"].items():
-            session.note(text, count)
-        session.errors += told["errors"]
-        session.last_error = told["error"] or session.last_error
 
     def _remarks(self, look: Look, result: int, over: bool) -> list[str]:
         remarks = []
@@ -364,11 +370,6 @@ class Trips:
                 if value is not None:
                     recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
         self.values.release_hosts()
-
-
-def _of(session: Session) -> dict[str, Any]:
-    """What the parent must know of its child's session."""
-    return {"notes": session.notes, "errors": session.errors, "error": session.last_error}
 
 
 def _is_compiled(look: Look) -> bool:
