@@ -34,6 +34,7 @@ class KernelSlot {
     last_ = std::move(watch);
     if (callers_.load() == 0) before_.clear();  // else when the next one is put
   }
+  bool is_attached() const { return live_.load() != nullptr; }
   // Nobody comes in any more. Counts can be read.
   void take_away() { live_.store(nullptr); }
 

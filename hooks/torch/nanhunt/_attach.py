@@ -33,7 +33,7 @@ def _detach() -> None:
 
 def _after_fork() -> None:
     """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
-    if current is not None:
+    if current is not None and not current.forks:
         if current.kernels is not None:
             current.kernels.forget()
         current.tap = None

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 6
+API_VERSION = 7
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -161,6 +161,10 @@ class HasState:
         self.state.phase = phase
 
 
+class Fork(Sized):
+    _fields_ = [("struct_size", _u32), ("keep", _i32), ("before", _ptr), ("in_parent", _ptr), ("in_child", _ptr)]
+
+
 class Recording(c.Structure):
     """`Recording` of tap/recording.h: whom the tap tells."""
 
@@ -194,6 +198,10 @@ _PROTOTYPES = {
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
+    "nanhunt_recorder_fork": (_i64, [_ptr, _ptr]),
+    "nanhunt_recorder_end_child": (_i32, [_ptr]),
+    "nanhunt_recorder_absorb_child": (_i32, [_ptr]),
+    "nanhunt_recorder_forget_child": (_i32, [_ptr]),
     "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_replay": (_i32, [_ptr, _u32, _i32, _i32, _text]),

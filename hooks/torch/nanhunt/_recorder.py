@@ -208,6 +208,33 @@ class Recorder:
         self._did(self.fast.nanhunt_recorder_counters(self.handle, c.byref(counters)))
         return counters
 
+    # A child whose rows become ours.
+    def fork(self, keep: int) -> int:
+        """As os.fork, without its warning of other threads: the child's process id, 0 in it. `keep`: the descriptor
+        that it talks by."""
+        python = c.pythonapi
+        before, in_parent, in_child = (c.cast(f, c.c_void_p).value for f in (
+            python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child))
+        how = lib.Fork(keep=keep, before=before, in_parent=in_parent, in_child=in_child)
+        pid = int(self.fast.nanhunt_recorder_fork(self.handle, c.byref(how)))
+        if pid < 0:
+            raise RecorderError(self.library.last_error())
+        return pid
+
+    def end_child(self) -> None:
+        """Raises RecorderError, as what follows."""
+        self._must(self.fast.nanhunt_recorder_end_child(self.handle))
+
+    def absorb_child(self) -> None:
+        self._must(self.slow.nanhunt_recorder_absorb_child(self.handle))
+
+    def forget_child(self) -> None:
+        self._must(self.fast.nanhunt_recorder_forget_child(self.handle))
+
+    def _must(self, status: int) -> None:
+        if status != lib.OK:
+            raise RecorderError(self.library.last_error())
+
     def flush(self) -> None:
         self._did(self.slow.nanhunt_recorder_flush(self.handle))
 

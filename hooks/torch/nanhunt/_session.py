@@ -56,6 +56,7 @@ class Options:
     max_trips: int = 10
     distance: int = 100
     captures: bool = True
+    replay: bool = True         # a bad step that was not watched as it ran is computed again
     kernels: bool = False       # names of those that a GPU ran, by CUPTI
     command: list[str] = field(default_factory=list)
 
@@ -64,6 +65,7 @@ class Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
+                          replay=get("NANHUNT_REPLAY", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
@@ -110,6 +112,7 @@ class Session(lib.HasState):
         self._closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
+        self.forks = False           # for itself: the child goes on as this process would
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.thread: int | None = None  # of training: what other threads do is not ours
         self.notes: dict[str, int] = {}

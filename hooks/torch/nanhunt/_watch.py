@@ -29,7 +29,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
           level: str | None = None, budget: float | None = None, keep: int | None = None, boundary: str | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
-          kernels: bool | None = None) -> Watch:
+          kernels: bool | None = None, replay: bool | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
     model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
@@ -50,6 +50,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
     keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
+    replay      compute a bad step that was not watched as it ran again, op by op: on the CPU in a forked process (True).
     kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI. At
                 level "ops" all along, else while a step is computed again (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
@@ -63,7 +64,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     given: dict[str, Any] = {
         "out": None if out is None else _folder(out), "level": level, "budget": budget, "keep": keep,
         "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
-        "kernels": kernels}
+        "kernels": kernels, "replay": replay}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
     session = _attach.current
@@ -251,7 +252,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     budget = given.get("budget", 0)
     if not isinstance(budget, (int, float)) or isinstance(budget, bool) or not 0 <= budget <= 100:
         raise ValueError(f"budget: expected percent of the time, from 0 to 100, got {budget!r}")
-    for name in ("captures", "kernels"):
+    for name in ("captures", "kernels", "replay"):
         if not isinstance(given.get(name, True), bool):
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":

@@ -280,6 +280,15 @@ NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   c10::impl::tls_set_dispatch_key_included(kKey, true);
   return before;
 }
+// The last number of a storage that was given out, by any tap; numbers go on from `at_least`, where that is higher: a
+// forked child has given out those before.
+NANHUNT_TAP std::int64_t nanhunt_tap_storages(std::int64_t at_least) {
+  std::atomic<std::int64_t>& last = last_storage();
+  std::int64_t now = last;
+  while (now < at_least && !last.compare_exchange_weak(now, at_least)) {
+  }
+  return last;
+}
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
   c10::impl::tls_set_dispatch_key_included(kKey, false);

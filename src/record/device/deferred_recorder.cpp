@@ -233,6 +233,16 @@ std::uint64_t DeferredRecorder::next_seq() const noexcept {
   return next_->next_seq() + ops_;
 }
 
+Result<pid_t> DeferredRecorder::fork() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);  // held in the child as well, which gives it back
+    if (held_.empty()) return next_->fork();
+    return Status(StatusCode::kUsage, "rows wait for readings of a device: end them first");
+  } catch (...) {  // the mutex itself failed
+    return Status(StatusCode::kUsage, {});
+  }
+}
+
 RecorderCounters DeferredRecorder::counters() const {
   RecorderCounters counters = next_->counters();
   if (in_forked_child()) return counters;
@@ -546,3 +556,18 @@ void DeferredRecorder::on_experiment(const ExperimentRecord& experiment) noexcep
 }
 
 }  // namespace nanhunt::record
+
+namespace nanhunt {
+
+void Recorder::on_deferred_stats(std::uint64_t number, const TensorStats& stats) noexcept {
+  try {
+    KnownContents contents;
+    contents.stats = stats;
+    contents.has_stats = true;
+    on_deferred_contents(number, contents);
+  } catch (...) {  // no memory for a copy
+    on_deferred_lost(number);
+  }
+}
+
+}  // namespace nanhunt

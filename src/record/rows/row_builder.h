@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "nanhunt/event.h"
+#include "nanhunt/status.h"
 #include "nanhunt/trace.h"
 #include "src/record/measure/flush_count.h"
 #include "src/record/rows/interner.h"
@@ -122,6 +124,13 @@ class RowBuilder {
   // Rows in batches numbered `first_batch` or higher, and those of `values`, are not in the file: whatever names one
   // of these values writes it again.
   void forget_rows(std::uint64_t first_batch, std::vector<ValueId> values);
+
+  // row_builder_absorbed.cpp: rows of a forked child that went on from here, in its order. They are taken over as if
+  // they had been told here, but what the child learnt of contents is not known. Why they cannot be, checked of all of
+  // them before the first is taken.
+  Status check_absorbable(std::span<const RecordBatch> batches) const;
+  // rows().batch must be empty. The ops among them whose outputs are not finite; `bad_values` is for the next batch.
+  std::vector<std::uint64_t> absorb(RecordBatch rows, std::unordered_set<ValueId>& bad_values);
 
  private:
   struct Checkpoint;

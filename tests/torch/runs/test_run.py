@@ -52,8 +52,8 @@ def environment() -> dict[str, str]:
 def run(program, tmp_path):
     (tmp_path / "training.py").write_text(SCRIPT)
 
-    def run_nanhunt(*words: str) -> subprocess.CompletedProcess:
-        command = [str(program), "run", "--out", "run", "--", sys.executable, *words]
+    def run_nanhunt(*words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+        command = [str(program), "run", "--out", "run", *options, "--", sys.executable, *words]
         done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stderr
         return done
@@ -71,6 +71,18 @@ def test_output_is_that_of_the_run_without_us(run, tmp_path):
         [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1800
     )
     assert run("-c", script).stdout == alone.stdout
+
+
+def test_no_replay_computes_nothing_again(run, program, tmp_path):
+    # Given a bad step that is not watched as it runs,
+    script = "import training; training.main(bad=True)"
+    done = run("-c", script, options=("--budget", "0", "--no-replay"))
+    # then it is told, and why no operation is named.
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["verdict"]["status"] == "fault", done.stdout
+    dumped = subprocess.run([str(program), "dump", "run", "--kind", "replays"], cwd=tmp_path, capture_output=True,
+                            text=True, timeout=600, check=True)  # fmt: skip
+    assert "no replay was asked for" in dumped.stdout, dumped.stdout
 
 
 def test_a_module_run_by_its_name_is_watched(run, tmp_path):

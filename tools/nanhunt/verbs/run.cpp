@@ -118,6 +118,8 @@ class RunVerb final : public Verb {
         .in_range(5u, 1'000'000'000u);
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
+    options.add_flag("--no-replay", no_replay_,
+                 "Do not compute a bad step again that was not watched op by op as it ran");
   }
 
   void take_command(std::vector<std::string> command) override { command_ = std::move(command); }
@@ -218,6 +220,7 @@ class RunVerb final : public Verb {
         {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
+        {"NANHUNT_REPLAY", no_replay_ ? "0" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
         {"NANHUNT_BOOT_LOG", boot_log}};
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");  // without it the user's own stays
@@ -315,7 +318,7 @@ class RunVerb final : public Verb {
   std::string level_ = "sentinel", out_, boundary_, budget_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, kernels_ = false;
+  bool no_captures_ = false, no_replay_ = false, kernels_ = false;
   bool made_out_ = false;  // by us, in this run
 };
 

@@ -122,9 +122,11 @@ class Contents:
 
 
 class Tensors:
-    """Tensors that are written in place: averages of other weights, codebooks, queues."""
+    """Tensors that are written in place: averages of other weights, codebooks, queues. Those that nobody will put back
+    are not copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, restores: bool) -> None:
+        self._restores = restores
         self._saved: dict[int, tuple[Any, _Tensor, _Tensor, int]] = {}
         self._bytes = 0
         self.left_out = 0  # bytes of tensors that are no parameters and too large
@@ -132,7 +134,7 @@ class Tensors:
     def save(self, p: Any) -> None:
         if not isinstance(p, _Tensor) or id(p) in self._saved or not has_contents(p):
             return
-        size = p.numel() * p.element_size()
+        size = p.numel() * p.element_size() if self._restores else 0
         if self._bytes + size > _MAX_COPIES:
             if not isinstance(p, torch.nn.Parameter):
                 self.left_out += size
@@ -140,7 +142,7 @@ class Tensors:
                 return
         self._bytes += size
         data = p.data
-        self._saved[id(p)] = p, data, data.clone(), p._version
+        self._saved[id(p)] = p, data, data.clone() if self._restores else data, p._version
 
     def changed(self) -> Iterator[_Tensor]:
         for p, data, _, version in self._saved.values():

@@ -65,6 +65,11 @@ class Budget:
         if watched and self._steps > FIRST:
             self._spent += self._cost()
 
+    def usual_step(self) -> float:
+        """Seconds of one that is not watched."""
+        times = self._times[False]
+        return _usual(times) if times else 0.0
+
     def _cost(self) -> float:
         """Of watching one step."""
         plain, watched = self._times[False], self._times[True]
@@ -104,6 +109,7 @@ class Live(Listener):
         # Marks come before anything looks at what they mark.
         self._inside = [outside[0], self, *inside, *outside[1:]]
         self.budget = Budget(session.options.budget / 100)
+        trips.usual_step = lambda: self.budget.usual_step()
         self._first_update: int | None = None  # op number at which optimizers began
         self._began = time.perf_counter()
         self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._sentinel.elsewhere import LEAST, Elsewhere, Lost, Talk, noted, take_over, why_not
 from nanhunt._tap.plain import DTYPES
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -93,7 +94,7 @@ def _tensors(value: Any) -> list[_Tensor]:
 
 
 # Of the one that the analyzer names.
-def origin_seqs(session: Session) -> list[tuple[int, int, dict[str, Any]]]:
+def origin_seqs(session: Session) -> Findings:
     """(seq, step, finding) of findings that are no information, most important first."""
     recorder = session.recorder
     if recorder is None:
@@ -115,30 +116,83 @@ def origin_seqs(session: Session) -> list[tuple[int, int, dict[str, Any]]]:
     return found[:3]
 
 
+Told = tuple[str, dict[str, Any]]  # "probe" or "capture", and its fields
+Findings = list[tuple[int, int, dict[str, Any]]]
+
+
 def prove(session: Session, tap: Tap) -> None:
     """After a step whose ops were heard: probes and captures of the origins that it met."""
-    recorder, kept = session.recorder, kept_by(tap)
+    kept = kept_by(tap)
     tap.keep(0)
-    if recorder is None or not kept:
+    if session.recorder is None or not kept:
         return
-    first, last = kept[0].first_seq, max(k.first_seq + k.rows for k in kept)
+    try:
+        found = [(one, call) for one in origin_seqs(session) for call in [_call_of(kept, one[0])] if call is not None]
+        ours = [one for one, call in found if _is_torchs(call)]
+        tell_proofs(session, proofs(session, kept, ours))
+        theirs = [one for one, call in found if not _is_torchs(call)]
+        if theirs:
+            tell_proofs(session, _proofs_elsewhere(session, kept, theirs))
+    except Exception as error:
+        session.failed(error, "computing an origin again")
+
+
+def _is_torchs(call: Call) -> bool:
+    """No code of the program's runs in it."""
+    return call.plan.op.startswith("aten::")
+
+
+def _call_of(kept: Sequence[Call], seq: int) -> Call | None:
+    return next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
+
+
+def _proofs_elsewhere(session: Session, kept: Sequence[Call], findings: Findings) -> list[Told]:
+    """Ops that the program has registered may keep a state: they run in a forked child, or not at all."""
+    def work(talk: Talk) -> None:
+        session.notes, session.errors = {}, 0
+        found = proofs(session, kept, findings)
+        talk.say({"proofs": found, **noted(session)})
+
+    why = why_not(session)
+    try:
+        if why:
+            raise Lost(why)
+        with Elsewhere(session, work, LEAST) as child:
+            told = child.hear()
+    except Lost as lost:
+        session.note(f"origins that were not computed again, for they run code of the program's: {lost}")
+        return proofs(session, kept, findings, probes=False)
+    take_over(session, told)
+    return [(kind, fields) for kind, fields in told["proofs"]]
+
+
+def tell_proofs(session: Session, told: Sequence[Told]) -> None:
+    recorder = session.recorder
+    assert recorder is not None
+    for kind, fields in told:
+        (recorder.probe if kind == "probe" else recorder.capture)(**fields)
+
+
+def proofs(session: Session, kept: Sequence[Call], findings: Findings, probes: bool = True) -> list[Told]:
+    """Of those of the findings whose op was kept. Not `probes`: nothing is computed."""
+    told: list[Told] = []
     before, session.replaying = session.replaying, True
     try:
         with _no_dispatch(), torch.no_grad():
-            for seq, step, finding in origin_seqs(session):
-                if not first <= seq < last:
-                    continue
-                call = next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
+            for seq, step, finding in findings:
+                call = _call_of(kept, seq)
                 if call is None:
                     continue
                 alone = _alone(call, seq - call.first_seq)
-                _probe(session, alone, seq, step, finding)
+                if probes:
+                    _probe(alone, seq, step, finding, told)
                 if session.options.captures:
-                    _capture(session, alone, seq, step)
+                    _capture(session, alone, seq, step, told)
     except Exception as error:
         session.failed(error, "computing an origin again")
     finally:
         session.replaying = before
+    return told
 
 
 def _alone(call: Call, index: int) -> Call:
@@ -189,9 +243,7 @@ def _bits_agree(a: _Tensor, b: _Tensor) -> bool:
     return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
-def _probe(session: Session, call: Call, seq: int, step: int, finding: dict[str, Any]) -> None:
-    recorder = session.recorder
-    assert recorder is not None
+def _probe(call: Call, seq: int, step: int, finding: dict[str, Any], told: list[Told]) -> None:
     element = finding.get("element") or {}
     at = element.get("flat_index")
     at = at if isinstance(at, int) else -1
@@ -204,8 +256,10 @@ def _probe(session: Session, call: Call, seq: int, step: int, finding: dict[str,
         kinds = (torch.isnan, torch.isposinf, torch.isneginf)
         counts = [0, 0, 0] if out is None else [int(is_kind(out).sum()) for is_kind in kinds]
         number = float(out.reshape(-1)[at]) if out is not None and 0 <= at < out.numel() else 0.0
-        recorder.probe(seq=seq, step=step, mode=mode, dtype=DTYPES[dtype], ops=1, ran=int(out is not None),
-                       nan=counts[0], pos_inf=counts[1], neg_inf=counts[2], flat_index=at, number=number, text=text)
+        told.append(("probe", {
+            "seq": seq, "step": step, "mode": mode, "dtype": DTYPES[dtype], "ops": 1, "ran": int(out is not None),
+            "nan": counts[0], "pos_inf": counts[1], "neg_inf": counts[2], "flat_index": at, "number": number,
+            "text": text}))
 
     which = 0
     recorded = _results(call)
@@ -312,7 +366,7 @@ def write_safetensors(path: Path, named: list[tuple[str, _Tensor]], metadata: di
     return 8 + len(text) + at
 
 
-def _capture(session: Session, call: Call, seq: int, step: int) -> None:
+def _capture(session: Session, call: Call, seq: int, step: int, told: list[Told]) -> None:
     recorder = session.recorder
     assert recorder is not None
     named = _slots(call)
@@ -331,4 +385,4 @@ def _capture(session: Session, call: Call, seq: int, step: int) -> None:
     except (OSError, RuntimeError, TypeError) as error:
         session.note(f"captures: {type(error).__name__}")
         return
-    recorder.capture(seq, step, f"op-{seq}.safetensors", size)
+    told.append(("capture", {"seq": seq, "step": step, "file": f"op-{seq}.safetensors", "size": size}))

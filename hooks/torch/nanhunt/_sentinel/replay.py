@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step again from its tape, op by op, and its comparison with the original.
 
-Nothing of the run is changed: gradients are set aside, buffers are copies, random states and attributes of modules are
-put back. What cannot be done again is refused, with the reason.
+It begins from what was there before each call: gradients are set aside, buffers are copies, random states and
+attributes of modules are as they were. Where it runs in the run's own process they are put back, as far as they are
+known; in a forked child (elsewhere.py) nothing has to be. What cannot be done again is refused, with the reason.
 """
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ _Tensor = torch.Tensor
 
 
 class Refused(Exception):
-    """The step cannot be replayed: why, as a clause."""
+    """The step cannot be replayed: why, as a clause. `changed`: the replay changed what it did not know of, so its
+    modules must be learnt anew."""
+
+    def __init__(self, why: str, changed: bool = False) -> None:
+        super().__init__(why)
+        self.changed = changed
 
 
 class Replay:
@@ -158,7 +164,7 @@ class Replay:
         with ExitStack() as stack:
             stack.enter_context(quiet(session))
             stack.enter_context(random_states(needed))
-            hanging = stack.enter_context(attributes_of(needed))
+            hanging = stack.enter_context(attributes_of(needed, restores=not self.elsewhere))
             modules = {m for e in needed if isinstance(e, RootEntry) for m in e.module.modules()}
             hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
             if hooks:
@@ -167,7 +173,8 @@ class Replay:
                 raise Refused("tensors that hang on its modules are too large to be put back")
             stack.enter_context(no_accumulation_hooks([p for p, _ in self.parameters]))
             stack.enter_context(eagerly())
-            stack.enter_context(hushed())
+            if not self.elsewhere:
+                stack.enter_context(hushed())
             stack.enter_context(self._own_buffers(needed))
             stack.enter_context(self._gradients_aside(needed))
             stack.enter_context(Autocast.saved())
@@ -235,7 +242,7 @@ class Replay:
         with no_mode():
             found = hanging.unforeseen(needed)
         if found:
-            raise Refused(f"forward changed {found}, and what that was before the call is not known")
+            raise Refused(f"forward changed {found}, and what that was before the call is not known", changed=True)
 
     def learn_again(self, needed: Sequence[Any]) -> None:
         for info in {id(e.info): e.info for e in needed if isinstance(e, RootEntry) and e.info is not None}.values():
@@ -402,6 +409,7 @@ class Replay:
             else:
                 self.facts.update(read_facts(self.session, self.values, items))
 
+    elsewhere = False    # in a child: nothing has to be put back, and what is printed is not seen
     unfinished = False   # the program gave the step up: all of it is wanted
     by_measure = False   # gradients of the step are known by their norms only
     scale: float = 1.0  # by which the gradients are still multiplied

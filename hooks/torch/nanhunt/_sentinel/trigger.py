@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._recorder import RecorderError
 from nanhunt._sentinel.comparison import CLEAN, DIFFERS, OUTPUT, REFUSED, Facts, compare, measured, read_facts
-from nanhunt._sentinel.origin import prove
+from nanhunt._sentinel.elsewhere import (
+    TOO_LONG,
+    Elsewhere,
+    Lost,
+    Talk,
+    has_device,
+    noted,
+    patience,
+    take_over,
+    why_not,
+)
+from nanhunt._sentinel.origin import kept_by, origin_seqs, proofs, prove, tell_proofs
 from nanhunt._sentinel.replay import Refused, Replay
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry, version_of
 from nanhunt._tap.ops import OpWriter
@@ -87,6 +99,15 @@ class Look:
         self.why_no_slot = ""
 
 
+class Outcome(NamedTuple):
+    """Of a replay."""
+
+    result: int
+    text: str
+    learns: bool   # it came out otherwise, or changed what it did not know of: its modules are learnt anew
+    strayed: bool  # ... its forward did, not only gradients, which the program may have written
+
+
 class Trips:
     def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms) -> None:
         self.session, self.values, self.reader = session, values, reader
@@ -94,8 +115,10 @@ class Trips:
         self._library = lib.load_library().fast
         self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_trips, session.options.distance)
         self._last_spent = -2
-        self.weights: list[Reading] | None = None  # ... of parameters, where they were read
         self.updates = 0     # optimizer steps that have run, ever
+        self.threads = 1     # that the run computes with, and a replay does not
+        self.usual_step: Callable[[], float] = lambda: 0.0  # seconds
+        self._ended = ""     # why nothing is replayed any more
 
     def _harm(self, look: Look) -> int:
         bad = look.found.bad & ~(_bit(lib.MARK_BATCH) | _bit(lib.MARK_LABEL))
@@ -188,6 +211,10 @@ class Trips:
         return bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == REPLAY)
 
     def replay(self, look: Look, unfinished: bool = False) -> None:
+        if not self.session.options.replay or self._ended:
+            why = self._ended or "nothing is computed again in this run (no replay was asked for)"
+            self._refuse(look, f"The step was not replayed: {why}.")
+            return
         over = self._is_over(look)
         if over and look.slot is None:
             self._refuse(look, f"The step was not replayed: {look.why_no_slot}.")
@@ -202,6 +229,10 @@ class Trips:
         if tap is None:
             self._refuse(look, "The step was not replayed: operations cannot be watched here.")
             return
+        why = why_not(session)
+        if why and not has_device(session):
+            self._refuse(look, f"The step was not replayed: {why}.")
+            return
         writer = OpWriter(session, tap)
         replay = Replay(session, self.values, writer, look.tape, look.parameters, look.slot if over else None)
         replay.scale = session.last_scale if look.scaled else 1.0
@@ -210,32 +241,104 @@ class Trips:
         try:
             needed = replay.needed()
             replay.check(needed)
-        except Refused as why:
-            self._refuse(look, f"The step was not replayed: {why}.")
+        except Refused as refused:
+            self._refuse(look, f"The step was not replayed: {refused}.")
             return
+        recorder.replay(session.step, look.found.trigger, 0)
+        if why:
+            outcome = self._play(look, over, replay, needed)
+            self._conclude(look, replay, needed, outcome)
+            if outcome.result != REFUSED:
+                prove(session, tap)
+        else:
+            self._replay_elsewhere(look, over, replay, needed)
+
+    def _play(self, look: Look, over: bool, replay: Replay, needed: Sequence[Any]) -> Outcome:
+        session = self.session
         original = self._original(look, needed)
-        trigger = look.found.trigger
-        recorder.replay(session.step, trigger, 0)
         try:
             with nullcontext() if session.kernels is None else session.kernels.in_replay():
                 replay.run(needed)
         except Refused as why:
-            self._refuse(look, f"The replay did not end: {why}.")
-            return
+            return Outcome(REFUSED, f"The replay did not end: {why}.", why.changed, why.changed)
         except Exception as error:
             session.note(f"replays that did not end: {type(error).__name__}")
-            self._refuse(look, f"The replay did not end: {type(error).__name__}: {_first_line(error)}")
-            return
-        bits = not look.older and not is_reduced()
+            return Outcome(REFUSED, f"The replay did not end: {type(error).__name__}: {_first_line(error)}", False, False)
         if look.older:  # what this backward does not reach is older than the step
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
-        result, text = compare(original, replay.facts, bits)
-        if result in (CLEAN, DIFFERS):
+        result, text = compare(original, replay.facts, not look.older and not is_reduced())
+        forward = compare({name: fact for name, fact in original.items() if name[0] != lib.MARK_GRADIENT}, replay.facts)
+        strayed = forward[0] in (CLEAN, DIFFERS)
+        remarks = self._remarks(look, result, over)
+        if result == DIFFERS and self.threads > 1:
+            again, words = compare(original, replay.facts, bits=False)
+            if again != DIFFERS:
+                result, text = again, words
+                remarks.append(f"The run computes with {self.threads} threads and the replay with one, so only "
+                               "finiteness was compared.")
+        return Outcome(result, " ".join([text, *remarks, *replay.notes]), result in (CLEAN, DIFFERS), strayed)
+
+    def _conclude(self, look: Look, replay: Replay, needed: Sequence[Any], outcome: Outcome,
+                  elsewhere: bool = False) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        if outcome.learns:
             replay.learn_again(needed)
-        text = " ".join([text, *self._remarks(look, result, over), *replay.notes])
-        recorder.replay(session.step, trigger, result, text)
-        prove(session, tap)
+        if outcome.result == REFUSED:
+            self._refuse(look, outcome.text)
+        else:
+            recorder.replay(session.step, look.found.trigger, outcome.result, outcome.text)
+        if outcome.strayed and not elsewhere and not _is_compiled(look):
+            self._ended = "an earlier replay came out otherwise than its step, and may have changed the run"
+            session.note("replays after one that came out otherwise than its step, which may have changed the run")
+            print(f"nanhunt: step {session.step} was computed again on the device of the run and came out otherwise. "
+                  f"That may have changed the run; nothing is computed again from now on. {outcome.text}",
+                  file=sys.stderr)
+
+    # In a forked child.
+    def _replay_elsewhere(self, look: Look, over: bool, replay: Replay, needed: Sequence[Any]) -> None:
+        session, recorder, tap = self.session, self.session.recorder, self.values.tap
+        assert recorder is not None and tap is not None
+        self.threads = torch.get_num_threads()
+
+        def work(talk: Talk) -> None:
+            session.notes, session.errors, replay.elsewhere = {}, 0, True
+            outcome = self._play(look, over, replay, needed)
+            kept = kept_by(tap) if outcome.result != REFUSED else []
+            tap.settle()
+            tap.tell_notes()
+            recorder.end_child()
+            talk.say({"outcome": outcome, "storages": tap.storages(), "proves": bool(kept), **noted(session)})
+            if kept:
+                session.notes, session.errors = {}, 0
+                found = proofs(session, kept, talk.hear())
+                talk.say({"proofs": found, **noted(session)})
+
+        concluded = False
+        try:
+            with Elsewhere(session, work, patience(self.usual_step())) as child:
+                told = child.hear()
+                tap.storages(told["storages"])
+                take_over(session, told)
+                recorder.absorb_child()
+                tap.forget()  # the child has named what there is, and what it made of it
+                concluded = True
+                self._conclude(look, replay, needed, Outcome(*told["outcome"]), elsewhere=True)
+                if told["proves"]:
+                    child.talk.say(origin_seqs(session))
+                    told = child.hear()
+                    take_over(session, told)
+                    tell_proofs(session, told["proofs"])
+        except (Lost, RecorderError) as error:
+            if concluded:
+                session.note(f"origins that were not computed again: {error}")
+                return
+            session.note(f"replays that did not end: {error}")
+            if str(error) == TOO_LONG:  # the next one would be waited for as long
+                self._ended = f"an earlier replay did not end: {error}"
+            tap.forget()
+            self._refuse(look, f"The replay did not end: {error}.")
 
     def _remarks(self, look: Look, result: int, over: bool) -> list[str]:
         remarks = []
@@ -247,9 +350,7 @@ class Trips:
             remarks.append("Gradients were compared by their norms and largest magnitudes.")
         if over:
             remarks.append("Parameters were put back from the shadow copy of the step.")
-        compiled = any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.entries
-                       if isinstance(e, RootEntry))
-        if result in (CLEAN, DIFFERS) and compiled:
+        if result in (CLEAN, DIFFERS) and _is_compiled(look):
             remarks.append("The step ran compiled code, and the replay the same code as it was written.")
         return remarks
 
@@ -269,6 +370,10 @@ class Trips:
                 if value is not None:
                     recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
         self.values.release_hosts()
+
+
+def _is_compiled(look: Look) -> bool:
+    return any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.entries if isinstance(e, RootEntry))
 
 
 def is_reduced() -> bool:

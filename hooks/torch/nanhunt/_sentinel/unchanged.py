@@ -121,9 +121,10 @@ def set_python_rng(state: Any) -> None:
 class Hanging:
     """What hangs on the modules of a replay, as the run left it."""
 
-    def __init__(self, needed: Sequence[Any]) -> None:
+    def __init__(self, needed: Sequence[Any], restores: bool) -> None:
+        self._restores = restores
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], Any]] = []  # of a module: now, before; its root
-        self._contents, self._own, self.tensors = Contents(), Contents(), Tensors()
+        self._contents, self._own, self.tensors = Contents(), Contents(), Tensors(restores)
         roots = {id(e.module): e for e in needed if isinstance(e, RootEntry)}
         modules = {id(m): (m, e.info) for e in roots.values() for m in modules_in(e.module)}
         for module, info in modules.values():
@@ -162,6 +163,8 @@ class Hanging:
         return found
 
     def restore(self) -> None:
+        if not self._restores:
+            return
         self._contents.restore()
         self._own.restore()
         with no_mode(), torch.no_grad():
@@ -175,10 +178,10 @@ class Hanging:
 
 
 @contextmanager
-def attributes_of(needed: Sequence[Any]) -> Iterator[Hanging]:
+def attributes_of(needed: Sequence[Any], restores: bool) -> Iterator[Hanging]:
     """Attributes of the modules (counters, caches, generators) and tensors that forward itself writes."""
     with no_mode(), torch.no_grad():
-        hanging = Hanging(needed)
+        hanging = Hanging(needed, restores)
     try:
         yield hanging
     finally:

@@ -184,6 +184,10 @@ class Tap:
             return None
         return words[0], words[1], words[2], words[3]
 
+    def storages(self, at_least: int = 0) -> int:
+        """The last number that a storage was given; they go on from `at_least`."""
+        return int(self._library.storages(at_least))
+
     def release_hosts(self) -> None:
         self.library.release_hosts(self.handle)
 

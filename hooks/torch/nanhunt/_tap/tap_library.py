@@ -39,6 +39,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "off": (None, [_void]),
     "free": (None, [_void]),
     "abandon": (None, []),
+    "storages": (_i64, [_i64]),
     "hush": (_i32, [_i32]),
     "use": (None, [_void, _void]),
     "enter_root": (None, [_void, _i64]),
