@@ -17,7 +17,8 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._tap.streams import Streams
-from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap, unheard
+from nanhunt._tap.tap_build import TapMissing
+from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, load_tap, unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
