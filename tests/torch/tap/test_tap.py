@@ -159,6 +159,19 @@ def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
     assert told["torch"] is None and told["why_no_torch"] == "OSError: libcudart.so: cannot open"
 
 
+def test_the_doctor_tells_of_the_python_that_trains():
+    program = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent")) / "nanhunt"
+    if not program.exists():
+        pytest.skip("NANHUNT_BIN_DIR does not name a folder with nanhunt")
+    made, _ = tap_build.compiled(ROOT)
+    done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)
+    python = json.loads(done.stdout)["python"]
+    assert python["torch"] == {"version": torch.__version__, "cuda": torch.version.cuda, "why_not": None}
+    assert (python["tap"]["state"], python["tap"]["path"], python["path"]) == ("cached", str(made), sys.executable)
+    assert python["library"]["why_not"] is None
+
+
 def test_another_release_another_compiler_flag_or_other_sources_have_another_name(monkeypatch):
     names = {tap_build.tap_name(ROOT)}
     monkeypatch.setattr(torch, "__version__", "9.9.9")

@@ -22,6 +22,7 @@
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/boot_log.h"
 #include "tools/nanhunt/child.h"
+#include "tools/nanhunt/environment/python_package.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -35,21 +36,6 @@ constexpr std::string_view kDefaultRun = "nanhunt-run";
 constexpr int kMostDefaultRuns = 10'000;
 constexpr std::size_t kMostOtherFindings = 4;
 constexpr int kCouldNotStart = 127;
-
-// Where the package's start-up file is, from where this program is: in a wheel, in a build tree, where
-// `cmake --install` puts it. Empty: nowhere.
-std::string find_boot_dir() {
-  if (const char* given = std::getenv("NANHUNT_BOOT_DIR"); given != nullptr && *given != '\0') return given;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return "";
-  const fs::path above = program.parent_path().parent_path();
-  for (const char* place : {"boot", "python/nanhunt/boot", "lib/nanhunt/python/nanhunt/boot"}) {
-    const fs::path folder = above / place;
-    if (fs::is_regular_file(folder / "sitecustomize.py", error)) return folder.string();
-  }
-  return "";
-}
 
 // The attempts that there are, by folder.
 std::set<std::string> attempts_in(const std::string& run) {
