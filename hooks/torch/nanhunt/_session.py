@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
+from nanhunt._faults import Faults
 from nanhunt._known import Known
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pending import Pending
@@ -56,6 +57,8 @@ class Options:
     distance: int = 100
     captures: bool = True
     kernels: bool = False       # names of those that a GPU ran, by CUPTI
+    quiet: bool = False         # no line while the run goes on
+    stop_on_fault: bool = False  # the process ends after the first step with a fault
     command: list[str] = field(default_factory=list)
 
     @staticmethod
@@ -63,7 +66,8 @@ class Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
-                          kernels=get("NANHUNT_KERNELS", "0") == "1")
+                          kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
+                          stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
             options.budget = min(float(budget), 100.0)
@@ -121,6 +125,7 @@ class Session(lib.HasState):
         self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
         self.pending = Pending(self)
+        self.faults = Faults(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
@@ -395,6 +400,7 @@ class Session(lib.HasState):
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA
+        self.faults.after_step(facts.loss, ending)
 
     def _tell_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
@@ -422,6 +428,16 @@ class Session(lib.HasState):
         if len(self.pending) and not self.dead and not self.is_inside() and self.hears():
             with self._own_launches():
                 self.pending.drain()
+
+    def flush(self) -> None:
+        """Puts what is recorded so far into the run folder."""
+        if self.recorder is None or self.dead:
+            return
+        for part in (self.settle, self.tell_notes, self.recorder.flush):
+            try:
+                part()
+            except Exception as error:
+                self.failed(error, "flush")
 
     def _lr(self) -> float:
         for optimizer in self._keep[:1]:

@@ -102,6 +102,9 @@ class RunVerb final : public Verb {
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
         .in_range(5u, 1'000'000'000u);
+    options.add_flag("--stop-on-fault", stop_on_fault_,
+                     "End the process after the first step with a fault, once it is recorded, with status 10");
+    options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
   }
@@ -204,9 +207,12 @@ class RunVerb final : public Verb {
         {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
+        {"NANHUNT_STOP_ON_FAULT", stop_on_fault_ ? "1" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
         {"NANHUNT_BOOT_LOG", boot_log}};
-    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");  // without it the user's own stays
+    // Without the option the user's own stays.
+    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
+    if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     return settings;
   }
 
@@ -301,7 +307,7 @@ class RunVerb final : public Verb {
   std::string level_ = "sentinel", out_, boundary_, budget_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, kernels_ = false;
+  bool no_captures_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
   bool made_out_ = false;  // by us, in this run
 };
 
@@ -311,7 +317,7 @@ const RegisterVerb<RunVerb> kRun{
      .summary = "Run a command and watch what trains with PyTorch in it: nanhunt run [OPTIONS] -- python train.py",
      .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
                       "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
-                      "  6  --out is a file\n  127  the command could not be started",
+                      "  6  --out is a file\n  10  --stop-on-fault: the run was ended at its first fault\n  127  the command could not be started",
      .takes_command = true}};
 
 }  // namespace
