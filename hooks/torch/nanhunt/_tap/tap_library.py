@@ -17,6 +17,7 @@ from nanhunt._tap.tap_build import TapMissing, compiled, prebuilt, source_root, 
 _void, _i32, _i64, _u64, _size, _text = c.c_void_p, c.c_int32, c.c_int64, c.c_uint64, c.c_size_t, c.c_char_p
 StreamOf = c.CFUNCTYPE(_i64, _text, _i32)
 RanksOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_uint32), _i64)
+FileOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_char), _i64)
 TakeNote = c.CFUNCTYPE(None, _text, _i64)
 
 
