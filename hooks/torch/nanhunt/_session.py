@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nanhunt import _ignored
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
 from nanhunt._faults import Faults
@@ -57,6 +58,7 @@ class Options:
     distance: int = 100
     captures: bool = True
     kernels: bool = False       # names of those that a GPU ran, by CUPTI
+    config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
     quiet: bool = False         # no line while the run goes on
     stop_on_fault: bool = False  # the process ends after the first step with a fault
     command: list[str] = field(default_factory=list)
@@ -67,6 +69,7 @@ class Options:
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
+                          config=get("NANHUNT_CONFIG") or None,
                           stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
@@ -213,6 +216,10 @@ class Session(lib.HasState):
         self.thread = threading.get_ident()
         if self.options.kernels:
             self._watch_kernels()
+        wrong = _ignored.read_file(self.options.config)
+        if wrong:
+            self.note(f"the configuration: {wrong}")
+            print(f"nanhunt: {wrong}", file=sys.stderr)
         for part in self.at_open:
             part()
         self.tell_notes()
@@ -243,6 +250,7 @@ class Session(lib.HasState):
         """`final` False: what grows with each step is told each time it has doubled."""
         if self.recorder is None:
             return
+        _ignored.tell(self)
         if self.tap is not None:
             self.tap.tell_notes()
         for text, count in list(self.notes.items()):  # other threads add to them

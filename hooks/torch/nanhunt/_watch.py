@@ -30,7 +30,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           level: str | None = None, budget: float | None = None, keep: int | None = None, boundary: str | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
           kernels: bool | None = None, on_fault: Callable[[Finding], Any] | None = None,
-          stop_on_fault: bool | None = None, quiet: bool | None = None) -> Watch:
+          stop_on_fault: bool | None = None, quiet: bool | None = None,
+          config: str | os.PathLike[str] | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
     model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
@@ -57,6 +58,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     on_fault    called with the Finding while the run goes on, once for each origin (three at most). What it raises is
                 swallowed, and stands in the report.
     stop_on_fault  end the process after the first step with a fault, by SystemExit with status 10 (False).
+    config      a TOML file that names what is harmless (nanhunt.toml beside the program; see nanhunt.ignore).
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
@@ -68,7 +70,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     given: dict[str, Any] = {
         "out": None if out is None else _folder(out), "level": level, "budget": budget, "keep": keep,
         "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
-        "kernels": kernels, "quiet": quiet, "stop_on_fault": stop_on_fault}
+        "kernels": kernels, "quiet": quiet, "stop_on_fault": stop_on_fault,
+        "config": None if config is None else os.fspath(config)}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
     if on_fault is not None and not callable(on_fault):

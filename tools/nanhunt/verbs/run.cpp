@@ -102,6 +102,8 @@ class RunVerb final : public Verb {
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
         .in_range(5u, 1'000'000'000u);
+    options.add("--config", config_, "TOML file that names what is harmless in this run (default: nanhunt.toml beside the program)")
+        .value_name("FILE");
     options.add_flag("--stop-on-fault", stop_on_fault_,
                      "End the process after the first step with a fault, once it is recorded, with status 10");
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
@@ -146,6 +148,9 @@ class RunVerb final : public Verb {
       return {StatusCode::kUsage,
               "run: --budget: expected percent of the time, from 0 to 100, got '" + budget_ + "': `--budget 3%`. " +
                   "See `nanhunt run --help`."};
+    }
+    if (std::error_code ignored; !config_.empty() && !fs::is_regular_file(config_, ignored)) {
+      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'."};
     }
     if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
@@ -207,6 +212,7 @@ class RunVerb final : public Verb {
         {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
+        {"NANHUNT_CONFIG", config_.empty() ? "" : fs::absolute(config_).string()},
         {"NANHUNT_STOP_ON_FAULT", stop_on_fault_ ? "1" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
         {"NANHUNT_BOOT_LOG", boot_log}};
@@ -304,7 +310,7 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "sentinel", out_, boundary_, budget_;
+  std::string level_ = "sentinel", out_, boundary_, budget_, config_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
   bool no_captures_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
