@@ -144,6 +144,7 @@ struct Finding {
   std::vector<RankPropagation> rank_propagation;     // to ranks on which it did not begin, in order of steps
   std::string call_site;
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
+  std::string ignored;  // why the user of the run named it as harmless (severity info then); "": it was not
   std::string kernel;  // of its op, the one that ran longest; "": not known
   double scale = 1;
   // steps in which it was seen to happen; what is only their aftermath does not count

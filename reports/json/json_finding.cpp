@@ -202,6 +202,7 @@ json finding_to_json(const Finding& f) {
   out["kernel"] = json_text_or_null(f.kernel);
   out["call_site"] = json_text_or_null(f.call_site);
   out["same_line_as"] = json_text_or_null(f.same_line_as);
+  out["ignored"] = json_text_or_null(f.ignored);
   out["scale"] = json_number_or_null(f.scale);
   out["occurrences"] = {
       {"count", json_count(f.occurrence_count)}, {"first_step", f.first_step}, {"last_step", f.last_step}};

@@ -239,6 +239,54 @@ TEST(Verdict, findings_of_one_line_of_code_say_so) {
   EXPECT_EQ(findings[2].same_line_as, "");
 }
 
+// A NaN-filled buffer that reaches the loss, beside an overflow at another module.
+TraceBuilder bad_buffer(bool with_overflow) {
+  TraceBuilder t;
+  const Handle pad = t.value(finite(8).nan(8));
+  t.mark(TensorRole::kBuffer, "encoder.pad", pad);
+  t.mark(TensorRole::kLoss, "loss", t.in("encoder").op("sum", {{"self", pad}}, finite(1).nan(1)));
+  if (with_overflow) {
+    const Handle x = t.value(finite().as(DType::kF16).range(0, 12));
+    t.mark(TensorRole::kLoss, "loss", t.in("head").called_from("model.py:7").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(1)));
+  }
+  t.end_step();
+  return t;
+}
+
+TEST(Ignored, what_the_user_names_is_information_with_the_reason_and_the_rest_is_not) {
+  for (const char* path : {"encoder.pad", "encoder"}) {
+    TraceBuilder t = bad_buffer(false);
+    t.note(std::string("ignored by the user: ") + path + ": padding: never selected", 1);
+    const Analysis a = analysis_of(t);
+    ASSERT_EQ(a.findings.size(), 1u) << "told, not dropped";
+    EXPECT_EQ(a.findings[0].severity, Severity::kInfo) << path;
+    EXPECT_EQ(a.findings[0].ignored, "padding: never selected");
+    EXPECT_TRUE(a.findings[0].title.ends_with("; ignored by the user: padding: never selected"));
+    EXPECT_EQ(a.verdict.status, VerdictStatus::kClean);
+    EXPECT_TRUE(a.verdict.headline.ends_with("but what the user ignores: padding: never selected")) << a.verdict.headline;
+  }
+  TraceBuilder both = bad_buffer(true);
+  both.note("ignored by the user: encoder.pad: padding", 1);
+  const Analysis a = analysis_of(both);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.findings.at(0).place.module, "head");
+  both.note("ignored by the user: model.py:7: meant", 1);
+  EXPECT_EQ(analysis_of(both).verdict.status, VerdictStatus::kClean);
+}
+
+TEST(Ignored, its_twins_are_faults) {
+  EXPECT_EQ(analysis_of(bad_buffer(false)).verdict.status, VerdictStatus::kFault);
+  // other paths, and notes that name nothing
+  for (const char* note : {"ignored by the user: enc: x", "ignored by the user: encoder.padding: x", "ignored by the user: : x",
+                           "ignored by the user: encoder.pad", "ignored: encoder.pad: x"}) {
+    TraceBuilder t = bad_buffer(false);
+    t.note(note, 1);
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(a.verdict.status, VerdictStatus::kFault) << note;
+    EXPECT_EQ(a.findings.at(0).ignored, "");
+  }
+}
+
 TEST(Advice, that_was_tried_at_one_step_is_not_credited_to_a_failure_at_another) {
   for (const std::uint32_t step : {0u, 2u}) {
     TraceBuilder t = two_overflows();

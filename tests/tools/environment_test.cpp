@@ -40,6 +40,13 @@ EnvironmentFacts good_machine() {
   f.cupti.version = 130001;
   f.cupti.version_text = "13.0 (130001)";
   f.libraries = {{"libcublas.so.13", "/usr/lib/libcublas.so.13", "13.1.0", ""}};
+  f.python.package = "/venv/nanhunt";
+  f.python.library = "/venv/nanhunt/lib/libnanhunt.so";
+  f.python.python = "/venv/bin/python3";
+  f.python.torch = "2.13.0+cu130";
+  f.python.torch_cuda = "13.0";
+  f.python.tap = TapState::kPrebuilt;
+  f.python.tap_path = "/venv/nanhunt/lib/tap-torch-2.13.0+cu130-0.so";
   return f;
 }
 
@@ -68,7 +75,7 @@ TEST(Environment, without_a_driver_the_cpu_is_used_and_nothing_else_is_blamed) {
   f.why_no_device = "no CUDA driver is installed";
   f.cupti.usable = false;
   f.libraries[0].path.clear();
-  EXPECT_THAT(keys(f), ElementsAre("no_driver"));
+  EXPECT_THAT(keys(f), ElementsAre("no_driver", "torch_cuda_unused"));
   EXPECT_THAT(environment_to_text(f, false, 100),
               AllOf(HasSubstr("[info]"), HasSubstr("cannot open shared object file"), HasSubstr("do: ")));
 }
@@ -77,6 +84,8 @@ TEST(Environment, a_build_without_cuda_says_so_and_how_to_change_it) {
   EnvironmentFacts f;
   f.cpu_path = f.cpu_best = "avx2";
   f.toolkit_path = "";
+  f.python = good_machine().python;
+  f.python.torch_cuda = "";
   EXPECT_THAT(keys(f), ElementsAre("built_without_cuda"));
   EXPECT_THAT(environment_to_text(f, false, 100),
               AllOf(HasSubstr("without CUDA"), HasSubstr("NANHUNT_CUDA=ON"), HasSubstr("Toolkit      not found")));
@@ -85,6 +94,8 @@ TEST(Environment, a_build_without_cuda_says_so_and_how_to_change_it) {
 TEST(Environment, a_driver_that_is_too_old_is_told_by_both_versions) {
   EnvironmentFacts f = good_machine();
   f.driver_version = 12040;
+  f.python.torch_cuda = "12.6";
+  f.toolkit_version = 12060;
   f.devices.clear();
   f.why_no_device = "CUDA driver version is insufficient for CUDA runtime version";
   ASSERT_THAT(keys(f), ElementsAre("driver_too_old"));
@@ -131,6 +142,65 @@ TEST(Environment, an_override_of_vector_instructions_is_told) {
   EXPECT_THAT(keys(f), IsEmpty());
 }
 
+TEST(Environment, a_pytorch_for_another_cuda_than_the_driver_or_the_toolkit_is_told) {
+  EnvironmentFacts f = good_machine();
+  f.python.torch_cuda = "14.0";
+  ASSERT_THAT(keys(f), ElementsAre("torch_cuda_too_new", "torch_other_toolkit"));
+  EXPECT_THAT(judge_environment(f)[0].what, AllOf(HasSubstr("14.0"), HasSubstr("13.0")));
+  f.python.torch_cuda = "12.6";  // the driver runs older ones
+  EXPECT_THAT(keys(f), ElementsAre("torch_other_toolkit"));
+  f.python.torch_cuda = "13.2";  // and newer ones of its generation
+  EXPECT_THAT(keys(f), IsEmpty());
+  f.python.torch_cuda = "";
+  EXPECT_THAT(keys(f), ElementsAre("torch_without_cuda"));
+}
+
+TEST(Environment, where_the_tap_comes_from_is_told_and_what_works_without) {
+  EnvironmentFacts f = good_machine();
+  EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("prebuilt, /venv/nanhunt/lib/tap-torch-2.13.0+cu130-0.so"));
+  f.python.tap = TapState::kCached;
+  EXPECT_THAT(keys(f), IsEmpty());
+  f.python.tap = TapState::kToCompile;
+  f.python.compiler = "/usr/bin/c++";
+  EXPECT_THAT(keys(f), ElementsAre("tap_to_compile"));
+  f.python.tap = TapState::kNotPossible;
+  f.python.why_no_tap = "there is no C++ compiler";
+  ASSERT_THAT(keys(f), ElementsAre("no_tap"));
+  EXPECT_THAT(judge_environment(f)[0].todo, HasSubstr("Losses, gradients"));
+  EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("not possible: there is no C++ compiler"));
+}
+
+TEST(Environment, a_python_without_pytorch_is_no_problem_and_one_that_cannot_import_it_is) {
+  EnvironmentFacts f = good_machine();
+  f.python.torch = "";
+  f.python.why_no_torch = "it is not installed";
+  EXPECT_THAT(keys(f), ElementsAre("no_torch"));
+  EXPECT_EQ(judge_environment(f)[0].level, Readiness::kInfo);
+  f.python.why_no_torch = "OSError: libcudart.so.13";
+  EXPECT_THAT(keys(f), ElementsAre("broken_torch"));
+  EXPECT_EQ(judge_environment(f)[0].level, Readiness::kProblem);
+  f.python.python = "";
+  f.python.why_no_python = "python3: No such file or directory";
+  EXPECT_THAT(keys(f), ElementsAre("no_python"));
+  f.python.library = "";
+  f.python.why_no_library = "it is not there";
+  EXPECT_THAT(keys(f), ElementsAre("no_library", "no_python"));
+  f.python.package = "";
+  EXPECT_THAT(keys(f), ElementsAre("no_package"));
+}
+
+TEST(Environment, what_a_python_prints_is_read_and_nonsense_is_refused) {
+  PythonFacts f;
+  ASSERT_TRUE(parse_python_facts("welcome {\n{\"tap\": \"cached\", \"torch\": \"2.13.0\", \"why_no_tap\": null, "
+                                 "\"prebuilt_for\": [\"2.12.0\", 3]}\n", f));
+  EXPECT_EQ(f.tap, TapState::kCached);
+  EXPECT_EQ(f.torch, "2.13.0");
+  EXPECT_THAT(f.prebuilt_for, ElementsAre("2.12.0"));
+  for (const char* wrong : {"", "\n", "hello", "[]", "{}", "{\"tap\""}) EXPECT_FALSE(parse_python_facts(wrong, f)) << wrong;
+  EXPECT_TRUE(parse_python_facts("{\"tap\": 7}", f));
+  EXPECT_EQ(f.tap, TapState::kNotPossible);
+}
+
 TEST(Environment, architectures_are_read_as_cmake_writes_them) {
   EXPECT_THAT(parse_architectures("75-virtual;80-real;90"),
               ElementsAre(BuiltArchitecture{7, 5, true}, BuiltArchitecture{8, 0, false}, BuiltArchitecture{9, 0, false},
@@ -160,6 +230,9 @@ TEST(Environment, names_that_could_steer_a_terminal_are_made_visible) {
   const std::string evil = "\x1b[31m\r\x7f\xe2\x80\xae\xff";
   EnvironmentFacts f = good_machine();
   f.devices[0].name = f.toolkit_path = f.driver.path = f.driver.version = f.cupti.path = f.cupti.why_not = evil;
+  f.python.library = f.python.library_version = f.python.python = f.python.torch = f.python.torch_cuda = evil;
+  f.python.python_version = f.python.tap_path = f.python.package = f.python.compiler = f.python.cache = evil;
+  f.python.prebuilt_for = {evil};
   f.libraries[0] = {evil, evil, evil, evil};
   f.simd_override = f.cpu_best = evil;
   f.cupti.usable = false;
@@ -174,7 +247,7 @@ TEST(Environment, names_that_could_steer_a_terminal_are_made_visible) {
 TEST(DoctorEnv, tells_of_this_machine_and_asks_for_no_run) {
   const Outcome text = run_nanhunt({"doctor", "--env"});
   EXPECT_EQ(text.status, 0) << text.err;
-  for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU"})
+  for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU", "libnanhunt", "Python", "PyTorch", "Tap"})
     EXPECT_THAT(text.out, HasSubstr(label));
 
   const Outcome out = run_nanhunt({"doctor", "--env", "--json"});
@@ -191,6 +264,17 @@ TEST(DoctorEnv, tells_of_this_machine_and_asks_for_no_run) {
 TEST(DoctorEnv, an_unsupported_override_of_vector_instructions_shows) {
   const Outcome out = run_nanhunt({"doctor", "--env", "--json"}, {.environment = {"NANHUNT_SIMD=avx9"}});
   EXPECT_THAT(out.out, HasSubstr("simd_override"));
+}
+
+TEST(DoctorEnv, the_python_that_is_named_is_asked_and_one_that_is_not_there_is_no_error) {
+  const Outcome out = run_nanhunt({"doctor", "--env", "--json"}, {.environment = {"NANHUNT_PYTHON=/no/such/python"}});
+  EXPECT_EQ(out.status, 0);
+  const json python = json::parse(out.out)["python"];
+  EXPECT_TRUE(python["path"].is_null());
+  EXPECT_THAT(python["why_not"].get<std::string>(), HasSubstr("/no/such/python: No such file"));
+  EXPECT_EQ(python["tap"]["state"], "not_possible");
+  const Outcome silent = run_nanhunt({"doctor", "--env", "--json"}, {.environment = {"NANHUNT_PYTHON=true"}});
+  EXPECT_THAT(json::parse(silent.out)["python"]["why_not"].get<std::string>(), HasSubstr("did not say"));
 }
 
 TEST(DoctorEnv, a_run_besides_is_wrong_usage_and_so_is_neither) {

@@ -25,9 +25,9 @@ try:
 except ImportError:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from nanhunt._tap import tap_library
+    from nanhunt._tap import tap_build, tap_library
 
-    with contextlib.suppress(tap_library.TapMissing):  # the tests of what then happens run all the same
+    with contextlib.suppress(tap_build.TapMissing):  # the tests of what then happens run all the same
         tap_library.load_tap()  # compiled before any test looks at what a run prints
 
 

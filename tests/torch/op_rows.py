@@ -190,7 +190,7 @@ class Watched:
     """A session with kept rows."""
 
     def __init__(self, recorder):
-        self.session = Session(Options(level="ops"))
+        self.session = Session(Options(level="ops", quiet=True))
         self.session.recorder = self.recorder = recorder
         self.values = Values(self.session)
         self.level = OpsLevel(self.session, self.values)

@@ -36,7 +36,7 @@ class KeptRows:
 
 @contextmanager
 def watched_scalers():
-    session = Session(Options(level="ops"))
+    session = Session(Options(level="ops", quiet=True))
     session.listeners = [ScalerWatch(session)]
     session.recorder = KeptRows()
     hooks.install(session)

@@ -11,6 +11,31 @@ function(_install_tap_sources to)
           DESTINATION "${to}/tap/include/nanhunt" COMPONENT python)
 endfunction()
 
+# Taps that are ready made, for the PyTorch of each of these Pythons. Without the option a wheel gets the one for the Python
+# that builds it, where that has PyTorch; whoever names a Python wants its tap.
+set(NANHUNT_TAP_PYTHONS "" CACHE STRING "Pythons (python1;python2) whose PyTorch gets a tap that is built now")
+set(_tap_build "${_package}/_tap/tap_build.py")
+set(_taps "${CMAKE_BINARY_DIR}/taps")
+function(_build_taps to)
+  set(_commands "")
+  foreach(_python IN LISTS NANHUNT_TAP_PYTHONS)
+    list(APPEND _commands COMMAND "${_python}" "${_tap_build}" build "${_taps}")
+  endforeach()
+  if(SKBUILD AND NOT NANHUNT_TAP_PYTHONS)
+    # pip builds apart from the environment's packages, by PYTHONPATH: -E looks past it.
+    find_package(Python COMPONENTS Interpreter)
+    if(Python_FOUND)
+      set(_commands COMMAND "${Python_EXECUTABLE}" "${_tap_build}" build "${_taps}" ||
+                            "${Python_EXECUTABLE}" -E "${_tap_build}" build "${_taps}" ||
+                            "${CMAKE_COMMAND}" -E echo "nanhunt: the tap is compiled at first use")
+    endif()
+  endif()
+  if(_commands)
+    add_custom_target(nanhunt_taps ALL COMMAND "${CMAKE_COMMAND}" -E make_directory "${_taps}" ${_commands} VERBATIM)
+    install(DIRECTORY "${_taps}/" DESTINATION "${to}" COMPONENT python USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "tap-torch-*.so")
+  endif()
+endfunction()
+
 if(SKBUILD)
   # A wheel holds one file per library, no links; scikit-build-core adds the Python files.
   if(NANHUNT_PREBUILT)
@@ -35,6 +60,7 @@ if(SKBUILD)
   install(PROGRAMS "${_program}" DESTINATION bin COMPONENT python)
   install(PROGRAMS "${_library}" DESTINATION lib RENAME libnanhunt.so COMPONENT python)
   _install_tap_sources(".")
+  _build_taps(lib)
   return()
 endif()
 
@@ -45,5 +71,6 @@ include(GNUInstallDirs)
 set(_installed "lib/nanhunt/python")  # not LIBDIR: the command line tool looks there
 install(DIRECTORY "${_package}" DESTINATION "${_installed}" COMPONENT python PATTERN "__pycache__" EXCLUDE)
 _install_tap_sources("${_installed}/nanhunt")
+_build_taps("${_installed}/nanhunt/lib")
 install(PROGRAMS "$<TARGET_FILE:nanhunt_c_api>" DESTINATION "${_installed}/nanhunt/lib"
         RENAME libnanhunt.so COMPONENT python)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["load", "watch"]
+__all__ = ["ignore", "load", "watch"]
 
 if TYPE_CHECKING:
     from nanhunt._load import Run, StrPath
@@ -24,6 +24,13 @@ else:
         from nanhunt._watch import watch as _watch
 
         return _watch(*args, **kwargs)
+
+
+def ignore(what: Any, reason: str) -> None:
+    """Names a module, tensor or line of code as harmless: see nanhunt._ignored.ignore."""
+    from nanhunt._ignored import ignore as _ignore
+
+    _ignore(what, reason)
 
 
 def load(run: StrPath) -> Run:

@@ -29,6 +29,8 @@ def main() -> int:
         print("nanhunt: the command line program is not in this package; install it again.", file=sys.stderr)
         return 3
     sys.stdout.flush()
+    if sys.argv[1:2] == ["doctor"]:
+        os.environ.setdefault("NANHUNT_PYTHON", sys.executable)
     try:
         os.execv(found, [str(found), *sys.argv[1:]])
     except OSError as error:

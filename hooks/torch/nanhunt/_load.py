@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import html
 import json
 import os
 from collections.abc import Mapping
@@ -53,6 +54,31 @@ def render(path: str, format: str) -> str:
         return c.string_at(text, size.value).decode("utf-8", "replace")
     finally:
         library.fast.nanhunt_free(text)
+
+
+def framed(page: str) -> str:
+    """For a notebook: its own styles and the notebook's keep apart."""
+    return (f'<iframe srcdoc="{html.escape(page, quote=True)}" sandbox="allow-scripts" '
+            'style="width:100%;height:40em;border:0"></iframe>')
+
+
+class Report(str):
+    """The text of a report. A notebook shows the page instead."""
+
+    path = ""
+
+    def _repr_html_(self) -> str:
+        return framed(render(self.path, "html"))
+
+
+def shown(path: str, format: str) -> str:
+    """The report in a format, for people: a notebook shows the page, unless JSON was asked for."""
+    text = render(path, format)
+    if format == "json":
+        return text
+    report = Report(text)
+    report.path = path
+    return report
 
 
 # Findings: the words of report.json (reports/schema). Numbers that JSON cannot write are floats here.
@@ -111,6 +137,7 @@ class Finding:
     confidence: str  # "proved", "observed", "inferred"
     title: str
     explanation: str
+    ignored: str | None  # why the user named it as harmless; severity is "info" then
     step: int
     micro_batch: int
     rank: int
@@ -141,7 +168,7 @@ def finding_of(row: Mapping[str, Any]) -> Finding:
     tensor, element, seen, bad = row.get("tensor"), row.get("element"), row["occurrences"], row["bad_steps"]
     return Finding(
         id=row["id"], class_=row["class"], severity=row["severity"], benign=row["benign"],
-        confidence=row["confidence"], title=row["title"], explanation=row["explanation"], step=row["step"],
+        confidence=row["confidence"], title=row["title"], explanation=row["explanation"], ignored=row.get("ignored"), step=row["step"],
         micro_batch=row["micro_batch"], rank=row["rank"], phase=row["phase"], module=row["module"], op=row["op"],
         op_seq=row["op_seq"], call_site=row["call_site"], lifecycle=row["lifecycle"],
         occurrences=Occurrences(seen["count"], seen["first_step"], seen["last_step"]),
@@ -254,8 +281,8 @@ class Run:
         return [str(line) for line in self.data["coverage"]["unwatched"]]
 
     def report(self, format: str = "text") -> str:
-        """The report as "text", "json" or "html"."""
-        return render(self.path, format)
+        """The report as "text", "json" or "html". In a notebook it shows the page."""
+        return shown(self.path, format)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -289,6 +316,9 @@ class Run:
                 writer.close()
                 made.append(str(path))
         return made
+
+    def _repr_html_(self) -> str:
+        return framed(self.report("html"))
 
     def __repr__(self) -> str:
         return f"<nanhunt run {self.path!r}>"

@@ -18,8 +18,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nanhunt import _ignored
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
+from nanhunt._faults import Faults
 from nanhunt._known import Known
 from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
@@ -58,6 +60,9 @@ class Options:
     captures: bool = True
     replay: bool = True         # a bad step that was not watched as it ran is computed again
     kernels: bool = False       # names of those that a GPU ran, by CUPTI
+    config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
+    quiet: bool = False         # no line while the run goes on
+    stop_on_fault: bool = False  # the process ends after the first step with a fault
     command: list[str] = field(default_factory=list)
 
     @staticmethod
@@ -66,7 +71,9 @@ class Options:
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           replay=get("NANHUNT_REPLAY", "1") != "0",
-                          kernels=get("NANHUNT_KERNELS", "0") == "1")
+                          kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
+                          config=get("NANHUNT_CONFIG") or None,
+                          stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
             options.budget = min(float(budget), 100.0)
@@ -128,6 +135,7 @@ class Session(lib.HasState):
         self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
         self.pending = Pending(self)
+        self.faults = Faults(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
@@ -215,6 +223,10 @@ class Session(lib.HasState):
         self.thread = threading.get_ident()
         if self.options.kernels:
             self._watch_kernels()
+        wrong = _ignored.read_file(self.options.config)
+        if wrong:
+            self.note(f"the configuration: {wrong}")
+            print(f"nanhunt: {wrong}", file=sys.stderr)
         for part in self.at_open:
             part()
         self.tell_notes()
@@ -245,6 +257,7 @@ class Session(lib.HasState):
         """`final` False: what grows with each step is told each time it has doubled."""
         if self.recorder is None:
             return
+        _ignored.tell(self)
         if self.tap is not None:
             self.tap.tell_notes()
         for text, count in list(self.notes.items()):  # other threads add to them
@@ -412,6 +425,7 @@ class Session(lib.HasState):
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA
+        self.faults.after_step(facts.loss, ending)
 
     def _tell_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
@@ -439,6 +453,16 @@ class Session(lib.HasState):
         if len(self.pending) and not self.dead and not self.is_inside() and self.hears():
             with self._own_launches():
                 self.pending.drain()
+
+    def flush(self) -> None:
+        """Puts what is recorded so far into the run folder."""
+        if self.recorder is None or self.dead:
+            return
+        for part in (self.settle, self.tell_notes, self.recorder.flush):
+            try:
+                part()
+            except Exception as error:
+                self.failed(error, "flush")
 
     def _lr(self) -> float:
         for optimizer in self._keep[:1]:

@@ -18,7 +18,7 @@ import torch
 
 from nanhunt import _attach
 from nanhunt._library import load_library
-from nanhunt._load import Finding, RunError, check_format, finding_of, render
+from nanhunt._load import Finding, RunError, check_format, finding_of, framed, shown
 from nanhunt._session import LEVELS, Options, Session
 
 BOUNDARIES = ("auto", "sync", "deferred")
@@ -29,7 +29,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
           level: str | None = None, budget: float | None = None, keep: int | None = None, boundary: str | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
-          kernels: bool | None = None, replay: bool | None = None) -> Watch:
+          kernels: bool | None = None, replay: bool | None = None,
+          on_fault: Callable[[Finding], Any] | None = None, stop_on_fault: bool | None = None,
+          quiet: bool | None = None,
+          config: str | os.PathLike[str] | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
     model       its module paths are the names in reports. Several: a list, or a dict whose keys go before the paths.
@@ -54,6 +57,11 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI. At
                 level "ops" all along, else while a step is computed again (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
+    on_fault    called with the Finding while the run goes on, once for each origin (three at most). What it raises is
+                swallowed, and stands in the report.
+    stop_on_fault  end the process after the first step with a fault, by SystemExit with status 10 (False).
+    config      a TOML file that names what is harmless (nanhunt.toml beside the program; see nanhunt.ignore).
+    quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
     the command line are in force, whatever is given here.
@@ -64,9 +72,12 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     given: dict[str, Any] = {
         "out": None if out is None else _folder(out), "level": level, "budget": budget, "keep": keep,
         "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
-        "kernels": kernels, "replay": replay}
+        "kernels": kernels, "replay": replay, "quiet": quiet, "stop_on_fault": stop_on_fault,
+        "config": None if config is None else os.fspath(config)}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
+    if on_fault is not None and not callable(on_fault):
+        raise TypeError(f"on_fault: expected a function of a Finding, got {_kind(on_fault)}")
     session = _attach.current
     if session is None or session.dead:
         options = Options(**given)
@@ -84,6 +95,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.borders.meet(its)
         session.number_of(its)
         _check_held(session, models, its)
+    if on_fault is not None:
+        session.faults.callbacks.append(on_fault)
     return Watch(session)
 
 
@@ -124,25 +137,22 @@ class Watch:
             if begun:
                 session.end_exact_step()
 
+    def say_by(self, say: Callable[[str], object]) -> None:
+        """Where the line about a fault goes while the run goes on: a logger's method, say."""
+        self._session.faults.say = say
+
     def flush(self) -> None:
         """Puts what is recorded so far into the run folder."""
-        session = self._session
-        if session.recorder is None or session.dead:
-            return
-        for part in (session.settle, session.tell_notes, session.recorder.flush):
-            try:
-                part()
-            except Exception as error:
-                session.failed(error, "flush")
+        self._session.flush()
 
     def report(self, format: str = "text") -> str:
-        """The report of what is recorded so far, as "text", "json" or "html"."""
+        """The report of what is recorded so far, as "text", "json" or "html". In a notebook it shows the page."""
         check_format(format)
         self.flush()
         why = "nothing is recorded yet: no step of training was seen"
         if self._session.recorder is not None:
             try:
-                return render(self.path, format)
+                return shown(self.path, format)
             except (RunError, OSError, ValueError) as error:
                 why = str(error)
         return _empty_report(format, why)
@@ -171,6 +181,9 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        return framed(self.report("html"))
 
     def __repr__(self) -> str:
         return f"<nanhunt watch at level {self.level}, {'on' if self._open else 'closed'}, into {self.path!r}>"
@@ -252,7 +265,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     budget = given.get("budget", 0)
     if not isinstance(budget, (int, float)) or isinstance(budget, bool) or not 0 <= budget <= 100:
         raise ValueError(f"budget: expected percent of the time, from 0 to 100, got {budget!r}")
-    for name in ("captures", "kernels", "replay"):
+    for name in ("captures", "kernels", "replay", "quiet", "stop_on_fault"):
         if not isinstance(given.get(name, True), bool):
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":

@@ -90,7 +90,7 @@ class Frames {
   struct Code {
     bool known = false;
     Kind kind = Kind::kTheirs;
-    std::string file;                                     // without its folder
+    std::string file;                                     // what it is called
     std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
 
@@ -99,26 +99,37 @@ class Frames {
     function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
   }
 
+  // Asking Python may let other threads run, which may learn it as well.
   void learn(void* code, Code& into) {
-    inc_(code);
-    into.known = true;
+    Code learnt;
     void* name = attribute_(code, "co_filename");
     const char* text = name != nullptr ? utf8_(name) : nullptr;
     if (text == nullptr) {
       clear_();
     } else {
       const std::string_view file = text;
-      into.kind = Kind::kUser;
+      learnt.kind = Kind::kUser;
       if (file.rfind("<frozen importlib", 0) == 0) {
-        into.kind = Kind::kImport;
+        learnt.kind = Kind::kImport;
       } else {
         for (const std::string& start : theirs_)
-          if (file.rfind(start, 0) == 0) into.kind = Kind::kTheirs;
+          if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
       }
-      const std::size_t slash = file.rfind('/');
-      into.file = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
+      if (learnt.kind == Kind::kUser) learnt.file = shown(text);
     }
     if (name != nullptr) dec_(name);
+    if (into.known) return;
+    learnt.known = true;
+    into = std::move(learnt);
+    inc_(code);
+  }
+
+  std::string shown(const char* file) const {
+    std::string text(512, '\0');
+    const std::int64_t size = to_.file != nullptr ? to_.file(file, text.data(), static_cast<std::int64_t>(text.size())) : 0;
+    if (size <= 0) return file;
+    text.resize(static_cast<std::size_t>(size));
+    return text;
   }
 
   struct NewLine {

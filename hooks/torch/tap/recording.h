@@ -36,6 +36,8 @@ struct Recording {
   std::int64_t (*stream)(const char* device_type, std::int32_t index);
   // Global ranks of a process group into `ranks`, at most `room`: how many there are.
   std::int64_t (*group)(const char* name, std::uint32_t* ranks, std::int64_t room);
+  // What a file of the user's code is called, into `shown`, at most `room` bytes: how many there are. Python's lock is held.
+  std::int64_t (*file)(const char* name, char* shown, std::int64_t room);
 };
 
 // Where the run is: written by Python, read at each op. The layout is that of `_tap.State`.

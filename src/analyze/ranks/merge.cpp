@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/findings/ignored.h"
 #include "src/analyze/ranks/merge.h"
 
 #include <fmt/format.h>
@@ -108,6 +109,7 @@ void tell_shared_lines(std::vector<Finding>& findings) {
 
 void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   std::vector<Finding>& findings = analysis.findings;
+  tell_ignored(findings, analysis.coverage);
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), order_step(a), a.rank) <
            std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), order_step(b), b.rank);
@@ -150,7 +152,9 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     verdict.origin = told.id;
   } else {
     verdict.status = VerdictStatus::kClean;
-    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}", watched_text(coverage),
+    const std::string harm = ignored_harm(findings);
+    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}{}", watched_text(coverage),
+                                   harm.empty() ? "" : " but what the user ignores: " + harm,
                                    parts_missing ? "; parts of the trace are missing" : "");
   }
 }

@@ -74,6 +74,25 @@ def test_the_callback_names_a_planted_fault_and_is_silent_on_its_twin(tmp_path, 
     assert nanhunt.load(tmp_path / "good").data["coverage"]["steps"] == STEPS
 
 
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_a_fault_is_told_in_transformers_own_log_while_it_trains(tmp_path, floor):
+    import logging
+
+    from nanhunt.integrations.huggingface import NanhuntCallback
+
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append
+    transformers.utils.logging.add_handler(handler)
+    try:
+        fine_tune(tmp_path, floor, [NanhuntCallback(out=tmp_path / "run")])
+    finally:
+        transformers.utils.logging.remove_handler(handler)
+    lines = [record.getMessage() for record in told if record.getMessage().startswith("nanhunt:")]
+    assert len(lines) == int(floor == 0.0)
+    assert all("aten::log in transformer.h.1.mlp.act" in line for line in lines)
+
+
 @pytest.mark.parametrize("level", ["ops", "sentinel"])
 def test_the_callback_changes_no_bit_of_a_training(tmp_path, level):
     from nanhunt.integrations.huggingface import NanhuntCallback

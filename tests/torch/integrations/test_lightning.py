@@ -80,6 +80,27 @@ def test_the_callback_names_a_planted_fault_and_is_silent_on_its_twin(tmp_path, 
         assert nanhunt.load(good.watch.path).data["coverage"]["steps"] == STEPS
 
 
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_a_fault_is_told_in_lightnings_own_log_while_it_trains(tmp_path, floor, capsys):
+    import logging
+
+    from nanhunt.integrations.lightning import NanhuntCallback
+
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append
+    seen = []
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(handler)
+    try:
+        fit(tmp_path, made(InForward, floor), [NanhuntCallback(out=tmp_path / "run", on_fault=seen.append)])
+    finally:
+        logger.removeHandler(handler)
+    lines = [record.getMessage() for record in told if record.getMessage().startswith("nanhunt:")]
+    assert len(lines) == len(seen) == int(floor == 0.0)
+    assert all("aten::log in net.2" in line for line in lines)
+
+
 @pytest.mark.parametrize("level", ["ops", "sentinel"])
 def test_the_callback_changes_no_bit_of_a_training(tmp_path, level):
     from nanhunt.integrations.lightning import NanhuntCallback

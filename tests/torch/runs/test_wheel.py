@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `pip install .` gives: one wheel for every Python 3 with package, library and command line tool in it.
+"""What `pip install .` gives: one wheel for every Python 3 with package, library, command line tool and tap in it.
 
 Compiling takes minutes, so the wheel is packed from the build that is tested (NANHUNT_PREBUILT); everything else is
 what `pip install .` does.
@@ -83,7 +83,39 @@ def test_one_wheel_serves_every_python_3_and_needs_nothing(wheel):
     assert all("extra ==" in line for line in metadata.splitlines() if line.startswith("Requires-Dist"))
 
 
-def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothing_else(wheel):
+@pytest.fixture(scope="session")
+def tap_name(sources) -> str:
+    """Of the tap for the PyTorch of this Python, which builds the wheel."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(sources / 'hooks' / 'torch')!r})
+from nanhunt._tap import tap_build
+print(tap_build.tap_name(tap_build.source_root()))
+"""
+    return run(sys.executable, "-c", script).strip()
+
+
+def test_the_tap_for_the_pytorch_that_builds_the_wheel_is_in_it_and_used(installed, tap_name, tmp_path):
+    # Given no compiler and no cache,
+    script = "from nanhunt._tap.tap_library import load_tap; print(load_tap().path)"
+    site = next(installed.glob("lib/python*/site-packages"))
+    environment = {"PATH": str(tmp_path), "CXX": "", "NANHUNT_CACHE": str(tmp_path / "none"), "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True,
+                          text=True, timeout=1800)
+    assert (done.stdout, done.stderr) == (f"{site / 'nanhunt' / 'lib' / tap_name}\n", "")
+
+
+def test_taps_of_the_pythons_that_are_named_are_built_and_one_without_pytorch_is_an_error(sources, tmp_path):
+    program = sources / "hooks" / "torch" / "nanhunt" / "_tap" / "tap_build.py"
+    empty = tmp_path / "empty"
+    run(sys.executable, "-m", "venv", "--without-pip", empty)
+    done = subprocess.run([empty / "bin" / "python", program, "build", tmp_path / "taps"], capture_output=True, text=True,
+                          timeout=1800, env={**os.environ, "PYTHONPATH": ""})
+    assert done.returncode == 3 and "no tap is built for" in done.stderr and "torch" in done.stderr
+    assert not (tmp_path / "taps").exists()
+
+
+def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothing_else(wheel, tap_name):
     with zipfile.ZipFile(wheel) as packed:
         modes = {info.filename: info.external_attr >> 16 for info in packed.infolist()}
     names = set(modes)
@@ -92,6 +124,7 @@ def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothin
     tap = ROOT / "hooks" / "torch" / "tap"
     expected |= {f"nanhunt/tap/hooks/torch/tap/{path.name}" for path in tap.glob("*.[hc]*")}
     expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
+    expected |= {f"nanhunt/lib/{tap_name}"}
     expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
     assert {name for name in names if not name.startswith(f"nanhunt-{VERSION}.dist-info/")} == expected
     assert any(name.endswith("/LICENSE") for name in names)

@@ -2,7 +2,9 @@
 """The tap library: where it comes from, what is said where there is none, and that it leaves nothing behind."""
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nanhunt._tap import tap_library
+from nanhunt._tap import tap_build
 from op_rows import watched_ops
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,12 +28,12 @@ print("trained")
 """
 
 
-def trained(tmp_path, level="ops", **environment):
+def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environment):
     """A run of TRAIN under a watch: stdout, stderr, folder."""
     code = f"import torch, nanhunt\nwith nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}):\n" + "".join(
         f"    {line}\n" for line in TRAIN.splitlines())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "hooks" / "torch"), **environment})
+                          env={**os.environ, "PYTHONPATH": str(package), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr, tmp_path / "run"
 
@@ -48,7 +50,7 @@ def test_it_is_compiled_once_and_then_found(tmp_path, library):
     assert out == "trained\n"
     assert error == f"nanhunt: compiling the tap for PyTorch {torch.__version__}, once (about 20 s)\n"
     assert report(run)["findings"][0]["op"] == "aten::div"
-    assert [path.name for path in cache.glob("*.so")] == [tap_library.tap_name(ROOT)]
+    assert [path.name for path in cache.glob("*.so")] == [tap_build.tap_name(ROOT)]
     out, error, run = trained(tmp_path / "again", NANHUNT_CACHE=str(cache))
     assert (out, error) == ("trained\n", "")
 
@@ -74,16 +76,108 @@ def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
     (tmp_path / "file").write_text("")
     out, error, run = trained(tmp_path, NANHUNT_CACHE=str(tmp_path / "file" / "cache"))
-    assert out == "trained\n" and "compiling the tap" in error
+    assert out == "trained\n" and "compiling the tap" in error and "for this process alone" in error
     assert report(run)["findings"][0]["op"] == "aten::div"
 
 
+def test_a_cache_that_cannot_be_written_but_has_it_is_used(tmp_path, library):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, cache / made.name)
+    cache.chmod(0o555)
+    try:
+        out, error, run = trained(tmp_path, NANHUNT_CACHE=str(cache), PATH=str(tmp_path), CXX="")
+        assert (out, error) == ("trained\n", "")
+        assert [path.name for path in cache.iterdir()] == [made.name]
+    finally:
+        cache.chmod(0o755)
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """The package as a wheel has it, with the sources of the tap in it."""
+    package = tmp_path / "site" / "nanhunt"
+    shutil.copytree(ROOT / "hooks" / "torch" / "nanhunt", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "hooks" / "torch" / "tap", package / "tap" / "hooks" / "torch" / "tap")
+    (package / "tap" / "include" / "nanhunt").mkdir(parents=True)
+    for name in ("c_api.h", "c_adapter.h"):
+        shutil.copyfile(ROOT / "include" / "nanhunt" / name, package / "tap" / "include" / "nanhunt" / name)
+    (package / "lib").mkdir()
+    return package
+
+
+def without_compiler(tmp_path):
+    return {"NANHUNT_CACHE": str(tmp_path / "no" / "cache"), "PATH": str(tmp_path), "CXX": ""}
+
+
+def test_the_tap_of_a_wheel_is_used_where_it_fits(tmp_path, library, packed):
+    # Given a wheel with the tap for this PyTorch, and no compiler,
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, packed / "lib" / made.name)
+    # when a run is watched, then nothing is compiled or said, and operations are heard.
+    out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
+    assert (out, error) == ("trained\n", "")
+    assert report(run)["findings"][0]["op"] == "aten::div"
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_tap_of_a_wheel_for_another_release_is_named_and_not_used(tmp_path, library, packed):
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, packed / "lib" / made.name.replace(torch.__version__, "2.12.1+cpu"))
+    out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
+    assert out == "trained\n"
+    assert "there is no C++ compiler" in error and "the package has one for 2.12.1+cpu" in error
+
+
+def test_a_tap_of_the_wheel_that_cannot_be_loaded_here_is_compiled_instead(tmp_path, library, packed):
+    (packed / "lib" / tap_build.tap_name(ROOT)).write_bytes(b"of another machine")
+    out, error, run = trained(tmp_path, package=packed.parent)
+    assert (out, error) == ("trained\n", ""), "the cache has it"
+    assert report(run)["findings"][0]["op"] == "aten::div"
+
+
+def facts(**environment):
+    done = subprocess.run([sys.executable, tap_build.__file__, "facts"], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, **environment}, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
+    made, _ = tap_build.compiled(ROOT)
+    told = facts()
+    assert (told["torch"], told["tap"], told["tap_path"]) == (torch.__version__, "cached", str(made))
+    told = facts(NANHUNT_CACHE=str(tmp_path / "cache"))
+    assert (told["tap"], told["why_no_tap"], bool(told["compiler"])) == ("to_compile", None, True)
+    assert not (tmp_path / "cache").exists(), "asking makes nothing"
+    told = facts(**without_compiler(tmp_path))
+    assert (told["tap"], told["compiler"]) == ("not_possible", None) and "no C++ compiler" in told["why_no_tap"]
+    broken = tmp_path / "torch"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise OSError('libcudart.so: cannot open')")
+    told = facts(PYTHONPATH=str(tmp_path))
+    assert told["torch"] is None and told["why_no_torch"] == "OSError: libcudart.so: cannot open"
+
+
+def test_the_doctor_tells_of_the_python_that_trains():
+    program = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent")) / "nanhunt"
+    if not program.exists():
+        pytest.skip("NANHUNT_BIN_DIR does not name a folder with nanhunt")
+    made, _ = tap_build.compiled(ROOT)
+    done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)
+    python = json.loads(done.stdout)["python"]
+    assert python["torch"] == {"version": torch.__version__, "cuda": torch.version.cuda, "why_not": None}
+    assert (python["tap"]["state"], python["tap"]["path"], python["path"]) == ("cached", str(made), sys.executable)
+    assert python["library"]["why_not"] is None
+
+
 def test_another_release_another_compiler_flag_or_other_sources_have_another_name(monkeypatch):
-    names = {tap_library.tap_name(ROOT)}
+    names = {tap_build.tap_name(ROOT)}
     monkeypatch.setattr(torch, "__version__", "9.9.9")
-    names.add(tap_library.tap_name(ROOT))
-    monkeypatch.setattr(tap_library, "_flags", lambda: ["-O0"])
-    names.add(tap_library.tap_name(ROOT))
+    names.add(tap_build.tap_name(ROOT))
+    monkeypatch.setattr(tap_build, "_flags", lambda: ["-O0"])
+    names.add(tap_build.tap_name(ROOT))
     assert len(names) == 3
 
 

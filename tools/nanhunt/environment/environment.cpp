@@ -190,6 +190,7 @@ std::vector<EnvironmentFinding> judge_environment(const EnvironmentFacts& f) {
                          : "End what else uses CUPTI (a profiler, a debugger), or install the version named here."});
     }
   }
+  judge_python(f, out);
   std::stable_sort(out.begin(), out.end(),
                    [](const EnvironmentFinding& a, const EnvironmentFinding& b) { return a.level > b.level; });
   return out;
@@ -203,6 +204,58 @@ json library_to_json(const LibraryFact& library) {
           {"path", json_text_or_null(library.path)},
           {"version", json_text_or_null(library.version)},
           {"why_not", json_text_or_null(library.why_not)}};
+}
+
+std::string_view tap_name(TapState state) {
+  switch (state) {
+    case TapState::kNotPossible:
+      return "not_possible";
+    case TapState::kToCompile:
+      return "to_compile";
+    case TapState::kCached:
+      return "cached";
+    case TapState::kPrebuilt:
+      return "prebuilt";
+  }
+  return "not_possible";
+}
+
+json python_to_json(const PythonFacts& p) {
+  json releases = json::array();
+  for (const std::string& release : p.prebuilt_for) releases.push_back(json_text(release));
+  return {{"package", json_text_or_null(p.package)},
+          {"library",
+           {{"path", json_text_or_null(p.library)},
+            {"version", json_text_or_null(p.library_version)},
+            {"why_not", json_text_or_null(p.why_no_library)}}},
+          {"path", json_text_or_null(p.python)},
+          {"version", json_text_or_null(p.python_version)},
+          {"why_not", json_text_or_null(p.why_no_python)},
+          {"torch",
+           {{"version", json_text_or_null(p.torch)},
+            {"cuda", json_text_or_null(p.torch_cuda)},
+            {"why_not", json_text_or_null(p.why_no_torch)}}},
+          {"tap",
+           {{"state", tap_name(p.tap)},
+            {"path", json_text_or_null(p.tap_path)},
+            {"why_not", json_text_or_null(p.why_no_tap)},
+            {"compiler", json_text_or_null(p.compiler)},
+            {"cache", json_text_or_null(p.cache)},
+            {"prebuilt_for", std::move(releases)}}}};
+}
+
+std::string tap_text(const PythonFacts& p) {
+  switch (p.tap) {
+    case TapState::kPrebuilt:
+      return "prebuilt, " + clip(p.tap_path, kSentenceLimit);
+    case TapState::kCached:
+      return "cached, " + clip(p.tap_path, kSentenceLimit);
+    case TapState::kToCompile:
+      return "compiled at first use, with " + clip(p.compiler, kSentenceLimit);
+    case TapState::kNotPossible:
+      break;
+  }
+  return "not possible: " + clip(p.why_no_tap, kSentenceLimit);
 }
 
 json formats_to_json(const std::vector<std::string_view>& formats) {
@@ -279,6 +332,7 @@ json environment_to_json(const EnvironmentFacts& f) {
             {"usable", f.cupti.usable},
             {"why_not", json_text_or_null(f.cupti.why_not)}}},
           {"libraries", std::move(libraries)},
+          {"python", python_to_json(f.python)},
           {"findings", std::move(findings)}};
 }
 
@@ -312,6 +366,17 @@ std::string environment_to_text(const EnvironmentFacts& f, bool colour, int widt
     const auto cores = tensor_core_formats(d.compute_major, d.compute_minor);
     fact("", cores.empty() ? "no tensor cores" : "tensor cores take " + joined(cores));
   }
+  const PythonFacts& p = f.python;
+  fact("libnanhunt", p.library.empty() ? "not usable: " + clip(p.why_no_library, kSentenceLimit)
+                                       : (p.library_version.empty() ? "" : clip(p.library_version, kNameLimit) + ", ") +
+                                             clip(p.library, kSentenceLimit));
+  fact("Python", p.python.empty() ? "not asked: " + clip(p.why_no_python, kSentenceLimit)
+                                  : clip(p.python_version, kNameLimit) + ", " + clip(p.python, kSentenceLimit));
+  fact("PyTorch", p.torch.empty() ? "none" + (p.why_no_torch.empty() ? "" : ": " + clip(p.why_no_torch, kSentenceLimit))
+                                  : clip(p.torch, kNameLimit) + (p.torch_cuda.empty()
+                                                                     ? ", without CUDA"
+                                                                     : ", for CUDA " + clip(p.torch_cuda, kNameLimit)));
+  fact("Tap", tap_text(p));
   const auto findings = judge_environment(f);
   if (!findings.empty()) out.heading("What to know");
   for (const EnvironmentFinding& one : findings) {

@@ -12,6 +12,7 @@
 
 #include "hooks/cupti/kernel_watch.h"
 #include "kernels/device_query.h"
+#include "tools/nanhunt/environment/python_package.h"
 
 namespace nanhunt::cli {
 
@@ -45,6 +46,7 @@ struct EnvironmentFacts {
   std::string why_no_device;
   hooks::CuptiFacts cupti;
   std::vector<LibraryFact> libraries;  // cuBLAS and cuBLASLt
+  PythonFacts python;
 };
 
 EnvironmentFacts gather_environment();
@@ -58,6 +60,8 @@ struct EnvironmentFinding {
   std::string what;  // one sentence
   std::string todo;  // one sentence; empty: nothing to do
 };
+// Of PyTorch, and what its runs need.
+void judge_python(const EnvironmentFacts& facts, std::vector<EnvironmentFinding>& out);
 // In order of weight.
 std::vector<EnvironmentFinding> judge_environment(const EnvironmentFacts& facts);
 

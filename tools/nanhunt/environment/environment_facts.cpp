@@ -143,6 +143,7 @@ EnvironmentFacts gather_environment() {
   facts.devices = kernels::query_devices(facts.why_no_device);
   facts.cupti = hooks::probe_cupti();
   facts.libraries = {find_cublas("libcublas", "cublasGetProperty"), find_cublas("libcublasLt", "cublasLtGetProperty")};
+  facts.python = gather_python_facts();
   return facts;
 }
 

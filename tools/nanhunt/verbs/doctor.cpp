@@ -94,7 +94,7 @@ class DoctorVerb final : public Verb {
   void declare(Options options) override {
     Option run = options.add("RUN", run_, "Run folder, attempt folder or .nht file");
     Option env = options.add_flag("--env", env_,
-                                    "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU; what does "
+                                    "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU, PyTorch; what does "
                                     "not fit together, and what to do");
     Option out =
         options.add("--salvage", out_, "Copy everything readable into this new run folder, with a clean end")

@@ -22,6 +22,7 @@
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/boot_log.h"
 #include "tools/nanhunt/child.h"
+#include "tools/nanhunt/environment/python_package.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -35,21 +36,6 @@ constexpr std::string_view kDefaultRun = "nanhunt-run";
 constexpr int kMostDefaultRuns = 10'000;
 constexpr std::size_t kMostOtherFindings = 4;
 constexpr int kCouldNotStart = 127;
-
-// Where the package's start-up file is, from where this program is: in a wheel, in a build tree, where
-// `cmake --install` puts it. Empty: nowhere.
-std::string find_boot_dir() {
-  if (const char* given = std::getenv("NANHUNT_BOOT_DIR"); given != nullptr && *given != '\0') return given;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return "";
-  const fs::path above = program.parent_path().parent_path();
-  for (const char* place : {"boot", "python/nanhunt/boot", "lib/nanhunt/python/nanhunt/boot"}) {
-    const fs::path folder = above / place;
-    if (fs::is_regular_file(folder / "sitecustomize.py", error)) return folder.string();
-  }
-  return "";
-}
 
 // The attempts that there are, by folder.
 std::set<std::string> attempts_in(const std::string& run) {
@@ -116,6 +102,11 @@ class RunVerb final : public Verb {
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
         .in_range(5u, 1'000'000'000u);
+    options.add("--config", config_, "TOML file that names what is harmless in this run (default: nanhunt.toml beside the program)")
+        .value_name("FILE");
+    options.add_flag("--stop-on-fault", stop_on_fault_,
+                     "End the process after the first step with a fault, once it is recorded, with status 10");
+    options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
     options.add_flag("--no-replay", no_replay_,
@@ -159,6 +150,9 @@ class RunVerb final : public Verb {
       return {StatusCode::kUsage,
               "run: --budget: expected percent of the time, from 0 to 100, got '" + budget_ + "': `--budget 3%`. " +
                   "See `nanhunt run --help`."};
+    }
+    if (std::error_code ignored; !config_.empty() && !fs::is_regular_file(config_, ignored)) {
+      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'."};
     }
     if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
@@ -221,9 +215,13 @@ class RunVerb final : public Verb {
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
         {"NANHUNT_REPLAY", no_replay_ ? "0" : ""},
+        {"NANHUNT_CONFIG", config_.empty() ? "" : fs::absolute(config_).string()},
+        {"NANHUNT_STOP_ON_FAULT", stop_on_fault_ ? "1" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
         {"NANHUNT_BOOT_LOG", boot_log}};
-    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");  // without it the user's own stays
+    // Without the option the user's own stays.
+    if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
+    if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     return settings;
   }
 
@@ -315,10 +313,10 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "sentinel", out_, boundary_, budget_;
+  std::string level_ = "sentinel", out_, boundary_, budget_, config_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, no_replay_ = false, kernels_ = false;
+  bool no_captures_ = false, no_replay_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
   bool made_out_ = false;  // by us, in this run
 };
 
@@ -328,7 +326,7 @@ const RegisterVerb<RunVerb> kRun{
      .summary = "Run a command and watch what trains with PyTorch in it: nanhunt run [OPTIONS] -- python train.py",
      .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
                       "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
-                      "  6  --out is a file\n  127  the command could not be started",
+                      "  6  --out is a file\n  10  --stop-on-fault: the run was ended at its first fault\n  127  the command could not be started",
      .takes_command = true}};
 
 }  // namespace

@@ -497,6 +497,7 @@ class Sentinel(Listener):
             bad |= HEALTH_AUDIT if foreseen else 0
             if self.validated_bad:
                 self.validated_bad, bad, tensors = False, bad | 1 << lib.MARK_OUTPUT, tensors + 1
+            self.session.faults.suspected |= bool(bad)
             if found.unread and not bad:
                 return  # a row without bits would say that all of it is healthy
             recorder.health(step, bad, tensors + len(foreseen),

@@ -2,15 +2,14 @@
 """Where an op runs: names of modules for the tap, which follows them; the line of the user's code."""
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._known import Known
 from nanhunt._names import plain_module, plain_path
+from nanhunt._tap.sites import file_name
 from nanhunt._tap.tap import LOSS
 
 if TYPE_CHECKING:
@@ -62,20 +61,11 @@ class Places:
         self._tap.begin_backward()
 
 
-_OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep, "<frozen",
-         "<eval_with_key")
-# Of file names: without their folders; "": not the user's.
-_users: dict[str, str] = {}
-
-
 def call_site(depth: int = 2) -> str:
     """file:line of the nearest frame outside of torch and of nanhunt; "" where there is none."""
     frame: Any = sys._getframe(depth)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        name = _users.get(filename)
-        if name is None:
-            name = _users[filename] = "" if filename.startswith(_OURS) else filename.rsplit(os.sep, 1)[-1]
+        name = file_name(frame.f_code.co_filename)
         if name:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back

@@ -5,28 +5,26 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
-import os
 import threading
 import weakref
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._tap.streams import Streams
-from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap, unheard
+from nanhunt._tap.tap_build import TapMissing
+from nanhunt._tap.tap_library import FileOf, RanksOf, StreamOf, TakeNote, load_tap, unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
 LOSS = "<loss>"
 NO_TAP = "operations: the tap is missing, because "
-_THEIRS = "\n".join((str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
-                     str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key"))
 Quad = tuple[int, int, int, int]  # the four words of a value: data, word, offset, layout
 
 
@@ -78,10 +76,10 @@ class Tap:
         self._session = session
         self._recorder = recorder
         self._streams = Streams(session)
-        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of))
+        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of), FileOf(_file_of))
         recording = recorder.recording()
-        recording.stream, recording.group = (c.cast(f, c.c_void_p).value for f in self._keep)
-        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), _THEIRS.encode())
+        recording.stream, recording.group, recording.file = (c.cast(f, c.c_void_p).value for f in self._keep)
+        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), "\n".join(THEIRS).encode())
         if not self.handle:
             raise TapMissing("there is no memory for it")
         self._words = (c.c_int64 * 4)()
@@ -262,6 +260,15 @@ def _ranks_of(name: bytes, ranks: Any, room: int) -> int:
         for i, rank in enumerate(members):
             ranks[i] = rank
         return len(members)
+    except Exception:
+        return 0
+
+
+def _file_of(name: bytes, shown: Any, room: int) -> int:
+    try:
+        text = file_name(name.decode("utf-8", "replace")).encode("utf-8", "replace")[:room]
+        c.memmove(shown, text, len(text))
+        return len(text)
     except Exception:
         return 0
 

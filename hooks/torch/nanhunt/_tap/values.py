@@ -12,7 +12,7 @@ from nanhunt._known import Known
 from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
 from nanhunt._tap.plain import DTYPES, PLAIN, no_torch_function
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
-from nanhunt._tap.tap_library import TapMissing
+from nanhunt._tap.tap_build import TapMissing
 
 if TYPE_CHECKING:
     from nanhunt._session import Session

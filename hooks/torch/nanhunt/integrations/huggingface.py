@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.utils.logging import get_logger
 
 from nanhunt._watch import Watch, watch
 from nanhunt.integrations.accelerate import plain_optimizer
 
 
 class NanhuntCallback(TrainerCallback):  # type: ignore[misc]
-    """Watches each `Trainer.train()`. Takes the options of nanhunt.watch; changes nothing of the training."""
+    """Watches each `Trainer.train()`. Takes the options of nanhunt.watch; changes nothing of the training. A fault is
+    told in Transformers' own log while the training goes on."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -27,6 +29,7 @@ class NanhuntCallback(TrainerCallback):  # type: ignore[misc]
                        **kwargs: Any) -> None:
         optimizers = [] if optimizer is None else [plain_optimizer(optimizer)]
         self.watch = watch(model, optimizers, **self.options)
+        self.watch.say_by(get_logger("transformers.nanhunt").warning)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.watch is not None:

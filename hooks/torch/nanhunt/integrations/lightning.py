@@ -8,6 +8,7 @@ Module paths are those of the LightningModule, whatever `training_step` calls of
 """
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from nanhunt._watch import Watch, watch
@@ -19,7 +20,8 @@ except ImportError:  # the package's older name
 
 
 class NanhuntCallback(Callback):  # type: ignore[misc]
-    """Watches each `Trainer.fit()`. Takes the options of nanhunt.watch; changes nothing of the training."""
+    """Watches each `Trainer.fit()`. Takes the options of nanhunt.watch; changes nothing of the training. A fault is
+    told in Lightning's own log while the training goes on."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -29,6 +31,7 @@ class NanhuntCallback(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         plugin = getattr(trainer, "precision_plugin", None)
         self.watch = watch(pl_module, list(trainer.optimizers), getattr(plugin, "scaler", None), **self.options)
+        self.watch.say_by(logging.getLogger(Callback.__module__.rpartition(".callbacks")[0]).warning)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         self._close()

@@ -113,7 +113,7 @@ class _Watcher:
         from nanhunt._watch import watch
 
         if not self.watches:
-            options = {"out": str(self.folder), "level": self.level, **options}
+            options = {"out": str(self.folder), "level": self.level, "quiet": True, **options}
         made = watch(*args, **options)
         self.watches.append(made)
         return made

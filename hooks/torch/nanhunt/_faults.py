@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults, told while the run goes on: a line on stderr, the user's callbacks, and the end of the process where that was
+asked for.
+
+The analyzer judges here as well: after a step in which something is not finite the report of what is recorded so far is
+read. How often is bounded, for most such steps come from one cause, or are the loss scaler's.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable
+
+from nanhunt import _library as lib
+from nanhunt._load import Finding, finding_of, render
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+STOPPED = 10   # exit status of a run that was ended at its first fault
+_LINES = 3     # a run
+_LOOKS = 8     # at the report, whatever they take; more as far as they take at most this share of the time
+_SHARE = 0.01
+_CLIP = 300
+
+
+def _line(finding: Finding, run: str, rank: int, world: int) -> str:
+    """One line, with nothing in it that could steer a terminal."""
+    where = f" ({finding.call_site})" if finding.call_site else ""
+    title = "".join(ch if ch.isprintable() else "?" for ch in finding.title + where)
+    near = os.path.relpath(run)
+    run = run if near.startswith("..") else near
+    of_rank = f"rank {rank}, " if world > 1 else ""
+    return f"nanhunt: {of_rank}step {finding.step}: {title[:_CLIP]}; full report: nanhunt report {run}"
+
+
+class Faults:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.callbacks: list[Callable[[Finding], Any]] = []
+        self.say: Callable[[str], object] = self._print  # integrations say it in their own logs
+        self._known: set[tuple[Any, ...]] = set()  # origins that were told
+        self.suspected = False  # something was not finite in a step that was judged since the last one ended
+        self._bad_steps = 0  # in a row
+        self._looks = 0
+        self._spent, self._began = 0.0, time.perf_counter()
+        self._given_up = False  # the last step, which was bad
+        self._first_seq = 0  # of the step that runs
+
+    def _print(self, line: str) -> None:
+        if not self.session.options.quiet and sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
+
+    @property
+    def _wanted(self) -> bool:
+        options = self.session.options
+        return not options.quiet or bool(self.callbacks) or options.stop_on_fault
+
+    def after_step(self, loss: float | None, ending: int) -> None:
+        """A step is recorded. Raises SystemExit where the run shall end, and nothing else."""
+        session, recorder = self.session, self.session.recorder
+        if recorder is None or not self._wanted:
+            return
+        try:
+            bad = self.suspected or loss is not None and not math.isfinite(loss)
+            if session.options.level == "ops":
+                bad = bool(recorder.bad_since(self._first_seq)) or bad
+                self._first_seq = recorder.next_seq()
+            self.suspected = False
+            # What a program that gives a step up makes of it shows in the next one.
+            waits, self._given_up = self._given_up, bool(bad) and ending == lib.BY_NEXT_FORWARD
+            bad = waits or bad and not self._given_up
+            if not bad:
+                self._bad_steps = 0
+                return
+            self._bad_steps += 1
+            ends = ending not in (lib.BY_OPTIMIZER, lib.BY_NEXT_FORWARD)
+            if session.hurries or len(self._known) >= _LINES or not (ends or self._may_look()):
+                return
+            began = time.perf_counter()
+            found = self._new_faults()
+            self._looks += 1
+            self._spent += time.perf_counter() - began
+            for finding in found:
+                self._tell(finding)
+        except Exception as error:
+            session.failed(error, "telling of a fault")
+            return
+        if found and session.options.stop_on_fault and not ends:
+            self._stop(found[0].step)
+
+    def _may_look(self) -> bool:
+        """At bad steps in a row the 1st, 2nd, 4th, 8th and so on."""
+        if self._bad_steps & (self._bad_steps - 1):
+            return False
+        return self._looks < _LOOKS or self._spent <= _SHARE * (time.perf_counter() - self._began)
+
+    def _new_faults(self) -> list[Finding]:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        session.flush()
+        report = json.loads(render(recorder.folder(), "json"))
+        if report["verdict"]["status"] != "fault":
+            return []
+        new = []
+        for row in report["findings"]:
+            key = (row["class"], row["op"], row["module"], row["call_site"])
+            if row["severity"] == "fault" and key not in self._known and len(self._known) < _LINES:
+                self._known.add(key)
+                new.append(finding_of(row))
+        return new
+
+    def _tell(self, finding: Finding) -> None:
+        from nanhunt._ranks import rank_and_world
+
+        self.say(_line(finding, self.session.options.out, *rank_and_world()))
+        for callback in list(self.callbacks):
+            try:
+                callback(finding)
+            except Exception as error:  # the run is not ended by it: stop_on_fault does that
+                self.session.note(f"on_fault: the callback raised {type(error).__name__}: {error}"[:_CLIP])
+
+    def _stop(self, step: int) -> None:
+        session = self.session
+        session.close()
+        print(f"nanhunt: the run is ended after step {step}, as stop on fault asks for (exit status {STOPPED})",
+              file=sys.stderr, flush=True)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(STOPPED)
+        sys.stdout.flush()
+        os._exit(STOPPED)  # in another thread an exception would end the thread alone
