@@ -18,19 +18,19 @@ void overflow(TraceBuilder& t, const std::string& module, const std::string& sit
 TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_module) {
   TraceBuilder t;
   t.setup(SetupFact::kModule, "fc1", "", DType::kF32, 0, "Linear");
-  t.frame("model.py:7", 0, "/home/me/model.py", 7, "Net.forward", 6, "def forward(self, x):\n    return x.exp()\n");
-  t.frame("model.py:7", 1, "/home/me/train.py", 30, "step", 30, "loss = net(x)");
-  t.frame("model.py:9", 0, "/home/me/model.py", 9, "Net.other", 9, "pass");
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 6, "def forward(self, x):\n    return x.exp()\n");
+  t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");
+  t.frame("model.py:9", 0, "/data/me/model.py", 9, "Net.other", 9, "pass");
   // Another stack that came to the same line: the first one counts.
-  t.frame("model.py:7", 0, "/home/me/model.py", 7, "Net.forward", 7, "");
-  t.frame("model.py:7", 1, "/home/me/eval.py", 3, "<module>", 3, "net(x)");
-  t.frame("model.py:7", 2, "/home/me/eval.py", 4, "<module>", 4, "main()");
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 7, "");
+  t.frame("model.py:7", 1, "/data/me/eval.py", 3, "<module>", 3, "net(x)");
+  t.frame("model.py:7", 2, "/data/me/eval.py", 4, "<module>", 4, "main()");
   overflow(t, "fc1", "model.py:7");
   t.end_step();
   const Finding f = analysis_of(t).findings.at(0);
   EXPECT_EQ(f.module_class, "Linear");
   ASSERT_EQ(f.frames.size(), 2u);
-  EXPECT_EQ(f.frames[0].file, "/home/me/model.py");
+  EXPECT_EQ(f.frames[0].file, "/data/me/model.py");
   EXPECT_EQ(f.frames[0].function, "Net.forward");
   EXPECT_EQ(f.frames[0].first_line, 6u);
   EXPECT_EQ(f.frames[0].code, (std::vector<std::string>{"def forward(self, x):", "    return x.exp()"}));
@@ -39,7 +39,7 @@ TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_mod
 
 TEST(Sources, a_site_without_frames_has_none) {
   TraceBuilder t;
-  t.frame("model.py:7", 1, "/home/me/train.py", 30, "step", 30, "loss = net(x)");  // the innermost was lost
+  t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");  // the innermost was lost
   overflow(t, "fc1", "model.py:7");
   t.end_step();
   const Finding f = analysis_of(t).findings.at(0);

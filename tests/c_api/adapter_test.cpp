@@ -77,7 +77,7 @@ TEST_F(CAdapter, the_code_above_a_site_and_how_a_program_is_set_up_are_kept_as_g
   nanhunt_frame frame{};
   frame.struct_size = sizeof frame;
   frame.site = "train.py:12";
-  frame.file = "/home/me/train.py";
+  frame.file = "/data/me/train.py";
   frame.function = "step";
   frame.code = "a\nb";
   frame.line = 12;
