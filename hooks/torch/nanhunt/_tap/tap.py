@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._tap.source import lines_around
 from nanhunt._tap.streams import Streams
-from nanhunt._tap.tap_library import RanksOf, StreamOf, TakeNote, TapMissing, load_tap, unheard
+from nanhunt._tap.tap_library import LinesOf, RanksOf, StreamOf, TakeNote, TapMissing, load_tap, unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 LOSS = "<loss>"
 NO_TAP = "operations: the tap is missing, because "
 _THEIRS = "\n".join((str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
-                     str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key"))
+                     str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key",
+                     *(f"!{folder}{os.sep}_sentinel{os.sep}" for folder in (
+                         Path(__file__).parents[1], Path(__file__).resolve().parents[1]))))
 Quad = tuple[int, int, int, int]  # the four words of a value: data, word, offset, layout
 
 
@@ -64,9 +67,9 @@ class Tap:
         self._session = session
         self._recorder = recorder
         self._streams = Streams(session)
-        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of))
+        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of), LinesOf(_lines_of))
         recording = recorder.recording()
-        recording.stream, recording.group = (c.cast(f, c.c_void_p).value for f in self._keep)
+        recording.stream, recording.group, recording.source = (c.cast(f, c.c_void_p).value for f in self._keep)
         self._handle = self._library.new(c.byref(recording), recorder.text(LOSS), _THEIRS.encode())
         if not self._handle:
             raise TapMissing("there is no memory for it")
@@ -239,6 +242,18 @@ class Tap:
         except Exception as error:
             self._session.failed(error, "the stream of a device")
             return 0
+
+
+def _lines_of(file: bytes, line: int, room_at: int, room: int) -> int:
+    try:
+        first, text = lines_around(file.decode("utf-8", "surrogateescape"), line)
+        raw = text.encode("utf-8", "replace").replace(b"\0", b"?")
+        if not raw or len(raw) >= room:
+            return 0
+        c.memmove(room_at, raw + b"\0", len(raw) + 1)
+        return first
+    except Exception:
+        return 0
 
 
 def _ranks_of(name: bytes, ranks: Any, room: int) -> int:
