@@ -131,6 +131,23 @@ struct BadSteps {
   std::uint32_t first = 0, last = 0;
 };
 
+// A function of the program's that was running at a call site.
+struct SourceFrame {
+  std::string file;  // with its folder, as the program was given it
+  std::uint32_t line = 0;
+  std::string function;
+  std::uint32_t first_line = 0;   // of `code`
+  std::vector<std::string> code;  // lines of the source around it, as they were then
+};
+
+// Another finding of one cause, named under the one that leads.
+struct RelatedFinding {
+  FindingClass cls = FindingClass::kUnexplained;
+  Severity severity = Severity::kFault;
+  OpPlace place;
+  std::string call_site, title;
+};
+
 struct Finding {
   std::string id;  // "F1", "F2": stable for equal traces
   FindingClass cls = FindingClass::kUnexplained;
@@ -143,6 +160,8 @@ struct Finding {
       ranks;  // on which it began: several for the same fault on each, or for one that began between them
   std::vector<RankPropagation> rank_propagation;     // to ranks on which it did not begin, in order of steps
   std::string call_site;
+  std::vector<SourceFrame> frames;  // of call_site, innermost first; empty: not recorded
+  std::string module_class;         // of place.module; "": not known
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string ignored;  // why the user of the run named it as harmless (severity info then); "": it was not
   std::string kernel;  // of its op, the one that ran longest; "": not known
@@ -166,6 +185,8 @@ struct Finding {
   std::vector<std::string> sinks;     // "parameter fc1.weight", "loss"
   std::vector<std::string> also;      // same class, op, phase and step at other modules, as module paths
   std::vector<Advice> advice;
+  std::vector<RelatedFinding> related;  // of the same line in the same step, or further along its chain
+  std::uint64_t related_omitted = 0;
   bool unfinished = false;  // all it harmed are steps that the program gave up, or validations
 };
 

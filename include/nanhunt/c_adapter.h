@@ -200,6 +200,43 @@ NANHUNT_API nanhunt_status nanhunt_recorder_forget_child(nanhunt_recorder* recor
 NANHUNT_API nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint32_t step, const char* text,
                                                uint64_t count);
 
+/* The program's own code when an op was first called from a site (the text that rows give as call site): one call for
+ * each function on the stack, depth 0 first, being the line that called the op. */
+typedef struct nanhunt_frame {
+  uint32_t struct_size;
+  uint32_t depth;
+  const char* site;
+  const char* file;
+  const char* function;
+  const char* code;    /* lines of the source around it, joined by line feeds; NULL: not to be had */
+  uint32_t line;       /* counted from 1; 0: not known */
+  uint32_t first_line; /* of code */
+} nanhunt_frame;
+NANHUNT_API nanhunt_status nanhunt_record_frame(nanhunt_recorder* recorder, const nanhunt_frame* frame);
+
+/* How the program had set something up, which no op shows: told when it is first seen. The texts may be NULL. */
+enum {
+  NANHUNT_SETUP_MODULE = 0,               /* path: of a module; text: its class */
+  NANHUNT_SETUP_AUTOCAST = 1,             /* a model ran under autocast to dtype with gradients on */
+  NANHUNT_SETUP_BACKWARD_IN_AUTOCAST = 2, /* backward began while autocast to dtype was on */
+  NANHUNT_SETUP_NARROW_PARAMETERS = 3,    /* a model that ran with gradients on holds `number` parameters in dtype;
+                                             path: the first of them */
+  NANHUNT_SETUP_FOREIGN_PARAMETERS = 4    /* none of the `number` parameters of an optimizer has a gradient or is the
+                                             models' own, whose parameters have gradients and are in no optimizer;
+                                             text: its class */
+};
+typedef struct nanhunt_setup {
+  uint32_t struct_size;
+  uint32_t step;
+  int32_t fact;
+  int32_t dtype;
+  const char* path;
+  const char* site;
+  const char* text;
+  double number;
+} nanhunt_setup;
+NANHUNT_API nanhunt_status nanhunt_record_setup(nanhunt_recorder* recorder, const nanhunt_setup* setup);
+
 /* Which kernels a GPU ran for an op, through NVIDIA's CUPTI: hooks/cupti/README.md. Nothing here launches, waits for a
  * device or fails a run. CUPTI is loaded by attach and by nothing else; with one recorder of a process at a time.
  * push, pop, push_own, pop_own and place may be called from any thread, also while another call on the recorder runs,

@@ -201,7 +201,8 @@ typedef struct nanhunt_recorder_options {
   const char* level;    /* "sentinel", "sampled", "ops"; NULL: "ops" */
   int32_t trust_inputs; /* 1: contents that are read are not compared with their record, which spares a read of each */
   uint64_t max_trace_bytes; /* 0: no limit; else 4 MiB at least: retention as in include/nanhunt/trace.h */
-  const char* details;  /* JSON object, NULL: none: "command", "dtypes" (lists of texts), "options" (texts by name) */
+  const char* details;  /* JSON object, NULL: none: "command", "dtypes" (lists of texts), "options", "packages" (texts by name),
+                           "commit", "tree" ("clean", "changed") of the repository of the program */
 } nanhunt_recorder_options;
 
 typedef struct nanhunt_counters {

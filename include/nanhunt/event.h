@@ -311,6 +311,39 @@ struct NoteEvent {
   std::uint64_t count = 0;
 };
 
+// One frame of the program's own code that was running when an op was first called from `site`.
+struct FrameEvent {
+  std::string_view site;       // as OpEvent::call_site has it
+  std::uint32_t depth = 0;     // 0: the line that called the op; then its callers
+  std::string_view file;       // as the program was given it, with its folder
+  std::uint32_t line = 0;      // counted from 1; 0: not known
+  std::string_view function;
+  std::uint32_t first_line = 0;  // of `code`
+  std::string_view code;         // lines around it, one below the other; "": not to be had
+};
+
+// How the program had set something up: what no op shows.
+enum class SetupFact : std::uint8_t {
+  kModule = 0,               // path: of a module; text: its class
+  kAutocast = 1,             // a model ran under autocast to `dtype` with gradients on
+  kBackwardInAutocast = 2,   // backward began while autocast to `dtype` was on
+  kNarrowParameters = 3,     // a model that ran with gradients on holds `number` parameters in `dtype`; path: the first
+  kForeignParameters = 4,    // none of the `number` parameters of an optimizer has a gradient or is the models' own,
+                             // whose parameters have gradients and are in no optimizer; text: its class
+};
+std::string_view setup_fact_name(SetupFact fact);  // "module", "autocast", ...
+
+// The first time that a fact is seen; once for each path and site.
+struct SetupEvent {
+  std::uint32_t step = 0;
+  SetupFact fact = SetupFact::kModule;
+  std::string_view path;  // of a module or parameter; may be empty
+  std::string_view site;  // line of the program, may be empty
+  DType dtype = DType::kF32;
+  double number = 0;
+  std::string_view text;
+};
+
 // A finished step. NaN means "not known" for lr and scale; a NaN loss is a NaN loss.
 // How a step ended.
 enum class StepEnding : std::uint8_t {

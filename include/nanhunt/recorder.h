@@ -80,6 +80,8 @@ class Recorder {
   virtual void on_probe(const ProbeEvent& event) noexcept = 0;
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;
   virtual void on_note(const NoteEvent& event) noexcept = 0;
+  virtual void on_frame(const FrameEvent& event) noexcept = 0;
+  virtual void on_setup(const SetupEvent& event) noexcept = 0;
   virtual void on_collective(const CollectiveEvent& event) noexcept = 0;
   virtual void on_kernel(const KernelEvent& event) noexcept = 0;
   // Compares contents with their record, where there is one (check_inputs): for what an op will write over, whose old

@@ -20,6 +20,11 @@ struct TextOptions {
 
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});
 std::string render_json(const Analysis& analysis);  // nanhunt.report, version 1
+// An issue ready to paste.
+std::string render_markdown(const Analysis& analysis);
+// Findings as workflow commands of GitHub's ("::error file=train.py,line=12::..."). `root`: the checkout, to which files
+// are named relative.
+std::string render_annotations(const Analysis& analysis, const std::string& root);
 // One offline file. going: as in TextOptions.
 std::string render_html(const Analysis& analysis, const std::vector<std::uint32_t>& going = {});
 

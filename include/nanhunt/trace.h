@@ -290,6 +290,31 @@ struct KernelRecord {
   bool operator==(const KernelRecord&) const = default;
 };
 
+// One frame of the program's code above a call site (FrameEvent).
+struct FrameRecord {
+  std::uint64_t seq = 0;  // seq of the next op
+  StringId site = 0;
+  std::uint32_t depth = 0;
+  StringId file = 0;
+  std::uint32_t line = 0;
+  StringId function = 0;
+  std::uint32_t first_line = 0;
+  StringId code = 0;
+  bool operator==(const FrameRecord&) const = default;
+};
+
+// How the program had set something up (SetupEvent).
+struct SetupRecord {
+  std::uint64_t seq = 0;  // seq of the next op
+  std::uint32_t step = 0;
+  SetupFact fact = SetupFact::kModule;
+  StringId path = 0, site = 0;
+  DType dtype = DType::kF32;
+  double number = 0;
+  StringId text = 0;
+  bool operator==(const SetupRecord&) const = default;
+};
+
 struct RecordBatch {
   std::vector<StringRecord> strings;
   std::vector<LayoutRecord> layouts;
@@ -316,6 +341,8 @@ struct RecordBatch {
   std::vector<NoteRecord> notes;
   std::vector<CollectiveRecord> collectives;
   std::vector<KernelRecord> kernels;
+  std::vector<FrameRecord> frames;
+  std::vector<SetupRecord> setup;
   void clear();
   bool empty() const;
   bool operator==(const RecordBatch&) const = default;
@@ -332,6 +359,9 @@ struct RunInfo {
   std::vector<std::string> dtypes;
   std::uint32_t rank = 0, world_size = 1, attempt = 0;
   std::vector<std::pair<std::string, std::string>> options;
+  std::vector<std::pair<std::string, std::string>> packages;  // name, version
+  std::string commit;                // of the program's repository, in hex; "": not known
+  std::string tree;                  // "clean" or "changed" against it; "": not known
   std::string started;               // volatile, ISO 8601 UTC
   std::string host;                  // volatile
   std::int64_t pid = 0;              // volatile

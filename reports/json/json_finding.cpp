@@ -180,6 +180,32 @@ json bad_steps_to_json(const BadSteps& steps) {
           {"last_step", steps.last}};
 }
 
+json frames_to_json(const std::vector<SourceFrame>& frames) {
+  json out = json::array();
+  for (const SourceFrame& frame : frames) {
+    if (out.size() == kMaxFrames) break;
+    out.push_back({{"file", json_text(frame.file)},
+                   {"line", frame.line},
+                   {"function", json_text(frame.function)},
+                   {"first_line", frame.first_line},
+                   {"code", json_texts(frame.code)}});
+  }
+  return out;
+}
+
+json related_to_json(const std::vector<RelatedFinding>& related) {
+  json out = json::array();
+  for (const RelatedFinding& one : related) {
+    json item = place_to_json(one.place);
+    item["class"] = finding_class_name(one.cls);
+    item["severity"] = severity_name(one.severity);
+    item["call_site"] = json_text_or_null(one.call_site);
+    item["title"] = json_text(one.title);
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
 }  // namespace
 
 json finding_to_json(const Finding& f) {
@@ -201,6 +227,10 @@ json finding_to_json(const Finding& f) {
   }
   out["kernel"] = json_text_or_null(f.kernel);
   out["call_site"] = json_text_or_null(f.call_site);
+  out["frames"] = frames_to_json(f.frames);
+  out["module_class"] = json_text_or_null(f.module_class);
+  out["related"] = related_to_json(f.related);
+  out["related_omitted"] = json_count(f.related_omitted);
   out["same_line_as"] = json_text_or_null(f.same_line_as);
   out["ignored"] = json_text_or_null(f.ignored);
   out["scale"] = json_number_or_null(f.scale);

@@ -118,6 +118,7 @@ std::string render_json(const Analysis& analysis) {
                        {"verdict",
                         {{"status", verdict_status_name(analysis.verdict.status)},
                          {"headline", json_text(analysis.verdict.headline)},
+                         {"change", origin != nullptr ? json_text_or_null(change_sentence(*origin)) : json()},
                          {"origin", origin != nullptr ? json_text(origin->id) : json()}}},
                        {"findings", std::move(findings)},
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},

@@ -12,6 +12,15 @@ using nlohmann::json;
 
 constexpr std::size_t kJsonOptions = 1024;
 
+json pairs_to_json(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  json out = json::array();
+  for (const auto& [name, value] : pairs) {
+    if (out.size() == kJsonOptions) break;
+    out.push_back({{"name", json_text(name)}, {"value", json_text(value)}});
+  }
+  return out;
+}
+
 }  // namespace
 
 json health_to_json(const TraceHealth& h) {
@@ -28,11 +37,6 @@ json health_to_json(const TraceHealth& h) {
 }
 
 json run_info_to_json(const RunInfo& info) {
-  json options = json::array();
-  for (const auto& [name, value] : info.options) {
-    if (options.size() == kJsonOptions) break;
-    options.push_back({{"name", json_text(name)}, {"value", json_text(value)}});
-  }
   return {{"rank", info.rank},
           {"attempt", info.attempt},
           {"world_size", info.world_size},
@@ -43,7 +47,10 @@ json run_info_to_json(const RunInfo& info) {
           {"level", json_text_or_null(info.level)},
           {"scenario", json_text_or_null(info.scenario)},
           {"dtypes", json_texts(info.dtypes)},
-          {"options", std::move(options)},
+          {"options", pairs_to_json(info.options)},
+          {"packages", pairs_to_json(info.packages)},
+          {"commit", json_text_or_null(info.commit)},
+          {"tree", json_text_or_null(info.tree)},
           // These differ between equal runs.
           {"volatile",
            {{"started", json_text_or_null(info.started)},

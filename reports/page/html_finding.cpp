@@ -207,6 +207,33 @@ void write_advice(HtmlWriter& out, const std::vector<AdviceView>& advice) {
   out.markup("</ul>");
 }
 
+void write_frame(HtmlWriter& out, const FrameView& frame, bool innermost) {
+  out.markup("<p class=\"frame\">");
+  if (!innermost) out.markup("called from ");
+  out.markup("<code>").text(frame.place).markup("</code>");
+  if (!frame.function.empty()) out.markup(" in <code>").text(frame.function).markup("</code>");
+  // The reader's own editor opens it; the page itself asks for nothing.
+  if (!frame.link.empty()) out.markup(" <a href=\"").text(frame.link).markup("\">open in editor</a>");
+  out.markup("</p>");
+  if (frame.lines.empty()) return;
+  out.markup("<ol class=\"source\">");
+  for (const CodeLine& line : frame.lines) {
+    if (!innermost && !line.here) continue;
+    if (line.here) {
+      out.markup("<li class=\"here\">");
+    } else {
+      out.markup("<li>");
+    }
+    out.element("span", "number", line.number).element("code", "", line.text.empty() ? " " : line.text);
+    out.markup("</li>");
+  }
+  out.markup("</ol>");
+}
+
+void write_frames(HtmlWriter& out, const FindingView& f) {
+  for (const FrameView& frame : f.frames) write_frame(out, frame, &frame == &f.frames.front());
+}
+
 void write_evidence(HtmlWriter& out, const FindingView& f, std::size_t limit) {
   Lines lines = f.evidence;
   if (lines.shown.size() > limit) {
@@ -280,7 +307,7 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   answer(out, "Which operation", f.operation, "", true);
   if (!f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
   if (!f.kernel.empty()) answer(out, "Which kernel", f.kernel, "", true);
-  answer(out, "Which layer", f.layer, "", true);
+  answer(out, "Which layer", f.layer, f.module_class, true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
   if (!f.how_often.empty()) answer(out, "How often", f.how_often, f.bad_steps, false);
   if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
@@ -295,6 +322,11 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
 }
 
 void write_finding_parts(HtmlWriter& out, const FindingView& f, const MagnitudeView& magnitudes) {
+  if (!f.frames.empty()) {
+    begin_part(out, "code", "The code");
+    write_frames(out, f);
+    end_part(out);
+  }
   begin_part(out, "why", "Why");
   out.element("p", "lede", f.explanation.empty() ? f.class_explanation : f.explanation);
   write_evidence(out, f, kMaxEvidence);
@@ -319,6 +351,11 @@ void write_finding_parts(HtmlWriter& out, const FindingView& f, const MagnitudeV
     write_names(out, "The same happened at", f.also);
     end_part(out);
   }
+  if (!f.related.empty()) {
+    begin_part(out, "related", "Of the same cause");
+    write_list(out, f.related);
+    end_part(out);
+  }
   begin_part(out, "numbers", "The numbers");
   if (f.element) write_element(out, *f.element);
   write_tensors(out, f);
@@ -334,6 +371,8 @@ void write_other_finding(HtmlWriter& out, const FindingView& f) {
   out.markup(" ").element("span", "title", f.title).markup(" ").element("code", "", f.class_name);
   out.markup("</summary><div class=\"inside\">");
   write_answers(out, f, "");
+  write_frames(out, f);
+  if (!f.related.empty()) write_list(out, f.related);
   out.element("p", "", f.explanation.empty() ? f.class_explanation : f.explanation);
   write_evidence(out, f, kOtherEvidence);
   if (!f.chain.empty()) write_chain(out, f.chain, kOtherChainNodes);

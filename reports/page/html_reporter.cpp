@@ -59,6 +59,7 @@ void write_verdict(HtmlWriter& out, const ReportModel& model) {
   open_verdict(out, model.status);
   out.text(model.verdict_word).markup("</p><h1 id=\"headline\">").text(model.headline).markup("</h1>");
   const bool says_more = model.status != VerdictStatus::kClean && model.meaning != model.headline;
+  if (model.origin && !model.origin->change.empty()) out.element("p", "change", model.origin->change);
   if (says_more) out.element("p", "lede", model.meaning);
   if (model.origin) {
     write_answers(out, *model.origin, model.scaler_answer);

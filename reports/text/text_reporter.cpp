@@ -17,6 +17,7 @@ using namespace reports;
 
 constexpr std::size_t kLabelWidth = 10;
 constexpr std::size_t kCarriersShown = 3;
+constexpr std::size_t kFramesShown = 6;
 constexpr std::size_t kOthersShown = 12;
 constexpr std::size_t kEvidenceShown = 8;
 constexpr std::size_t kTensorsShown = 8;
@@ -63,7 +64,7 @@ void write_answers(TextLayout& out, const FindingView& f, const std::string& sca
   if (!f.kernel.empty()) out.fact("Kernel", f.kernel, kLabelWidth);
   const std::string shared = f.shared_line.empty() ? "" : ", " + f.shared_line;
   if (!f.called_from.empty()) out.fact("Code line", f.called_from + shared, kLabelWidth, Ink::kBold);
-  out.fact("Layer", f.layer, kLabelWidth, Ink::kBold);
+  out.fact("Layer", f.module_class.empty() ? f.layer : f.layer + " (" + f.module_class + ")", kLabelWidth, Ink::kBold);
   out.fact("When", "step " + f.step + ", phase " + f.phase, kLabelWidth, Ink::kBold);
   if (!f.how_often.empty()) {
     out.fact("How often", f.how_often + (f.bad_steps.empty() ? "" : "; " + f.bad_steps), kLabelWidth);
@@ -76,6 +77,35 @@ void write_answers(TextLayout& out, const FindingView& f, const std::string& sca
   out.fact("Scaler?", scaler_answer, kLabelWidth);
   out.fact("Certainty", f.confidence, kLabelWidth);
   if (!f.samples.empty() && f.samples_are_bad) out.fact("Samples", listed(f.samples), kLabelWidth);
+}
+
+// The line that ran with those around it, then its callers, each with its line.
+void write_code(TextLayout& out, const FindingView& f) {
+  if (f.frames.empty()) return;
+  out.heading("The code");
+  for (std::size_t i = 0; i < f.frames.size() && i < kFramesShown; ++i) {
+    const FrameView& frame = f.frames[i];
+    out.raw("  " + std::string(i == 0 ? "" : "called from ") + out.ink(frame.place, Ink::kBold) +
+            (frame.function.empty() ? "" : " in " + frame.function));
+    if (i == 0) {
+      std::size_t width = 0;
+      for (const CodeLine& line : frame.lines) width = std::max(width, line.number.size());
+      for (const CodeLine& line : frame.lines) {
+        const std::string number = std::string(width - line.number.size(), ' ') + line.number;
+        out.raw((line.here ? "  > " : "    ") + number + "  " + out.ink(line.text, line.here ? Ink::kBold : Ink::kDim));
+      }
+    } else if (!frame.code.empty()) {
+      out.raw("      " + frame.code);
+    }
+  }
+  if (f.frames.size() > kFramesShown) out.paragraph(and_more(f.frames.size() - kFramesShown), 2);
+}
+
+void write_related(TextLayout& out, const FindingView& f) {
+  if (f.related.empty()) return;
+  out.heading("Of the same cause");
+  for (const std::string& one : f.related.shown) out.paragraph(one, 2, "- ");
+  if (f.related.omitted != 0) out.paragraph(and_more(f.related.omitted), 4);
 }
 
 void write_why(TextLayout& out, const FindingView& f) {
@@ -202,6 +232,7 @@ void write_others(TextLayout& out, const ReportModel& model) {
       if (!more->empty()) text += " (" + *more + ")";
     }
     out.paragraph(text, 2, f.id + "  ");
+    if (!f.change.empty()) out.paragraph(f.change, 6);
   }
   const std::uint64_t rest = model.findings_omitted + (model.others.size() - shown);
   if (rest != 0) out.paragraph(and_more(rest), 2);
@@ -291,17 +322,20 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   verdict.replace(0, word.size(), badge);
   verdict.pop_back();
   out.raw(verdict);
+  if (model.origin && !model.origin->change.empty()) out.paragraph(model.origin->change, 0, "CHANGE  ");
   out.raw(out.ink(model.run_line, Ink::kDim));
 
   if (model.origin) {
     const FindingView& f = *model.origin;
     out.blank();
     write_answers(out, f, model.scaler_answer);
+    write_code(out, f);
     write_why(out, f);
     write_element(out, f);
     write_tensors(out, f);
     write_chain(out, f);
     if (!f.also.empty()) out.paragraph("The same at: " + listed(f.also), 2);
+    write_related(out, f);
     write_advice(out, f);
   } else if (model.status != VerdictStatus::kClean) {
     out.paragraph(model.meaning, 0);

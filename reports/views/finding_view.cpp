@@ -250,6 +250,13 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.called_from = clip(f.call_site, kNameLimit);
   view.kernel = clip(f.kernel, kNameLimit);
   view.layer = or_none(name_of(f.place.module));
+  if (f.module_class != view.layer) view.module_class = clip(f.module_class, kNameLimit);
+  view.frames = view_frames(f.frames);
+  for (const RelatedFinding& one : f.related) {
+    if (view.related.shown.size() == kMaxEvidence) break;
+    view.related.shown.push_back(std::string(finding_class_name(one.cls)) + ": " + clip(one.title, kSentenceLimit));
+  }
+  view.related.omitted = f.related_omitted + (f.related.size() - view.related.shown.size());
   view.phase = phase_name(f.place.phase);
   view.step = format_count(f.place.step);
   view.matter = matter_sentence(f);
@@ -286,6 +293,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
     if (view.advice.size() == kMaxAdvice) break;
     view.advice.push_back(view_advice(*advice));
   }
+  view.change = change_sentence(f);
   if (view.advice.empty() || view.advice.front().tried == Tried::kFailed) {
     view.cure = view.advice.empty() ? std::string(kNone) : "nothing that was tried helped";
   } else {

@@ -64,6 +64,15 @@ RunView view_run(const RankSummary& rank, bool going) {
     options += (options.empty() ? "" : ", ") + name + "=" + value;
   }
   add_fact(view.facts, "Options", clip(options, kSentenceLimit));
+  std::string packages;
+  for (const auto& [name, version] : info.packages) {
+    if (packages.size() > kSentenceLimit) break;
+    packages += (packages.empty() ? "" : ", ") + name + " " + version;
+  }
+  add_fact(view.facts, "Packages", clip(packages, kSentenceLimit));
+  if (!info.commit.empty())
+    add_fact(view.facts, "Commit",
+             clip(info.commit, kNameLimit) + (info.tree.empty() ? "" : ", tree " + clip(info.tree, kNameLimit)));
   add_fact(view.facts, "Started", clip(info.started, kNameLimit));
   add_fact(view.facts, "Trace",
            plural(rank.health.segments, "segment", "segments") + ", " + plural(rank.health.chunks, "chunk", "chunks") +
@@ -80,12 +89,12 @@ void view_coverage(const Analysis& analysis, bool going, ReportModel& model) {
   const bool from_outside = level == "sentinel" || level == "sampled";
   model.watched = {{"Steps", format_count(c.steps)}};
   if (!from_outside || c.ops != 0) {
-    model.watched.push_back({from_outside ? "Operations of steps computed again" : "Operations", format_count(c.ops)});
+    model.watched.push_back({from_outside ? "Operations of steps watched op by op" : "Operations", format_count(c.ops)});
     model.watched.push_back({"Tensor values", format_count(c.values)});
   }
   if (from_outside) {
     model.watched_how = "Level " + level + ": the loss, the gradients and the loss scaler of every step, from outside.";
-    if (c.ops == 0) model.watched_how += " No step was computed again operation by operation.";
+    if (c.ops == 0) model.watched_how += " No step was watched operation by operation.";
   }
   model.unwatched = sentences(c.unwatched, kMaxCoverageLines);
   model.not_modelled = sentences(c.not_modelled, kMaxCoverageLines);

@@ -13,6 +13,7 @@
 #include "nanhunt/analyzer.h"
 #include "reports/views/device_time_view.h"
 #include "reports/views/layers_view.h"
+#include "reports/views/source_view.h"
 #include "reports/views/wording.h"
 
 namespace nanhunt::reports {
@@ -88,6 +89,10 @@ struct FindingView {
   // One value each, "—" where there is none.
   std::string operation, layer, phase, step, matter, confidence, cure;
   std::string called_from;  // "train.py:30"; empty: not known
+  std::string change;       // one sentence: what to change and where; empty: no advice
+  std::vector<FrameView> frames;  // the program's code there and above it, innermost first
+  std::string module_class;       // of the layer; empty: not known
+  Lines related;                  // other findings of the same cause, a sentence each
   std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none
   std::string how_often;  // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
   std::string bad_steps;  // "9 steps were bad because of it, from ... to ...: 6 only as its aftermath"; or empty

@@ -21,9 +21,12 @@
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/ranks/rank_pass.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
+#include "src/analyze/rules/run/precision_audit.h"
+#include "src/analyze/rules/run/setup_audit.h"
 #include "src/analyze/rules/origin/underflow.h"
 #include "src/analyze/rules/run/update_loss.h"
 #include "src/analyze/watch/sentinel_watch.h"
+#include "src/analyze/watch/sources.h"
 #include "src/analyze/findings/text.h"
 #include "src/analyze/watch/timeline.h"
 #include "src/analyze/graph/value_graph.h"
@@ -50,6 +53,9 @@ class AnalyzerImpl final : public RankPass {
         state_underflow_(names_),
         gradient_underflow_(names_),
         update_loss_(names_),
+        setup_(names_),
+        precision_(names_, graph_),
+        sources_(names_),
         scaler_(names_),
         endings_(names_),
         norms_(names_),
@@ -66,6 +72,11 @@ class AnalyzerImpl final : public RankPass {
     for (const LayoutRecord& record : batch.layouts) names_.add(record);
     for (const NoteRecord& note : batch.notes) {
       if (notes_.size() < kMaxNotes || notes_.contains(note.text)) notes_[note.text] = note.count;
+    }
+    for (const FrameRecord& record : batch.frames) sources_.on_frame(record);
+    for (const SetupRecord& record : batch.setup) {
+      sources_.on_setup(record);
+      setup_.on_setup(record);
     }
     for (const ValueRecord& record : batch.values) graph_.add_value(record);
     for (const EvidenceRecord& record : batch.evidence) {
@@ -136,6 +147,8 @@ class AnalyzerImpl final : public RankPass {
     state_underflow_.on_op(view);
     gradient_underflow_.on_op(view);
     update_loss_.on_op(view);
+    setup_.on_op(view);
+    precision_.on_op(view);
     layers_.on_op(view);
     device_.on_op(view);
   }
@@ -171,6 +184,7 @@ class AnalyzerImpl final : public RankPass {
     gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
     layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
     if (finished) update_loss_.on_step_end(record.step, record.loss);
+    setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
     step.gradient_norm = norms.gradient;
     step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
     timeline_.add(step);
@@ -181,6 +195,7 @@ class AnalyzerImpl final : public RankPass {
   }
 
   Finding bad_loss_finding() const;
+  void add_audits(std::vector<Finding>& findings) const;
   void recommend_scale(ScalerSection& section) const;
   void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const;
 
@@ -193,6 +208,9 @@ class AnalyzerImpl final : public RankPass {
   StateUnderflow state_underflow_;
   GradientUnderflow gradient_underflow_;
   UpdateLoss update_loss_;
+  SetupAudit setup_;
+  PrecisionAudit precision_;
+  Sources sources_;
   ScalerWatch scaler_;
   Endings endings_;
   NormWatch norms_;
@@ -227,6 +245,21 @@ Finding AnalyzerImpl::bad_loss_finding() const {
   f.explanation = "No watched value was bad: the records that would show the origin are missing or were never made.";
   f.sinks.emplace_back("loss");
   return f;
+}
+
+// What needs no failure to be wrong. What has failed already is not told a second time.
+void AnalyzerImpl::add_audits(std::vector<Finding>& findings) const {
+  std::vector<Finding> audits = eps_.findings();
+  std::erase_if(audits, [&](const Finding& audit) {
+    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) {
+      const bool pole = f.cls == FindingClass::kDivideByZero && f.place.module == audit.place.module;
+      return f.severity == Severity::kFault && (f.cls == FindingClass::kEpsUnderflow || pole);
+    });
+  });
+  const std::optional<ScalerSection> scaler = scaler_.section();
+  for (Finding& f : setup_.findings(scaler ? &*scaler : nullptr)) audits.push_back(std::move(f));
+  for (Finding& f : precision_.findings(setup_.autocasts(DType::kF16))) audits.push_back(std::move(f));
+  for (Finding& f : audits) findings.push_back(std::move(f));
 }
 
 // The largest power of two that leaves every gradient room, and at which (and above) no step was skipped.
@@ -323,7 +356,9 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
+  add_audits(analysis.findings);
   for (Finding& finding : analysis.findings) {
+    sources_.fill(finding);
     if (finding.ranks.empty()) finding.ranks = {info.rank};
     finding.rank = finding.ranks.front();
     if (finding.rank == info.rank) finding.kernel = device_.kernel_of(finding.place.seq);

@@ -66,6 +66,12 @@ void add_details(std::string_view json, RunInfo& info) {
     if (!at->is_object()) throw Misuse("details: options: expected an object of texts");
     for (const auto& [name, value] : at->items()) info.options.emplace_back(name, text_in("options", value));
   }
+  if (const auto at = object.find("packages"); at != object.end()) {
+    if (!at->is_object()) throw Misuse("details: packages: expected an object of texts");
+    for (const auto& [name, value] : at->items()) info.packages.emplace_back(name, text_in("packages", value));
+  }
+  if (const auto at = object.find("commit"); at != object.end()) info.commit = text_in("commit", *at);
+  if (const auto at = object.find("tree"); at != object.end()) info.tree = text_in("tree", *at);
   redact_command(info.command);
   redact_options(info.options);
 }

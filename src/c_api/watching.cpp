@@ -131,6 +131,39 @@ nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint32_t step, co
   });
 }
 
+nanhunt_status nanhunt_record_frame(nanhunt_recorder* recorder, const nanhunt_frame* frame) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    const nanhunt_frame given = sized_copy("nanhunt_record_frame", frame, nanhunt_frame{});
+    if (text_of(given.site).empty()) throw Misuse("nanhunt_record_frame: site: expected a call site, got no text");
+    FrameEvent event;
+    event.site = text_of(given.site);
+    event.depth = given.depth;
+    event.file = text_of(given.file);
+    event.line = given.line;
+    event.function = text_of(given.function);
+    event.first_line = given.first_line;
+    event.code = text_of(given.code);
+    to.recorder->on_frame(event);
+  });
+}
+
+nanhunt_status nanhunt_record_setup(nanhunt_recorder* recorder, const nanhunt_setup* setup) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    nanhunt_setup defaults{};
+    defaults.dtype = NANHUNT_F32;
+    const nanhunt_setup given = sized_copy("nanhunt_record_setup", setup, defaults);
+    SetupEvent event;
+    event.step = given.step;
+    event.fact = enum_of("fact", given.fact, SetupFact::kForeignParameters);
+    event.path = text_of(given.path);
+    event.site = text_of(given.site);
+    event.dtype = enum_of("dtype", given.dtype, DType::kBool);
+    event.number = given.number;
+    event.text = text_of(given.text);
+    to.recorder->on_setup(event);
+  });
+}
+
 nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhunt_collective* collective) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     nanhunt_collective defaults{};

@@ -30,6 +30,17 @@ std::optional<Phase> parse_phase(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view setup_fact_name(SetupFact fact) {
+  switch (fact) {
+    case SetupFact::kModule: return "module";
+    case SetupFact::kAutocast: return "autocast";
+    case SetupFact::kBackwardInAutocast: return "backward_in_autocast";
+    case SetupFact::kNarrowParameters: return "narrow_parameters";
+    case SetupFact::kForeignParameters: return "foreign_parameters";
+  }
+  return "unknown";
+}
+
 std::string_view step_ending_name(StepEnding ending) {
   switch (ending) {
     case StepEnding::kOptimizer: return "optimizer";

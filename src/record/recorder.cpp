@@ -136,6 +136,12 @@ class RecorderImpl final : public NumberingRecorder {
   void on_note(const NoteEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_note(event); });
   }
+  void on_frame(const FrameEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_frame(event); });
+  }
+  void on_setup(const SetupEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_setup(event); });
+  }
   void on_collective(const CollectiveEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_collective(event); });
   }

@@ -91,7 +91,8 @@ std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unkno
   KIND(kEvidence, evidence) KIND(kEndsOfLife, ends_of_life) KIND(kExperiments, experiments) KIND(kDrops, drops)        \
   KIND(kScaler, scaler) KIND(kHistograms, histograms) KIND(kRetired, retired) KIND(kHealth, health)                    \
   KIND(kNorms, norms) KIND(kReplays, replays) KIND(kChanged, changed) KIND(kProbes, probes)                            \
-  KIND(kCaptures, captures) KIND(kNotes, notes) KIND(kCollectives, collectives) KIND(kKernels, kernels)
+  KIND(kCaptures, captures) KIND(kNotes, notes) KIND(kCollectives, collectives) KIND(kKernels, kernels)    \
+  KIND(kFrames, frames) KIND(kSetup, setup)
 
 #define NANHUNT_DECLARE_KIND(kind, list) extern const RecordKind kind;
 NANHUNT_TABLE_KINDS(NANHUNT_DECLARE_KIND)

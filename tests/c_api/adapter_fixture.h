@@ -133,6 +133,8 @@ class CAdapter : public testing::Test {
           add(all.probes, batch.probes);
           add(all.captures, batch.captures);
           add(all.notes, batch.notes);
+          add(all.frames, batch.frames);
+          add(all.setup, batch.setup);
           add(all.collectives, batch.collectives);
           add(all.kernels, batch.kernels);
           add(all.drops, batch.drops);

@@ -73,6 +73,39 @@ TEST_F(CAdapter, the_last_count_of_a_note_is_in_the_report) {
   nanhunt_free(text);
 }
 
+TEST_F(CAdapter, the_code_above_a_site_and_how_a_program_is_set_up_are_kept_as_given) {
+  nanhunt_frame frame{};
+  frame.struct_size = sizeof frame;
+  frame.site = "train.py:12";
+  frame.file = "/data/me/train.py";
+  frame.function = "step";
+  frame.code = "a\nb";
+  frame.line = 12;
+  frame.first_line = 11;
+  ASSERT_EQ(nanhunt_record_frame(recorder_, &frame), NANHUNT_OK);
+  frame.depth = 1;
+  frame.file = frame.function = frame.code = nullptr;
+  ASSERT_EQ(nanhunt_record_frame(recorder_, &frame), NANHUNT_OK);
+  frame.site = nullptr;
+  EXPECT_EQ(nanhunt_record_frame(recorder_, &frame), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_frame(recorder_, nullptr), NANHUNT_USAGE);
+  nanhunt_setup setup{};
+  setup.struct_size = sizeof setup;
+  setup.fact = NANHUNT_SETUP_AUTOCAST;
+  setup.dtype = NANHUNT_F16;
+  ASSERT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_OK);
+  setup.fact = 5;
+  EXPECT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_USAGE);
+  const auto all = close_and_read();
+  ASSERT_THAT(all.frames, SizeIs(2));
+  EXPECT_EQ(all.frames[0].line, 12u);
+  EXPECT_NE(all.frames[0].code, 0u);
+  EXPECT_EQ(all.frames[1].depth, 1u);
+  ASSERT_THAT(all.setup, SizeIs(1));
+  EXPECT_EQ(all.setup[0].fact, nanhunt::SetupFact::kAutocast);
+  EXPECT_EQ(all.setup[0].dtype, nanhunt::DType::kF16);
+}
+
 TEST_F(CAdapter, what_a_rank_gives_to_others_is_read_before_the_call_writes_over_it) {
   // given a share that is not finite
   x_[1] = INFINITY;

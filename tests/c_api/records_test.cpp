@@ -168,7 +168,7 @@ TEST_F(Records, every_kind_that_is_named_opens_and_a_wrong_one_is_refused_with_t
     EXPECT_EQ(rows_of(stream), name == "ops" || name == "values" || name == "steps" ? 1 : 0) << name;
     stream.release(&stream);
   }
-  EXPECT_EQ(kinds, 21);
+  EXPECT_EQ(kinds, 23);
   ArrowArrayStream stream;
   EXPECT_EQ(nanhunt_records(run_.c_str(), "opps", &stream), NANHUNT_USAGE);
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("ops values marks"));

@@ -71,7 +71,7 @@ TEST(ReportModel, a_clean_sentinel_says_what_it_watched_and_not_that_it_saw_no_o
   EXPECT_EQ(make_report_model(analysis).watched.size(), 3u);
   EXPECT_EQ(make_report_model(analysis).watched_how, "");
   analysis.ranks.at(0).info.level = "sentinel";
-  EXPECT_EQ(make_report_model(analysis).watched.at(1).label, "Operations of steps computed again");
+  EXPECT_EQ(make_report_model(analysis).watched.at(1).label, "Operations of steps watched op by op");
   analysis.coverage.ops = analysis.coverage.values = 0;
   const ReportModel model = make_report_model(analysis);
   ASSERT_EQ(model.watched.size(), 1u);

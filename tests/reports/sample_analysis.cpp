@@ -34,6 +34,9 @@ RankSummary make_rank() {
   rank.info.scenario = "adam-eps";
   rank.info.dtypes = {"fp16"};
   rank.info.options = {{"seed", "1"}, {"steps", "40"}};
+  rank.info.packages = {{"torch", "2.13.0"}, {"numpy", "2.3.4"}};
+  rank.info.commit = "0123456789abcdef0123456789abcdef01234567";
+  rank.info.tree = "changed";
   rank.info.started = "2026-01-02T03:04:05Z";
   rank.info.host = "machine";
   rank.info.pid = 4242;
@@ -52,7 +55,11 @@ Finding make_eps_finding() {
   f.severity = Severity::kFault;
   f.confidence = Confidence::kProved;
   f.place = {0, 0, Phase::kOptimizer, "fc1.weight", "addcdiv_", 214};
-  f.call_site = "adam.cpp:88";
+  f.call_site = "adam.py:88";
+  f.module_class = "Linear";
+  f.frames = {{"/data/me/my project/adam.py", 88, "Adam.step", 87, {"for p in group:", "\tp.addcdiv_(m, v.sqrt() + eps)"}},
+              {"/data/me/train.py", 12, "<module>", 12, {"optimizer.step()"}}};
+  f.related = {{FindingClass::kUnderflow, Severity::kWarning, f.place, f.call_site, "v is 0 where the gradient is not"}};
   f.occurrence_count = 6;
   f.last_step = 5;
   f.bad_steps = {.count = 40, .anew = 6, .unwatched = 0, .first = 0, .last = 39};
@@ -212,11 +219,14 @@ Analysis make_hostile_analysis() {
   info.command = {evil, evil};
   info.nanhunt_version = info.framework = info.device = info.level = info.scenario = info.started = info.host = evil;
   info.dtypes = {evil};
-  info.options = {{evil, evil}, {evil, evil}};
+  info.options = info.packages = {{evil, evil}, {evil, evil}};
+  info.commit = info.tree = evil;
   a.ranks[0].health.problems = {evil};
   a.verdict.origin = evil;
   for (Finding& f : a.findings) {
-    f.id = f.title = f.explanation = f.call_site = evil;
+    f.id = f.title = f.explanation = f.call_site = f.module_class = evil;
+    f.frames = {{"/" + evil, 12, evil, 11, {evil, evil + "\n" + evil}}, {evil, 0, evil, 0, {}}};
+    f.related = {{FindingClass::kOverflow, Severity::kFault, f.place, evil, evil}};
     f.place.module = f.place.op = evil;
     f.place.seq = kNoSeq - 1;
     f.evidence = f.sinks = f.also = {evil, evil};

@@ -33,7 +33,7 @@ TEST(TextReporter, the_five_questions_are_answered_in_the_first_lines) {
   const std::string text = render_text(make_fault_analysis());
   EXPECT_THAT(text, StartsWith("FAULT  "));
   EXPECT_THAT(text, ContainsRegex("Operation +addcdiv_\n"));
-  EXPECT_THAT(text, ContainsRegex("Layer +fc1.weight\n"));
+  EXPECT_THAT(text, ContainsRegex("Layer +fc1.weight .Linear.\n"));
   EXPECT_THAT(text, ContainsRegex("When +step 0, phase optimizer\n"));
   EXPECT_THAT(text, ContainsRegex("Cause +eps_underflow: "));
   EXPECT_THAT(text, ContainsRegex("Cure +Keep fp32 master weights and optimizer state. .seen to work on this run.\n"));

@@ -24,6 +24,8 @@ class SilentRecorder : public Recorder {
   void on_probe(const ProbeEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}
   void on_note(const NoteEvent&) noexcept override {}
+  void on_frame(const FrameEvent&) noexcept override {}
+  void on_setup(const SetupEvent&) noexcept override {}
   void on_collective(const CollectiveEvent&) noexcept override {}
   void on_kernel(const KernelEvent&) noexcept override {}
   void check_contents(std::uint32_t, const ValueView&) noexcept override {}

@@ -285,6 +285,20 @@ class TraceBuilder {
     event.notes = {{seq_, step_, string(text), count}};
     log_.push_back(std::move(event));
   }
+  // A frame of the program above a call site; the innermost first.
+  void frame(const std::string& site, std::uint32_t depth, const std::string& file, std::uint32_t line,
+             const std::string& function, std::uint32_t first_line, const std::string& code) {
+    RecordBatch event;
+    event.frames = {
+        {seq_, string(site), depth, string(file), line, string(function), first_line, string(code)}};
+    log_.push_back(std::move(event));
+  }
+  void setup(SetupFact fact, const std::string& path, const std::string& site, DType dtype = DType::kF32,
+             double number = 0, const std::string& text = "") {
+    RecordBatch event;
+    event.setup = {{seq_, step_, fact, string(path), string(site), dtype, number, string(text)}};
+    log_.push_back(std::move(event));
+  }
   void experiment(const ExperimentRecord& record) {
     RecordBatch event;
     event.experiments = {record};
@@ -427,6 +441,8 @@ class TraceBuilder {
     add(to.collectives, event.collectives);
     add(to.kernels, event.kernels);
     add(to.notes, event.notes);
+    add(to.frames, event.frames);
+    add(to.setup, event.setup);
   }
 
   std::vector<RecordBatch> log_;  // one event each, in order

@@ -63,7 +63,7 @@ TEST(Dump, every_kind_can_be_shown) {
   write_sample_trace(run);
   for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
                            "scaler", "histograms", "retired", "health", "norms", "replays", "changed", "probes",
-                           "captures", "notes", "collectives", "kernels"}) {
+                           "captures", "notes", "collectives", "kernels", "frames", "setup"}) {
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind}).status, 0) << kind;
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind, "--json"}).status, 0) << kind;
   }

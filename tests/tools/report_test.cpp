@@ -58,7 +58,7 @@ TEST(Report, of_the_run_of_quickstart_reads_as_the_readme_shows_it) {
 TEST(Report, the_same_trace_gives_the_same_bytes_wherever_it_lies) {
   const std::string run = make_run(), copy = make_folder() + "/elsewhere";
   fs::copy(run, copy, fs::copy_options::recursive);
-  for (const char* format : {"--json", "--html", "--text"}) {
+  for (const char* format : {"--json", "--html", "--text", "--markdown", "--github"}) {
     EXPECT_EQ(run_nanhunt({"report", run, format}).out, run_nanhunt({"report", copy, format}).out) << format;
   }
 }

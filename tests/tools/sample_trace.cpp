@@ -120,6 +120,8 @@ RecordBatch make_watching(std::uint32_t step) {
   batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};
   batch.captures = {{seq, step, kCapture, 4096}};
   batch.notes = {{seq, step, kModule, 12}};
+  batch.frames = {{seq, kModule, 0, kModule, 12, kModule, 10, kModule}};
+  batch.setup = {{seq, step, SetupFact::kModule, kModule, 0, DType::kF32, 0, kModule}};
   batch.kernels = {{seq, step, kCapture, false, 3, 2, 1500}};
   batch.collectives = {{seq, step, kModule, 7, CollectiveKind::kAllReduce, Reduction::kSum, -1, {0, 1}}};
   return batch;

@@ -148,6 +148,14 @@ std::string batch_text(const RecordBatch& batch) {
   for (const auto& row : batch.notes) {
     out.line("note seq={} step={} text={} count={}", row.seq, row.step, row.text, row.count);
   }
+  for (const auto& row : batch.frames) {
+    out.line("frame seq={} site={} depth={} file={} line={} function={} first_line={} code={}", row.seq, row.site,
+             row.depth, row.file, row.line, row.function, row.first_line, row.code);
+  }
+  for (const auto& row : batch.setup) {
+    out.line("setup seq={} step={} fact={} path={} site={} dtype={} number={} text={}", row.seq, row.step,
+             setup_fact_name(row.fact), row.path, row.site, dtype_name(row.dtype), number(row.number), row.text);
+  }
   for (const auto& row : batch.collectives) {
     out.line("collective seq={} step={} group={} call={} kind={} reduction={} peer={} ranks=[{}]", row.seq, row.step,
              row.group, row.call, collective_kind_name(row.kind), reduction_name(row.reduction), row.peer,
@@ -168,6 +176,8 @@ std::string info_text(const RunInfo& info) {
   out.line("rank={} world={} attempt={} started={} host={} pid={}", info.rank, info.world_size, info.attempt,
            info.started, info.host, info.pid);
   for (const auto& [name, value] : info.options) out.line("option {}={}", name, value);
+  for (const auto& [name, version] : info.packages) out.line("package {}={}", name, version);
+  out.line("commit {} tree {}", info.commit, info.tree);
   return out.take();
 }
 

@@ -23,6 +23,9 @@ nanhunt::Status make(const std::string& run) {
   info.scenario = "adam-eps";
   info.dtypes = {"fp16", "fp32"};
   info.options = {{"seed", "7"}, {"lr", "0.001"}};
+  info.packages = {{"torch", "2.13.0"}, {"numpy", "2.3.4"}};
+  info.commit = "0123abcd";
+  info.tree = "changed";
   info.started = "2026-01-02T03:04:05Z";
   info.host = "node-1";
   info.pid = 4242;

@@ -207,6 +207,13 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   for (const auto seq : sorted_seqs()) batch.captures.push_back({seq, any_u32(), any_name(), any_u64()});
   for (const auto seq : sorted_seqs()) batch.notes.push_back({seq, any_u32(), any_name(), any_u64()});
   for (const auto seq : sorted_seqs()) {
+    batch.frames.push_back({seq, any_name(), any_u32(), any_name(), any_u32(), any_name(), any_u32(), any_name()});
+  }
+  for (const auto seq : sorted_seqs()) {
+    batch.setup.push_back({seq, any_u32(), static_cast<SetupFact>(below(5)), any_name(), any_name(),
+                           static_cast<DType>(below(kDTypeCount)), any_double(), any_name()});
+  }
+  for (const auto seq : sorted_seqs()) {
     CollectiveRecord row{chance(20) ? kNoSeq : seq,
                          any_u32(),
                          any_name(),

@@ -22,6 +22,9 @@ RunInfo TraceTest::info() {
   info.scenario = "adam-eps";
   info.dtypes = {"fp16"};
   info.options = {{"seed", "7"}};
+  info.packages = {{"torch", "2.13.0"}};
+  info.commit = "0123abcd";
+  info.tree = "changed";
   info.started = "2026-01-02T03:04:05Z";
   info.host = "node-1";
   info.pid = 4242;

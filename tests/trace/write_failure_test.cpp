@@ -111,7 +111,8 @@ std::vector<std::size_t> row_counts(const RecordBatch& b) {
   return {b.values.size(), b.ops.size(),          b.marks.size(),       b.sample_ids.size(), b.steps.size(),
           b.evidence.size(), b.ends_of_life.size(), b.experiments.size(), b.drops.size(),
           b.scaler.size(), b.histograms.size(), b.health.size(), b.norms.size(), b.replays.size(), b.changed.size(),
-          b.probes.size(), b.captures.size(), b.notes.size(), b.collectives.size(), b.kernels.size()};
+          b.probes.size(), b.captures.size(), b.notes.size(), b.collectives.size(), b.kernels.size(),
+          b.frames.size(), b.setup.size()};
 }
 
 TEST_F(WriteFailure, what_did_not_fit_and_what_is_in_the_file_add_up_to_what_was_given) {

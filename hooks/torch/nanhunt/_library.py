@@ -25,6 +25,7 @@ NO_REDUCTION, SUM, AVG, MIN, MAX, PRODUCT = range(6)
 NO_SEQ = (1 << 64) - 1
 READ_NORM, READ_CHECKSUM = 1, 2
 HOLD, KEEP, DROP = range(3)
+MODULE, AUTOCAST, BACKWARD_IN_AUTOCAST, NARROW_PARAMETERS, FOREIGN_PARAMETERS = range(5)
 HAS_NAN, HAS_POS_INF, HAS_NEG_INF = 1, 2, 4
 
 _size, _ptr, _text = c.c_size_t, c.c_void_p, c.c_char_p
@@ -121,6 +122,16 @@ class Audit(Sized):
                 ("first_index", _i64)]
 
 
+class Frame(Sized):
+    _fields_ = [("struct_size", _u32), ("depth", _u32), ("site", _text), ("file", _text), ("function", _text),
+                ("code", _text), ("line", _u32), ("first_line", _u32)]
+
+
+class Setup(Sized):
+    _fields_ = [("struct_size", _u32), ("step", _u32), ("fact", _i32), ("dtype", _i32), ("path", _text),
+                ("site", _text), ("text", _text), ("number", _f64)]
+
+
 class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
@@ -171,7 +182,7 @@ class Recording(c.Structure):
     _fields_ = [("self", _ptr), ("rows", _ptr), ("text", _ptr), ("layout", _ptr), ("call", _ptr), ("collective", _ptr),
                 ("next_seq", _ptr), ("origins", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
                 ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
-                ("group", _ptr), ("file", _ptr)]
+                ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr)]
 
 
 _PROTOTYPES = {
@@ -210,6 +221,8 @@ _PROTOTYPES = {
     "nanhunt_record_capture": (_i32, [_ptr, _u64, _u32, _text, _u64]),
     "nanhunt_record_collective": (_i32, [_ptr, _ptr]),
     "nanhunt_record_note": (_i32, [_ptr, _u32, _text, _u64]),
+    "nanhunt_record_frame": (_i32, [_ptr, _ptr]),
+    "nanhunt_record_setup": (_i32, [_ptr, _ptr]),
     "nanhunt_kernels_attach": (_i32, [_ptr, _ptr]),
     "nanhunt_kernels_push": (_u64, [_ptr]),
     "nanhunt_kernels_pop": (None, [_ptr, _u64, _u64, _u32]),

@@ -24,6 +24,10 @@ def _texts(items: Sequence[str]) -> object:
     return (c.c_char_p * len(items))(*[item.encode() for item in items]) if items else None
 
 
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "replace").replace(b"\0", b"?")
+
+
 class RecorderError(RuntimeError):
     """The recorder could not be opened: what, where, what to do."""
 
@@ -56,7 +60,7 @@ class Recorder:
                  "read": "read",
                  "changed": "record_changed", "kernels_push": "kernels_push",
                  "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
-                 "kernels_pop_own": "kernels_pop_own"}
+                 "kernels_pop_own": "kernels_pop_own", "frame": "record_frame", "setup": "record_setup"}
         recording = lib.Recording(self=self.handle.value)
         for field, name in names.items():
             setattr(recording, field, c.cast(getattr(self.fast, f"nanhunt_{name}"), c.c_void_p).value)
@@ -66,8 +70,7 @@ class Recorder:
     def text(self, text: str) -> int:
         number = self._texts.get(text)
         if number is None:
-            raw = text.encode("utf-8", "replace").replace(b"\0", b"?")
-            number = self._texts[text] = max(0, self.fast.nanhunt_intern_text(self.handle, raw))
+            number = self._texts[text] = max(0, self.fast.nanhunt_intern_text(self.handle, _raw(text)))
         return number
 
     def layout(self, dtype: int, sizes: Sequence[int], strides: Sequence[int]) -> int:
@@ -157,6 +160,17 @@ class Recorder:
 
     def note(self, step: int, text: str, count: int) -> None:
         self._did(self.fast.nanhunt_record_note(self.handle, step, text.encode(), count))
+
+    def frame(self, site: str, depth: int, file: str, line: int, function: str, first_line: int, code: str) -> None:
+        row = lib.Frame(depth=depth, site=_raw(site), file=_raw(file), function=_raw(function), code=_raw(code),
+                        line=line, first_line=first_line)
+        self._did(self.fast.nanhunt_record_frame(self.handle, c.byref(row)))
+
+    def setup(self, step: int, fact: int, path: str = "", site: str = "", dtype: int = lib.F32, number: float = 0,
+              text: str = "") -> None:
+        row = lib.Setup(step=step, fact=fact, dtype=dtype, path=_raw(path), site=_raw(site), text=_raw(text),
+                        number=number)
+        self._did(self.fast.nanhunt_record_setup(self.handle, c.byref(row)))
 
     # Kernels.
     def attach_kernels(self, cupti: str = "") -> str:

@@ -26,6 +26,7 @@ from nanhunt._known import Known
 from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pending import Pending
+from nanhunt._program import packages, repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,8 +208,11 @@ class Session(lib.HasState):
         from nanhunt._recorder import Recorder
 
         rank, world = rank_and_world()
-        details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": {
-            "python": sys.version.split()[0], "budget": f"{self.options.budget:g}%", "boundary": self.options.boundary}}
+        commit, tree = repository()
+        options = {"python": sys.version.split()[0], "budget": f"{self.options.budget:g}%",
+                   "boundary": self.options.boundary}
+        details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": options,
+                                   "packages": packages(), "commit": commit, "tree": tree}
         try:
             self.recorder = Recorder(
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",

@@ -10,9 +10,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "hooks/torch/tap/recording.h"
+#include "hooks/torch/tap/sources.h"
 
 namespace nanhunt::tap {
 
@@ -20,9 +22,10 @@ class Frames {
  public:
   static constexpr std::int64_t kImporting = -1;  // what runs is an import, which is not the user's computing
 
-  // `theirs`: starts of file names that are not the user's.
+  // `theirs`: starts of file names that are not the user's; behind a '!', where a step that is run again begins: what
+  // is above there called something else.
   Frames(const Recording& to, std::recursive_mutex& mutex, std::vector<std::string> theirs)
-      : to_(to), mutex_(mutex), theirs_(std::move(theirs)) {
+      : to_(to), mutex_(mutex), theirs_(std::move(theirs)), sources_(to) {
     find(ensure_, "PyGILState_Ensure");
     find(release_, "PyGILState_Release");
     find(thread_, "PyThreadState_Get");
@@ -62,6 +65,8 @@ class Frames {
       dec_(frame);
       frame = back;
     }
+    std::vector<SourceFrame> above;
+    if (found.code != nullptr && sources_.claim(found.text)) above = stack(frame);
     if (frame != nullptr) dec_(frame);
     release_(held);
     if (found.code == nullptr) return site;
@@ -69,12 +74,17 @@ class Frames {
     {
       const std::lock_guard lock(mutex_);
       site = std::max<std::int64_t>(0, to_.text(to_.self, found.text.c_str()));
+      if (!above.empty()) sources_.tell(found.text, above);
+      new_site_ = found.text;
     }
     held = ensure_();
     codes_[found.code].sites[found.at] = site;
     release_(held);
     return site;
   }
+
+  // The site that was met for the first time since this was asked last; "": none. The tap's mutex is held.
+  std::string take_new_site() { return std::exchange(new_site_, {}); }
 
   // Lets go of the codes that were met. Python's lock is held.
   void forget() {
@@ -90,6 +100,7 @@ class Frames {
   struct Code {
     bool known = false;
     Kind kind = Kind::kTheirs;
+    bool again = false;                                   // a step is run again from here
     std::string file;                                     // what it is called
     std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
@@ -113,7 +124,11 @@ class Frames {
         learnt.kind = Kind::kImport;
       } else {
         for (const std::string& start : theirs_)
-          if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
+          if (start[0] == '!') {
+            learnt.again = learnt.again || file.rfind(start.substr(1), 0) == 0;
+          } else if (file.rfind(start, 0) == 0) {
+            learnt.kind = Kind::kTheirs;
+          }
       }
       if (learnt.kind == Kind::kUser) learnt.file = shown(text);
     }
@@ -130,6 +145,43 @@ class Frames {
     if (size <= 0) return file;
     text.resize(static_cast<std::size_t>(size));
     return text;
+  }
+
+  // The user's functions from this frame outwards, innermost first. Python's lock is held.
+  std::vector<SourceFrame> stack(void* innermost) {
+    std::vector<SourceFrame> out;
+    void* frame = innermost;
+    if (frame != nullptr) inc_(frame);
+    while (frame != nullptr && out.size() < Sources::kMaxFrames) {
+      void* code = code_(frame);
+      Code& known = codes_[code];
+      if (!known.known) learn(code, known);
+      const bool ends = known.again;
+      if (known.kind == Kind::kUser) {
+        SourceFrame one;
+        one.file = attribute_text(code, "co_filename");
+        one.function = attribute_text(code, "co_qualname");
+        if (one.function.empty()) one.function = attribute_text(code, "co_name");
+        one.line = static_cast<std::uint32_t>(std::max(0, line_(frame)));
+        sources_.read(one);
+        out.push_back(std::move(one));
+      }
+      dec_(code);
+      void* back = ends ? nullptr : back_(frame);
+      dec_(frame);
+      frame = back;
+    }
+    if (frame != nullptr) dec_(frame);
+    return out;
+  }
+
+  std::string attribute_text(void* of, const char* name) {
+    void* value = attribute_(of, name);
+    const char* text = value != nullptr ? utf8_(value) : nullptr;
+    if (text == nullptr) clear_();
+    std::string out = text == nullptr ? "" : text;
+    if (value != nullptr) dec_(value);
+    return out;
   }
 
   struct NewLine {
@@ -150,6 +202,8 @@ class Frames {
   const Recording& to_;
   std::recursive_mutex& mutex_;
   std::vector<std::string> theirs_;
+  Sources sources_;
+  std::string new_site_;
   std::unordered_map<void*, Code> codes_;
   bool usable_ = false;
   int (*ensure_)() = nullptr;

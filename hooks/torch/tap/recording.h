@@ -38,6 +38,11 @@ struct Recording {
   std::int64_t (*group)(const char* name, std::uint32_t* ranks, std::int64_t room);
   // What a file of the user's code is called, into `shown`, at most `room` bytes: how many there are. Python's lock is held.
   std::int64_t (*file)(const char* name, char* shown, std::int64_t room);
+  // Lines of a file around one of them, as a text of at most `room` bytes with its end: the number of the first.
+  std::uint32_t (*source)(const char* file, std::uint32_t line, char* text, std::uint32_t room);
+  // Of the recorder; null: nobody asks.
+  nanhunt_status (*frame)(void* self, const nanhunt_frame* frame);
+  nanhunt_status (*setup)(void* self, const nanhunt_setup* setup);
 };
 
 // Where the run is: written by Python, read at each op. The layout is that of `_tap.State`.

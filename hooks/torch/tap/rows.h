@@ -24,6 +24,7 @@
 #include "hooks/torch/tap/frames.h"
 #include "hooks/torch/tap/places.h"
 #include "hooks/torch/tap/plan.h"
+#include "hooks/torch/tap/setup.h"
 
 namespace nanhunt::tap {
 
@@ -57,7 +58,7 @@ class Rows {
  public:
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
-      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), to_(to), state_(state) {}
+      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), to_(to), state_(state) {}
 
   Notes notes;
 
@@ -66,6 +67,7 @@ class Rows {
   Copies copies;
   Places places;
   Frames frames;
+  Setup setup;
   std::unordered_map<std::int64_t, std::int64_t> owners;  // storage -> text, while an optimizer runs
   std::uint64_t refused = 0;
 
@@ -137,6 +139,7 @@ class Rows {
   // `site`: of the call.
   void after(Plan& plan, Before& given, const c10::Stack& stack, std::int64_t site) {
     site_ = site;
+    if (const std::string met = frames.take_new_site(); !met.empty()) setup.look(met);
     phase_ = between.phase_of(state_->phase, plan, plan.returns > 0 ? &stack.back() : nullptr, describer.identities,
                               copies, [&](auto&& take) {
                                 for (const c10::IValue& value : given.args) each_tensor(value, take);

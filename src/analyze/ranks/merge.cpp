@@ -95,6 +95,51 @@ void fold_equal(std::vector<Finding>& findings) {
   findings = std::move(kept);
 }
 
+constexpr std::size_t kMaxRelated = 64;  // of one finding
+
+// Is the origin of `other` an op that the badness of `lead` passed?
+bool lies_on_chain(const Finding& other, const Finding& lead) {
+  if (other.place.seq == kNoSeq || other.rank != lead.rank) return false;
+  return std::any_of(lead.chain.nodes.begin(), lead.chain.nodes.end(),
+                     [&](const ChainNode& node) { return node.role != "origin" && node.seq == other.place.seq; });
+}
+
+// Would a reader look for one cause? What one line of the program made in one step, or what lies along one chain.
+bool of_one_cause(const Finding& lead, const Finding& other) {
+  if (other.severity == Severity::kInfo || lead.severity == Severity::kInfo || is_scaled(other) || is_scaled(lead))
+    return false;
+  const bool same_line = !lead.call_site.empty() && lead.call_site == other.call_site && lead.rank == other.rank &&
+                         lead.place.step == other.place.step;
+  return same_line || lies_on_chain(other, lead);
+}
+
+// The first keeps its numbers; the others are named under it.
+void fold_related(std::vector<Finding>& findings) {
+  std::vector<Finding> kept;
+  for (Finding& f : findings) {
+    const auto lead = std::find_if(kept.begin(), kept.end(), [&](const Finding& one) { return of_one_cause(one, f); });
+    if (lead == kept.end()) {
+      kept.push_back(std::move(f));
+      continue;
+    }
+    if (lead->related.size() < kMaxRelated) {
+      lead->related.push_back({f.cls, f.severity, f.place, f.call_site, f.title});
+    } else {
+      ++lead->related_omitted;
+    }
+    for (std::string& sink : f.sinks) {
+      if (std::find(lead->sinks.begin(), lead->sinks.end(), sink) == lead->sinks.end() && lead->sinks.size() < 256)
+        lead->sinks.push_back(std::move(sink));
+    }
+    for (const Advice& advice : f.advice) {
+      const bool known = std::any_of(lead->advice.begin(), lead->advice.end(),
+                                     [&](const Advice& one) { return one.id == advice.id; });
+      if (!known && lead->advice.size() < 8) lead->advice.push_back(advice);
+    }
+  }
+  findings = std::move(kept);
+}
+
 // Findings that one line of the program called: their cause may be one.
 void tell_shared_lines(std::vector<Finding>& findings) {
   std::map<std::string, std::string> lines;  // id of the first finding
@@ -114,6 +159,7 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), order_step(a), a.rank) <
            std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), order_step(b), b.rank);
   });
+  fold_related(findings);
   const std::size_t limit = std::max<std::size_t>(1, options.max_findings);
   if (findings.size() > limit) {
     analysis.coverage.unwatched.push_back(

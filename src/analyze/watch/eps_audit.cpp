@@ -5,10 +5,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
+
+#include "src/analyze/findings/advice.h"
+#include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
+namespace {
 
-void EpsAudit::count(StringId op, StringId module, Phase phase, double eps, DType dtype, std::uint64_t zeros) {
+// The smallest power of ten that is a normal number.
+double smallest_safe(DType dtype) { return std::pow(10.0, std::ceil(std::log10(format_limits(dtype).min_normal))); }
+
+}  // namespace
+
+void EpsAudit::count(const First& place, double eps, DType dtype, std::uint64_t zeros) {
+  const auto [op, module, phase] = std::tuple(place.at.op, place.at.module, place.at.phase);
   if (!is_floating(dtype) || !std::isfinite(eps)) return;
   auto it = index_.find({op, module, phase, eps, dtype});
   if (it == index_.end()) {
@@ -25,6 +38,7 @@ void EpsAudit::count(StringId op, StringId module, Phase phase, double eps, DTyp
                   : std::fabs(row.stored) < format_limits(dtype).min_normal ? "subnormal"
                                                                             : "ok";
     rows_.push_back(std::move(row));
+    first_.push_back(place);
   }
   ++rows_[it->second].occurrences;
   rows_[it->second].zero_denominators += zeros;
@@ -35,7 +49,8 @@ void EpsAudit::on_op(const OpInView& op) {
   for (const ScalarArg& scalar : op.scalars) {
     if (scalar.value > 0 && names_.is(scalar.name, "eps")) {
       const DType dtype = eps_dtype(*op.info, op.record->compute_dtype);
-      count(op.record->op, op.record->module, op.record->phase, scalar.value, dtype, 0);
+      const OpRecord& r = *op.record;
+      count({{r.seq, r.step, r.micro_batch, r.phase, r.module, r.op}, r.call_site}, scalar.value, dtype, 0);
     }
   }
   // x + eps as an op of its own, used at once.
@@ -58,9 +73,52 @@ void EpsAudit::on_op(const OpInView& op) {
       const LayoutRecord* layout = names_.layout(value->layout);
       const DType dtype = layout == nullptr ? maker->compute_dtype : layout->dtype;
       const std::uint64_t zeros = value->has_stats ? static_cast<std::uint64_t>(value->stats.zero) : 0;
-      count(maker->op, maker->module, maker->phase, scalar.value, dtype, zeros);
+      const OpRef at{maker->seq, maker->step, op.record->micro_batch, maker->phase, maker->module, maker->op};
+      count({at, op.record->call_site}, scalar.value, dtype, zeros);
     }
   }
+}
+
+std::vector<Finding> EpsAudit::findings() const {
+  std::vector<Finding> out;
+  std::map<std::tuple<Phase, double, DType>, std::size_t> index;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const EpsAuditRow& row = rows_[i];
+    if (row.verdict == "ok") continue;
+    const auto [known, added] = index.try_emplace({row.phase, row.eps, row.dtype}, out.size());
+    const std::string& module = names_.text(first_[i].at.module);
+    if (!added) {
+      Finding& f = out[known->second];
+      if (!module.empty() && f.also.size() < 1024) f.also.push_back(module);
+      continue;
+    }
+    const bool lost = row.verdict == "zero";
+    const std::string format(dtype_name(row.dtype)), eps = number(row.eps);
+    Finding f;
+    f.cls = FindingClass::kEpsUnderflow;
+    f.severity = Severity::kWarning;
+    f.place = place_of(first_[i].at, names_);
+    f.first_step = f.last_step = first_[i].at.step;
+    f.call_site = names_.text(first_[i].site);
+    f.title = lost ? fmt::format("eps {} is 0 in {}: nothing keeps the denominator from being 0", eps, format)
+                   : fmt::format("eps {} is subnormal in {}: {} is left of it, and 0 where subnormals are flushed", eps,
+                                 format, number(row.stored));
+    f.explanation = fmt::format(
+        "The constant is added in {}, whose smallest normal number is {}. The smallest power of ten that is safe there "
+        "is {}.",
+        format, number(format_limits(row.dtype).min_normal), number(smallest_safe(row.dtype)));
+    f.evidence.push_back(row.zero_denominators == 0
+                             ? "No denominator of 0 was met so far."
+                             : fmt::format("{} denominators were 0 after it was added.", row.zero_denominators));
+    f.advice = {make_advice("raise-eps")};
+    f.advice.back().text = fmt::format("Raise eps to {} or more, or add it in fp32.", number(smallest_safe(row.dtype)));
+    if (row.phase == Phase::kOptimizer) {
+      f.advice.push_back(make_advice("fp32-masters"));
+      f.advice.push_back(make_advice("fused-optimizer"));
+    }
+    out.push_back(std::move(f));
+  }
+  return out;
 }
 
 }  // namespace nanhunt::analyze

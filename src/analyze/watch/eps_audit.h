@@ -19,14 +19,21 @@ class EpsAudit {
   EpsAudit(Names& names, ValueGraph& graph) : names_(names), graph_(graph) {}
   void on_op(const OpInView& op);
   std::vector<EpsAuditRow> rows() const { return rows_; }  // in order of first sight
+  // Constants that round to 0 or are subnormal where they are added: one finding for each constant, format and phase.
+  std::vector<Finding> findings() const;
 
  private:
-  void count(StringId op, StringId module, Phase phase, double eps, DType dtype, std::uint64_t zeros);
+  struct First {  // where a row was seen first
+    OpRef at;
+    StringId site = 0;
+  };
+  void count(const First& place, double eps, DType dtype, std::uint64_t zeros);
 
   static constexpr std::size_t kMaxRows = 4096;
   Names& names_;
   ValueGraph& graph_;
   std::vector<EpsAuditRow> rows_;
+  std::vector<First> first_;  // of rows_
   std::map<std::tuple<StringId, StringId, Phase, double, DType>, std::size_t> index_;
 };
 

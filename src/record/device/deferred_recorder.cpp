@@ -509,6 +509,36 @@ void DeferredRecorder::on_capture(const CaptureEvent& event) noexcept {
 void DeferredRecorder::on_note(const NoteEvent& event) noexcept {
   pass_text<&Recorder::on_note, &NoteEvent::text>(event);
 }
+void DeferredRecorder::on_frame(const FrameEvent& event) noexcept {
+  in_order(
+      false, [&] { next_->on_frame(event); },
+      [&] {
+        hold(event.site.size() + event.file.size() + event.function.size() + event.code.size(),
+             [event = event, site = std::string(event.site), file = std::string(event.file),
+              function = std::string(event.function),
+              code = std::string(event.code)](NumberingRecorder& next, const auto&) mutable {
+               event.site = site;
+               event.file = file;
+               event.function = function;
+               event.code = code;
+               next.on_frame(event);
+             });
+      });
+}
+void DeferredRecorder::on_setup(const SetupEvent& event) noexcept {
+  in_order(
+      false, [&] { next_->on_setup(event); },
+      [&] {
+        hold(event.path.size() + event.site.size() + event.text.size(),
+             [event = event, path = std::string(event.path), site = std::string(event.site),
+              text = std::string(event.text)](NumberingRecorder& next, const auto&) mutable {
+               event.path = path;
+               event.site = site;
+               event.text = text;
+               next.on_setup(event);
+             });
+      });
+}
 void DeferredRecorder::on_kernel(const KernelEvent& event) noexcept {
   pass_text<&Recorder::on_kernel, &KernelEvent::name>(event);
 }

@@ -49,6 +49,8 @@ class DeferredRecorder final : public NumberingRecorder {
   void on_changed(const ChangedEvent& event) noexcept override;
   void on_probe(const ProbeEvent& event) noexcept override;
   void on_capture(const CaptureEvent& event) noexcept override;
+  void on_frame(const FrameEvent& event) noexcept override;
+  void on_setup(const SetupEvent& event) noexcept override;
   void on_note(const NoteEvent& event) noexcept override;
   void on_collective(const CollectiveEvent& event) noexcept override;
   void on_kernel(const KernelEvent& event) noexcept override;

@@ -165,6 +165,8 @@ void drop_ops(PendingRows& rows, std::uint64_t next_seq) noexcept {
   before(b.norms, &NormRecord::seq);
   before(b.replays, &ReplayRecord::seq);
   before(b.notes, &NoteRecord::seq);
+  before(b.frames, &FrameRecord::seq);
+  before(b.setup, &SetupRecord::seq);
   before(b.ends_of_life, &EndOfLifeRecord::seq);
   std::size_t ends = 0;
   for (std::size_t i = 0; i < b.ends_of_life.size(); ++i) {

@@ -83,6 +83,8 @@ class RowBuilder {
   void add_probe(const ProbeEvent& event);
   void add_capture(const CaptureEvent& event);
   void add_note(const NoteEvent& event);
+  void add_frame(const FrameEvent& event);
+  void add_setup(const SetupEvent& event);
   void add_collective(const CollectiveEvent& event);
   void add_kernel(const KernelEvent& event);
   void add_experiment(const ExperimentRecord& experiment);

@@ -96,6 +96,38 @@ std::optional<LostUpdates> RowBuilder::lost_updates_of(const OpEvent& event) {
   return LostUpdates{event.findings->updates, event.findings->lost_updates, event.findings->lost_update_share};
 }
 
+void RowBuilder::add_frame(const FrameEvent& event) {
+  Rollback rollback(*this);
+  FrameRecord row;
+  row.seq = next_seq_;
+  row.site = strings_.intern(event.site, rows_.batch);
+  row.depth = event.depth;
+  row.file = strings_.intern(event.file, rows_.batch);
+  row.line = event.line;
+  row.function = strings_.intern(event.function, rows_.batch);
+  row.first_line = event.first_line;
+  row.code = strings_.intern(event.code, rows_.batch);
+  rows_.batch.frames.push_back(row);
+  extra_bytes_ += sizeof row;
+  rollback.commit();
+}
+
+void RowBuilder::add_setup(const SetupEvent& event) {
+  Rollback rollback(*this);
+  SetupRecord row;
+  row.seq = next_seq_;
+  row.step = event.step;
+  row.fact = event.fact;
+  row.path = strings_.intern(event.path, rows_.batch);
+  row.site = strings_.intern(event.site, rows_.batch);
+  row.dtype = event.dtype;
+  row.number = event.number;
+  row.text = strings_.intern(event.text, rows_.batch);
+  rows_.batch.setup.push_back(row);
+  extra_bytes_ += sizeof row;
+  rollback.commit();
+}
+
 void RowBuilder::note_not_taken(std::uint32_t step) {
   const NotRecorded now = not_recorded_;
   if (now == noted_) return;

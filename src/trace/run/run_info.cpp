@@ -31,6 +31,21 @@ void read_integer(const Json& object, const char* key, Integer& out) {
   }
 }
 
+void read(const Json& object, const char* key, std::vector<std::pair<std::string, std::string>>& out) {
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_array()) return;
+  for (const Json& pair : *at) {
+    if (pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string())
+      out.emplace_back(pair[0].get<std::string>(), pair[1].get<std::string>());
+  }
+}
+
+Json pairs_json(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  Json out = Json::array();
+  for (const auto& [name, value] : pairs) out.push_back(Json::array({name, value}));
+  return out;
+}
+
 void read(const Json& object, const char* key, std::vector<std::string>& out) {
   const auto at = object.find(key);
   if (at == object.end() || !at->is_array()) return;
@@ -42,8 +57,6 @@ void read(const Json& object, const char* key, std::vector<std::string>& out) {
 }  // namespace
 
 std::string run_info_text(const RunInfo& info) {
-  Json options = Json::array();
-  for (const auto& [name, value] : info.options) options.push_back(Json::array({name, value}));
   const Json object = {
       {"schema", kSchema},
       {"schema_version", kSchemaVersion},
@@ -58,7 +71,10 @@ std::string run_info_text(const RunInfo& info) {
       {"rank", info.rank},
       {"world_size", info.world_size},
       {"attempt", info.attempt},
-      {"options", std::move(options)},
+      {"options", pairs_json(info.options)},
+      {"packages", pairs_json(info.packages)},
+      {"commit", info.commit},
+      {"tree", info.tree},
       {"started", info.started},
       {"host", info.host},
       {"pid", info.pid},
@@ -86,13 +102,10 @@ bool parse_run_info(std::string_view text, RunInfo& info) {
   read(object, "started", found.started);
   read(object, "host", found.host);
   read_integer(object, "pid", found.pid);
-  if (const auto options = object.find("options"); options != object.end() && options->is_array()) {
-    for (const Json& pair : *options) {
-      if (pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string()) {
-        found.options.emplace_back(pair[0].get<std::string>(), pair[1].get<std::string>());
-      }
-    }
-  }
+  read(object, "options", found.options);
+  read(object, "packages", found.packages);
+  read(object, "commit", found.commit);
+  read(object, "tree", found.tree);
   info = std::move(found);
   return true;
 }

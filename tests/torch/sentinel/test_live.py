@@ -121,10 +121,13 @@ TWINS = {
 
 
 @pytest.mark.parametrize("where", TWINS)
-def test_a_healthy_run_is_clean_and_leaves_no_ops(tmp_path, where):
-    run = watched(tmp_path, *TWINS[where])
+def test_a_healthy_run_is_clean_and_leaves_the_ops_of_its_first_step_alone(tmp_path, where):
+    build, steps = TWINS[where]
+    run = watched(tmp_path, build, steps)
     assert run.report["verdict"]["status"] == "clean" and run.report["findings"] == []
-    assert run.ops == 0 and run.report["coverage"]["steps"] == 6
+    assert run.report["coverage"]["steps"] == 6
+    (tmp_path / "shorter").mkdir()
+    assert run.ops == watched(tmp_path / "shorter", build, 2).ops > 0
 
 
 def test_what_a_model_keeps_elsewhere_is_as_it_would_have_been(tmp_path):

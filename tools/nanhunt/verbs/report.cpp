@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt report: the verdict on a recorded run as text, JSON and HTML.
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Format { kAll, kText, kJson, kHtml };
+enum class Format { kAll, kText, kJson, kHtml, kMarkdown, kGithub };
 
 class ReportVerb final : public Verb {
  public:
@@ -25,17 +26,31 @@ class ReportVerb final : public Verb {
     Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
     text.excludes(as_json).excludes(html);
     as_json.excludes(html);
+    Option markdown = options.add_flag("--markdown", markdown_, "Only an issue ready to paste, to stdout; writes no file");
+    Option github = options.add_flag(
+        "--github", github_, "Only annotations for GitHub Actions (::error file=..,line=..::), to stdout; writes no file");
+    for (Option* other : {&text, &as_json, &html}) {
+      markdown.excludes(*other);
+      github.excludes(*other);
+    }
+    markdown.excludes(github);
     options.add("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
         .value_name("FILE");
   }
 
   int run() override {
-    Format format = text_ ? Format::kText : json_ ? Format::kJson : html_ ? Format::kHtml : Format::kAll;
+    Format format = text_       ? Format::kText
+                    : json_     ? Format::kJson
+                    : html_     ? Format::kHtml
+                    : markdown_ ? Format::kMarkdown
+                    : github_   ? Format::kGithub
+                                : Format::kAll;
     if (format == Format::kAll && !output_.empty()) {
       format = format_of_name(output_);
       if (format == Format::kAll) {
         return fail({StatusCode::kUsage, "report: which format shall '" + output_ +
-                                             "' have? Add --text, --json or --html, or name it .txt, .json or .html."});
+                                             "' have? Add --text, --json, --html, --markdown or --github, or name it .txt, .json, "
+                                             ".html or .md."});
       }
     }
     auto analysis = load_analysis(run_);
@@ -50,7 +65,16 @@ class ReportVerb final : public Verb {
     if (ending == ".json") return Format::kJson;
     if (ending == ".html" || ending == ".htm") return Format::kHtml;
     if (ending == ".txt") return Format::kText;
+    if (ending == ".md") return Format::kMarkdown;
     return Format::kAll;
+  }
+
+  // Where GitHub checked the program out; else where the command runs.
+  static std::string checkout() {
+    const char* given = std::getenv("GITHUB_WORKSPACE");
+    if (given != nullptr && *given != '\0') return given;
+    std::error_code ignored;
+    return fs::current_path(ignored).string();
   }
 
   static TextOptions options_of_stdout() {
@@ -65,6 +89,8 @@ class ReportVerb final : public Verb {
     std::string content;
     if (format == Format::kJson) content = render_json(analysis);
     if (format == Format::kHtml) content = render_html(analysis);
+    if (format == Format::kMarkdown) content = render_markdown(analysis);
+    if (format == Format::kGithub) content = render_annotations(analysis, checkout());
     if (format == Format::kText) content = render_text(analysis, to_stdout ? options_of_stdout() : TextOptions{});
     if (to_stdout) return print_and_return(content);
     if (Status written = write_output(output_, content); !written) return fail(written);
@@ -95,7 +121,7 @@ class ReportVerb final : public Verb {
   }
 
   std::string run_, output_;
-  bool text_ = false, json_ = false, html_ = false;
+  bool text_ = false, json_ = false, html_ = false, markdown_ = false, github_ = false;
 };
 
 const RegisterVerb<ReportVerb> kReport{

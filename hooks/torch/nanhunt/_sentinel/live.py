@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level sentinel: steps whose ops are watched as they run. They are held in memory, and reach the trace where the step
-was not healthy; nothing has to be computed again to know what it did.
+was not healthy; nothing has to be computed again to know what it did. So does the first one, for what needs no failure to be
+wrong: formats and guard constants; with parameters of 16 bits the first eight, for updates that are lost.
 
 Watching costs time: the first steps are watched, then as many as the budget has room for. The others are seen from
 outside, and replayed where they are bad.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
+_NARROW = (torch.float16, torch.bfloat16)
 FIRST = 8     # steps that are watched in any case
 _MEASURED = 16  # steps of either kind whose times are remembered
 KEPT = 64 << 20  # bytes of what ops read at which badness began, in one step
@@ -115,6 +117,8 @@ class Live(Listener):
         self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled
         self._bad_copy = False  # a copy of a parameter that lasts was written with what began to be bad
         self._heard = True   # ops since contents were last known
+        self._shown = 0      # healthy steps whose ops are in the trace, for the audits that need no failure
+        self._narrow = False  # a model has parameters of 16 bits
         self._watch(False)
 
     def begin(self) -> None:
@@ -162,6 +166,7 @@ class Live(Listener):
             self._stop()
         else:
             self._plain.add(call.module)
+            self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
 
     def _stop(self) -> None:
         """In the middle of a step: what was heard of it is not all of it."""
@@ -218,7 +223,9 @@ class Live(Listener):
         session, recorder, tap = self.session, self.session.recorder, self.session.tap
         if recorder is None:
             return
-        recorder.hold(lib.KEEP if session.wants_ops else lib.DROP)
+        shows = not session.wants_ops and self._shown < (FIRST if self._narrow else 1)
+        self._shown += shows
+        recorder.hold(lib.KEEP if session.wants_ops or shows else lib.DROP)
         if session.wants_ops and tap is not None:
             prove(session, tap)
 

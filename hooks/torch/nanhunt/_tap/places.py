@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._known import Known
 from nanhunt._names import plain_module, plain_path
-from nanhunt._tap.sites import file_name
+from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._tap.tap import LOSS
 
 if TYPE_CHECKING:
@@ -67,6 +68,32 @@ def call_site(depth: int = 2) -> str:
     while frame is not None:
         name = file_name(frame.f_code.co_filename)
         if name:
-            return f"{name}:{frame.f_lineno}"
+            site = f"{name}:{frame.f_lineno}"
+            if tell_frames is not None and site not in _told:
+                _told.add(site)
+                tell_frames(site, _frames_above(frame))
+            return site
         frame = frame.f_back
     return ""
+
+
+# Whom the frames above a call site are told, the first time; None: nobody.
+tell_frames: Callable[[str, list[tuple[str, int, str]]], None] | None = None
+_told: set[str] = set()
+_MOST_FRAMES = 8
+
+
+def hear_frames(tell: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:
+    global tell_frames
+    tell_frames = tell
+    _told.clear()
+
+
+def _frames_above(frame: Any) -> list[tuple[str, int, str]]:
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < _MOST_FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(THEIRS):
+            found.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
+        frame = frame.f_back
+    return found

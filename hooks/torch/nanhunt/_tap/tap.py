@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._tap.sites import THEIRS, file_name
+from nanhunt._tap.sites import AGAIN, THEIRS, file_name
+from nanhunt._tap.source import lines_around
 from nanhunt._tap.streams import Streams
 from nanhunt._tap.tap_build import TapMissing
-from nanhunt._tap.tap_library import FileOf, RanksOf, StreamOf, TakeNote, load_tap, unheard
+from nanhunt._tap.tap_library import FileOf, LinesOf, RanksOf, StreamOf, TakeNote, load_tap, unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -76,10 +77,11 @@ class Tap:
         self._session = session
         self._recorder = recorder
         self._streams = Streams(session)
-        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of), FileOf(_file_of))
+        self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of), FileOf(_file_of), LinesOf(_lines_of))
         recording = recorder.recording()
-        recording.stream, recording.group, recording.file = (c.cast(f, c.c_void_p).value for f in self._keep)
-        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), "\n".join(THEIRS).encode())
+        recording.stream, recording.group, recording.file, recording.source = (
+            c.cast(f, c.c_void_p).value for f in self._keep)
+        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), "\n".join((*THEIRS, *AGAIN)).encode())
         if not self.handle:
             raise TapMissing("there is no memory for it")
         self._words = (c.c_int64 * 4)()
@@ -184,7 +186,7 @@ class Tap:
 
     def storages(self, at_least: int = 0) -> int:
         """The last number that a storage was given; they go on from `at_least`."""
-        return int(self._library.storages(at_least))
+        return int(self.library.storages(at_least))
 
     def release_hosts(self) -> None:
         self.library.release_hosts(self.handle)
@@ -249,6 +251,18 @@ class Tap:
         except Exception as error:
             self._session.failed(error, "the stream of a device")
             return 0
+
+
+def _lines_of(file: bytes, line: int, room_at: int, room: int) -> int:
+    try:
+        first, text = lines_around(file.decode("utf-8", "surrogateescape"), line)
+        raw = text.encode("utf-8", "replace").replace(b"\0", b"?")
+        if not raw or len(raw) >= room:
+            return 0
+        c.memmove(room_at, raw + b"\0", len(raw) + 1)
+        return first
+    except Exception:
+        return 0
 
 
 def _ranks_of(name: bytes, ranks: Any, room: int) -> int:

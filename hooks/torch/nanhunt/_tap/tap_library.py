@@ -19,6 +19,7 @@ StreamOf = c.CFUNCTYPE(_i64, _text, _i32)
 RanksOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_uint32), _i64)
 FileOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_char), _i64)
 TakeNote = c.CFUNCTYPE(None, _text, _i64)
+LinesOf = c.CFUNCTYPE(c.c_uint32, _text, c.c_uint32, c.c_void_p, c.c_uint32)
 
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {

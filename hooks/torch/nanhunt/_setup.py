@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the program has set up its training, told when it is first seen: classes of modules, parameters in 16 bits,
+backward under autocast, optimizers that hold other parameters than the models. Autocast in forward is seen by the tap."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._known import Known
+from nanhunt._listener import Listener, RootCall
+from nanhunt._names import plain_module, plain_path
+from nanhunt._tap.places import call_site, hear_frames
+from nanhunt._tap.source import lines_around
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+MOST_MODULES = 4096  # of a model, of which the classes are told
+_FORMATS = {torch.float16: lib.F16, torch.bfloat16: lib.BF16}
+
+
+class SetupWatch(Listener):
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._roots: Known[bool] = Known()
+        self._optimizers: Known[bool] = Known()
+        self._backward = False  # under autocast: told
+        session.at_open.append(lambda: hear_frames(self._tell_frames))
+        session.at_end.append(lambda: hear_frames(None))
+
+    def _tell_frames(self, site: str, frames: list[tuple[str, int, str]]) -> None:
+        recorder = self.session.recorder
+        if recorder is None:
+            return
+        try:
+            for depth, (file, line, function) in enumerate(frames):
+                first, code = lines_around(file, line)
+                recorder.frame(site, depth, file, line, function, first, code)
+        except Exception as error:
+            self.session.failed(error, "lines of the program")
+
+    def on_root_enter(self, call: RootCall) -> None:
+        if id(call.module) in self._roots or self.session.recorder is None:
+            return
+        self._roots.tell(call.module, True)
+        recorder, step = self.session.recorder, self.session.step
+        inner = plain_module(call.module)
+        for n, (name, module) in enumerate(inner.named_modules()):
+            if n == MOST_MODULES:
+                break
+            recorder.setup(step, lib.MODULE, plain_path(call.name, name) or type(inner).__name__,
+                           text=type(module).__qualname__)
+        for dtype, number in _FORMATS.items():
+            narrow = [name for name, p in inner.named_parameters() if p.dtype == dtype]
+            if narrow:
+                recorder.setup(step, lib.NARROW_PARAMETERS, plain_path(call.name, narrow[0]), dtype=number,
+                               number=len(narrow))
+
+    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if self._backward or self.session.recorder is None:
+            return
+        for device in {t.device.type for t in tensors if isinstance(t, torch.Tensor)}:
+            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+                dtype = _FORMATS.get(torch.get_autocast_dtype(device))
+                if dtype is not None:
+                    self._backward = True
+                    self.session.recorder.setup(self.session.step, lib.BACKWARD_IN_AUTOCAST, site=call_site(),
+                                                dtype=dtype)
+
+    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        self.before_step(optimizer)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if id(optimizer) in self._optimizers or self.session.recorder is None:
+            return
+        self._optimizers.tell(optimizer, True)
+        names = self.session.parameter_names
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        if not own or not names or any(p.grad is not None or id(p) in names for p in own):
+            return
+        held = {id(p) for o in self.session.borders.alive for group in o.param_groups for p in group["params"]}
+        if any(p.grad is not None and id(p) not in held for p, _ in names.items_alive()):
+            self.session.recorder.setup(self.session.step, lib.FOREIGN_PARAMETERS, site=call_site(),
+                                        number=len(own), text=type(optimizer).__qualname__)

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/views/source_view.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "reports/views/numbers.h"
+#include "reports/views/report_model.h"
+
+namespace nanhunt::reports {
+namespace {
+
+constexpr std::size_t kCodeLimit = 160, kCodeInSentence = 80;
+
+// Tabs are indents here, not characters that could steer a terminal.
+std::string spaced(const std::string& line) {
+  std::string out;
+  for (const char c : line) {
+    if (c == '\t') {
+      out += "    ";
+    } else if (c != '\r') {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string_view stripped(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  return first == std::string_view::npos ? std::string_view() : text.substr(first);
+}
+
+std::string line_of(const SourceFrame& frame) {
+  if (frame.line < frame.first_line || frame.line - frame.first_line >= frame.code.size()) return "";
+  return spaced(frame.code[frame.line - frame.first_line]);
+}
+
+}  // namespace
+
+std::string editor_link(std::string_view file, std::uint32_t line) {
+  if (file.empty() || file.front() != '/' || file.size() > 4096) return "";
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  std::string out = "vscode://file";
+  for (const char c : file) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '/' ||
+                       c == '.' || c == '_' || c == '-' || c == '~';
+    if (plain) {
+      out += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      out += '%';
+      out += kDigits[byte >> 4u];
+      out += kDigits[byte & 15u];
+    }
+  }
+  return line == 0 ? out : out + ":" + std::to_string(line);
+}
+
+std::vector<FrameView> view_frames(const std::vector<SourceFrame>& frames) {
+  std::vector<FrameView> out;
+  for (const SourceFrame& frame : frames) {
+    if (out.size() == kMaxFrames) break;
+    FrameView view;
+    view.place = clip(frame.file, kNameLimit);
+    if (frame.line != 0) view.place += ":" + std::to_string(frame.line);
+    view.function = clip(frame.function, kNameLimit);
+    view.code = clip(stripped(line_of(frame)), kCodeLimit);
+    view.link = editor_link(frame.file, frame.line);
+    for (std::size_t i = 0; i < frame.code.size(); ++i) {
+      const std::uint64_t number = frame.first_line + i;
+      view.lines.push_back({std::to_string(number), clip(spaced(frame.code[i]), kCodeLimit), number == frame.line});
+    }
+    out.push_back(std::move(view));
+  }
+  return out;
+}
+
+std::string change_sentence(const Finding& finding) {
+  const std::vector<const Advice*> order = order_advice(finding.advice);
+  if (order.empty() || tried(order.front()->verified) == Tried::kFailed) return "";
+  const std::string advice = clip(order.front()->text, kSentenceLimit);
+  std::string where = clip(finding.call_site, kNameLimit);
+  if (where.empty()) return advice;
+  if (!finding.frames.empty()) {
+    const std::string code = clip(stripped(line_of(finding.frames.front())), kCodeInSentence);
+    if (!code.empty()) where += " (" + code + ")";
+  }
+  return "At " + where + ": " + advice;
+}
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's own code at a finding, as people are shown it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::reports {
+
+struct CodeLine {
+  std::string number, text;
+  bool here = false;  // the line that ran
+};
+
+struct FrameView {
+  std::string place;     // "/data/me/train.py:42"
+  std::string function;  // may be empty
+  std::string code;      // the line that ran, without what indents it; empty: not known
+  std::vector<CodeLine> lines;
+  std::string link;      // opens it in an editor: "vscode://file/data/me/train.py:42"; empty: not a file
+};
+
+inline constexpr std::size_t kMaxFrames = 16;
+
+std::vector<FrameView> view_frames(const std::vector<SourceFrame>& frames);
+
+// What stands in for a file that has no path of its own (a notebook cell, a text that was executed) has no link.
+std::string editor_link(std::string_view file, std::uint32_t line);
+
+// "At train.py:42 (y = x / n): raise eps"; empty where no advice is left. Names the program's line where it is known.
+std::string change_sentence(const Finding& finding);
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program around the ops: its code at each call site and above it, and the classes of its modules.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/stream/names.h"
+
+namespace nanhunt::analyze {
+
+class Sources {
+ public:
+  explicit Sources(const Names& names) : names_(names) {}
+  void on_frame(const FrameRecord& record);
+  void on_setup(const SetupRecord& record);
+  void fill(Finding& finding) const;
+
+ private:
+  static constexpr std::size_t kMaxSites = 16384, kMaxModules = 65536;
+  static constexpr std::size_t kMaxFrames = 16;  // of one site
+  const Names& names_;
+  struct Site {
+    std::vector<FrameRecord> frames;
+    bool complete = false;  // what is told of it from now on is another stack
+  };
+  std::map<std::string, Site> sites_;
+  std::map<std::string, StringId> classes_;  // by module path
+};
+
+}  // namespace nanhunt::analyze

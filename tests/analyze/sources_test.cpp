@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's code around a finding; findings of one cause.
+#include <gmock/gmock.h>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+void overflow(TraceBuilder& t, const std::string& module, const std::string& site, const std::string& op = "exp") {
+  const Handle x = t.value(finite().as(DType::kF16).range(0, 12));
+  const Handle y = t.in(module).called_from(site).op(op, {{"self", x}}, finite().as(DType::kF16).inf(1));
+  t.mark(TensorRole::kLoss, module, y);
+}
+
+TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_module) {
+  TraceBuilder t;
+  t.setup(SetupFact::kModule, "fc1", "", DType::kF32, 0, "Linear");
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 6, "def forward(self, x):\n    return x.exp()\n");
+  t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");
+  t.frame("model.py:9", 0, "/data/me/model.py", 9, "Net.other", 9, "pass");
+  // Another stack that came to the same line: the first one counts.
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 7, "");
+  t.frame("model.py:7", 1, "/data/me/eval.py", 3, "<module>", 3, "net(x)");
+  t.frame("model.py:7", 2, "/data/me/eval.py", 4, "<module>", 4, "main()");
+  overflow(t, "fc1", "model.py:7");
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_EQ(f.module_class, "Linear");
+  ASSERT_EQ(f.frames.size(), 2u);
+  EXPECT_EQ(f.frames[0].file, "/data/me/model.py");
+  EXPECT_EQ(f.frames[0].function, "Net.forward");
+  EXPECT_EQ(f.frames[0].first_line, 6u);
+  EXPECT_EQ(f.frames[0].code, (std::vector<std::string>{"def forward(self, x):", "    return x.exp()"}));
+  EXPECT_EQ(f.frames[1].line, 30u);
+}
+
+TEST(Sources, a_site_without_frames_has_none) {
+  TraceBuilder t;
+  t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");  // the innermost was lost
+  overflow(t, "fc1", "model.py:7");
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_TRUE(f.frames.empty());
+  EXPECT_EQ(f.module_class, "");
+}
+
+TEST(OneCause, findings_of_one_line_in_one_step_are_one_and_the_others_are_named_under_it) {
+  TraceBuilder t;
+  overflow(t, "a", "train.py:30", "exp");
+  overflow(t, "b", "train.py:30", "square");
+  overflow(t, "c", "train.py:31", "cosh");
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 2u);
+  EXPECT_EQ(a.findings[0].place.module, "a");
+  ASSERT_EQ(a.findings[0].related.size(), 1u);
+  EXPECT_EQ(a.findings[0].related[0].place.module, "b");
+  EXPECT_EQ(a.findings[0].related[0].call_site, "train.py:30");
+  EXPECT_TRUE(a.findings[1].related.empty());
+}
+
+TEST(OneCause, findings_of_no_known_line_stay_apart) {
+  TraceBuilder t;
+  overflow(t, "a", "", "exp");
+  overflow(t, "b", "", "square");
+  t.end_step();
+  EXPECT_EQ(analysis_of(t).findings.size(), 2u);
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/views/source_view.h"
+
+#include <gmock/gmock.h>
+
+#include "nanhunt/reporter.h"
+#include "tests/reports/sample_analysis.h"
+
+namespace nanhunt {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(SourceView, a_link_opens_the_line_in_an_editor_and_holds_nothing_that_could_leave_it) {
+  EXPECT_EQ(reports::editor_link("/data/me/train.py", 12), "vscode://file/data/me/train.py:12");
+  EXPECT_EQ(reports::editor_link("/a b/<\"x\">&\xc3\xa9?#.py", 1),
+            "vscode://file/a%20b/%3C%22x%22%3E%26%C3%A9%3F%23.py:1");
+}
+
+TEST(SourceView, what_is_no_file_has_no_link) {
+  EXPECT_EQ(reports::editor_link("<ipython-input-3>", 1), "");
+  EXPECT_EQ(reports::editor_link("train.py", 1), "");
+  EXPECT_EQ(reports::editor_link("", 1), "");
+}
+
+TEST(SourceView, the_first_words_of_a_report_say_what_to_change_and_where) {
+  Analysis analysis = testing_reports::make_fault_analysis();
+  const std::string text = render_text(analysis);
+  EXPECT_THAT(text, HasSubstr("\nCHANGE  At adam.py:88 (p.addcdiv_(m, v.sqrt() + eps)): "));
+  EXPECT_LT(text.find("CHANGE"), text.find("Operation"));
+  analysis.findings[0].advice.clear();
+  EXPECT_THAT(render_text(analysis), Not(HasSubstr("CHANGE")));
+}
+
+TEST(SourceView, the_text_shows_the_line_that_ran_with_its_neighbours_and_its_callers) {
+  const std::string text = render_text(testing_reports::make_fault_analysis());
+  EXPECT_THAT(text, HasSubstr("  /data/me/my project/adam.py:88 in Adam.step\n"
+                              "    87  for p in group:\n"
+                              "  > 88      p.addcdiv_(m, v.sqrt() + eps)\n"
+                              "  called from /data/me/train.py:12 in <module>\n"
+                              "      optimizer.step()\n"));
+  EXPECT_THAT(text, HasSubstr("fc1.weight (Linear)"));
+  EXPECT_THAT(text, HasSubstr("Of the same cause"));
+}
+
+TEST(SourceView, the_page_links_the_file_and_says_what_ran) {
+  const std::string page = render_html(testing_reports::make_fault_analysis());
+  EXPECT_THAT(page, HasSubstr("<a href=\"vscode://file/data/me/my%20project/adam.py:88\">open in editor</a>"));
+  EXPECT_THAT(page, HasSubstr("torch 2.13.0, numpy 2.3.4"));
+  EXPECT_THAT(page, HasSubstr("0123456789abcdef0123456789abcdef01234567, tree changed"));
+}
+
+}  // namespace
+}  // namespace nanhunt
