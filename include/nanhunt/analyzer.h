@@ -142,6 +142,8 @@ struct Finding {
   std::vector<std::uint32_t>
       ranks;  // on which it began: several for the same fault on each, or for one that began between them
   std::vector<RankPropagation> rank_propagation;     // to ranks on which it did not begin, in order of steps
+  // Of `rank`, in which it is; none: the newest. A run may have several processes of one rank.
+  std::optional<std::uint32_t> attempt;
   std::string call_site;
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string kernel;  // of its op, the one that ran longest; "": not known

@@ -66,6 +66,7 @@ void add_details(std::string_view json, RunInfo& info) {
     if (!at->is_object()) throw Misuse("details: options: expected an object of texts");
     for (const auto& [name, value] : at->items()) info.options.emplace_back(name, text_in("options", value));
   }
+  if (const auto at = object.find("run"); at != object.end()) info.run = text_in("run", *at);
   redact_command(info.command);
   redact_options(info.options);
 }

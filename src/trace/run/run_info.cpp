@@ -44,7 +44,7 @@ void read(const Json& object, const char* key, std::vector<std::string>& out) {
 std::string run_info_text(const RunInfo& info) {
   Json options = Json::array();
   for (const auto& [name, value] : info.options) options.push_back(Json::array({name, value}));
-  const Json object = {
+  Json object = {
       {"schema", kSchema},
       {"schema_version", kSchemaVersion},
       {"volatile", Json::array({"host", "pid", "started"})},
@@ -63,6 +63,10 @@ std::string run_info_text(const RunInfo& info) {
       {"host", info.host},
       {"pid", info.pid},
   };
+  if (!info.run.empty()) {
+    object["run"] = info.run;
+    object["volatile"] = Json::array({"host", "pid", "run", "started"});
+  }
   return object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -86,6 +90,7 @@ bool parse_run_info(std::string_view text, RunInfo& info) {
   read(object, "started", found.started);
   read(object, "host", found.host);
   read_integer(object, "pid", found.pid);
+  read(object, "run", found.run);
   if (const auto options = object.find("options"); options != object.end() && options->is_array()) {
     for (const Json& pair : *options) {
       if (pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string()) {
