@@ -184,6 +184,7 @@ def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries
     assert rest == ["mine"] and (Path(boot) / "sitecustomize.py").exists()
     assert Path(boot).parent.name == "nanhunt" and Path(boot).is_absolute()
     assert json.loads(seen["NANHUNT_COMMAND"])[-2:] == ["--api-key", "<redacted>"]
+    assert seen.pop("NANHUNT_RUN_ID")
     assert {name: value for name, value in seen.items() if name.startswith("NANHUNT") and "BOOT" not in name} == {
         "NANHUNT_RUN_DIR": str(tmp_path / "r"),
         "NANHUNT_LEVEL": "sentinel",
