@@ -159,6 +159,8 @@ struct Finding {
   std::vector<std::uint32_t>
       ranks;  // on which it began: several for the same fault on each, or for one that began between them
   std::vector<RankPropagation> rank_propagation;     // to ranks on which it did not begin, in order of steps
+  // Of `rank`, in which it is; none: the newest. A run may have several processes of one rank.
+  std::optional<std::uint32_t> attempt;
   std::string call_site;
   std::vector<SourceFrame> frames;  // of call_site, innermost first; empty: not recorded
   std::string module_class;         // of place.module; "": not known

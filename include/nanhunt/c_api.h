@@ -202,7 +202,8 @@ typedef struct nanhunt_recorder_options {
   int32_t trust_inputs; /* 1: contents that are read are not compared with their record, which spares a read of each */
   uint64_t max_trace_bytes; /* 0: no limit; else 4 MiB at least: retention as in include/nanhunt/trace.h */
   const char* details;  /* JSON object, NULL: none: "command", "dtypes" (lists of texts), "options", "packages" (texts by name),
-                           "commit", "tree" ("clean", "changed") of the repository of the program */
+                           "commit", "tree" ("clean", "changed") of the repository of the program, "run" (a text that is
+                           the same for all processes of one run that are one rank) */
 } nanhunt_recorder_options;
 
 typedef struct nanhunt_counters {
@@ -228,6 +229,10 @@ NANHUNT_API uint64_t nanhunt_new_storage(void);
 NANHUNT_API nanhunt_status nanhunt_recorder_counters(const nanhunt_recorder* recorder, nanhunt_counters* counters);
 /* Everything recorded so far is in the file when it returns. */
 NANHUNT_API nanhunt_status nanhunt_recorder_flush(nanhunt_recorder* recorder);
+/* From here on a SIGTERM or SIGHUP for which the program has no handler ends it as before, within two seconds, and what is
+ * recorded reaches the file first. A handler that it sets later takes the place of ours. One recorder of a process: the
+ * one for which this was called last. */
+NANHUNT_API nanhunt_status nanhunt_recorder_flush_at_signals(nanhunt_recorder* recorder);
 /* Ends the trace and frees the recorder, also when it fails. NULL does nothing. */
 NANHUNT_API nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder);
 

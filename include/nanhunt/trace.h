@@ -365,6 +365,7 @@ struct RunInfo {
   std::string started;               // volatile, ISO 8601 UTC
   std::string host;                  // volatile
   std::int64_t pid = 0;              // volatile
+  std::string run;                   // volatile; the same in all attempts that processes of one run made; "": it has one
 };
 
 // What stays of a long run when its trace reaches max_bytes. Closed segments are rewritten without the steps between

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a run folder to an analysis: the newest attempt of each rank, put together.
+// From a run folder to an analysis: the newest attempt of each rank, with those of other processes of its run, put
+// together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,10 +26,18 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     std::unique_ptr<analyze::RankPass> pass;
     TraceHealth health;
   };
-  std::vector<Read> reads;
+  std::vector<Read> reads;  // of the newest
+  std::vector<Read> beside;  // other processes of the same run: children that trained as well
   Status first_failure;
   std::vector<std::string> unreadable, silent;
-  for (const auto& [rank, attempt] : newest) {
+  std::vector<const AttemptTrace*> chosen;
+  for (const auto& [rank, attempt] : newest) chosen.push_back(attempt);
+  for (const AttemptTrace& attempt : *found) {
+    const AttemptTrace* last = newest[attempt.info.rank];
+    if (&attempt != last && !attempt.info.run.empty() && attempt.info.run == last->info.run) chosen.push_back(&attempt);
+  }
+  for (const AttemptTrace* attempt : chosen) {
+    const std::uint32_t rank = attempt->info.rank;
     std::unique_ptr<analyze::RankPass> pass = analyze::RankPass::make(options, rank);
     TraceHealth health;
     const Status read = read_attempt(
@@ -38,8 +47,8 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
       unreadable.push_back(fmt::format("Rank {}: {}", rank, read.message()));
       continue;  // the other ranks may still tell
     }
-    pass->end();
-    reads.push_back({attempt, std::move(pass), std::move(health)});
+    pass->end(health);
+    (attempt == newest[rank] ? reads : beside).push_back({attempt, std::move(pass), std::move(health)});
   }
   if (reads.empty()) {
     if (!first_failure.is_ok()) return first_failure;
@@ -53,25 +62,35 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
   }
   const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks(passes, world);
   std::vector<Analysis> ranks;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    ranks.push_back(reads[i].pass->judge(reads[i].attempt->info, reads[i].health, verdicts[i]));
-    reads[i].pass.reset();
+  const auto judge = [&](Read& one, const analyze::RankVerdict& verdict) {
+    ranks.push_back(one.pass->judge(one.attempt->info, one.health, verdict));
+    one.pass.reset();
     const Coverage& seen = ranks.back().coverage;
-    if (seen.ops != 0 || seen.steps != 0) continue;
+    if (seen.ops != 0 || seen.steps != 0) return;
     const bool lost = seen.chunks_lost + seen.records_dropped != 0;
-    silent.push_back(fmt::format("Rank {}: nothing {}.", reads[i].attempt->info.rank,
+    silent.push_back(fmt::format("Rank {}: nothing {}.", one.attempt->info.rank,
                                  lost ? "that is left can be judged" : "was recorded"));
+  };
+  for (std::size_t i = 0; i < reads.size(); ++i) judge(reads[i], verdicts[i]);
+  const std::size_t heard = ranks.size();
+  for (Read& one : beside) {
+    analyze::RankVerdict alone;
+    alone.rank = one.attempt->info.rank;
+    judge(one, alone);
+    for (Finding& f : ranks.back().findings) f.attempt = one.attempt->info.attempt;
   }
   // What a rank did that cannot be read is not known: no origin is certain to be all of it.
-  const bool all_there = world <= ranks.size() && unreadable.empty() && silent.empty();
+  const bool all_there = world <= heard && unreadable.empty() && silent.empty();
   if (!all_there && std::max<std::size_t>(world, newest.size()) > 1) analyze::doubt(ranks);
+  const std::size_t processes = newest.size() + beside.size();
   Analysis merged = analyze::merge_ranks(std::move(ranks), options);
   const bool harmless =
       merged.verdict.status == VerdictStatus::kClean || merged.verdict.status == VerdictStatus::kCalibrating;
   if (harmless && unreadable.size() + silent.size() > 0) {
     merged.verdict.status = VerdictStatus::kInconclusive;
-    merged.verdict.headline = fmt::format("No harm in what could be read, but {} of {} ranks {}",
-                                          unreadable.size() + silent.size(), newest.size(),
+    merged.verdict.headline = fmt::format("No harm in what could be read, but {} of {} {} {}",
+                                          unreadable.size() + silent.size(), processes,
+                                          beside.empty() ? "ranks" : "processes",
                                           silent.empty() ? "could not be read" : "left nothing to read");
   }
   merged.coverage.chunks_lost += unreadable.size();  // at least one each

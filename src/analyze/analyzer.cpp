@@ -98,7 +98,7 @@ class AnalyzerImpl final : public RankPass {
   }
 
   Analysis finish(const RunInfo& info, const TraceHealth& health) override;
-  void end() override;
+  void end(const TraceHealth& health) override;
   Analysis judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) override;
   std::uint32_t rank() const override { return rank_; }
   const Names& names() const override { return names_; }
@@ -166,34 +166,7 @@ class AnalyzerImpl final : public RankPass {
     }
   }
 
-  void on_step(const StepRecord& record) {
-    TimelineStep step;
-    step.step = record.step;
-    const bool finished = record.ending == StepEnding::kOptimizer;
-    step.loss = record.loss;
-    step.lr = record.lr;
-    const StepOutcome outcome = scaler_.on_step_end(record);
-    const bool ended_bad = !finished && graph_.judge_unfinished(record.step);
-    step.skipped = outcome.held_back;
-    step.scale = outcome.scaled ? outcome.scale : record.scale;
-    const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
-    step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
-    const HealthRecord* health = sentinel_.health();
-    const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
-                                                      health == nullptr ? nullptr : &health->gradient_norm);
-    gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
-    layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
-    if (finished) update_loss_.on_step_end(record.step, record.loss);
-    setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
-    step.gradient_norm = norms.gradient;
-    step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
-    timeline_.add(step);
-    endings_.on_step_end(record, ended_bad || (!finished && (bad_unseen || graph_.step_was_bad())));
-    if (!finished || std::isfinite(record.loss)) return;
-    if (!bad_loss_) bad_loss_ = step;
-    bad_losses_.add(record.step);
-  }
-
+  void on_step(const StepRecord& record);
   Finding bad_loss_finding() const;
   void add_audits(std::vector<Finding>& findings) const;
   void recommend_scale(ScalerSection& section) const;
@@ -230,6 +203,34 @@ class AnalyzerImpl final : public RankPass {
   std::optional<TimelineStep> bad_loss_;
   StepSet bad_losses_;
 };
+
+void AnalyzerImpl::on_step(const StepRecord& record) {
+  TimelineStep step;
+  step.step = record.step;
+  const bool finished = record.ending == StepEnding::kOptimizer;
+  step.loss = record.loss;
+  step.lr = record.lr;
+  const StepOutcome outcome = scaler_.on_step_end(record);
+  const bool ended_bad = !finished && graph_.judge_unfinished(record.step);
+  step.skipped = outcome.held_back;
+  step.scale = outcome.scaled ? outcome.scale : record.scale;
+  const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
+  step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
+  const HealthRecord* health = sentinel_.health();
+  const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
+                                                    health == nullptr ? nullptr : &health->gradient_norm);
+  gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
+  layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
+  if (finished) update_loss_.on_step_end(record.step, record.loss);
+  setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
+  step.gradient_norm = norms.gradient;
+  step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
+  timeline_.add(step);
+  endings_.on_step_end(record, ended_bad || (!finished && (bad_unseen || graph_.step_was_bad())));
+  if (!finished || std::isfinite(record.loss)) return;
+  if (!bad_loss_) bad_loss_ = step;
+  bad_losses_.add(record.step);
+}
 
 // The loss went bad and no record shows how: said, not hidden.
 Finding AnalyzerImpl::bad_loss_finding() const {
@@ -324,13 +325,21 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
 }
 
-void AnalyzerImpl::end() {
+void AnalyzerImpl::end(const TraceHealth& health) {
+  // The run was killed, or goes on: what the step at hand has made so far speaks for it.
+  if (!health.clean_end && graph_.made_bad_number()) {
+    StepRecord last;
+    last.step = graph_.step();
+    last.ending = StepEnding::kEnd;
+    last.loss = last.lr = std::numeric_limits<double>::quiet_NaN();
+    on_step(last);
+  }
   if (graph_.step_is_bad()) norms_.on_step_end(graph_.step(), std::numeric_limits<double>::quiet_NaN(), true);
   graph_.finish();
 }
 
 Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
-  end();
+  end(health);
   RankVerdict alone;
   alone.rank = info.rank;
   Analysis analysis = judge(info, health, alone);

@@ -72,6 +72,7 @@ void add_details(std::string_view json, RunInfo& info) {
   }
   if (const auto at = object.find("commit"); at != object.end()) info.commit = text_in("commit", *at);
   if (const auto at = object.find("tree"); at != object.end()) info.tree = text_in("tree", *at);
+  if (const auto at = object.find("run"); at != object.end()) info.run = text_in("run", *at);
   redact_command(info.command);
   redact_options(info.options);
 }

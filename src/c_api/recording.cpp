@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nanhunt/recorder.h"
+#include "src/c_api/ending_signals.h"
 #include "src/c_api/handle.h"
 #include "src/c_api/open_runs.h"
 #include "src/c_api/options.h"
@@ -126,10 +127,19 @@ nanhunt_status nanhunt_recorder_flush(nanhunt_recorder* recorder) {
   });
 }
 
+nanhunt_status nanhunt_recorder_flush_at_signals(nanhunt_recorder* recorder) {
+  return guarded([&]() -> nanhunt_status {
+    if (recorder == nullptr) return fail(NANHUNT_USAGE, "nanhunt_recorder_flush_at_signals: expected a recorder, got NULL");
+    if (nanhunt::c_api::flush_at_ending_signals(recorder->recorder.get())) return NANHUNT_OK;
+    return fail(NANHUNT_INTERNAL, "nanhunt_recorder_flush_at_signals: there is no timer, file or thread left for it");
+  });
+}
+
 nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
+    nanhunt::c_api::forget_ending_signals(owned->recorder.get());
     nanhunt::c_api::remove_open_run(owned->recorder->attempt_dir());
     {
       const nanhunt::c_api::DeviceTurn turn(*owned);

@@ -160,8 +160,14 @@ class RecorderImpl final : public NumberingRecorder {
     guarded(&Dropped::other, [&] {
       if (action == HoldAction::kHold) {
         if (child_) return;
-        if (!holding_ && builder_.rows().names_ops()) hand_over();  // what came before is not part of the hold
-        if (!holding_) builder_.begin_hold();
+        if (!holding_) {
+          // What came before is not part of the hold, and does not wait for its end.
+          const bool waits = BatchQueue::Clock::now() - handed_over_ >= tick_of(options_.flush_ms);
+          if (builder_.rows().names_ops() || (waits && !builder_.empty())) hand_over();
+          builder_.begin_hold();
+          bad_since_.reset();
+          hold_is_shown_ = false;
+        }
         holding_ = true;
         builder_.trust_inputs(true);
         return;
@@ -169,7 +175,7 @@ class RecorderImpl final : public NumberingRecorder {
       if (!holding_) return;
       holding_ = false;
       builder_.trust_inputs(false);
-      if (action == HoldAction::kDrop) {
+      if (action == HoldAction::kDrop && !hold_is_shown_) {
         bad_ops_.forget_from(builder_.drop_ops());
         held_dropped_ = {};
         kept_ops_ = kept_bytes_ = 0;
@@ -370,6 +376,7 @@ class RecorderImpl final : public NumberingRecorder {
       ++ops_;
       if (!anomalous) return;
       if (builder_.began()) origins_.fetch_add(1, std::memory_order_relaxed);
+      if (holding_ && builder_.began_number() && !bad_since_) bad_since_ = BatchQueue::Clock::now();
       if (anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
       try {
         bad_ops_.add(builder_.next_seq() - 1);
@@ -390,7 +397,7 @@ class RecorderImpl final : public NumberingRecorder {
       if (ops >= kBatchOps || bytes >= batch_bytes()) write_as_child();
       return;
     }
-    if (holding_ && !is_hold_full(bytes)) return;
+    if (holding_ && !is_hold_due() && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
     const bool asked = hand_over_soon_ || replay_ends_ || tick_waits_.load(std::memory_order_relaxed) ||
@@ -413,6 +420,12 @@ class RecorderImpl final : public NumberingRecorder {
     }
     push();
     if (replay_ends_) in_replay_ = replay_ends_ = false;
+  }
+  // Where badness began in the hold, a kill loses no more of it than of what is not held. Most steps end before.
+  bool is_hold_due() {
+    if (!hold_is_shown_ && (!bad_since_ || BatchQueue::Clock::now() - *bad_since_ < queue_age_of(options_.flush_ms))) return false;
+    if (!std::exchange(hold_is_shown_, true)) hand_over_soon_ = true;
+    return true;
   }
   // Past its bound what is routine goes first; what is left then goes on to the writer as ever.
   bool is_hold_full(std::size_t& bytes) {
@@ -466,6 +479,7 @@ class RecorderImpl final : public NumberingRecorder {
     kept_ops_ = 0;
     kept_bytes_ = 0;
     oldest_row_.reset();
+    handed_over_ = BatchQueue::Clock::now();
   }
 
   // What a child starts from, and must find again where its rows are taken over.
@@ -526,7 +540,7 @@ class RecorderImpl final : public NumberingRecorder {
     }
     try {
       learn_of_failure();
-      if (closed_ || holding_ || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
+      if (closed_ || (holding_ && !is_hold_due()) || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
@@ -557,6 +571,9 @@ class RecorderImpl final : public NumberingRecorder {
   std::size_t kept_ops_ = 0, kept_bytes_ = 0;  // of rows that stayed when the rest was thinned
   bool hand_over_soon_ = false;
   bool holding_ = false;  // rows stay here
+  std::optional<BatchQueue::Clock::time_point> bad_since_;  // of the hold: the first number that is not finite
+  bool hold_is_shown_ = false;  // for that reason a part of it has gone to the writer: the rest will too
+  BatchQueue::Clock::time_point handed_over_{};  // last
   Dropped held_dropped_;  // of them
   std::uint32_t step_ = 0;  // that ended last
   bool in_replay_ = false, replay_ends_ = false;  // the run waits in one, whatever on_full says

@@ -39,7 +39,8 @@ class NumberingRecorder : public Recorder {
   virtual void on_launch(std::uint64_t first, std::uint64_t count) noexcept = 0;
 
   // From kHold on rows stay in memory, until it is known whether anybody wants them: kKeep hands them on, kDrop forgets
-  // what names values and ops. Both end the hold. All ops of it are told, so contents are not compared unasked. Past `held_bytes` routine rows of the hold are thinned, and what is
+  // what names values and ops. Both end the hold. All ops of it are told, so contents are not compared unasked. Where a number that is not finite was made, what
+  // is held goes on to the writer after half of flush_ms, and is kept. Past `held_bytes` routine rows of the hold are thinned, and what is
   // left past that is handed on.
   virtual void on_hold(HoldAction action) noexcept = 0;
 

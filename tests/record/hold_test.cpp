@@ -8,6 +8,7 @@
 
 #include "src/record/recorder.h"
 #include "tests/record/support.h"
+#include "tests/support/eventually.h"
 
 namespace nanhunt::record {
 namespace {
@@ -60,7 +61,7 @@ TEST_F(HoldTest, a_dropped_step_leaves_how_it_went_and_none_of_its_ops) {
   end_step(0);
   hold(HoldAction::kHold);
   op(a, b);
-  op(a, TestTensor(DType::kF32, {2}, {NAN, 1}, 5));
+  op(a, TestTensor(DType::kF32, {2}, {INFINITY, 1}, 5));
   recorder->on_mark({1, 0, TensorRole::kLoss, "loss", b.value()});
   recorder->on_storage_released(b.storage());
   recorder->on_health({1, 0, 0, "", 1, 1});
@@ -88,7 +89,7 @@ TEST_F(HoldTest, a_dropped_step_leaves_how_it_went_and_none_of_its_ops) {
 
 TEST_F(HoldTest, a_value_of_a_dropped_step_is_written_again_for_who_names_it_later) {
   // Given a weight that was first seen in a step that is dropped,
-  const TestTensor a(DType::kF32, {2}, {1, 1}, 2), b(DType::kF32, {2}, {NAN, 1}, 3);
+  const TestTensor a(DType::kF32, {2}, {1, 1}, 2), b(DType::kF32, {2}, {INFINITY, 1}, 3);
   hold(HoldAction::kHold);
   op(weight, a);
   hold(HoldAction::kDrop);
@@ -151,12 +152,26 @@ TEST_F(HoldTest, what_is_said_of_ops_between_two_holds_stays) {
 
 TEST_F(HoldTest, nothing_is_written_while_it_is_not_known_and_a_flush_keeps_it) {
   hold(HoldAction::kHold);
-  op(weight, TestTensor(DType::kF32, {2}, {1, NAN}, 2));  // the first anomaly, which is else written at once
+  op(weight, TestTensor(DType::kF32, {2}, {1, INFINITY}, 2));  // the first anomaly, which is else written at once
   EXPECT_TRUE(script->all().ops.empty());
   EXPECT_TRUE(recorder->flush());
   EXPECT_EQ(script->all().ops.size(), 1u);
   hold(HoldAction::kDrop);
   EXPECT_EQ(recorded().ops.size(), 1u);
+}
+
+TEST_F(HoldTest, a_held_step_that_makes_a_nan_is_written_though_nobody_ends_it) {
+  // Given a step that goes on once it is bad,
+  hold(HoldAction::kHold);
+  op(weight, TestTensor(DType::kF32, {2}, {1, NAN}, 2));
+  // then its rows reach the writer, so that a kill does not lose them,
+  EXPECT_TRUE(testing_support::eventually([&] { return script->all().ops.size() == 1; }));
+  // and what follows stays with them, though it is called unwanted.
+  op(weight, TestTensor(DType::kF32, {2}, {1, 1}, 3));
+  hold(HoldAction::kDrop);
+  const RecordBatch all = recorded();
+  ASSERT_EQ(all.ops.size(), 2u);
+  expect_whole(all);
 }
 
 TEST_F(HoldTest, what_dropped_steps_have_used_of_a_runs_limits_is_given_back) {

@@ -139,6 +139,14 @@ def test_error_exitcode_replaces_the_status_only_when_a_fault_was_found(run):
     assert run("true", options=("--error-exitcode", "9")).returncode == 0
 
 
+def test_strict_makes_what_nothing_can_be_said_of_an_error(run):
+    assert run("true", options=("--strict",)).returncode == 5
+    assert run("true").returncode == 0
+    assert run("sh", "-c", CLEAN, options=("--strict",)).returncode == 0
+    assert run("sh", "-c", "exit 3", options=("--strict",)).returncode == 3  # the program's own comes first
+    assert run("sh", "-c", FAULT, options=("--strict",)).returncode == run("sh", "-c", FAULT).returncode
+
+
 def test_the_default_folder_is_a_new_one_each_time_and_a_named_one_is_used_again(run, tmp_path):
     (tmp_path / "nanhunt-run").write_text("a file of that name")
     assert "nanhunt-run-2/report.html" in run("sh", "-c", CLEAN).stderr
@@ -176,6 +184,7 @@ def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries
     assert rest == ["mine"] and (Path(boot) / "sitecustomize.py").exists()
     assert Path(boot).parent.name == "nanhunt" and Path(boot).is_absolute()
     assert json.loads(seen["NANHUNT_COMMAND"])[-2:] == ["--api-key", "<redacted>"]
+    assert seen.pop("NANHUNT_RUN_ID")
     assert {name: value for name, value in seen.items() if name.startswith("NANHUNT") and "BOOT" not in name} == {
         "NANHUNT_RUN_DIR": str(tmp_path / "r"),
         "NANHUNT_LEVEL": "sentinel",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+from dataclasses import replace
 
 from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
@@ -17,6 +19,13 @@ def attach(options: Options) -> Session:
     global current
     if current is not None and not current.dead:
         return current
+    return _begin(options)
+
+
+def _begin(options: Options) -> Session:
+    global current
+    if not options.run:
+        options.run = f"{os.getpid()}-{time.time_ns()}"
     session = Session(options)
     add_listeners(session)
     hooks.install(session)
@@ -32,13 +41,24 @@ def _detach() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child (a data-loader worker) has the parent's writer but not its thread: it must not write."""
-    if current is not None and not current.forks:
-        if current.kernels is not None:
-            current.kernels.forget()
-        current.tap = None
-        current.recorder = None
-        current.dead = True
+    """A forked child has the parent's writer but not its thread: it must not write there. Should it train (most are
+    data-loader workers), it is watched as a process of its own, in an attempt beside the parent's. CUPTI stays the
+    parent's."""
+    parent = current
+    if parent is None or parent.dead or parent.forks:  # a child of our own goes on as the parent would
+        return
+    if parent.kernels is not None:
+        parent.kernels.forget()
+    parent.tap = None
+    parent.recorder = None
+    parent.dead = True
+    atexit.unregister(parent.close)
+    try:
+        child = _begin(replace(parent.options, kernels=False))
+        child.by_command, child.holders = parent.by_command, 1  # its end closes it
+        child.given, child.parameter_names = parent.given, parent.parameter_names
+    except Exception:  # unwatched
+        _detach()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -36,7 +36,7 @@ class Borders:
         self.last = [other for other in self.last if other != key]
         self.before = [other for other in self.before if other != key]
 
-    def is_over(self) -> bool:
+    def is_over(self, alone: bool = True) -> bool:
         """Whether nobody is waited for any more. One has passed its boundary in this step.
 
         Of the last step's: whoever came in the step before it as well, and whoever came after the one that has just
@@ -51,16 +51,17 @@ class Borders:
                 follows = True
             elif key not in passed and (follows or not self.before or key in self.before):
                 return False
-        return not (self.unsure and self._is_one_to_come())
+        return not (self.unsure and self._is_one_to_come(alone))
 
-    def _is_one_to_come(self) -> bool:
+    def _is_one_to_come(self, alone: bool) -> bool:
+        """`alone`: no other thread trains. One that does may be writing the gradients that would be looked at."""
         unknown = [o for o in self.alive
                    if id(o) not in self.passed and id(o) not in self.last and id(o) not in self.idle]
         if not unknown:
             return False
         covered = {id(p) for o in self.alive if id(o) in self.passed for p in _parameters(o)}
         called = {id(p) for module in self.called for p in module.parameters()}
-        return any(p.requires_grad and id(p) not in covered and (p.grad is not None or id(p) in called)
+        return any(p.requires_grad and id(p) not in covered and (id(p) in called or alone and p.grad is not None)
                    for o in unknown for p in _parameters(o))
 
     def end(self) -> None:

@@ -195,6 +195,7 @@ _PROTOTYPES = {
     "nanhunt_record_step": (_i32, [_ptr, _ptr]),
     "nanhunt_recorder_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_recorder_flush": (_i32, [_ptr]),
+    "nanhunt_recorder_flush_at_signals": (_i32, [_ptr]),
     "nanhunt_recorder_close": (_i32, [_ptr]),
     "nanhunt_check": (_i32, [_text, _ptr]),
     "nanhunt_report": (_i32, [_text, _i32, _ptr, _ptr]),

@@ -252,6 +252,10 @@ class Recorder:
     def flush(self) -> None:
         self._did(self.slow.nanhunt_recorder_flush(self.handle))
 
+    def flush_at_signals(self) -> None:
+        """Also when a signal ends the process for which it has no handler."""
+        self._did(self.slow.nanhunt_recorder_flush_at_signals(self.handle))
+
     def close(self) -> None:
         if self.handle:
             handle, self.handle = self.handle, c.c_void_p()

@@ -65,11 +65,12 @@ class Options:
     quiet: bool = False         # no line while the run goes on
     stop_on_fault: bool = False  # the process ends after the first step with a fault
     command: list[str] = field(default_factory=list)
+    run: str = ""               # the same for all processes of one run
 
     @staticmethod
     def from_environment() -> Options:
         get = os.environ.get
-        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), level=get("NANHUNT_LEVEL", "sentinel"),
+        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), run=get("NANHUNT_RUN_ID", ""), level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           replay=get("NANHUNT_REPLAY", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
@@ -123,6 +124,8 @@ class Session(lib.HasState):
         self.forks = False           # for itself: the child goes on as this process would
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.thread: int | None = None  # of training: what other threads do is not ours
+        self.others: set[int] = set()   # threads that were met beside it
+        self._claiming = threading.Lock()
         self.notes: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self.errors = 0
@@ -142,6 +145,7 @@ class Session(lib.HasState):
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
         self.parameter_names: Known[str] = Known()  # paths of the parameters of all roots
         self._kept: list[weakref.ref[Any]] = []  # optimizers whose id is used above
+        self._used: set[int] = set()  # of them, those that have passed a boundary
         self._made = 0
         self.borders = Borders()
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
@@ -196,9 +200,23 @@ class Session(lib.HasState):
     # The recorder.
     def open(self) -> Recorder | None:
         """The recorder, opened now if it was not. None: nothing can be recorded, which was said once on stderr."""
-        if self.recorder is None and not self.dead:
+        if self.recorder is None and not self.dead and self._claims():
             self._open()
-        return self.recorder
+        return self.recorder if self._is_ours() else None
+
+    def _claims(self) -> bool:
+        """Whether the calling thread is the one that is watched: the first that trains."""
+        if self.thread is None:
+            with self._claiming:
+                if self.thread is None:
+                    self.thread = threading.get_ident()
+        return self._is_ours()
+
+    def _is_ours(self) -> bool:
+        if self.thread == threading.get_ident() or self.in_backward():
+            return True
+        self.others.add(threading.get_ident())
+        return False
 
     def _open(self) -> None:
         import torch
@@ -211,8 +229,8 @@ class Session(lib.HasState):
         commit, tree = repository()
         options = {"python": sys.version.split()[0], "budget": f"{self.options.budget:g}%",
                    "boundary": self.options.boundary}
-        details: dict[str, Any] = {"command": self.options.command, "dtypes": [], "options": options,
-                                   "packages": packages(), "commit": commit, "tree": tree}
+        details: dict[str, Any] = {"command": self.options.command, "run": self.options.run, "dtypes": [],
+                                   "options": options, "packages": packages(), "commit": commit, "tree": tree}
         try:
             self.recorder = Recorder(
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
@@ -224,7 +242,7 @@ class Session(lib.HasState):
             print(f"nanhunt: nothing is recorded: {error}", file=sys.stderr)
             return
         self.pid = os.getpid()
-        self.thread = threading.get_ident()
+        self.recorder.flush_at_signals()
         if self.options.kernels:
             self._watch_kernels()
         wrong = _ignored.read_file(self.options.config)
@@ -286,10 +304,12 @@ class Session(lib.HasState):
 
     def hears(self, trains: bool = True) -> bool:
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
-        if self.dead or self.replaying:
+        if self.dead:
             return False
-        if self.thread is None or self.thread == threading.get_ident() or self.in_backward():
-            return True
+        if self.thread == threading.get_ident():  # most often
+            return not self.replaying
+        if self._claims() if trains else self.thread is None or self._is_ours():
+            return not self.replaying
         self.note(TRAINING_ELSEWHERE if trains else OTHER_THREADS)
         return False
 
@@ -328,13 +348,16 @@ class Session(lib.HasState):
     def _gone(self, key: int, kept: weakref.ref[Any]) -> None:
         """An optimizer ended: its id is soon another's."""
         self.optimizers.pop(key, None)
+        self._used.discard(key)
         self.borders.forget(key)
         if kept in self._kept:
             self._kept.remove(kept)
 
     @property
     def _keep(self) -> list[Any]:
-        return [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
+        """Where another thread trains as well, those that this one has used: what another thread writes is not read."""
+        alive = [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
+        return [o for o in alive if id(o) in self._used] if self.others else alive
 
     def at_boundary(self, optimizer: Any) -> None:
         """Before an optimizer passes its boundary."""
@@ -343,6 +366,7 @@ class Session(lib.HasState):
         if id(optimizer) in self.borders.passed and not self.exact:
             self.end_step(overran=True)
         self.number_of(optimizer)
+        self._used.add(id(optimizer))
 
     def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
         self.borders.passed[id(optimizer)] = None
@@ -378,7 +402,7 @@ class Session(lib.HasState):
 
     def begins_work(self) -> None:
         """A forward or backward begins, or a boundary was passed: a step whose boundaries are all passed is over."""
-        if self.borders.passed and not self.exact and self.borders.is_over():
+        if self.borders.passed and not self.exact and self.borders.is_over(alone=not self.others):
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -202,6 +202,13 @@ c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
 }
 
+// What our own computing warns of is not the program's.
+class Silent : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+Silent g_silent;
+thread_local c10::WarningHandler* t_warns = nullptr;  // of the calling thread, while it is hushed
+
 template <typename F, typename R>
 R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
   if (tap == nullptr) return failed;  // closed: who listened to it may not know yet
@@ -300,10 +307,16 @@ NANHUNT_TAP void nanhunt_tap_free(void* tap) {
   static_cast<Tap*>(tap)->rows.frames.forget();
   bury(static_cast<Tap*>(tap));
 }
-// What the calling thread runs from here on is not heard: 1; 0: it is again. What it was before.
+// What the calling thread runs from here on is not heard, nor are its warnings: 1; 0: it is again. What it was before.
 NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
   const bool was = c10::impl::tls_is_dispatch_key_excluded(kKey);
   c10::impl::tls_set_dispatch_key_excluded(kKey, hush != 0);
+  if (hush != 0 && !was) {
+    t_warns = c10::WarningUtils::get_warning_handler();
+    c10::WarningUtils::set_warning_handler(&g_silent);
+  } else if (hush == 0 && was && t_warns != nullptr) {
+    c10::WarningUtils::set_warning_handler(std::exchange(t_warns, nullptr));
+  }
   return was ? 1 : 0;
 }
 

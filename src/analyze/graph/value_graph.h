@@ -92,6 +92,7 @@ class ValueGraph {
   std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen = false);
   void finish();  // no more records: only births stay
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
+  bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
   std::uint32_t step() const { return step_; }
 

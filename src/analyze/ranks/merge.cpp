@@ -166,6 +166,9 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
         fmt::format("{} more findings were left out of this report.", findings.size() - limit));
     findings.resize(limit);
   }
+  for (Finding& f : findings) {
+    if (f.attempt) f.evidence.push_back(fmt::format("In another process of this run: attempt {} of rank {}.", *f.attempt, f.rank));
+  }
   for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
   tell_shared_lines(findings);
   for (const auto& [text, count] : analysis.coverage.notes)

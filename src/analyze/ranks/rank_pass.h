@@ -17,7 +17,7 @@ class RankPass : public Analyzer {
   static std::unique_ptr<RankPass> make(const AnalyzeOptions& options, std::uint32_t rank);
 
   // No more records: what only they need is freed.
-  virtual void end() = 0;
+  virtual void end(const TraceHealth& health) = 0;
   virtual std::uint32_t rank() const = 0;
   virtual const Names& names() const = 0;
   virtual ValueGraph& graph() = 0;

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "src/analyze/findings/advice.h"
@@ -58,6 +60,39 @@ void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
   add(TensorRole::kBuffer, "buffers");
   add(TensorRole::kOutput, "outputs of a validation");
   if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
+}
+
+// A run that is bad every few steps, of which no more is known than that: one finding with how often.
+void fold_alike(std::vector<Finding>& findings) {
+  struct Group {
+    std::size_t at = 0;
+    std::uint64_t more = 0;
+  };
+  const auto key = [](const Finding& f) { return std::tuple(f.severity, f.place.phase, f.sinks, f.explanation); };
+  std::map<decltype(key(findings.front())), Group> groups;
+  std::vector<Finding> kept;
+  for (Finding& f : findings) {
+    const bool riddle = f.cls == FindingClass::kUnexplained && !f.place.op;
+    const auto [group, added] = riddle ? groups.try_emplace(key(f), Group{kept.size()}) : std::pair(groups.end(), true);
+    if (added) {
+      kept.push_back(std::move(f));
+      continue;
+    }
+    Finding& first = kept[group->second.at];
+    ++group->second.more;
+    first.last_step = std::max(first.last_step, f.last_step);
+    first.occurrence_count += f.occurrence_count;
+    first.bad_steps.count += f.bad_steps.count;
+    first.bad_steps.unwatched += f.bad_steps.count;
+    first.bad_steps.last = std::max(first.bad_steps.last, f.bad_steps.last);
+  }
+  for (const auto& [_, group] : groups) {
+    Finding& first = kept[group.at];
+    if (group.more > 0)
+      first.evidence.push_back(fmt::format("So it was {} more times until step {}, with good steps in between.", group.more,
+                                           first.bad_steps.last));
+  }
+  findings = std::move(kept);
 }
 
 }  // namespace
@@ -346,6 +381,7 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
     if (growth != growths.end() && f.cls == FindingClass::kUnexplained) report_exploding(f, *growth);
     findings.push_back(std::move(f));
   }
+  fold_alike(findings);
 }
 
 void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {

@@ -306,7 +306,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
   op.output_count = static_cast<std::uint32_t>(event.outputs.size());
   outputs_.clear();
-  bool born = false;
+  bool born = false, number = false;
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     ValueInfo& info = make_output(event, i, numbers.output_layouts[i], numbers.traits.flush, use);
     outputs_.push_back(&info);
@@ -315,6 +315,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     bad_out = true;
     const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
+    number = number || birth.nan || (birth.inf && info.record.stats.numel == 1);
     if (!birth.any() || evidence_left_ == 0) continue;
     if (is_readable(event.outputs[i].value.tensor)) {
       add_evidence(event, numbers, event.outputs[i], info, birth, seq);
@@ -323,6 +324,7 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
     }
   }
   began_ = born;
+  began_number_ = number;
   if (born && histograms_left_ > 0) add_histograms(event, seq);
   op.first_scalar = static_cast<std::uint32_t>(b.scalars.size());
   op.scalar_count = static_cast<std::uint32_t>(event.scalars.size());

@@ -68,6 +68,7 @@ class RowBuilder {
   // The same without looking up the event's names and layouts, which must be those of the numbers.
   bool add_op(const OpEvent& event, const OpNumbers& numbers);
   bool began() const { return began_; }  // badness, at the op that was added last
+  bool began_number() const { return began_number_; }  // NaN, or an infinite single number: no mask
   void add_mark(const MarkEvent& event);
   void add_mark(const MarkEvent& event, StringId path, LayoutId layout);
   void add_batch(const BatchEvent& event);
@@ -196,6 +197,7 @@ class RowBuilder {
   std::uint64_t next_seq_ = 0, held_from_ = 0;
   ValueId next_value_ = 1;
   bool began_ = false;
+  bool began_number_ = false;
   bool forgot_storages_ = false;  // that may live on
   std::size_t extra_bytes_ = 0;  // of rows that own memory
   StringInterner strings_;

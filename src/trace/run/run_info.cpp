@@ -57,7 +57,7 @@ void read(const Json& object, const char* key, std::vector<std::string>& out) {
 }  // namespace
 
 std::string run_info_text(const RunInfo& info) {
-  const Json object = {
+  Json object = {
       {"schema", kSchema},
       {"schema_version", kSchemaVersion},
       {"volatile", Json::array({"host", "pid", "started"})},
@@ -79,6 +79,10 @@ std::string run_info_text(const RunInfo& info) {
       {"host", info.host},
       {"pid", info.pid},
   };
+  if (!info.run.empty()) {
+    object["run"] = info.run;
+    object["volatile"] = Json::array({"host", "pid", "run", "started"});
+  }
   return object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -106,6 +110,7 @@ bool parse_run_info(std::string_view text, RunInfo& info) {
   read(object, "packages", found.packages);
   read(object, "commit", found.commit);
   read(object, "tree", found.tree);
+  read(object, "run", found.run);
   info = std::move(found);
   return true;
 }

@@ -113,7 +113,7 @@ class ReproVerb final : public Verb {
   }
 
   Result<std::string> write(const Finding& finding) const {
-    auto attempts = choose_attempts(run_, finding.rank, std::nullopt);
+    auto attempts = choose_attempts(run_, finding.rank, finding.attempt);
     if (!attempts) return attempts.status();
     const OpFacts facts = read_facts(attempts->front(), finding.place.seq);
     if (!facts.capture.empty()) {  // PyTorch runs keep the call itself

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -99,6 +100,8 @@ class RunVerb final : public Verb {
     options.add("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         .value_name("N")
         .in_range(1, 255);
+    options.add_flag("--strict", strict_,
+                 "Exit with 5, not 0, when the verdict is inconclusive, also when nothing was recorded");
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
         .in_range(5u, 1'000'000'000u);
@@ -132,15 +135,19 @@ class RunVerb final : public Verb {
       return kCouldNotStart;
     }
     if (end.signal != 0) say("'" + command_[0] + "' was ended by " + signal_name(end.signal) + ".");
-    if (!watched) return end.status;
+    const int unknown = strict_ && end.status == 0 ? static_cast<int>(kInconclusive) : end.status;
+    if (!watched) return unknown;
     const std::set<std::string> after = attempts_in(out_);
     if (std::includes(before.begin(), before.end(), after.begin(), after.end())) {
       explain_nothing(boot_log.read());
       if (made_out_) remove_empty();
-      return end.status;
+      return unknown;
     }
-    const bool fault = tell_findings();
-    return fault && error_exitcode_ != 0 ? error_exitcode_ : end.status;
+    switch (tell_findings()) {
+      case VerdictStatus::kFault: return error_exitcode_ != 0 ? error_exitcode_ : end.status;
+      case VerdictStatus::kInconclusive: return unknown;
+      default: return end.status;
+    }
   }
 
  private:
@@ -208,6 +215,7 @@ class RunVerb final : public Verb {
     Environment settings = {
         {"PYTHONPATH", boot + rest},
         {"NANHUNT_RUN_DIR", fs::absolute(out_).string()},
+        {"NANHUNT_RUN_ID", run_id()},
         {"NANHUNT_LEVEL", level_},
         {"NANHUNT_BUDGET", budget_},
         {"NANHUNT_KEEP", number(keep_)},
@@ -223,6 +231,11 @@ class RunVerb final : public Verb {
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
     if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     return settings;
+  }
+
+  // Of all processes of this run, so that what each of them recorded is judged together.
+  static std::string run_id() {
+    return std::to_string(::getpid()) + "-" + std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
   }
 
   json redacted_command() const {
@@ -264,12 +277,12 @@ class RunVerb final : public Verb {
     }
   }
 
-  // A short word on stderr, the report beside the trace. Whether there was a fault.
-  bool tell_findings() const {
+  // A short word on stderr, the report beside the trace. The verdict; a fault where any finding is one.
+  VerdictStatus tell_findings() const {
     const auto analysis = load_analysis(out_);
     if (!analysis) {
       say(analysis.status().message());
-      return false;
+      return VerdictStatus::kInconclusive;
     }
     say(verdict_line(*analysis));
     const auto& findings = analysis->findings;
@@ -294,7 +307,7 @@ class RunVerb final : public Verb {
       say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + out_ + "` prints it");
     }
     const auto is_fault = [](const Finding& finding) { return finding.severity == Severity::kFault; };
-    return analysis->verdict.status == VerdictStatus::kFault || std::any_of(findings.begin(), findings.end(), is_fault);
+    return std::any_of(findings.begin(), findings.end(), is_fault) ? VerdictStatus::kFault : analysis->verdict.status;
   }
 
   static const Finding* origin_of(const Analysis& analysis) {
@@ -317,6 +330,7 @@ class RunVerb final : public Verb {
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
   bool no_captures_ = false, no_replay_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
+  bool strict_ = false;
   bool made_out_ = false;  // by us, in this run
 };
 
@@ -326,6 +340,7 @@ const RegisterVerb<RunVerb> kRun{
      .summary = "Run a command and watch what trains with PyTorch in it: nanhunt run [OPTIONS] -- python train.py",
      .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
                       "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
+                      "  5  --strict: inconclusive, or nothing was recorded, where the command's own is 0\n"
                       "  6  --out is a file\n  10  --stop-on-fault: the run was ended at its first fault\n  127  the command could not be started",
      .takes_command = true}};
 

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from nanhunt import _library as lib
+from nanhunt._hooks.patches import take_frames_off
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -38,6 +39,7 @@ def uninstall() -> None:
     """Where others have put theirs on top, ours stays under it and hands on."""
     global _session, _hook, _exit, _end
     _session = None
+    _stay_interrupted()
     if sys.excepthook is _excepthook and _hook is not None:
         sys.excepthook, _hook = _hook, None
     if sys.exit is _sys_exit and _exit is not None:
@@ -69,9 +71,25 @@ def _tell(ending: int, message: Callable[[], str]) -> None:
 
 
 def _excepthook(kind: type[BaseException], value: BaseException, traceback: Any) -> Any:
+    global _interrupted
     hook = _hook or sys.__excepthook__  # telling may close the watch, and then ours is off
+    _interrupted = kind is KeyboardInterrupt and sys._getframe().f_back is None  # Python itself calls
     _tell(lib.BY_EXCEPTION, lambda: said(kind, value))
+    _stay_interrupted()
     return hook(kind, value, traceback)
+
+
+_interrupted = False
+
+
+def _stay_interrupted() -> None:
+    """Where nobody has caught a KeyboardInterrupt, Python ends by SIGINT, unless a text was executed since: importing
+    does that (for named tuples). So one that raises it is the last."""
+    if _interrupted:
+        try:
+            exec("raise KeyboardInterrupt")
+        except KeyboardInterrupt:
+            pass
 
 
 def _sys_exit(*status: Any) -> Any:
@@ -79,7 +97,11 @@ def _sys_exit(*status: Any) -> Any:
     leave = _exit
     assert leave is not None
     _tell(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
-    return leave(*status)
+    try:
+        return leave(*status)
+    except BaseException as ending:
+        take_frames_off(ending)
+        raise
 
 
 def _os_exit(*status: Any) -> Any:

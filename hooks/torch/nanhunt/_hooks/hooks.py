@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -16,7 +17,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._hooks import endings
-from nanhunt._hooks.patches import Patches
+from nanhunt._hooks.patches import Patches, take_frames_off
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
 from nanhunt._listener import RootCall
@@ -71,7 +72,9 @@ def install(session: Session) -> None:
 
 
 def _runs_backward() -> bool:
-    return _in_backward > 0 and _graph_task_id() >= 0
+    # Another thread of the program's may run a backward of its own meanwhile.
+    return _in_backward > 0 and _graph_task_id() >= 0 and (
+        _session is None or threading.get_ident() not in _session.others)
 
 
 def is_inside() -> bool:
@@ -106,10 +109,14 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = Tru
         def patched(*args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return original(*args, **kwargs)
-            session = _session
-            if session is None or not session.hears(trains):
-                return original(*args, **kwargs)
-            return wrapper(session, original, args, kwargs)
+            try:
+                session = _session
+                if session is None or not session.hears(trains):
+                    return original(*args, **kwargs)
+                return wrapper(session, original, args, kwargs)
+            except BaseException as error:
+                take_frames_off(error)
+                raise
 
         return patched
 
@@ -148,30 +155,34 @@ _call_module: Callable[..., Any] = torch.nn.Module.__call__
 
 @functools.wraps(_call_module)
 def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if _inside:  # a root, at the levels that do not look into it
-        return _call_module(module, *args, **kwargs)
-    session = _session
-    if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
-        return _call_module(module, *args, **kwargs)
-    if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
-        places = session.places
-        if places is None:
-            return _call_module(module, *args, **kwargs)
-        places.enter(module)
-        try:
-            return _call_module(module, *args, **kwargs)
-        finally:
-            places.exit()
-    call = _root_called(session, module, args, kwargs)
-    if call is None:
-        return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
-            session, module, args, kwargs)
-    output = None
     try:
-        output = _call_module(module, *args, **kwargs)
-        return output
-    finally:
-        _root_left(session, call, output)
+        if _inside:  # a root, at the levels that do not look into it
+            return _call_module(module, *args, **kwargs)
+        session = _session
+        if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
+            return _call_module(module, *args, **kwargs)
+        if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
+            places = session.places
+            if places is None:
+                return _call_module(module, *args, **kwargs)
+            places.enter(module)
+            try:
+                return _call_module(module, *args, **kwargs)
+            finally:
+                places.exit()
+        call = _root_called(session, module, args, kwargs)
+        if call is None:
+            return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
+                session, module, args, kwargs)
+        output = None
+        try:
+            output = _call_module(module, *args, **kwargs)
+            return output
+        finally:
+            _root_left(session, call, output)
+    except BaseException as error:
+        take_frames_off(error)
+        raise
 
 
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -440,6 +451,8 @@ def _clip(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     parameters = bound.get("parameters", ())
     if isinstance(parameters, torch.Tensor):
         parameters = (parameters,)
+    elif not hasattr(parameters, "__iter__"):  # the original will say so
+        return original(*args, **kwargs)
     elif not isinstance(parameters, (list, tuple)):
         # A generator is used up by one reading: the original gets the list.
         parameters = list(parameters)
@@ -495,7 +508,11 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal reached
         session.phase = lib.DATA
-        result = closure(*args, **kwargs)
+        try:
+            result = closure(*args, **kwargs)
+        except BaseException as error:
+            take_frames_off(error)
+            raise
         try:
             if not reached and session.hears():
                 reached = True

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that a watched program starts and that train: each is watched, whoever ends last, and what is bad in one is
+in the verdict of the run."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import ready_python
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
+pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+LEVELS = ("ops", "sentinel")
+
+TRAIN = """
+import multiprocessing, os, sys, torch
+def train(bad):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(5):
+        optimizer.zero_grad()
+        loss = (model(torch.randn(16, 4)) ** 2).mean()
+        torch.log(-loss if bad and i == 3 else loss + 1).backward()
+        optimizer.step()
+"""
+FORK = """
+{before}
+child = os.fork()
+if child == 0:
+    train({bad})
+    {leave}
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+{after}
+"""
+MULTIPROCESSING = """
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    for bad in {order}:
+        child = context.Process(target=train, args=(bad,))
+        child.start(); child.join()
+        print(child.exitcode)
+"""
+
+
+def run(tmp_path, level, text):
+    """The report. The program does what it does alone."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN + text)
+    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+
+    def done(*before):
+        command = [*before, *ready_python.command(), script]
+        return subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
+
+    alone = done()
+    seen = done(Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--")
+    told = "".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
+    assert (seen.returncode, seen.stdout, told) == (alone.returncode, alone.stdout, alone.stderr)
+    return json.loads((tmp_path / "run" / "report.json").read_text())
+
+
+def expect(report, bad):
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]
+    if bad:
+        finding = report["findings"][0]
+        assert (finding["op"], finding["step"], finding["phase"]) == ("aten::log", 3, "loss")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "os._exit(4)"])
+@pytest.mark.parametrize("before,after", [("", ""), ("train(False)", ""), ("train(False)", "train(False)")])
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_forked_child_that_trains_is_watched(tmp_path, library, level, leave, before, after, bad):
+    expect(run(tmp_path, level, FORK.format(before=before, after=after, bad=bad, leave=leave)), bad)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("order", [(True, False), (False, True), (False, False)])
+def test_children_of_multiprocessing_are_judged_together(tmp_path, library, level, method, order):
+    report = run(tmp_path, level, MULTIPROCESSING.format(method=method, order=order))
+    expect(report, any(order))
+    assert len(report["run"]["ranks"]) == 2
+    if order == (True, False):  # which of them
+        assert any("attempt 0 of rank 0" in line for line in report["findings"][0]["evidence"])

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that a signal ends: it ends as it would have alone, and the step in which it came is judged all the same. Each
+has a twin that is sound."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import ready_python
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
+pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+LEVELS = ("ops", "sentinel")
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
+
+# BAD makes the loss NaN in step 3: {mid} comes before its backward, {late} after its optimizer.
+PROGRAM = """
+import os, signal, sys, time, torch
+BAD = {bad}
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{before}
+def end(number):
+    os.kill(os.getpid(), number)
+    time.sleep(30)
+    print("never")
+for i in range(6):
+    optimizer.zero_grad()
+    loss = (model(torch.randn(16, 4)) ** 2).mean()
+    loss = torch.log(-loss if BAD and i == 3 else loss + 1)
+    if i == 3: {mid}
+    loss.backward()
+    optimizer.step()
+    if i == 3: {late}
+"""
+
+
+def program(tmp_path, bad, mid="pass", late="pass", before="pass"):
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.format(bad=bad, mid=mid, late=late, before=before))
+    return script
+
+
+def environment():
+    return {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+
+
+def watched(tmp_path, level, script, *options):
+    return [Path(PROGRAMS, "nanhunt"), "run", "--level", level, *options, "--out", tmp_path / "run", "--",
+            *ready_python.command(), script]
+
+
+def run(tmp_path, level, script):
+    """The report. The program ends as it does alone."""
+    def done(command):
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment())
+
+    alone, seen = done([*ready_python.command(), script]), done(watched(tmp_path, level, script))
+    status = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode  # as a shell has it
+    told = "".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
+    assert (seen.returncode, seen.stdout, told) == (status, alone.stdout, alone.stderr)
+    return json.loads((tmp_path / "run" / "report.json").read_text())
+
+
+def expect(report, bad):
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]
+    if bad:
+        finding = report["findings"][0]
+        assert (finding["op"], finding["step"], finding["phase"]) == ("aten::log", 3, "loss")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("where", ["mid", "late"])
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_signal_ends_the_run_as_it_would_alone_and_leaves_a_judged_step(tmp_path, library, level, name, where, bad):
+    script = program(tmp_path, bad, **{where: f"end(signal.{name})"})
+    expect(run(tmp_path, level, script), bad)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("handled", ["before", "after", "ignored"])
+def test_a_handler_of_the_program_s_own_stays(tmp_path, library, level, handled):
+    what = {"before": "signal.signal(signal.SIGTERM, lambda *_: (print('handled'), sys.exit(5)))",
+            "after": "pass", "ignored": "signal.signal(signal.SIGTERM, signal.SIG_IGN)"}[handled]
+    late = "assert signal.getsignal(signal.SIGTERM) is not None; os.kill(os.getpid(), signal.SIGTERM); print('on')"
+    if handled == "after":  # the default, as far as the program can see
+        late = ("print(signal.signal(signal.SIGTERM, lambda *_: (print('handled'), sys.exit(5)))); "
+                "os.kill(os.getpid(), signal.SIGTERM)")
+    expect(run(tmp_path, level, program(tmp_path, False, late=late, before=what)), False)
+
+
+def wait_for(found, what):
+    """Not a matter of speed: it comes, or the test fails."""
+    until = time.monotonic() + 300
+    while not found():
+        assert time.monotonic() < until, what
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("level,options", [("ops", ()), ("sentinel", ()), ("sentinel", ("--budget", "100"))])
+def test_a_step_that_hangs_once_it_is_bad_reaches_the_trace_so_that_a_kill_does_not_lose_it(
+        tmp_path, library, level, options):
+    # Given a step that has made a NaN and goes on, whoever held it back,
+    script = program(tmp_path, True, mid="print(os.getpid(), flush=True); time.sleep(600)")
+    process = subprocess.Popen(watched(tmp_path, level, script, *options), stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.PIPE, env=environment())
+    child = int(process.stdout.readline())
+
+    def is_there():
+        done = subprocess.run([Path(PROGRAMS, "nanhunt"), "check", tmp_path / "run"], capture_output=True, text=True)
+        return done.returncode == 1
+
+    wait_for(is_there, "the bad step never reached the trace")
+    # when it is killed,
+    os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=600)
+    # then its origin is known.
+    assert process.returncode == 128 + signal.SIGKILL
+    expect(json.loads((tmp_path / "run" / "report.json").read_text()), True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_forked_child_dies_of_a_signal_as_it_would_alone(tmp_path, library, level):
+    late = """
+        child = os.fork()
+        if child == 0: end(signal.SIGTERM)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"""
+    expect(run(tmp_path, level, program(tmp_path, False, late=late)), False)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that train in several threads at once: they do not crash and end with the same bits, one thread is watched,
+and the report says that the others were not."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import ready_python
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
+pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+RUNS = int(os.environ.get("NANHUNT_THREAD_RUNS", "2"))  # of each kind; more by hand, on a machine under load
+
+# Threads change places as often as Python lets them; models are made in the main thread or in their own.
+PROGRAM = """
+import hashlib, os, sys, threading, torch
+from torch import nn
+torch.set_num_threads(1)
+sys.setswitchinterval(1e-5)
+THREADS, HERE, BAD = {threads}, {here}, {bad}
+def make(s):
+    g = torch.Generator().manual_seed(s)
+    m = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    with torch.no_grad():
+        for p in m.parameters(): p.copy_(torch.randn(p.shape, generator=g) * 0.3)
+    return m, torch.optim.AdamW(m.parameters(), 1e-2), g
+made = [make(s) for s in range(THREADS)] if HERE else [None] * THREADS
+done = [None] * THREADS
+go = threading.Barrier(THREADS)
+def train(s):
+    m, o, g = made[s] or make(s)
+    go.wait()
+    for i in range(30):
+        o.zero_grad()
+        x = torch.randn(16, 8, generator=g) * (float("nan") if BAD and i > 20 else 1)
+        nn.functional.cross_entropy(m(x), torch.randint(0, 3, (16,), generator=g)).backward()
+        nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+        o.step()
+    done[s] = hashlib.sha256(b"".join(t.numpy().tobytes() for t in m.state_dict().values())).hexdigest()
+ts = [threading.Thread(target=train, args=(s,)) for s in range(THREADS)]
+[t.start() for t in ts]; [t.join() for t in ts]
+print(done)
+"""
+
+
+def ran(tmp_path, level=None, **what):
+    script = tmp_path / "threads.py"
+    script.write_text(PROGRAM.format(**{"threads": 3, "here": True, "bad": False, **what}))
+    command = [*ready_python.command(), script]
+    if level is not None:
+        command = [Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--", *command]
+    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("here", [True, False], ids=["made by the main thread", "made by each thread"])
+def test_threads_that_train_side_by_side_end_with_the_same_bits_and_are_not_called_clean(tmp_path, library, level, here):
+    alone = ran(tmp_path, here=here)
+    assert alone[0] == 0
+    for _ in range(RUNS):
+        status, output, told = ran(tmp_path, level, here=here)
+        assert (status, output) == alone[:2], told
+        report = json.loads((tmp_path / "run" / "report.json").read_text())
+        assert report["verdict"]["status"] == "inconclusive", (report["verdict"], report["findings"])
+        assert "other threads" in report["verdict"]["headline"] and report["coverage"]["steps"] == 30
+        assert not any("errors inside" in line for line in report["coverage"]["unwatched"])
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("bad", [True, False])
+def test_one_thread_that_is_not_the_main_one_is_watched_like_it(tmp_path, library, level, bad):
+    status, _, told = ran(tmp_path, level, threads=1, bad=bad)
+    verdict = json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]
+    assert (status, verdict["status"]) == (0, "fault" if bad else "clean"), told
