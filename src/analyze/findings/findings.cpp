@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/findings/derivative.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/run/exploding.h"
@@ -69,19 +70,6 @@ bool earlier(const Birth* a, const Birth* b) {
     return std::tuple(birth.events.first(), birth.kind == BirthKind::kOp ? 1 : 0, birth.at.seq, birth.id);
   };
   return key(*a) < key(*b);
-}
-
-// The derivative of an op at the same singular argument: log(0) and then log_backward at that 0.
-bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
-  if (!backward.c.is_op() || !forward.c.is_op() || backward.c.pole == nullptr || forward.c.pole == nullptr)
-    return false;
-  const OpRef &x = backward.c.birth.at, &y = forward.c.birth.at;
-  if (x.module != y.module || x.step != y.step || backward.c.pole->value != forward.c.pole->value) return false;
-  const std::string op = forward_op(backward.c.op());
-  if (!op.empty())
-    return &op_info(op) == forward.c.info && forward.c.info->known() && backward.c.singular == forward.c.singular;
-  // Many derivatives are made of plain arithmetic: log's divides by what log was given.
-  return x.phase == Phase::kBackward && y.phase != Phase::kBackward;
 }
 
 bool about_the_batch(Phase phase) {
@@ -299,7 +287,7 @@ class FindingGroup {
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
     return alike && (x.step == y.step || modules_.contains(y.module));
   }
-  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_) || repeats(other); }
+  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 
   void add(const Diagnosed& other) {
     const Birth& birth = other.c.birth;
@@ -553,6 +541,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
     if (forward != groups.end()) {
       forward->add_derivative(found);
     } else {
+      add_if(found.diagnosis.evidence, set_up_text(found.c, graph));
       groups.emplace_back(std::move(found));
     }
   }

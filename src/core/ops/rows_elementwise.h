@@ -46,7 +46,7 @@ constexpr Row kElementwiseRows[] = {
     op("hypot", kMaps),
     op("i0", kMaps),
     op("leaky_relu", kMaps),
-    op("lerp", kMaps).meets(kByElement).also(kNumpy),
+    op("lerp", kMaps).meets(kByElement).updates(UpdateRule::kLerp).also(kNumpy),
     op("lgamma", kMaps),
     op("mish", kMaps),
     op("mvlgamma", kMaps),
