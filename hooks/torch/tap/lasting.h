@@ -6,6 +6,7 @@
 // what the last op or mark saw, and tells when that has come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -36,7 +37,8 @@ class Lasting {
           checks.insert(checks.end(), {NANHUNT_ROW_CHECK, state_->step});
           put(checks, *quad);
         }
-      } else if (before.checksum != now.checksum && now.bad) {
+      } else if (before.checksum != now.checksum && (now.bad || is_gross(before.amax, now.amax))) {
+        state_->bad_copy = 1;
         if (const auto quad = rows_.describer.describe(now.tensor, true)) {
           Words words;
           put(words, *quad);
@@ -45,7 +47,7 @@ class Lasting {
             ++rows_.refused;
         }
       } else if (before.checksum != now.checksum) {
-        // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so it is no finding.
+        // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.
         written(now);
         ++rows_.notes["writes to parameters, state or buffers past PyTorch, which left them finite"];
       }
@@ -68,8 +70,12 @@ class Lasting {
     at::Tensor tensor;          // of this moment alone: what is kept holds none
     std::int64_t version = 0, word = 0, data = 0, step = 0;
     std::uint64_t checksum = 0;
+    double amax = 0;
     bool bad = false, away = false;
   };
+
+  // As the analyzer judges it (src/analyze/graph/value_graph_changed.cpp).
+  static bool is_gross(double before, double now) { return now >= 16 * std::max(before, 0x1p-10); }
 
   void keep(const Seen& now) {
     Seen& kept = seen_[now.key];
@@ -117,6 +123,7 @@ class Lasting {
       for (std::size_t i = 0; i < here.size(); ++i) {
         found[here[i]].checksum = readings[i].checksum;
         found[here[i]].bad = readings[i].bad != 0;
+        found[here[i]].amax = readings[i].amax;
       }
     }
     return found;

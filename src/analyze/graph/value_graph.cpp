@@ -123,6 +123,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   for (const OpArg& arg : view_.inputs) {
     Value* value = values_.find(arg.value);
     in_.push_back(value);
+    if (value != nullptr) suspect_view(*value);
     suspects = suspects || (value != nullptr && value->suspect != 0);
     if (value == nullptr || !value->has_stats) {
       if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
