@@ -19,6 +19,7 @@
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/ranks/merge.h"
 #include "src/analyze/watch/norm_watch.h"
+#include "src/analyze/watch/own_scaler.h"
 #include "src/analyze/ranks/rank_pass.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 #include "src/analyze/rules/origin/underflow.h"
@@ -51,6 +52,7 @@ class AnalyzerImpl final : public RankPass {
         gradient_underflow_(names_),
         update_loss_(names_),
         scaler_(names_),
+        own_scaler_(names_, scaler_),
         endings_(names_),
         norms_(names_),
         layers_(names_),
@@ -132,6 +134,7 @@ class AnalyzerImpl final : public RankPass {
     const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
     for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     comm_.on_op(view, graph_);
+    own_scaler_.on_op(view);
     eps_.on_op(view);
     state_underflow_.on_op(view);
     gradient_underflow_.on_op(view);
@@ -159,8 +162,11 @@ class AnalyzerImpl final : public RankPass {
     const bool finished = record.ending == StepEnding::kOptimizer;
     step.loss = record.loss;
     step.lr = record.lr;
+    own_scaler_.on_step_end(record);
     const StepOutcome outcome = scaler_.on_step_end(record);
-    const bool ended_bad = !finished && graph_.judge_unfinished(record.step);
+    // Where bad gradients were given up they speak for the step.
+    const bool speaks = !record.skipped || !graph_.step_is_bad();
+    const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step);
     step.skipped = outcome.held_back;
     step.scale = outcome.scaled ? outcome.scale : record.scale;
     const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
@@ -194,6 +200,7 @@ class AnalyzerImpl final : public RankPass {
   GradientUnderflow gradient_underflow_;
   UpdateLoss update_loss_;
   ScalerWatch scaler_;
+  OwnScaler own_scaler_;
   Endings endings_;
   NormWatch norms_;
   LayerWatch layers_;

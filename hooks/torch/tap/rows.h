@@ -142,6 +142,7 @@ class Rows {
                                 for (const c10::IValue& value : given.args) each_tensor(value, take);
                               });
     if (plan.scalar_read) {
+      if (between.is_look()) state_->looked = 1;
       scalar_read(given, stack);
     } else if (plan.garbage) {
       garbage(plan, given, stack);

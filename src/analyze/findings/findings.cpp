@@ -72,6 +72,11 @@ bool earlier(const Birth* a, const Birth* b) {
   return key(*a) < key(*b);
 }
 
+// What was bad there is bad in the next step too.
+bool lasts(const SinkHit& sink) {
+  return sink.kind != TensorRole::kOutput && sink.kind != TensorRole::kLoss && sink.kind != TensorRole::kBoundaryGradient;
+}
+
 bool about_the_batch(Phase phase) {
   return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
          phase == Phase::kBackward;
@@ -214,9 +219,7 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
   for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
-  f.unfinished = !birth.sinks.empty() && std::all_of(birth.sinks.begin(), birth.sinks.end(), [](const SinkHit& sink) {
-    return sink.kind == TensorRole::kOutput;
-  });
+  f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
     f.samples = bad_samples(c).ids;
   } else if (about_the_batch(birth.at.phase) && birth.samples != nullptr && birth.kind == BirthKind::kOp) {
@@ -353,7 +356,7 @@ class FindingGroup {
   void add_sinks(const Diagnosed& other) {
     if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
     for (const SinkHit& sink : other.c.birth.sinks)
-      finding_.unfinished = finding_.unfinished && sink.kind == TensorRole::kOutput;
+      finding_.unfinished = finding_.unfinished && !lasts(sink);
     tell_sinks(finding_, other.c);
   }
 
