@@ -19,6 +19,7 @@
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/ranks/merge.h"
 #include "src/analyze/watch/norm_watch.h"
+#include "src/analyze/watch/own_scaler.h"
 #include "src/analyze/ranks/rank_pass.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 #include "src/analyze/rules/run/precision_audit.h"
@@ -57,6 +58,7 @@ class AnalyzerImpl final : public RankPass {
         precision_(names_, graph_),
         sources_(names_),
         scaler_(names_),
+        own_scaler_(names_, scaler_),
         endings_(names_),
         norms_(names_),
         layers_(names_),
@@ -143,6 +145,7 @@ class AnalyzerImpl final : public RankPass {
     const OpInView& view = graph_.on_op(batch, op, comm_.call_of(op));
     for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     comm_.on_op(view, graph_);
+    own_scaler_.on_op(view);
     eps_.on_op(view);
     state_underflow_.on_op(view);
     gradient_underflow_.on_op(view);
@@ -185,6 +188,7 @@ class AnalyzerImpl final : public RankPass {
   PrecisionAudit precision_;
   Sources sources_;
   ScalerWatch scaler_;
+  OwnScaler own_scaler_;
   Endings endings_;
   NormWatch norms_;
   LayerWatch layers_;
@@ -210,8 +214,11 @@ void AnalyzerImpl::on_step(const StepRecord& record) {
   const bool finished = record.ending == StepEnding::kOptimizer;
   step.loss = record.loss;
   step.lr = record.lr;
+  own_scaler_.on_step_end(record);
   const StepOutcome outcome = scaler_.on_step_end(record);
-  const bool ended_bad = !finished && graph_.judge_unfinished(record.step);
+  // Where bad gradients were given up they speak for the step.
+  const bool speaks = !record.skipped || !graph_.step_is_bad();
+  const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step);
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;
   const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);

@@ -206,10 +206,10 @@ class TraceBuilder {
     ++step_;
   }
   // The program gave the step up.
-  void give_up(StepEnding ending, const std::string& message = "") {
+  void give_up(StepEnding ending, const std::string& message = "", bool skipped = false) {
     const StringId said = string(message);
     RecordBatch event;
-    event.steps = {{step_, false, 0, 1e-3, 1, seq_, 0, ending, said}};
+    event.steps = {{step_, skipped, 0, 1e-3, 1, seq_, 0, ending, said}};
     log_.push_back(std::move(event));
     ++step_;
   }

@@ -39,6 +39,8 @@ def badness(value) -> str:
     """'', 'inf', 'nan' or 'inf+nan' over all tensors of an argument list."""
     found = set()
     for tensor in tensors(value):
+        if tensor.is_complex() and tensor.layout == torch.strided:
+            tensor = torch.view_as_real(tensor.detach().resolve_conj().resolve_neg())
         if tensor.is_floating_point() and tensor.numel():
             wide = tensor.detach().double()
             found |= {"nan"} if bool(wide.isnan().any()) else set()

@@ -210,6 +210,10 @@ class Recorder:
     def next_seq(self) -> int:
         return int(self.fast.nanhunt_recorder_next_seq(self.handle))
 
+    def origins(self) -> int:
+        """Ops at which badness began so far."""
+        return int(self.fast.nanhunt_recorder_origins(self.handle))
+
     def bad_since(self, seq: int) -> int:
         """Ops from this one on whose results are known to be bad."""
         return int(self.fast.nanhunt_recorder_bad_since(self.handle, seq))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nanhunt import _ignored
 from nanhunt import _library as lib
 from nanhunt._borders import Borders
+from nanhunt._drops import Drops
 from nanhunt._faults import Faults
 from nanhunt._known import Known
 from nanhunt._listener import Listener
@@ -148,6 +149,7 @@ class Session(lib.HasState):
         self._used: set[int] = set()  # of them, those that have passed a boundary
         self._made = 0
         self.borders = Borders()
+        self.drops = Drops(self)
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
         self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
@@ -384,7 +386,11 @@ class Session(lib.HasState):
     def gives_up(self) -> bool:
         """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
         meant (several models, a call without a loss), so a number that is not finite must speak for it."""
-        if not self.worked or self.borders.passed or self.exact or self.calls < max(self.usual_calls, 1):
+        if not self.worked or self.borders.passed or self.exact:
+            return False
+        if self.drops.gave_up():
+            return True
+        if self.calls < max(self.usual_calls, 1):
             return False
         return self.raised or not self.differentiated and (bool(self.state.bad_number) or self.saw_bad_number())
 
@@ -450,6 +456,7 @@ class Session(lib.HasState):
         if ending == lib.BY_OPTIMIZER:
             self.usual_calls = self.calls
         self.calls = self.state.bad_number = self.state.bad_copy = 0
+        self.drops.end_step()
         self.step += 1
         self.micro_batch = 0
         self.phase = lib.DATA

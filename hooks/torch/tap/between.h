@@ -19,17 +19,24 @@ class Between {
  public:
   // A forward begins: what comes after it computes a loss.
   void begin_forward() { stage_ = Stage::kNone; }
-  void begin_backward() { stage_ = Stage::kUnscale; }
+  void begin_backward() {
+    stage_ = Stage::kUnscale;
+    of_gradients_ = false;
+  }
   // Storages that are known by now last into the step that begins.
   void begin_step() {
     stage_ = Stage::kNone;
     first_new_ = last_storage_number() + 1;
   }
 
+  // A number is read: whether gradients were made into one since backward.
+  bool is_look() const { return stage_ != Stage::kNone && of_gradients_; }
+
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
   template <typename Each>
   std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, const Identities& identities,
                         const Copies& copies, Each&& each) {
+    if (plan.scalar_read) return phase;
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, each);
     if (phase == NANHUNT_PHASE_DATA && plan.writes && !plan.draws && !plan.garbage) {
       bool lasts = true, any = false;
@@ -76,6 +83,7 @@ class Between {
       if (first == nullptr) first = t.unsafeGetTensorImpl();
     });
     if (learns) return NANHUNT_PHASE_LOSS;
+    of_gradients_ = of_gradients_ || !all_numbers(each);
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
     const bool only_numbers = number && all_numbers(each);
@@ -91,6 +99,7 @@ class Between {
   }
 
   Stage stage_ = Stage::kNone;
+  bool of_gradients_ = false;  // something was computed of more than numbers since backward
   std::int64_t first_new_ = 0;  // number of a storage
 };
 

@@ -21,14 +21,19 @@ class Copies {
   Copies(Describer& describer, State*& state) : describer_(describer), state_(state) {}
 
   void name_parameters(Names names) { parameters_ = std::move(names); }
-  void begin_step() { derived_.clear(); }
+  void begin_step() {
+    derived_.clear();
+    bad_ = false;
+  }
   // Whether it was made of a parameter since the step began.
   bool is_derived(std::int64_t storage) const { return derived_.contains(storage); }
 
-  // After an op. Marks of copies that it wrote go to `marks`. Whether the op is about a copy.
+  // After an op, in which badness `began`. Marks of copies that it wrote go to `marks`. Whether it is about a copy, and
+  // one of the updates between these steps made something bad: a copy is written by several ops.
   bool look(std::int64_t phase, const Plan& plan, const std::vector<c10::IValue>& args, const c10::Stack& stack,
-            Words& marks) {
+            bool began, Words& marks) {
     const bool updates = phase == NANHUNT_PHASE_UPDATE;
+    bad_ = bad_ || (began && updates);
     if (parameters_.empty() || args.empty() || (!updates && (phase != NANHUNT_PHASE_DATA || !plan.fresh))) return false;
     std::vector<at::Tensor> written;
     each_tensor(updates ? args[0] : stack.back(), [&](const at::Tensor& t) { written.push_back(t); });
@@ -52,7 +57,7 @@ class Copies {
         derived_[quad->word >> kVersionBits] = names[i];
       }
     }
-    return std::any_of(names.begin(), names.end(), [](std::int64_t name) { return name != 0; });
+    return bad_ && std::any_of(names.begin(), names.end(), [](std::int64_t name) { return name != 0; });
   }
 
  private:
@@ -69,6 +74,7 @@ class Copies {
   Describer& describer_;
   State*& state_;
   Names parameters_;
+  bool bad_ = false;
   std::unordered_map<std::int64_t, std::int64_t> derived_;  // the same of what was made of one, by number of the storage
 };
 

@@ -6,6 +6,7 @@
 // what the last op or mark saw, and tells when that has come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -36,7 +37,8 @@ class Lasting {
           checks.insert(checks.end(), {NANHUNT_ROW_CHECK, state_->step});
           put(checks, *quad);
         }
-      } else if (before.checksum != now.checksum && is_bad(now)) {
+      } else if (before.checksum != now.checksum && (now.bad || is_gross(before.amax, now.amax))) {
+        state_->bad_copy = 1;
         if (const auto quad = rows_.describer.describe(now.tensor, true)) {
           Words words;
           put(words, *quad);
@@ -45,7 +47,7 @@ class Lasting {
             ++rows_.refused;
         }
       } else if (before.checksum != now.checksum) {
-        // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so it is no finding.
+        // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.
         written(now);
         ++rows_.notes["writes to parameters, state or buffers past PyTorch, which left them finite"];
       }
@@ -68,8 +70,12 @@ class Lasting {
     at::Tensor tensor;          // of this moment alone: what is kept holds none
     std::int64_t version = 0, word = 0, data = 0, step = 0;
     std::uint64_t checksum = 0;
-    bool away = false;
+    double amax = 0;
+    bool bad = false, away = false;
   };
+
+  // As the analyzer judges it (src/analyze/graph/value_graph_changed.cpp).
+  static bool is_gross(double before, double now) { return now >= 16 * std::max(before, 0x1p-10); }
 
   void keep(const Seen& now) {
     Seen& kept = seen_[now.key];
@@ -112,20 +118,15 @@ class Lasting {
     std::vector<nanhunt_reading> readings(here.size());
     std::size_t bad = 0;
     if (!here.empty() && to_.read != nullptr &&
-        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_CHECKSUM, readings.data(), &bad) == NANHUNT_OK) {
-      for (std::size_t i = 0; i < here.size(); ++i) found[here[i]].checksum = readings[i].checksum;
+        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(),
+                 &bad) == NANHUNT_OK) {
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        found[here[i]].checksum = readings[i].checksum;
+        found[here[i]].bad = readings[i].bad != 0;
+        found[here[i]].amax = readings[i].amax;
+      }
     }
     return found;
-  }
-
-  // Read only where contents have changed.
-  bool is_bad(const Seen& now) {
-    const auto quad = rows_.describer.describe(now.tensor, true);
-    if (!quad) return false;
-    const Words pair = {quad->data, quad->layout};
-    nanhunt_reading reading{};
-    std::size_t bad = 0;
-    return to_.read(to_.self, pair.data(), 1, NANHUNT_READ_NORM, &reading, &bad) == NANHUNT_OK && reading.bad != 0;
   }
 
   Rows& rows_;

@@ -122,12 +122,12 @@ class Rows {
     return given;
   }
 
-  // After an op whose row is written. Whether it is about a copy of a parameter that lasts.
-  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack) {
+  // After an op whose row is written. Badness `began` in it. Whether a copy of a parameter that lasts went bad.
+  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack, bool began) {
     Words marks;
-    const bool about = copies.look(phase_, plan, given.args, stack, marks);
+    const bool bad = copies.look(phase_, plan, given.args, stack, began, marks);
     if (!marks.empty()) send(marks);
-    return about;
+    return bad;
   }
 
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
@@ -145,6 +145,7 @@ class Rows {
                                 for (const c10::IValue& value : given.args) each_tensor(value, take);
                               });
     if (plan.scalar_read) {
+      if (between.is_look()) state_->looked = 1;
       scalar_read(given, stack);
     } else if (plan.garbage) {
       garbage(plan, given, stack);

@@ -145,8 +145,8 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
-        const bool copies = tap.rows.mark_copies(*plan, given, *stack);
-        if (copies && tap.kept.on() && tap.to.origins(tap.to.self) != origins) tap.state->bad_copy = 1;
+        const bool began = tap.kept.on() && tap.to.origins(tap.to.self) != origins;
+        if (tap.rows.mark_copies(*plan, given, *stack, began)) tap.state->bad_copy = 1;
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
         tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);

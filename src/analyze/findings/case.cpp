@@ -36,6 +36,7 @@ Singular singular_at(const Case& c, double x) {
       return x < 0 ? Singular::kOutside : Singular::kNone;
     case Pole::kPower:
     case Pole::kPowerBackward:
+      if (c.input("exponent") != nullptr) return x < 0 ? Singular::kOutside : x == 0 ? Singular::kPole : Singular::kNone;
       if (x < 0 && p != std::floor(p)) return Singular::kOutside;
       return x == 0 && p < 0 ? Singular::kPole : Singular::kNone;
     case Pole::kMinusOne:
@@ -238,7 +239,7 @@ double magnitude_bound(const Case& c) {
   const ArgSnapshot* self = c.input("self");
   const ScalarSnapshot* other = c.scalar("other");
   const ScalarSnapshot* alpha = c.scalar("alpha");
-  const double numel_in = self == nullptr ? 0 : static_cast<double>(self->stats.numel);
+  const double numel_in = self == nullptr ? terms : static_cast<double>(self->stats.numel);
   switch (c.info->bound) {
     case Bound::kUnknown:
       return kUnknownSize;

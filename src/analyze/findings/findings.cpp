@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/analyze/findings/derivative.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/run/exploding.h"
@@ -71,17 +72,9 @@ bool earlier(const Birth* a, const Birth* b) {
   return key(*a) < key(*b);
 }
 
-// The derivative of an op at the same singular argument: log(0) and then log_backward at that 0.
-bool is_derivative_of(const Diagnosed& backward, const Diagnosed& forward) {
-  if (!backward.c.is_op() || !forward.c.is_op() || backward.c.pole == nullptr || forward.c.pole == nullptr)
-    return false;
-  const OpRef &x = backward.c.birth.at, &y = forward.c.birth.at;
-  if (x.module != y.module || x.step != y.step || backward.c.pole->value != forward.c.pole->value) return false;
-  const std::string op = forward_op(backward.c.op());
-  if (!op.empty())
-    return &op_info(op) == forward.c.info && forward.c.info->known() && backward.c.singular == forward.c.singular;
-  // Many derivatives are made of plain arithmetic: log's divides by what log was given.
-  return x.phase == Phase::kBackward && y.phase != Phase::kBackward;
+// What was bad there is bad in the next step too.
+bool lasts(const SinkHit& sink) {
+  return sink.kind != TensorRole::kOutput && sink.kind != TensorRole::kLoss && sink.kind != TensorRole::kBoundaryGradient;
 }
 
 bool about_the_batch(Phase phase) {
@@ -226,9 +219,7 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
   for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
-  f.unfinished = !birth.sinks.empty() && std::all_of(birth.sinks.begin(), birth.sinks.end(), [](const SinkHit& sink) {
-    return sink.kind == TensorRole::kOutput;
-  });
+  f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
     f.samples = bad_samples(c).ids;
   } else if (about_the_batch(birth.at.phase) && birth.samples != nullptr && birth.kind == BirthKind::kOp) {
@@ -299,7 +290,7 @@ class FindingGroup {
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
     return alike && (x.step == y.step || modules_.contains(y.module));
   }
-  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other, lead_) || repeats(other); }
+  bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 
   void add(const Diagnosed& other) {
     const Birth& birth = other.c.birth;
@@ -365,7 +356,7 @@ class FindingGroup {
   void add_sinks(const Diagnosed& other) {
     if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
     for (const SinkHit& sink : other.c.birth.sinks)
-      finding_.unfinished = finding_.unfinished && sink.kind == TensorRole::kOutput;
+      finding_.unfinished = finding_.unfinished && !lasts(sink);
     tell_sinks(finding_, other.c);
   }
 
@@ -553,6 +544,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
     if (forward != groups.end()) {
       forward->add_derivative(found);
     } else {
+      add_if(found.diagnosis.evidence, set_up_text(found.c, graph));
       groups.emplace_back(std::move(found));
     }
   }

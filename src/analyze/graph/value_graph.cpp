@@ -39,6 +39,14 @@ bool writes_infinity_on_purpose(const OpInView& op) {
   return infinite && op.info->has(kArithmetic) && op.info->has(kKeepsMask) && op.record->phase != Phase::kOptimizer;
 }
 
+// A sum over rows of which at least one held nothing but -Inf: log 0.
+bool sums_only_masks(const OpInView& op) {
+  if (!op.info->has(kSoftmax) || op.in.empty() || op.in[0] == nullptr) return false;
+  return std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
+    return out != nullptr && out->stats.neg_inf > 0 && out->stats.numel < op.in[0]->stats.numel;
+  });
+}
+
 // Infinities in the output that the infinities that came in cannot have become.
 bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad) {
   std::int64_t pos_in = 0, inf_in = 0, numel_in = std::numeric_limits<std::int64_t>::max();
@@ -115,6 +123,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   for (const OpArg& arg : view_.inputs) {
     Value* value = values_.find(arg.value);
     in_.push_back(value);
+    if (value != nullptr) suspect_view(*value);
     suspects = suspects || (value != nullptr && value->suspect != 0);
     if (value == nullptr || !value->has_stats) {
       if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
@@ -229,7 +238,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     // Masks are added, selected by or given to a softmax; features that are multiplied and summed up are none.
     const bool takes_masks = !op.info->has(kAccumulates) || op.info->has(kSoftmax);
     const bool mask = level == Deliberate::kYes || (level == Deliberate::kLikely && mask_like && takes_masks);
-    if (flow.lifecycle == Lifecycle::kTransform && mask) {
+    if (mask && (flow.lifecycle == Lifecycle::kTransform || sums_only_masks(op))) {
       give_birth(Deliberate::kNo);
       lead_masks(flow.bad, birth);
     } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {

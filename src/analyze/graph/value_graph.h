@@ -152,6 +152,7 @@ class ValueGraph {
   void place_change(Birth& birth, const Value& value);
   void weigh_change(Birth& birth);
   void suspect_unseen(Value& value);
+  void suspect_view(Value& value);
   BirthId suspect_of(const OpInView& op, bool to_blame);
   void note_reader(const OpInView& op, const OpRef& at);
   void make_garbage(const OpInView& op, const OpRef& at);

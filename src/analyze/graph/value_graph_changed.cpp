@@ -164,6 +164,13 @@ void ValueGraph::on_norm(const NormRecord& record) {
   }
 }
 
+// A view that no watched op made shows contents that changed as well.
+void ValueGraph::suspect_view(Value& value) {
+  if (changed_at_.empty() || value.suspect != 0 || value.producer != kNoSeq || step_ > suspect_until_) return;
+  const auto changed = changed_at_.find({value.storage, value.version});
+  if (changed != changed_at_.end() && find_birth(changed->second) != nullptr) value.suspect = changed->second;
+}
+
 // What a step without ops made of changed contents: a parameter or state that it left under a newer version, and,
 // where the change was gross, any of them.
 void ValueGraph::suspect_unseen(Value& value) {

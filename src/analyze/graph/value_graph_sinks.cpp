@@ -34,6 +34,11 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
     if (birth != nullptr && birth->source.value == value->id && birth->at.op == kUnwatchedOp)
       place_change(*birth, *value);
   }
+  // Contents that changed before anything named them, and were written since.
+  for (const auto& [where, id] : changed_at_) {
+    Birth* birth = where.first == value->storage ? find_birth(id) : nullptr;
+    if (birth != nullptr && birth->at.step == mark.step && birth->at.op == kUnwatchedOp) place_change(*birth, *value);
+  }
   // What it was before the change that is about to be read: marks of one moment come after changes.
   for (const BirthId id : unread_changes_) {
     Birth* birth = find_birth(id);

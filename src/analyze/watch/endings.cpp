@@ -36,6 +36,13 @@ std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
   return fmt::format("The program stopped here: step {} was the last, and no optimizer came after it.{}", step, said);
 }
 
+std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) const {
+  std::uint64_t count = 0;
+  for (auto at = endings_.lower_bound(first); at != endings_.end() && at->first <= last; ++at)
+    count += at->second.bad && at->second.how == StepEnding::kNextForward ? 1 : 0;
+  return count;
+}
+
 void Endings::conclude(std::vector<Finding>& findings) const {
   for (Finding& f : findings) {
     if (f.severity != Severity::kFault) continue;
@@ -46,7 +53,8 @@ void Endings::conclude(std::vector<Finding>& findings) const {
     const std::string text = sentence(at->first, at->second);
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.
-    if (f.unfinished && at->second.how == StepEnding::kNextForward && any_good_ && last_good_ > f.last_step)
+    if (f.unfinished && given_up_in(f.bad_steps.first, f.bad_steps.last) >= f.bad_steps.count && any_good_ &&
+        last_good_ > f.last_step)
       f.severity = Severity::kWarning;
   }
 }

@@ -31,6 +31,7 @@ class Endings {
     std::string message;
     bool bad = false;
   };
+  std::uint64_t given_up_in(std::uint32_t first, std::uint32_t last) const;  // bad steps that the next forward ended
   std::string sentence(std::uint32_t step, const Ending& ending) const;
 
   const Names& names_;

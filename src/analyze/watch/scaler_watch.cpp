@@ -83,7 +83,7 @@ void ScalerWatch::follow_scale(const ScalerRecord& record) {
   if (std::isinf(scale_) || std::isnan(scale_)) collapse(Collapse::kInfinite, true, record.step);
 }
 
-void ScalerWatch::on_scaler(const ScalerRecord& record) {
+void ScalerWatch::follow(const ScalerRecord& record) {
   if (record.step != step_ || !in_step_) {
     if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
     step_ = record.step;
@@ -115,7 +115,7 @@ void ScalerWatch::on_scaler(const ScalerRecord& record) {
         break;
       }
       created_ = true;
-      section_.family = names_.text(record.text);
+      section_.family = own_ ? "the program's own" : names_.text(record.text);
       section_.dynamic = record.dynamic;
       section_.init_scale = scale_ = step_scale_ = record.scale;
       section_.growth_factor = record.growth_factor;
@@ -194,10 +194,10 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
 StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   const bool ours = in_step_ && step_ == step.step;
   StepOutcome outcome;
-  // Only a scaler skips steps, also one that tells nothing of itself.
-  outcome.scaled = step.skipped || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
+  // A scaler that tells nothing of itself skips steps. What the program gave up itself was scaled only if it scales.
+  outcome.scaled = (step.skipped && step.ending == StepEnding::kOptimizer) || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
-  outcome.scale = ours && scaled_ ? step_scale_ : std::isfinite(step.scale) ? step.scale : scale_;
+  outcome.scale = ours && scaled_ ? step_scale_ : !own_ && std::isfinite(step.scale) ? step.scale : scale_;
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;

@@ -34,12 +34,22 @@ class ScalerWatch {
  public:
   explicit ScalerWatch(const Names& names) : names_(names) {}
 
-  void on_scaler(const ScalerRecord& record);
+  void on_scaler(const ScalerRecord& record) {
+    told_ = told_ || record.action != ScalerAction::kClip;
+    follow(record);
+  }
+  // Of a scaler of the program's own, as it was recognised (own_scaler.h).
+  void on_own(const ScalerRecord& record) {
+    own_ = true;
+    follow(record);
+  }
+  void set_dynamic() { section_.dynamic = true; }  // its scale has changed
   StepOutcome on_step_end(const StepRecord& step);
 
   // What the gradients of the step at hand are multiplied by now.
   double gradient_factor() const { return in_step_ && scaled_ && !unscaled_ ? step_scale_ : 1; }
   std::optional<ScalerSection> section() const;  // nullopt: no scaler was seen
+  bool told() const { return told_; }  // one told of itself
   bool seen() const { return seen_; }  // a scaler did anything at all
   bool dynamic() const { return section_.dynamic; }
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
@@ -80,6 +90,7 @@ class ScalerWatch {
   std::optional<double> least_skipped() const { return least_skipped_; }  // smallest scale at which a step was skipped
 
  private:
+  void follow(const ScalerRecord& record);
   void note(const ScalerRecord& record, const char* what);
   void misuse(Misuse kind, const ScalerRecord& record, bool did_harm);
   void follow_scale(const ScalerRecord& record);
@@ -92,7 +103,7 @@ class ScalerWatch {
 
   const Names& names_;
   ScalerSection section_;
-  bool seen_ = false, created_ = false;
+  bool seen_ = false, created_ = false, told_ = false, own_ = false;
   bool several_ = false;  // a second scaler has told of itself; whose later records are is not said
   ScalerPoints points_;
   std::vector<ScalerSection::Event> first_events_;

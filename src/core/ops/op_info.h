@@ -102,13 +102,14 @@ enum class FlushRule : std::uint8_t {
                // be.
 };
 
-// How an in-place op of an optimizer changes a parameter.
+// How an op in place changes a parameter, or a copy of one that lasts.
 enum class UpdateRule : std::uint8_t {
   kNotMeasured,
   kSum,         // self + alpha * other
   kDifference,  // self - alpha * other
   kQuotient,    // self + value * tensor1 / tensor2
   kDecay,       // self * other, a number
+  kLerp,        // self + weight * (end - self), weight a number
   kSgd,
   kAdam,
   kAdamW,

@@ -9,6 +9,8 @@ namespace nanhunt::ops {
 // clang-format off
 // A function of each element.
 constexpr Row kMaps = Row(kEach);
+// Sums and products of several terms of each element: of a large one they meet Inf - Inf or 0 * Inf.
+constexpr Row kSeries = Row(kEach | kAccumulates);
 // The same, and finite for an infinite argument.
 constexpr Row kSaturating = Row(kEach | kAbsorbs);
 // As it is, rounded, or with another sign.
@@ -21,6 +23,7 @@ constexpr Row kProductsOfTwo = Row(kEach | kKeepsMask | kBilinear).zero(ZeroRule
 constexpr Row kQuotients = Row(kEach | kKeepsMask | kAbsorbs).pole(Pole::kZero, kOther).zero(ZeroRule::kSame)
         .bound(Bound::kQuotient);
 constexpr Row kRemainders = Row(kEach | kKeepsMask).pole(Pole::kZero, kOther);
+// A pole at 0, and no value below; of polygamma at negative integers too.
 constexpr Row kLogarithms = Row(kEach).pole(Pole::kNonPositive, kSelf);
 // Derivatives that divide by the element.
 constexpr Row kZeroPoles = Row(kEach).pole(Pole::kZero, kSelf);
@@ -34,6 +37,7 @@ constexpr Row kElementwiseRows[] = {
     op("celu", kMaps),
     op("cos", kMaps),
     op("cosh", kMaps),
+    op("deg2rad", kMaps),
     op("digamma", kMaps),
     op("dropout", kMaps),
     op("elu", kMaps),
@@ -46,25 +50,46 @@ constexpr Row kElementwiseRows[] = {
     op("hypot", kMaps),
     op("i0", kMaps),
     op("leaky_relu", kMaps),
-    op("lerp", kMaps).meets(kByElement).also(kNumpy),
+    op("lerp", kMaps).meets(kByElement).updates(UpdateRule::kLerp).also(kNumpy),
     op("lgamma", kMaps),
     op("mish", kMaps),
     op("mvlgamma", kMaps),
     op("native_dropout", kMaps),
     op("native_dropout_backward", kMaps),
     op("prelu", kMaps),
+    op("rad2deg", kMaps),
     op("reciprocal_backward", kMaps),
     op("rrelu_with_noise", kMaps),
     op("selu", kMaps),
     op("silu", kMaps).meets(kByElement).also(kNumpy),
     op("silu_backward", kMaps),
     op("sin", kMaps),
-    op("sinc", kMaps),
     op("sinh", kMaps),
     op("softplus", kMaps),
     op("softshrink", kMaps),
+    op("special_erfcx", kMaps),
+    op("special_log_ndtr", kMaps),
     op("tan", kMaps),
     op("threshold", kMaps),
+
+    op("sinc", kSeries),
+    op("special_airy_ai", kSeries),
+    op("special_bessel_j0", kSeries),
+    op("special_bessel_j1", kSeries),
+    op("special_chebyshev_polynomial_t", kSeries),
+    op("special_chebyshev_polynomial_u", kSeries),
+    op("special_chebyshev_polynomial_v", kSeries),
+    op("special_chebyshev_polynomial_w", kSeries),
+    op("special_hermite_polynomial_h", kSeries),
+    op("special_hermite_polynomial_he", kSeries),
+    op("special_i0e", kSeries),
+    op("special_i1", kSeries),
+    op("special_i1e", kSeries),
+    op("special_laguerre_polynomial_l", kSeries),
+    op("special_legendre_polynomial_p", kSeries),
+    op("special_modified_bessel_i0", kSeries),
+    op("special_modified_bessel_i1", kSeries),
+    op("special_spherical_bessel_j0", kSeries),
 
     op("atan", kSaturating),
     op("atan2", kSaturating),
@@ -99,7 +124,6 @@ constexpr Row kElementwiseRows[] = {
     op("frac", kSteps),
     op("positive", kSteps),
     op("relu", kSteps).meets(kByElement).also(kNumpy),
-    op("round", kSteps),
     op("trunc", kSteps),
 
     op("exp", kExponentials).meets(kByElement).also(kNumpyBoth),
@@ -125,6 +149,13 @@ constexpr Row kElementwiseRows[] = {
     op("log", kLogarithms).meets(kByElement).also(kNumpyBoth),
     op("log10", kLogarithms),
     op("log2", kLogarithms),
+    op("polygamma", kLogarithms),
+    op("special_bessel_y0", kLogarithms),
+    op("special_bessel_y1", kLogarithms),
+    op("special_modified_bessel_k0", kLogarithms),
+    op("special_modified_bessel_k1", kLogarithms),
+    op("special_scaled_modified_bessel_k0", kLogarithms),
+    op("special_scaled_modified_bessel_k1", kLogarithms),
 
     op("log10_backward", kZeroPoles),
     op("log2_backward", kZeroPoles),
@@ -150,6 +181,8 @@ constexpr Row kElementwiseRows[] = {
     op("copy", kEach | kKeepsMask | kOverwritesAll).zero(ZeroRule::kSame).bound(Bound::kCopy).meets(kByElement)
         .loses(FlushRule::kCopy),
     op("erfinv", kEach).pole(Pole::kUnitPole, kSelf),
+    op("igamma", kEach).pole(Pole::kNegative, kSelf),
+    op("igammac", kEach).pole(Pole::kNegative, kSelf),
     op("log1p", kEach).pole(Pole::kMinusOne, kSelf).zero(ZeroRule::kSame).meets(kByElement),
     op("log1p_backward", kEach).pole(Pole::kMinusOne, kSelf),
     op("logit", kEach).pole(Pole::kZeroOne, kSelf),
@@ -158,8 +191,12 @@ constexpr Row kElementwiseRows[] = {
         .loses(FlushRule::kPower).also(kNumpyBoth),
     op("pow_backward", kEach).pole(Pole::kPowerBackward, kSelf),
     op("reciprocal", kEach | kAbsorbs).pole(Pole::kZero, kSelf).meets(kByElement).also(kNumpyBoth),
+    op("round", kEach | kKeepsMask),  // to decimals it multiplies first
     op("rsqrt", kEach | kAbsorbs).pole(Pole::kNonPositive, kSelf).meets(kByElement).also(kNumpyBoth),
     op("rsub", kEach | kKeepsMask).bound(Bound::kSum),
+    op("special_entr", kEach).pole(Pole::kNegative, kSelf),
+    op("special_ndtri", kEach).pole(Pole::kZeroOne, kSelf),
+    op("special_zeta", kEach).pole(Pole::kBelowOneBackward, kSelf),
     op("sqrt", kEach).pole(Pole::kNegative, kSelf).zero(ZeroRule::kSame).meets(kByElement).also(kNumpyBoth),
     op("sqrt_backward", kEach).pole(Pole::kZero, kResult),
     op("threshold_backward", kEach).bound(Bound::kGradient).gradient_of("relu"),

@@ -19,6 +19,8 @@ constexpr Row kProductRows[] = {
     op("matmul", kMatmuls),
     op("mm", kMatmuls).also(kNumpyBoth),
 
+    op("torch_nn::_linear_cross_entropy_batch_chunked", kProductSums),
+    op("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", kProductSums),
     op("_addmm_activation", kProductSums),
     op("_conv_depthwise2d", kProductSums),
     op("_convolution", kProductSums),

@@ -35,7 +35,8 @@ class Call {
   explicit Call(const OpEvent& event, bool readable = true) : event_(event), readable_(readable) {}
 
   const TensorView* self() const {
-    if (event_.phase != Phase::kOptimizer || event_.outputs.empty()) return nullptr;
+    const bool updates = event_.phase == Phase::kOptimizer || event_.phase == Phase::kUpdate;
+    if (!updates || event_.outputs.empty()) return nullptr;
     const ValueView& out = event_.outputs.front().value;
     const bool in_place = std::any_of(event_.inputs.begin(), event_.inputs.end(), [&](const OpInput& in) {
       return in.role == ArgRole::kOverwritten && in.value.storage == out.storage;
@@ -111,6 +112,12 @@ std::optional<Update> update_of(const Call& call, std::string_view op) {
     f.kind = UpdateKind::kDecay;
     f.keep = static_cast<float>(call.scalar("other", 1));
     return call.has_scalar("other") ? std::optional(u) : std::nullopt;
+  }
+  if (rule == UpdateRule::kLerp) {
+    f.factor = static_cast<float>(call.scalar("weight", 0));
+    f.keep = 1 - f.factor;
+    u.a = call.operand("end");
+    return u.a != nullptr && call.has_scalar("weight") ? std::optional(u) : std::nullopt;
   }
   f.slack = kFusedSlack;
   const double lr = call.scalar("lr", 0), decay = call.scalar("weight_decay", 0);

@@ -128,6 +128,31 @@ TEST(UpdateLoss, is_silent_on_healthy_training) {
   EXPECT_EQ(table(train({.steps = 4})), "clean\n");                      // too few steps
 }
 
+// An average of the weights in 16 bits, written between steps. `lost` of 100 updates of each are.
+Analysis averaged(double lost) {
+  TraceBuilder t;
+  const DType format = DType::kF16;
+  Handle kept = t.value(finite(100).as(format));
+  const Handle weight = t.value(finite(100));
+  for (int step = 0; step < 8; ++step) {
+    t.step(static_cast<std::uint32_t>(step));
+    const auto counts = [&](const std::string& name, double value) {
+      return Scalars{{name, value}, {"nanhunt.updates", 100}, {"nanhunt.lost_updates", lost}, {"nanhunt.lost_update_share", lost / 100}};
+    };
+    t.in("", Phase::kUpdate);
+    t.in_place("mul_", kept, {}, finite(100).as(format), counts("other", 0.9999));
+    t.in_place("add_", kept, {{"other", weight}}, finite(100).as(format), counts("alpha", 1e-4));
+    t.mark(TensorRole::kState, "copy of fc.weight", kept);
+    t.end_step(2);
+  }
+  return analysis_of(t);
+}
+
+TEST(UpdateLoss, of_an_average_of_weights_is_a_warning_and_stops_no_training) {
+  EXPECT_EQ(table(averaged(95)), "warning update_loss | add_ | copy of fc.weight | update | step 1 | unknown | observed\n");
+  EXPECT_EQ(table(averaged(10)), "clean\n");
+}
+
 TEST(UpdateLoss, counts_that_cannot_be_are_not_believed) {
   EXPECT_EQ(table(train({.lost = 1000, .updates = 2000})), "clean\n");  // of 100 elements
   EXPECT_EQ(table(train({.lost = 90, .updates = 50})), "clean\n");

@@ -63,6 +63,8 @@ def install(session: Session) -> None:
         patch(torch.nn.utils.clip_grad, name, _clip)
         patch(torch.nn.utils, name, _clip)
     patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        patch(kind, "zero_grad", _cleared)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
@@ -277,6 +279,18 @@ def _trainable(module: torch.nn.Module) -> bool:
     return known
 
 
+# Gradients that are given up.
+def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not session.drops.may_come() or _root is not None or _in_backward:
+        return original(*args, **kwargs)
+    owner = args[0] if args else None
+    groups = getattr(owner, "param_groups", None)
+    parameters = [p for group in groups for p in group["params"]] if groups is not None else (
+        list(owner.parameters()) if isinstance(owner, torch.nn.Module) else [])
+    session.drops.before_clearing(parameters)
+    return original(*args, **kwargs)
+
+
 # Autograd.
 def _bind_backward(tensors: Any = (), grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
                    grad_variables: Any = None, inputs: Any = None, **others: Any) -> dict[str, Any]:
@@ -295,6 +309,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
     session.begins_work()
+    session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
@@ -304,6 +319,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     try:
         result = original(*args, **kwargs)
         session.differentiated = True
+        session.drops.after_backward()
         return result
     except BaseException:
         session.raised = session.worked

@@ -112,7 +112,7 @@ class Live(Listener):
         self._inside = [outside[0], self, *inside, *outside[1:]]
         self.budget = Budget(session.options.budget / 100)
         trips.usual_step = lambda: self.budget.usual_step()
-        self._first_update: int | None = None  # op number at which optimizers began
+        self._origins: int | None = None  # ops at which badness had begun when optimizers did
         self._began = time.perf_counter()
         self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled
         self._bad_copy = False  # a copy of a parameter that lasts was written with what began to be bad
@@ -178,8 +178,8 @@ class Live(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._hear_again()  # after one that raised
-        if self.session.live and self._first_update is None and self.session.recorder is not None:
-            self._first_update = self.session.recorder.next_seq()
+        if self.session.live and self._origins is None and self.session.recorder is not None:
+            self._origins = self.session.recorder.origins()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Of who hears ops the first."""
@@ -202,11 +202,11 @@ class Live(Listener):
         now = time.perf_counter()
         self.budget.step_took(now - self._began, session.live)
         self._began = now
-        if session.live and not session.wants_ops and self._first_update is not None:
-            session.wants_ops = bool(recorder.bad_since(self._first_update)) and self.trips.may_replay(step)
+        if session.live and not session.wants_ops and self._origins is not None:
+            session.wants_ops = recorder.origins() != self._origins and self.trips.may_replay(step)
         if session.live and self._bad_copy:
             session.wants_ops = session.wants_ops or self.trips.may_replay(step)
-        self._first_update = None
+        self._origins = None
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return
         if session.live and self._is_compiled():

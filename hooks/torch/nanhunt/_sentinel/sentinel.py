@@ -289,6 +289,9 @@ class Sentinel(Listener):
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
 
+    def on_drop(self) -> None:
+        self._boundary()
+
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
         self._boundary()
 

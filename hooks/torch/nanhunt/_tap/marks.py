@@ -109,6 +109,15 @@ class Marks(Listener):
             tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
             self._mark_all([(lib.MARK_GRADIENT, path, p.grad) for p, path in tensors.sharded if p.grad is not None])
 
+    def on_drop(self) -> None:
+        marks: dict[int, tuple[int, str, torch.Tensor]] = {}
+        for reference, _ in list(self.session.roots.values()):
+            root = reference()
+            for name, p in root.named_parameters() if root is not None else ():
+                if p.grad is not None:
+                    marks[id(p)] = (lib.MARK_GRADIENT, self.session.parameter_names.get(id(p), name), p.grad)
+        self._mark_all(list(marks.values()))
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
 

@@ -45,7 +45,11 @@ std::string masked_row_text(const Case& c) {
 
 Diagnosis indeterminate(const Case& c, const std::string& place) {
   Diagnosis d;
-  if (c.info->has(kSoftmax)) {
+  if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) == 0) {
+    d.title = fmt::format("{} sums over a row of only -Inf: log 0", place);
+    d.explanation = fmt::format("A row in which every entry is masked has the sum 0, whose logarithm is -Inf. {}.", made_text(c));
+    d.advice = {"keep-one-key"};
+  } else if (c.info->has(kSoftmax)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
@@ -56,7 +60,7 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
                                 made_text(c));
     d.advice = {"finite-mask"};
   }
-  if (c.info->has(kSoftmax)) add_if(d.evidence, masked_row_text(c));
+  if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) != 0) add_if(d.evidence, masked_row_text(c));
   add_if(d.evidence, masks_text(c));
   add_if(d.evidence, c.element_text());
   return d;
@@ -88,7 +92,8 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
 std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
-  if (c.birth.lifecycle == Lifecycle::kTransform) return indeterminate(c, place);
+  const bool of_mask = c.birth.lifecycle == Lifecycle::kPropagate && c.info->has(kSoftmax) && c.birth.deliberate == Deliberate::kNo;
+  if (c.birth.lifecycle == Lifecycle::kTransform || of_mask) return indeterminate(c, place);
   if (c.birth.deliberate == Deliberate::kYes) {
     Diagnosis d;
     d.title =

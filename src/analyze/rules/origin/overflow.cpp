@@ -32,6 +32,17 @@ std::string where_it_ended(const Case& c, DType compute, const ResultSize& size)
                      dtype_name(compute), dtype_name(c.stored));
 }
 
+// Of sums inside whose bound is not known: a product of two of the largest inputs, as often as there are elements.
+double usual_bound(const Case& c) {
+  double largest = 0, terms = 1;
+  for (const ArgSnapshot& arg : c.context->op.inputs) {
+    if (!arg.known || !arg.stats.counted() || arg.role == ArgRole::kMask || arg.role == ArgRole::kIndex) continue;
+    largest = std::max(largest, arg.stats.amax);
+    terms = std::max(terms, static_cast<double>(arg.stats.numel));
+  }
+  return terms * largest * largest;
+}
+
 // Where an exponential passes `limit`.
 double argument_at(const OpInfo& info, double limit) {
   return info.name == "exp2" ? std::log2(limit) : std::log(limit);
@@ -56,8 +67,9 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   const bool stores_inf = out.inf() > 0;
   // NaN of finite inputs: the format has no Inf (fp8), or a sum inside met Inf - Inf in the format it computes in.
   const bool nan_for_inf = out.nan > 0 && !limits.has_inf;
-  const bool inf_minus_inf = out.nan > 0 && c.info->has(kAccumulates) && c.info->bound != Bound::kUnknown &&
-                             bound * kSlack >= std::min(format_limits(compute).overflows_from, limits.overflows_from);
+  const double inside = c.info->bound == Bound::kUnknown ? usual_bound(c) : bound;
+  const bool inf_minus_inf = out.nan > 0 && c.info->has(kAccumulates) &&
+                             inside * kSlack >= std::min(format_limits(compute).overflows_from, limits.overflows_from);
   if (!stores_inf && !nan_for_inf && !inf_minus_inf) return std::nullopt;
   if (bound * kSlack < std::min(limits.overflows_from, format_limits(compute).overflows_from))
     return std::nullopt;  // too small to overflow
@@ -65,7 +77,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (!c.info->has(kArithmetic) && !narrow) return std::nullopt;  // an op we know nothing of: could be anything
 
   Diagnosis d;
-  d.sure = c.info->has(kArithmetic);
+  d.sure = c.info->has(kArithmetic) && (stores_inf || nan_for_inf || c.info->bound != Bound::kUnknown);
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   const std::int64_t bad = out.nonfinite();
   d.title = fmt::format("{} overflows {}: {} of {} results exceed {}", place, dtype_name(c.stored), bad, out.numel,

@@ -23,11 +23,14 @@ bool in_range(double count, const Value& value) {
   return count >= 0 && count <= static_cast<double>(value.stats.numel);  // NaN is not
 }
 
+// What is done between two steps belongs to no module.
+StringId module_of(const OpInView& op) { return op.record->module != 0 ? op.record->module : op.out[0]->name; }
+
 }  // namespace
 
 void UpdateLoss::take(Row& row, const OpInView& op, double updates, double lost) const {
   const OpRecord& record = *op.record;
-  row.at = {record.seq, record.step, record.micro_batch, record.phase, record.module, record.op};
+  row.at = {record.seq, record.step, record.micro_batch, record.phase, module_of(op), record.op};
   row.output = snapshot(op.out[0], op.outputs[0]);
   row.inputs.clear();
   for (std::size_t i = 0; i < op.in.size(); ++i) row.inputs.push_back(snapshot(op.in[i], op.inputs[i]));
@@ -36,25 +39,29 @@ void UpdateLoss::take(Row& row, const OpInView& op, double updates, double lost)
 }
 
 void UpdateLoss::on_op(const OpInView& op) {
-  if (op.record->phase != Phase::kOptimizer || op.scalars.size() < 3 || op.out.empty()) return;
+  const bool between = op.record->phase == Phase::kUpdate;
+  if ((op.record->phase != Phase::kOptimizer && !between) || op.scalars.size() < 3 || op.out.empty()) return;
   const auto counts = op.scalars.last(3);
   if (!names_.is(counts[0].name, kUpdates) || !names_.is(counts[1].name, kLost) || !names_.is(counts[2].name, kShare))
     return;
   const Value* out = op.out[0];
   if (out == nullptr || !out->has_stats) return;
-  const bool parameter = out->has_role(TensorRole::kParameter);
+  const bool copy = between && out->has_role(TensorRole::kState);
+  const bool parameter = copy || out->has_role(TensorRole::kParameter);
+  const StringId module = module_of(op);
   // A momentum buffer that adds and a first moment follow the gradient; only a decay that does nothing is a loss.
   const bool average = !parameter && out->has_role(TensorRole::kState) && names_.op(op.record->op).name == "mul";
   // What is multiplied by (weight decay) is no update of a parameter that was learnt.
   if ((parameter && names_.op(op.record->op).name == "mul") || (!parameter && !average)) return;
   const double updates = counts[0].value, lost = counts[1].value;
   if (!in_range(updates, *out) || !in_range(lost, *out) || lost > updates || updates < kFewestUpdates) return;
-  auto it = index_.find({op.record->module, average});
+  auto it = index_.find({module, average});
   if (it == index_.end()) {
     if (rows_.size() >= kMaxRows) return;
-    it = index_.emplace(std::pair(op.record->module, average), rows_.size()).first;
+    it = index_.emplace(std::pair(module, average), rows_.size()).first;
     Row row;
     row.average = average;
+    row.copy = copy;
     take(row, op, updates, lost);
     row.dtype = dtype_of(row.output, names_, op.record->compute_dtype);
     rows_.push_back(std::move(row));
@@ -85,7 +92,7 @@ void UpdateLoss::on_step_end(std::uint32_t step, double loss) {
     } else {
       row.run = 0;
     }
-    if (!row.average) {
+    if (!row.average && !row.copy) {
       ++measured;
       dead += row.over_now && row.share_now >= kAllUpdatesLost ? 1 : 0;
     }

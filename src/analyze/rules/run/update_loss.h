@@ -38,6 +38,7 @@ class UpdateLoss {
     double updates = 0, lost = 0;  // of that step
     DType dtype = DType::kF16;
     bool average = false;
+    bool copy = false;  // an average of weights, a teacher: most of what it loses stops no training
     std::uint64_t steps = 0, over = 0;
     std::uint32_t first_over = 0, last_over = 0, run = 0, longest_run = 0;  // of steps past the threshold
     double share_now = 0, sum = 0, worst = 0;

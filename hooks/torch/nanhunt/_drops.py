@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients that the program gives up: cleared, or left alone, though no optimizer took them.
+
+So does a loss scaler that a program wrote for itself, or a loop that skips what is not finite. A loop that adds gradients
+up, takes them apart or clears some of several models' does not: only bad gradients that are all cleared end a step.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from nanhunt._session import Session
+
+
+class Drops:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._began: int | None = None       # number of the first op of this step's backward
+        self._with_gradient: list[torch.Tensor] = []  # trained parameters that had one after backward
+        self.drops = False    # gradients are being given up
+        self._told = False    # ... and listeners have been told
+        self._bad = False     # ... and were not finite
+
+    def _parameters(self) -> Iterable[torch.Tensor]:
+        for reference, _ in list(self._session.roots.values()):
+            root = reference()
+            if root is not None:
+                yield from root.parameters()
+
+    def before_backward(self) -> None:
+        recorder = self._session.recorder
+        self._told = False
+        if self._began is None and recorder is not None:
+            self._began = recorder.next_seq()
+
+    def after_backward(self) -> None:
+        self._with_gradient = list(itertools.islice((p for p in self._parameters() if p.grad is not None), 1))
+
+    def may_come(self) -> bool:
+        session = self._session
+        return session.differentiated and not self._told and not session.borders.passed and not session.exact
+
+    def before_clearing(self, cleared: Iterable[torch.Tensor]) -> None:
+        """Gradients of these go. Whatever else has one is not given up."""
+        try:
+            gone = {id(p) for p in cleared}
+            left = [p for p in self._parameters() if p.grad is not None and id(p) not in gone]
+            if not left and any(p.grad is not None for p in self._parameters()):
+                self._tell()
+        except Exception as error:
+            self._session.failed(error, "gradients that are cleared")
+
+    def _tell(self) -> None:
+        session = self._session
+        self._told = self.drops = True
+        session.tell("on_drop")
+        self.drops = False
+        if session.tap is not None:
+            session.tap.settle()
+        self._bad = session.facts.gradients_are_bad or self._heard_bad()
+        session.facts.skipped = session.facts.skipped or self._bad
+
+    def _heard_bad(self) -> bool:
+        """Backward, or what the program did with gradients after it, made something that is not finite."""
+        recorder = self._session.recorder
+        return recorder is not None and self._began is not None and bool(recorder.bad_since(self._began))
+
+    def gave_up(self) -> bool:
+        """Before the next forward: whether the step is over without an optimizer."""
+        if not self._session.differentiated:
+            return False
+        if not self._told and (self._session.state.looked or self._is_gone()) and self._heard_bad():
+            self._tell()
+        return self._bad
+
+    def _is_gone(self) -> bool:
+        return any(p.grad is None for p in self._with_gradient)
+
+    def end_step(self) -> None:
+        self._session.state.looked = 0
+        self._began, self._with_gradient = None, []
+        self._told = self._bad = False

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loss scaler that a program wrote for itself, known by what it does: a number multiplies the loss, and gradients are
+// divided by the same number; or the loss is multiplied last by a large number, and a step whose gradients are bad is
+// given up. What it did goes to ScalerWatch as if it had been told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "src/analyze/graph/value_graph.h"
+#include "src/analyze/stream/names.h"
+#include "src/analyze/watch/scaler_watch.h"
+
+namespace nanhunt::analyze {
+
+inline constexpr double kSameScale = 1e-3;   // relative: 1 / scale is rounded to the gradients' format
+inline constexpr double kLeastScale = 8;     // of a number that is taken for a scale because a step was given up
+
+class OwnScaler {
+ public:
+  OwnScaler(Names& names, ScalerWatch& scaler) : names_(names), scaler_(scaler) {}
+
+  void on_op(const OpInView& op);
+  void on_step_end(const StepRecord& step);
+
+ private:
+  // The place in the program at which a loss is multiplied.
+  using Site = std::tuple<StringId, StringId, StringId>;  // op, call site, module
+  struct Factor {
+    double number = 1;
+    Site site;
+    std::uint64_t seq = 0;
+    std::uint32_t micro_batch = 0;
+  };
+
+  void enter(std::uint32_t step);
+  void on_loss(const OpInView& op, double number);
+  void on_gradient(const OpInView& op, double number);
+  void use(const Factor& factor);
+  void tell(ScalerAction action, const Factor& at, double scale);
+
+  Names& names_;
+  ScalerWatch& scaler_;
+  std::uint32_t step_ = 0;
+  std::vector<Factor> factors_;  // of the step at hand
+  std::optional<Site> site_;     // where the scale multiplies the loss, once that is known
+  double scale_ = 1;
+  bool used_ = false, unscaled_ = false;  // in this step
+  static constexpr std::size_t kMaxFactors = 16;
+};
+
+}  // namespace nanhunt::analyze

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that have no finite answer whatever their numbers are, masks that leave nothing, and forward calls that hid what
+// their derivative meets. Each beside its repaired twin.
+#include <gtest/gtest.h>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+// A reduction of what `in` holds to `out`, which is the loss.
+Analysis reduced(const std::string& op, const std::string& slot, const Numbers& in, const Numbers& out,
+                 const Scalars& scalars = {}) {
+  TraceBuilder t;
+  const Handle x = t.value(in);
+  t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op(op, {{slot, x}}, out, scalars));
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Calls, a_variance_of_no_more_elements_than_its_correction_is_0_by_0) {
+  const std::string at = " | <loss> | loss | step 0 | appear | observed\n";
+  for (const std::string op : {"std", "var", "var_mean", "std_mean"}) {
+    const Analysis one = reduced(op, "self", finite(3).shape({1, 3}), finite(3).nan(3));
+    EXPECT_EQ(table(one), "divide_by_zero | " + op + at);
+    EXPECT_EQ(one.findings[0].advice.at(0).id, "few-elements");
+    EXPECT_EQ(table(reduced(op, "self", finite(6).shape({2, 3}), finite(3).nan(3), {{"correction", 2}})),
+              "divide_by_zero | " + op + at);
+    EXPECT_EQ(table(reduced(op, "self", finite(6).shape({2, 3}), finite(3))), "clean\n");
+    // Enough elements: what is not finite has another reason.
+    EXPECT_NE(table(reduced(op, "self", finite(6).shape({2, 3}).range(-3e38, 3e38), finite(3).inf(1))),
+              "divide_by_zero | " + op + at);
+  }
+}
+
+TEST(Calls, a_mean_of_nothing_is_0_by_0) {
+  const Analysis none = reduced("mean", "self", finite(0).shape({0}), finite(1).nan(1));
+  EXPECT_EQ(table(none), "divide_by_zero | mean | <loss> | loss | step 0 | appear | observed\n");
+  EXPECT_EQ(none.findings[0].advice.at(0).id, "skip-empty");
+  EXPECT_EQ(table(reduced("mean", "self", finite(4), finite(1))), "clean\n");
+}
+
+TEST(Calls, ctc_without_a_path_is_outside_of_its_domain) {
+  const Analysis none = reduced("_ctc_loss", "log_probs", finite(24).range(-5, 0), finite(2).inf(1));
+  EXPECT_EQ(table(none), "invalid | _ctc_loss | <loss> | loss | step 0 | appear | observed\n");
+  EXPECT_EQ(none.findings[0].advice.at(0).id, "ctc-lengths");
+  EXPECT_EQ(table(reduced("_ctc_loss", "log_probs", finite(24).range(-5, 0), finite(2))), "clean\n");
+}
+
+// `masked` of the 4 rows of 3 hold nothing but -Inf.
+Analysis summed(std::int64_t masked) {
+  TraceBuilder t;
+  const Handle x = t.value(finite(12).shape({4, 3}));
+  const Handle m = t.in("<loss>", Phase::kLoss).op("masked_fill", {{"self", x}}, finite(12).shape({4, 3}).neg_inf(masked == 0 ? 4 : 3 * masked),
+                        {{"value", -std::numeric_limits<double>::infinity()}});
+  const Handle s = t.op("logsumexp", {{"self", m}}, masked == 0 ? finite(4) : finite(4).neg_inf(masked));
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", s}}, masked == 0 ? finite(1) : finite(1).neg_inf(1)));
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Calls, logsumexp_of_a_row_of_which_all_is_masked_is_the_origin_and_not_the_mask) {
+  const Analysis none = summed(1);
+  EXPECT_EQ(table(none), "invalid | logsumexp | <loss> | loss | step 0 | propagate | observed\n");
+  EXPECT_EQ(none.findings[0].advice.at(0).id, "keep-one-key");
+  EXPECT_EQ(table(summed(0)), "clean\n");
+}
+
+// The angle of y / x is finite at x = 0, its derivative by x is not. `apart`: backward divides by something else.
+Analysis angle(bool zero, bool apart) {
+  TraceBuilder t;
+  const Numbers x_of = zero ? finite(1).zeros(1).range(0, 0) : finite(1);
+  const Handle y = t.value(finite()), x = t.value(x_of);
+  const Handle q = t.in("<loss>", Phase::kLoss).called_from("train.py:7").op("div", {{"self", y}, {"other", x}},
+                        zero ? finite().inf(8) : finite());
+  const Handle a = t.op("atan", {{"self", q}}, finite());
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", a}}, finite(1)));
+  const Handle g = t.in("<loss>", Phase::kBackward).op("atan_backward", {{"grad_output", t.value(finite())}},
+                        finite().zeros(8).range(0, 0));
+  const Handle d = t.op("div", {{"self", g}, {"other", apart ? t.value(x_of) : x}}, zero ? finite().nan(8) : finite());
+  t.mark(TensorRole::kBoundaryGradient, "y", d);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Calls, a_singular_gradient_names_the_call_that_hid_it_in_forward) {
+  const Analysis hidden = angle(true, false);
+  ASSERT_EQ(table(hidden), "divide_by_zero | div | <loss> | backward | step 0 | appear | observed\n");
+  const std::vector<std::string>& told = hidden.findings[0].evidence;
+  EXPECT_NE(std::find(told.begin(), told.end(),
+                      "The loss set it up: div made 8 Inf of 8 at train.py:7 of the same argument, and atan in <loss> hid it."),
+            told.end())
+      << ::testing::PrintToString(told);
+  const Analysis apart = angle(true, true);
+  for (const std::string& text : apart.findings.at(0).evidence) EXPECT_FALSE(text.starts_with("The loss set"));
+  EXPECT_EQ(table(angle(false, false)), "clean\n");
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loss scaler that a program wrote for itself: no record tells of it, only what it does to the loss and to gradients.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+struct Own {
+  double fits = 4096;          // gradients overflow above this scale
+  bool divides = true;         // what goes through is divided by the scale
+  bool as_tensor = false;      // the scale is a tensor
+  double off = 1;              // gradients are divided by this many times the scale
+  bool stays = false;          // the scale is the same for ever
+  bool singular = false;       // gradients are bad at any scale from step 2 on
+};
+
+// The scale it ends with.
+double train(TraceBuilder& t, const Own& own, double scale, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    const bool pole = own.singular && step >= 2;
+    const bool over = pole || scale > own.fits;
+    const Handle h = t.in("fc").op("mm", {{"self", t.value(finite(64))}}, finite(64));
+    const Handle loss = t.in("<loss>", Phase::kLoss).called_from("train.py:9").op("mean", {{"self", h}}, finite(1));
+    t.called_from("train.py:10");
+    const Numbers one = finite(1).range(scale, scale);
+    const Handle scaled = own.as_tensor ? t.op("mul", {{"self", loss}, {"other", t.value(one)}}, finite(1))
+                                        : t.op("mul", {{"self", loss}}, finite(1), {{"other", scale}});
+    t.mark(TensorRole::kLoss, "loss", scaled);
+    const Numbers g16 = finite(64).as(DType::kF16).range(-6e4, 6e4);
+    Handle d = t.in("fc", Phase::kBackward).called_from("").op("mul_backward", {{"grad_output", scaled}}, over && !pole ? g16.inf(3) : g16);
+    if (pole) d = t.op("div_backward", {{"grad_output", d}, {"other", t.value(finite(64).zeros(1))}}, finite(64).nan(1));
+    Handle g = t.op("mm_backward", {{"grad_output", d}}, over ? finite().nan(2).inf(1) : finite());
+    if (over) {
+      t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+      t.give_up(StepEnding::kNextForward, "", /*skipped=*/true);
+      if (!own.stays) scale /= 2;
+      continue;
+    }
+    t.in("", Phase::kUnscale);
+    if (own.divides) t.in_place("div_", g, {}, finite(), {{"other", scale * own.off}});
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+    t.end_step();
+  }
+  return scale;
+}
+
+TEST(OwnScaler, that_finds_its_size_calibrates_and_is_no_fault) {
+  for (const bool as_tensor : {false, true}) {
+    TraceBuilder t;
+    train(t, {.as_tensor = as_tensor}, 65536, 10);
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCalibration);
+    ASSERT_TRUE(a.scaler.has_value());
+    EXPECT_EQ(a.scaler->family, "the program's own");
+    EXPECT_EQ(a.scaler->skipped, 4u);
+    EXPECT_EQ(a.scaler->backoffs, 4u);
+    EXPECT_EQ(a.scaler->final_scale, 4096);
+    EXPECT_TRUE(a.scaler->dynamic);
+  }
+  TraceBuilder healthy;
+  train(healthy, {}, 1024, 10);
+  EXPECT_EQ(table(analysis_of(healthy)), "clean\n");
+}
+
+TEST(OwnScaler, is_not_seen_in_a_weight_of_the_loss_that_nothing_is_divided_by) {
+  TraceBuilder t;
+  train(t, {.divides = false}, 64, 4);
+  EXPECT_FALSE(analysis_of(t).scaler.has_value());
+  TraceBuilder other;
+  train(other, {.off = 3}, 64, 4);
+  EXPECT_FALSE(analysis_of(other).scaler.has_value());
+  TraceBuilder same;
+  train(same, {}, 64, 4);
+  ASSERT_TRUE(analysis_of(same).scaler.has_value());
+  EXPECT_FALSE(analysis_of(same).scaler->dynamic);
+}
+
+TEST(OwnScaler, whose_scale_falls_without_end_is_hopeless) {
+  TraceBuilder t;
+  train(t, {.singular = true}, 16, 20);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kScalerCollapse);
+  EXPECT_EQ(a.findings.at(0).place.op, "div_backward");
+}
+
+TEST(OwnScaler, that_only_ever_skips_at_one_scale_is_a_fault) {
+  TraceBuilder t;
+  train(t, {.stays = true}, 65536, 12);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kOverflow);
+  TraceBuilder twin;
+  train(twin, {.stays = true}, 2048, 12);
+  EXPECT_EQ(table(analysis_of(twin)), "clean\n");
+}
+
+TEST(OwnScaler, is_none_where_a_program_gives_up_steps_without_scaling) {
+  TraceBuilder t;
+  train(t, {.fits = 0.5, .stays = true}, 1, 1);
+  train(t, {}, 1, 5);
+  const Analysis a = analysis_of(t);
+  EXPECT_FALSE(a.scaler.has_value());
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].severity, Severity::kWarning);  // it was got over
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
+}
+
+}  // namespace
+}  // namespace nanhunt

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program does itself with gradients between backward and the optimizer has its phase and its op."""
+from __future__ import annotations
+
+import pytest
+import torch
+from op_rows import watched_ops
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch.nn import functional as F
+
+
+def training(between, bad=(3,), scale=1.0):
+    """`between(parameters, whether the fault is planted in this step)` runs after backward."""
+
+    def build():
+        model = Net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            (loss * scale).backward() if scale != 1 else loss.backward()
+            between(list(model.parameters()), i in bad)
+            opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+def clip(parameters, bad):
+    """The limit is divided by a norm that is 0 where a mask left nothing of the gradients."""
+    if bad:
+        for p in parameters:
+            p.grad.mul_(0)
+    total = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters))
+    factor = 1.0 / total
+    for p in parameters:
+        p.grad.mul_(factor)
+
+
+def guarded_clip(parameters, bad):
+    if bad:
+        for p in parameters:
+            p.grad.mul_(0)
+    total = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters))
+    factor = 1.0 / (total + 1e-6)
+    for p in parameters:
+        p.grad.mul_(factor)
+
+
+def unscale(scale_of):
+    def between(parameters, bad):
+        inverse = torch.tensor(1.0) / scale_of(bad)
+        for p in parameters:
+            p.grad.mul_(inverse)
+
+    return between
+
+
+def surgery(guard):
+    """PCGrad: what of a gradient points against another is taken away."""
+
+    def between(parameters, bad):
+        for p in parameters:
+            other = p.grad * 0 if bad else torch.ones_like(p.grad)
+            along = torch.dot(p.grad.flatten(), other.flatten())
+            size = torch.dot(other.flatten(), other.flatten())
+            p.grad.sub_(along / (size + guard) * other)
+
+    return between
+
+
+FAULTS = {
+    "own clipping": (training(clip), training(guarded_clip), ("divide_by_zero", "aten::reciprocal", "clip", None)),
+    "own unscaling": (training(unscale(lambda bad: torch.tensor(0.0 if bad else 4.0)), scale=4.0),
+                      training(unscale(lambda bad: torch.tensor(4.0)), scale=4.0),
+                      ("divide_by_zero", "aten::div", "unscale", None)),
+    "gradient surgery": (training(surgery(0.0)), training(surgery(1e-12)),
+                         ("divide_by_zero", "aten::div", "clip", "first.weight")),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_programs_own_code_after_backward_is_found_there(name, level, tmp_path):
+    fault, twin, (cls, op, phase, _) = FAULTS[name]
+    said = told(fault, tmp_path, level)
+    assert said.status == "fault" and said.what[:3] == (cls, op, phase), said.show()
+    assert said.first["step"] == 3
+    assert_silent(twin, tmp_path, level)
+
+
+def test_ops_after_backward_have_the_phases_of_what_they_do():
+    model = Net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = data()
+    with watched_ops() as watched:
+        loss = F.cross_entropy(model(x), y)
+        (loss * 8.0).backward()
+        for p in model.parameters():
+            p.grad.div_(8.0)
+        total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        for p in model.parameters():
+            p.grad.mul_(1.0 / (total + 1e-6))
+        opt.step()
+        told_ = [(op.phase, op.name) for op in watched.ops]
+    assert ("loss", "mul") in told_
+    assert [phase for phase, name in told_ if name == "div_"] == ["unscale"] * 4
+    assert {phase for phase, name in told_ if "norm" in name} == {"clip"}
+    assert [phase for phase, name in told_ if name == "mul_"] == ["clip"] * 4
+
+
+def test_a_further_loss_after_backward_is_a_loss():
+    model = Net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = data()
+    with watched_ops() as watched:
+        out = model(x)
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        (out ** 2).mean().backward()
+        opt.step()
+        assert {op.phase for op in watched.named("pow")} == {"loss", "backward"} or [
+            op.phase for op in watched.named("pow")][0] == "loss"
+        assert [op.phase for op in watched.named("mean")] == ["loss"]

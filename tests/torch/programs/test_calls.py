@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that have no finite answer are told as what they are, and what is deliberate leads to the op that it harms."""
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
+from torch.nn import functional as F
+
+
+def training(term, twin_of=None, bad=(3,), model=Net):
+    """`term(out, x, y, bad)` is the loss; only in bad steps does it meet what it cannot bear."""
+
+    def build():
+        net = model()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch's own, of variances of one element
+                term(net(x), x, y, i in bad).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def std_of_one(out, x, y, bad, correction=1):
+    part = out[:1] if bad else out
+    return part.std(dim=0, correction=correction).mean() + out.pow(2).mean()
+
+
+def var_of_one(out, x, y, bad, correction=1):
+    part = out[:1] if bad else out
+    return part.var(dim=0, correction=correction).mean() + out.pow(2).mean()
+
+
+def ctc(out, x, y, bad, zero_infinity=False):
+    log_probs = F.log_softmax(out.reshape(4, 2, 3), -1)
+    targets = torch.tensor([[1, 1], [2, 1]]) if not bad else torch.tensor([[1, 1, 1], [2, 1, 2]])
+    lengths = torch.tensor([2, 2]) if not bad else torch.tensor([3, 2])
+    return F.ctc_loss(log_probs, targets, torch.tensor([4, 4]), lengths, zero_infinity=zero_infinity)
+
+
+def mean_of_nothing(out, x, y, bad, guard=False):
+    chosen = out[y > (5 if bad else -1)]
+    if guard:
+        return chosen.sum() / max(chosen.numel(), 1) + out.pow(2).mean()
+    return chosen.mean() + out.pow(2).mean()
+
+
+def all_ignored(out, x, y, bad, guard=False):
+    labels = torch.full_like(y, -100) if bad else y
+    if guard:
+        return F.cross_entropy(out, labels, reduction="sum") / (labels != -100).sum().clamp(min=1)
+    return F.cross_entropy(out, labels)
+
+
+def log_sum_exp(out, x, y, bad, keep=False):
+    mask = torch.zeros_like(out, dtype=torch.bool)
+    if bad:
+        mask[0, 1 if keep else 0:] = True
+    return torch.logsumexp(out.masked_fill(mask, -math.inf), -1).mean()
+
+
+def softmax(out, x, y, bad, keep=False):
+    mask = torch.zeros_like(out, dtype=torch.bool)
+    if bad:
+        mask[0, 1 if keep else 0:] = True
+    return (torch.softmax(out.masked_fill(mask, -math.inf), -1) * out).mean()
+
+
+def norm(out, x, y, bad, divisor=1.0):
+    return torch.linalg.vector_norm(out * (1e30 if bad else 1.0) / divisor) * 1e-25
+
+
+def twin(term, **options):
+    return lambda out, x, y, bad: term(out, x, y, bad, **options)
+
+
+# The fault, its twin, and what must be told: class, op, words of the title, advice.
+CALLS = {
+    "std of one": (std_of_one, twin(std_of_one, correction=0), "divide_by_zero", "aten::std", "1 element", "few-elements"),
+    "var of one": (var_of_one, twin(var_of_one, correction=0), "divide_by_zero", "aten::var", "1 element", "few-elements"),
+    "CTC without a path": (ctc, twin(ctc, zero_infinity=True), "invalid", "aten::_ctc_loss", "1 of 2 targets", "ctc-lengths"),
+    "a mean of nothing": (mean_of_nothing, twin(mean_of_nothing, guard=True), "divide_by_zero", "aten::mean", "no element",
+                          "skip-empty"),
+    "every target ignored": (all_ignored, twin(all_ignored, guard=True), "divide_by_zero", "aten::nll_loss_forward", "",
+                             "skip-unlabelled"),
+    "softmax of -Inf": (softmax, twin(softmax, keep=True), "invalid", "aten::_softmax", "only -Inf", "keep-one-key"),
+    "logsumexp of -Inf": (log_sum_exp, twin(log_sum_exp, keep=True), "invalid", "aten::logsumexp", "log 0",
+                          "keep-one-key"),
+    "a norm whose square overflows": (norm, twin(norm, divisor=1e20), "overflow", "aten::linalg_vector_norm", "", ""),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_wrong_with_a_call_is_said(name, level, tmp_path):
+    fault, repaired, cls, op, title, advice = CALLS[name]
+    said = told(training(fault), tmp_path, level)
+    assert said.status == "fault" and (said.first["class"], said.first["op"]) == (cls, op), said.show()
+    assert said.first["step"] == 3 and title in said.first["title"], said.show()
+    if advice:
+        assert advice in [a["id"] for a in said.first["advice"]], said.first["advice"]
+    assert_silent(training(repaired), tmp_path, level)
+
+
+def constant(kind):
+    """-Inf as a program writes it, once, before it trains."""
+    if kind == "tensor":
+        return torch.tensor([0.0, -math.inf, 0.0])
+    if kind == "full":
+        t = torch.full((3,), -math.inf)
+        t[0] = t[2] = 0.0
+        return t
+    return torch.zeros(3).masked_fill(torch.tensor([False, True, False]), -math.inf)
+
+
+class Masked(Net):
+    def __init__(self, mask):
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        return super().forward(x) + self.mask
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ["tensor", "full", "fill", "buffer", "in step"])
+def test_an_infinite_constant_is_deliberate_and_what_makes_nan_of_it_is_the_origin(kind, level, tmp_path):
+    mask = constant(kind)
+
+    def term(harm):
+        def loss(out, x, y, bad):
+            shown = out if kind == "buffer" else out + (constant("tensor") if kind == "in step" else mask)
+            p = torch.softmax(shown, -1)
+            if harm and bad:
+                return (p * shown).sum()  # 0 * -Inf
+            return (p * out.masked_fill(torch.isinf(out), 0.0)).sum()
+
+        return loss
+
+    model = (lambda: Masked(constant("tensor"))) if kind == "buffer" else Net
+    said = told(training(term(True), model=model), tmp_path, level)
+    assert said.status == "fault" and said.what[:3] == ("invalid", "aten::mul", "loss"), said.show()
+    assert said.first["step"] == 3, said.show()
+    assert_silent(training(term(False), model=model), tmp_path, level)
+
+
+class Padded(nn.Module):
+    """Rows past the vocabulary hold NaN. `used`: one of them is selected."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.table = nn.Embedding(6, 6)
+        self.register_buffer("offsets", torch.zeros(6, 6))
+        self.last = nn.Linear(6, 3)
+        with torch.no_grad():
+            (self.table.weight if where == "embedding" else self.offsets)[5] = math.nan
+
+    def forward(self, i):
+        return self.last(self.table(i) + self.offsets[i])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("where", ["embedding", "buffer"])
+def test_nan_in_padding_is_a_fault_only_where_it_is_selected(where, level, tmp_path):
+    def training_(selected):
+        def build():
+            net = Padded(where)
+            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+            def step(i):
+                _, y = data()
+                index = torch.arange(8) % 5
+                if selected and i == 3:
+                    index[2] = 5
+                opt.zero_grad()
+                F.cross_entropy(net(index), y).backward()
+                opt.step()
+
+            return step, net, opt
+
+        return build
+
+    said = told(training_(True), tmp_path, level)
+    assert said.status == "fault" and said.first["class"] == "bad_state", said.show()
+    assert said.first["module"] == ("table.weight" if where == "embedding" else "offsets"), said.show()
+    assert_silent(training_(False), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_singular_gradient_names_the_call_that_set_it_up(level, tmp_path):
+    def loss(guard):
+        def term(out, x, y, bad):
+            scale = torch.zeros(()) if bad else torch.ones(())
+            return torch.atan(out / (scale + guard)).mean()  # the angle is finite where the quotient is not
+
+        return term
+
+    said = told(training(loss(0.0)), tmp_path, level)
+    assert said.status == "fault" and said.first["class"] == "divide_by_zero", said.show()
+    assert (said.first["op"], said.first["phase"]) == ("aten::div", "backward"), said.show()
+    set_up = [text for text in said.first["evidence"] if text.startswith("The loss set it up: aten::div made ")]
+    assert set_up and "aten::atan" in set_up[0] and "test_calls.py:" in set_up[0], said.first["evidence"]
+    assert_silent(training(loss(1e-3)), tmp_path, level)

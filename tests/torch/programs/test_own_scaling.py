@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loss scalers as programs write them themselves, known by what they do: calibration is no fault, a hopeless scale is."""
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+
+from torch.nn import functional as F
+
+
+class Half(Net):
+    """Layers in fp16, as fp16 training without autocast has them. The output is fp32."""
+
+    def __init__(self):
+        super().__init__()
+        self.half()
+
+    def forward(self, x):
+        return super().forward(x.half()).float()
+
+
+class Own:
+    """A dynamic scaler in plain PyTorch: multiplies the loss, looks at gradients, divides them or skips."""
+
+    def __init__(self, scale=65536.0, dynamic=True, interval=2000, floor=0.0, as_tensor=False, clears=True):
+        self.scale, self.dynamic, self.interval, self.floor = scale, dynamic, interval, floor
+        self.as_tensor, self.clears, self.clean = as_tensor, clears, 0
+
+    def of(self, loss):
+        return loss * (torch.tensor(self.scale) if self.as_tensor else self.scale)
+
+    def is_bad(self, parameters):
+        return not all(bool(torch.isfinite(p.grad).all()) for p in parameters)
+
+    def divide(self, parameters):
+        for p in parameters:
+            p.grad.div_(self.scale)
+
+    def step(self, opt, parameters):
+        if self.is_bad(parameters):
+            if self.dynamic:
+                self.scale, self.clean = max(self.scale / 2, self.floor), 0
+            return False
+        self.divide(parameters)
+        opt.step()
+        self.clean += 1
+        if self.dynamic and self.clean == self.interval:
+            self.scale, self.clean = self.scale * 2, 0
+        return True
+
+
+class ByInverse(Own):
+    def divide(self, parameters):
+        torch._foreach_mul_([p.grad for p in parameters], 1.0 / self.scale)
+
+
+class ByKernel(Own):
+    """As `torch.amp` does it, without its class."""
+
+    def step(self, opt, parameters):
+        found, inverse = torch.zeros(1), torch.tensor([1.0 / self.scale])
+        torch._amp_foreach_non_finite_check_and_unscale_([p.grad for p in parameters], found, inverse)
+        if found.item():
+            self.scale /= 2
+            return False
+        opt.step()
+        return True
+
+
+class ByNorm(Own):
+    """Its overflow test sums squares up in fp16, which overflow where the gradients do not."""
+
+    def is_bad(self, parameters):
+        total = sum((p.grad.half() ** 2).sum() for p in parameters)
+        return not math.isfinite(total.item())
+
+
+def own(make=Own, gain=1.0, bad=None, steps_clear_after=False, model=Net, lr=1e-3):
+    """`gain`: of the loss; it decides at which scale gradients leave fp16. `bad(i)`: a further factor of step i."""
+
+    def build():
+        net = model()
+        opt = torch.optim.SGD(net.parameters(), lr=lr)
+        scaler = make()
+        halves = HalfGradient.apply
+
+        def step(i):
+            x, y = data()
+            if not steps_clear_after:
+                opt.zero_grad()
+            out = halves(net(x))
+            loss = F.cross_entropy(out, y) * gain * (bad(i) if bad else 1.0)
+            scaler.of(loss).backward()
+            stepped = scaler.step(opt, list(net.parameters()))
+            if steps_clear_after and (stepped or scaler.clears):
+                opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+class HalfGradient(torch.autograd.Function):
+    """Gradients pass through fp16, as under autocast."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(torch.float16).to(grad.dtype)
+
+
+CALIBRATING = {
+    "plain": own(lambda: Own(2.0 ** 24)),
+    "a tensor": own(lambda: Own(2.0 ** 24, as_tensor=True)),
+    "by its inverse": own(lambda: ByInverse(2.0 ** 24)),
+    "by PyTorch's kernel": own(lambda: ByKernel(2.0 ** 24)),
+    "cleared at once": own(lambda: Own(2.0 ** 24), steps_clear_after=True),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CALIBRATING)
+def test_a_scale_that_finds_its_size_is_no_fault(name, level, tmp_path):
+    said = told(CALIBRATING[name], tmp_path, level, steps=16)
+    assert said.status in ("calibrating", "clean") and not said.loud, said.show()
+    assert said.first["class"] == "scaler_calibration", said.show()
+    assert said.run.report["scaler"]["skipped"] >= 2, said.run.report["scaler"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CALIBRATING)
+def test_healthy_own_scaling_is_silent(name, level, tmp_path):
+    make = {"plain": Own, "a tensor": lambda s: Own(s, as_tensor=True), "by its inverse": ByInverse,
+            "by PyTorch's kernel": ByKernel, "cleared at once": Own}[name]
+    assert_silent(own(lambda: make(1024.0), steps_clear_after=name == "cleared at once"), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scale_that_falls_without_end_is_hopeless(level, tmp_path):
+    def build(cured):
+        return own(lambda: Own(16.0), bad=lambda i: 1.0 if cured or i < 4 else math.nan)
+
+    said = told(build(False), tmp_path, level, steps=24)
+    assert said.status == "fault", said.show()
+    assert {"scaler_collapse", "invalid"} & {said.first["class"]}, said.show()
+    assert_silent(build(True), tmp_path, level, steps=24)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_run_that_only_ever_skips_is_a_fault(level, tmp_path):
+    def build(scale):
+        return own(lambda: Own(scale, dynamic=False))
+
+    said = told(build(2.0 ** 24), tmp_path, level, steps=16)
+    assert said.status == "fault" and said.first["class"] == "overflow", said.show()
+    assert said.first["phase"] == "backward", said.show()
+    assert_silent(build(1024.0), tmp_path, level, steps=16)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_bad_gradients_that_are_kept_after_a_skip_are_found(level, tmp_path):
+    def build(clears):
+        return own(lambda: Own(1024.0, clears=clears), bad=lambda i: 1e6 if i == 3 else 1.0, steps_clear_after=True)
+
+    said = told(build(False), tmp_path, level, steps=10)
+    assert "api_misuse" in [cls for cls, _ in said.loud] and said.status == "fault", said.show()
+    fixed = told(build(True), tmp_path, level, steps=10)
+    assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_overflow_test_that_overflows_itself_is_named(level, tmp_path):
+    def build(make):
+        return own(lambda: make(2.0 ** 14, dynamic=False))
+
+    said = told(build(ByNorm), tmp_path, level, steps=10)
+    assert said.status == "fault" and said.first["class"] == "overflow", said.show()
+    assert said.first["phase"] == "clip" and said.first["op"] in ("aten::pow", "aten::sum"), said.show()
+    assert_silent(build(Own), tmp_path, level, steps=10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_program_that_skips_its_nan_by_design_and_learns_is_warned(level, tmp_path):
+    def build(bad):
+        return own(lambda: Own(1.0, dynamic=False), bad=lambda i: math.nan if bad and i == 3 else 1.0)
+
+    said = told(build(True), tmp_path, level, steps=10)
+    assert said.status == "warning", said.show()
+    assert_silent(build(False), tmp_path, level, steps=10)
+
+
+# Programs as the libraries are used: fp16 layers, fp32 masters.
+class Masters:
+    def __init__(self, net, lr=1e-3):
+        self.net = net
+        self.masters = [p.detach().clone().float().requires_grad_() for p in net.parameters()]
+        self.opt = torch.optim.SGD(self.masters, lr=lr)
+
+    def take(self, scale):
+        for m, p in zip(self.masters, self.net.parameters(), strict=True):
+            m.grad = p.grad.float() / scale
+
+    def give(self):
+        with torch.no_grad():
+            for m, p in zip(self.masters, self.net.parameters(), strict=True):
+                p.copy_(m)
+
+
+def apex(scale, bad):
+    """amp.scale_loss: the loss in fp32 times the scale; on the way out gradients are taken, and the scale is updated."""
+
+    def build():
+        net = Half()
+        its = Masters(net)
+        state = {"scale": scale, "skip": False, "clean": 0}
+
+        @contextmanager
+        def scale_loss(loss):
+            yield loss.float() * state["scale"]
+            its.take(state["scale"])
+            total = sum(float(p.grad.float().sum()) for p in net.parameters())
+            state["skip"] = not math.isfinite(total)
+            if state["skip"]:
+                state["scale"] /= 2
+                for m in its.masters:
+                    m.grad = None
+
+        def step(i):
+            x, y = data()
+            net.zero_grad()
+            loss = F.cross_entropy(net(x), y) * bad(i)
+            with scale_loss(loss) as scaled:
+                scaled.backward()
+            if not state["skip"]:
+                its.opt.step()
+                its.give()
+
+        return step, net, its.opt
+
+    return build
+
+
+def deepspeed(scale, bad):
+    """Gradients are looked at scaled; unscaling and clipping are one multiplication; hysteresis holds the scale once."""
+
+    def build():
+        net = Half()
+        its = Masters(net)
+        state = {"scale": scale, "hysteresis": 2}
+
+        def step(i):
+            x, y = data()
+            loss = F.cross_entropy(net(x), y) * bad(i)
+            (loss.float() * state["scale"]).backward()
+            norms = [p.grad.float().norm() for p in net.parameters()]
+            total = torch.stack(norms).norm()
+            if not math.isfinite(total.item()):
+                if state["hysteresis"] > 1:
+                    state["hysteresis"] -= 1
+                else:
+                    state["scale"] = max(state["scale"] / 2, 1.0)
+                net.zero_grad()
+                return
+            combined = state["scale"]
+            if total.item() / state["scale"] > 1e3:
+                combined = total.item() / 1e3
+            for m, p in zip(its.masters, net.parameters(), strict=True):
+                m.grad = p.grad.float().mul_(1.0 / combined)
+            its.opt.step()
+            its.give()
+            net.zero_grad()
+
+        return step, net, its.opt
+
+    return build
+
+
+def fastai(scale, bad):
+    """The optimizer is called on a skip as well, without gradients."""
+
+    def build():
+        net = Half()
+        its = Masters(net)
+        state = {"scale": scale}
+
+        def step(i):
+            x, y = data()
+            loss = F.cross_entropy(net(x), y) * bad(i)
+            (loss * state["scale"]).backward()
+            if any(not math.isfinite(float(p.grad.float().sum())) for p in net.parameters()):
+                state["scale"] /= 2
+                net.zero_grad()
+            else:
+                its.take(state["scale"])
+                net.zero_grad()
+            its.opt.step()
+            its.opt.zero_grad()
+            its.give()
+
+        return step, net, its.opt
+
+    return build
+
+
+LIBRARIES = {"Apex": apex, "DeepSpeed": deepspeed, "fastai": fastai}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_loops_of_the_libraries_calibrate_and_break_as_with_gradscaler(name, level, tmp_path):
+    loop = LIBRARIES[name]
+    calibrates = told(loop(2.0 ** 22, lambda i: 1.0), tmp_path, level, steps=20)
+    assert calibrates.status in ("calibrating", "clean") and not calibrates.loud, calibrates.show()
+    breaks = told(loop(1024.0, lambda i: math.nan if i >= 3 else 1.0), tmp_path, level, steps=24)
+    assert breaks.status == "fault", breaks.show()
+    assert_silent(loop(1024.0, lambda i: 1.0), tmp_path, level, steps=10)

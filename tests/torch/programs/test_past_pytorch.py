@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contents that something past PyTorch wrote between steps are told as such, with the interval, and not as a fault of the
+op that reads them."""
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
+from torch.nn import functional as F
+
+
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.last(self.norm(torch.tanh(self.first(x))))
+
+
+def flipped(number, bit=30):
+    """With one bit of its exponent turned."""
+    return struct.unpack("f", struct.pack("I", struct.unpack("I", struct.pack("f", number))[0] ^ 1 << bit))[0]
+
+
+def training(write, optimizer=torch.optim.SGD, model=Normed, at=3, **options):
+    """`write(model, optimizer)` runs before step `at`, past PyTorch."""
+
+    def build():
+        net = model()
+        opt = optimizer(net.parameters(), lr=1e-2, **options)
+
+        def step(i):
+            x, y = data()
+            if i == at:
+                write(net, opt)
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def weight_to(number):
+    def write(net, opt):
+        net.first.weight.detach().numpy()[1, 2] = number
+
+    return write
+
+
+def bit_of_weight(net, opt):
+    w = net.last.weight.detach().numpy()
+    w[0, 0] = flipped(float(w[0, 0]))
+
+
+def momentum(net, opt):
+    opt.state[net.first.weight]["momentum_buffer"].numpy()[0, 0] = 3e38
+
+
+def buffer(net, opt):
+    net.norm.running_var.numpy()[2] = math.nan
+
+
+def small(net, opt):
+    net.first.weight.detach().numpy()[1, 2] *= 1.01  # on purpose, as an initialisation by hand
+
+
+WRITES = {
+    "NaN into a weight": (training(weight_to(math.nan)), "first.weight"),
+    "a huge number into a weight": (training(weight_to(3e38)), "first.weight"),
+    "a bit of a weight": (training(bit_of_weight), "last.weight"),
+    "a huge number into momentum": (training(momentum, momentum=0.9), "first.weight.momentum_buffer"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WRITES)
+def test_what_was_written_past_pytorch_between_steps_is_told_with_the_interval(name, level, tmp_path):
+    build, module = WRITES[name]
+    said = told(build, tmp_path, level, steps=7)
+    assert said.loud and said.first["class"] in ("corruption", "bad_state"), said.show()
+    assert said.first["module"] == module and said.first["op"] == "<state>", said.show()
+    assert said.first["step"] == 3, said.show()
+    text = " ".join([said.first["title"], said.first["explanation"], *said.first["evidence"]])
+    assert "step 2" in text, text
+    assert_silent(training(lambda net, opt: None, momentum=0.9), tmp_path, level, steps=7)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_small_write_past_pytorch_harms_nobody(level, tmp_path):
+    said = told(training(small), tmp_path, level, steps=7)
+    assert not [f for f in said.run.report["findings"] if f["severity"] in ("fault", "warning")] or (
+        said.status != "fault"), said.show()
