@@ -30,23 +30,19 @@ class LastingWatch(Listener):
     def on_root_enter(self, call: Any) -> None:
         if not self._graphs and _device.is_capturing():
             self.on_graph()
-        if call.index == 0 and self._looks():
+        if call.index == 0 and self.values.tap is not None:
             self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
 
-    def _looks(self) -> bool:
-        """In a live step the recorder compares what ops read: what was before it is not known anyway."""
-        return self.values.tap is not None and not self.session.live
-
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._looks():
+        if self.values.tap is not None:
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._looks():
+        if self.values.tap is not None:
             self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        if self._looks():
+        if self.values.tap is not None:
             self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def on_graph(self) -> None:
