@@ -127,6 +127,7 @@ def test_what_python_lets_one_hook_is_as_it_was(tmp_path, library, level):
 
     import nanhunt
     import torch
+    import torch._dynamo  # optimizers import it at their first step, and it adds a filter
 
     def hooked():
         return [sys.excepthook, sys.gettrace(), sys.getprofile(), threading.excepthook, sys.unraisablehook,
