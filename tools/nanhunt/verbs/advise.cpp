@@ -45,6 +45,17 @@ const char* standing(const Advice& advice) {
                             : "no cure on this run";
 }
 
+// Where no finding asks for a change. Over what was not judged, or holds NaN, that is no promise.
+std::string no_change(const Analysis& analysis) {
+  if (analysis.verdict.status == VerdictStatus::kInconclusive) return "No advice: the run could not be judged.\n";
+  const bool nan = std::any_of(analysis.layers.begin(), analysis.layers.end(),
+                               [](const LayerSummary& layer) { return layer.nan > 0; });
+  const bool ignored = std::any_of(analysis.findings.begin(), analysis.findings.end(),
+                                   [](const Finding& f) { return !f.ignored.empty(); });
+  if (nan || ignored) return "No finding asks for a change; the trace holds NaN that did no harm, or that you ignore.\n";
+  return "Nothing has to be changed.\n";
+}
+
 class AdviseVerb final : public Verb {
  public:
   void declare(Options options) override {
@@ -109,8 +120,7 @@ class AdviseVerb final : public Verb {
       }
     };
     if (advice.changes.empty()) {
-      text += advice.unanswered.empty() ? "Nothing has to be changed.\n"
-                                        : "Nothing is left that was not tried without success.\n";
+      text += !advice.unanswered.empty() ? "Nothing is left that was not tried without success.\n" : no_change(analysis);
     }
     section(advice.changes.size() == 1 ? "Change this" : "Change these, all of them", advice.changes);
     section("May be changed, though it does no harm", advice.optional);

@@ -97,8 +97,10 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                                      number(argument_at(*c.info, limits.overflows_from))));
     d.advice.emplace_back("clamp-input");
   }
-  if (adds_masks(c, limits.max_finite)) d.advice.emplace_back("combine-masks");
+  const bool masks = adds_masks(c, limits.max_finite);
+  if (masks) d.advice.emplace_back("combine-masks");
   if (!narrow) {
+    if (masks) return d;
     d.advice.emplace_back("lower-magnitude");
     return d;
   }

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says to change fits the fault, or nothing is said. Each fault has a repaired twin that is clean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import nanhunt  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
+LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+
+
+class Own(torch.optim.Optimizer):
+    """Of the user's own: divides by what is 0 where it is bad."""
+
+    def __init__(self, parameters, bad) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.bad = bad
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                size = self.state[p].setdefault("size", torch.zeros_like(p))
+                size.copy_(p.grad.abs())
+                p.sub_(0.1 * p.grad / (size * 0 if self.bad else size + 1))
+
+
+def log_of_zero(y, bad):
+    return torch.log(torch.relu(y) * (0 if bad else 1) + (0 if bad else 1)).mean()
+
+
+def summed_masks(y, bad):
+    mask = torch.zeros(3, 4)
+    mask[0, :] = torch.finfo(torch.float32).min
+    return torch.softmax(y + mask + mask if bad else y + mask, -1).square().mean()
+
+
+def angle(y, bad):
+    return torch.acos(y / y.detach() * (1 if bad else 0.5)).mean()
+
+
+def plain(y, bad):
+    return y.square().mean()
+
+
+# What makes the loss, what makes the optimizer, words of the right advice, words of wrong ones.
+CASES = {
+    "log of 0": (log_of_zero, None, "Clamp the argument", ("softmax", "learning rate")),
+    "summed masks": (summed_masks, None, "Combine masks before they are filled in", ("learning rate",)),
+    "acos at 1": (angle, None, "strictly inside of the domain", ("denominator",)),
+    "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
+    "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),
+}
+
+
+def run(folder, level, make_loss, kind, bad):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    if kind is Own:
+        optimizer = Own(model.parameters(), bad)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=float("nan") if kind == "NaN" and bad else 0.01)
+    with nanhunt.watch(model, optimizer, out=folder, level=level, quiet=True) as watch:
+        for _ in range(2):
+            optimizer.zero_grad()
+            make_loss(model(torch.randn(3, 4)), bad).backward()
+            optimizer.step()
+    return watch
+
+
+@LEVELS
+@pytest.mark.parametrize("name", CASES)
+def test_the_advice_is_about_the_fault(tmp_path, level, name):
+    make_loss, kind, right, wrong = CASES[name]
+    watch = run(tmp_path / "bad", level, make_loss, kind, True)
+    assert watch.verdict == "fault"
+    advice = [line.text for line in watch.findings[0].advice]
+    assert right in advice[0]
+    assert not [text for text in advice for words in wrong if words in text]
+
+    twin = run(tmp_path / "twin", level, make_loss, kind, False)
+    assert (twin.verdict, twin.findings) == ("clean", [])
+
+
+@LEVELS
+def test_a_program_that_skips_its_nan_is_not_told_that_nothing_has_to_be_changed(tmp_path, level):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with nanhunt.watch(model, optimizer, out=tmp_path / "run", level=level, quiet=True) as watch:
+        for i in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            loss = torch.log(-loss if i == 3 else loss + 1)
+            if torch.isfinite(loss):
+                loss.backward()
+                optimizer.step()
+    assert watch.verdict == "warning"
+    program = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent"), "nanhunt")
+    if not program.is_file():
+        pytest.skip("nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+    said = subprocess.run([program, "advise", watch.path], capture_output=True, text=True, timeout=1800).stdout
+    assert said and "Nothing has to be changed" not in said
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_over_nan_that_does_no_harm_nothing_is_promised(tmp_path, bad):
+    program = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent"), "nanhunt")
+    if not program.is_file():
+        pytest.skip("nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+
+    def selected(y, bad):
+        return torch.where(torch.ones(4, dtype=torch.bool), y, torch.log(y.detach() * 0 - (1 if bad else -1))).square().mean()
+
+    watch = run(tmp_path / "run", "ops", selected, None, bad)
+    assert watch.verdict == "clean"
+    said = subprocess.run([program, "advise", watch.path], capture_output=True, text=True, timeout=1800).stdout
+    assert ("Nothing has to be changed" in said) == (not bad) and ("holds NaN" in said) == bad
