@@ -2,7 +2,9 @@
 #include "src/record/child_trace.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -15,7 +17,15 @@ namespace fs = std::filesystem;
 // Only segments of its own name, run.json and captures/ are looked for in an attempt's folder.
 std::string folder_in(const std::string& attempt_dir) { return attempt_dir + "/.replay.tmp"; }
 
+std::atomic<std::uint64_t> forks{0};
+
 }  // namespace
+
+std::uint64_t forks_so_far() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
 
 ChildWriter::ChildWriter(std::string attempt_dir, RecordBatch names)
     : attempt_dir_(std::move(attempt_dir)), names_(std::move(names)) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trace of a forked child that goes on where its parent's recorder stands: written beside the parent's segments,
+// Forks, and the trace of a forked child that goes on where its parent's recorder stands: written beside the parent's segments,
 // read back by the parent, and removed. Whoever reads the attempt passes it over.
 #pragma once
 
@@ -13,6 +13,9 @@
 #include "src/record/rows/interner.h"
 
 namespace nanhunt::record {
+
+// How often this process came out of a fork().
+std::uint64_t forks_so_far();
 
 // Bytes of a child's trace: past them it is not read.
 inline constexpr std::uint64_t kMaxChildBytes = 256u << 20;

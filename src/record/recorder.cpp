@@ -2,7 +2,6 @@
 #include "src/record/recorder.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,14 +29,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kBatchOps = 2048;  // rows are handed over after this many, or at a quarter of the queue's bytes
-
-// How often this process came out of a fork().
-std::atomic<std::uint64_t> forks{0};
-std::uint64_t forks_so_far() {
-  [[maybe_unused]] static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  return forks.load(std::memory_order_relaxed);
-}
 
 // A row is handed over a tick later, by the run's next event or else by the writer's thread, which may need two. Where
 // the run waits for the writer a batch is in the queue for half of flush_ms, and a tick until the run looks again;
@@ -296,15 +287,12 @@ class RecorderImpl final : public NumberingRecorder {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return close_status_;
-      if (child_) {
-        write_as_child();
-        return {};
-      }
+      if (child_) return write_as_child(), Status();
       const Status handed = hand_over_all();
       if (!handed) return handed;
     }
     queue_->wait_until_written();
-    return outcome();
+    return writer_->outcome();
   }
 
   Status close() override {
@@ -320,7 +308,7 @@ class RecorderImpl final : public NumberingRecorder {
     const Status handed = hand_over_all();
     queue_->close();
     writer_->join();
-    close_status_ = outcome();
+    close_status_ = writer_->outcome();
     if (close_status_ && !handed) close_status_ = handed;
     return close_status_;
   }
@@ -393,10 +381,7 @@ class RecorderImpl final : public NumberingRecorder {
   void hand_over_if_due() {
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
-    if (child_) {
-      if (ops >= kBatchOps || bytes >= batch_bytes()) write_as_child();
-      return;
-    }
+    if (child_) return ops >= kBatchOps || bytes >= batch_bytes() ? write_as_child() : void();
     if (holding_ && !is_hold_due() && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
@@ -544,16 +529,6 @@ class RecorderImpl final : public NumberingRecorder {
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
-  }
-
-  Status outcome() const {
-    const WriterThread::Failures failures = writer_->failures();
-    if (failures.errors == 0) return {};
-    return {
-        failures.first.code(),
-        fmt::format("the trace in {} is incomplete, {} ops and {} values were lost: {}. What was written before stays "
-                    "readable; make room or choose another folder, then run again",
-                    attempt_dir(), failures.dropped.ops, failures.dropped.values, failures.first.message())};
   }
 
   const RecorderOptions options_;

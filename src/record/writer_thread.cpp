@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/record/writer_thread.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <exception>
@@ -74,6 +75,16 @@ void WriterThread::join() {
 WriterThread::Failures WriterThread::failures() const {
   std::lock_guard lock(mutex_);
   return failures_;
+}
+
+Status WriterThread::outcome() const {
+  const Failures lost = failures();
+  if (lost.errors == 0) return {};
+  return {
+      lost.first.code(),
+      fmt::format("the trace in {} is incomplete, {} ops and {} values were lost: {}. What was written before stays "
+                  "readable; make room or choose another folder, then run again",
+                  attempt_dir_, lost.dropped.ops, lost.dropped.values, lost.first.message())};
 }
 
 void WriterThread::note_failure(Status status) noexcept {

@@ -42,6 +42,7 @@ class WriterThread {
     Status first;
   };
   Failures failures() const;
+  Status outcome() const;  // of all writing so far, in words for whoever runs the training
 
   // Rows that the last failed write() kept out of the file; with them go all batches after `batch` that do not know
   // of it yet.

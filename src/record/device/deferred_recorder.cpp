@@ -586,18 +586,3 @@ void DeferredRecorder::on_experiment(const ExperimentRecord& experiment) noexcep
 }
 
 }  // namespace nanhunt::record
-
-namespace nanhunt {
-
-void Recorder::on_deferred_stats(std::uint64_t number, const TensorStats& stats) noexcept {
-  try {
-    KnownContents contents;
-    contents.stats = stats;
-    contents.has_stats = true;
-    on_deferred_contents(number, contents);
-  } catch (...) {  // no memory for a copy
-    on_deferred_lost(number);
-  }
-}
-
-}  // namespace nanhunt

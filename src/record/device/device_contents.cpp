@@ -111,3 +111,18 @@ void DeviceContents::tell(Recorder& recorder, std::uint64_t number, Contents& co
 }
 
 }  // namespace nanhunt::record
+
+namespace nanhunt {
+
+void Recorder::on_deferred_stats(std::uint64_t number, const TensorStats& stats) noexcept {
+  try {
+    KnownContents contents;
+    contents.stats = stats;
+    contents.has_stats = true;
+    on_deferred_contents(number, contents);
+  } catch (...) {  // no memory for a copy
+    on_deferred_lost(number);
+  }
+}
+
+}  // namespace nanhunt
