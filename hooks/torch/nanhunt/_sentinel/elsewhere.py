@@ -17,6 +17,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,7 +147,10 @@ class Elsewhere:
 
     def hear(self) -> Any:
         try:
-            return self.talk.hear()
+            told = self.talk.hear()
+            if "lost" in told:
+                raise Lost(told["lost"])
+            return told
         except Lost as lost:
             raise Lost(_WHY.get(self._stop() or 0, str(lost))) from None
 
@@ -184,5 +188,8 @@ def _be_child(work: Callable[[Talk], None], talk: Talk, numbers: Any) -> None:
         torch.set_num_threads(1)
         work(talk)
         status = 0
+    except Exception as error:
+        with suppress(Lost):
+            talk.say({"lost": f"{type(error).__name__}: {error}"})
     finally:
         c.CDLL(None)._exit(status)  # nobody's wrapper of os._exit, nothing at exit
