@@ -6,6 +6,7 @@ step alone, under a plain dispatch mode that says what went bad first, and watch
 
 prints the table of tests/bench/README.md: samples, those not finite, origins named rightly, unexplained ones by op.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -39,7 +40,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [t for item in value for t in tensors(item)]
     return []
 
@@ -49,7 +50,7 @@ def remade(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return make(value)
     if isinstance(value, dict):
         return {key: remade(item, make) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(remade(item, make) for item in value)
     return value
 
@@ -87,7 +88,9 @@ class Case:
         optimizer = torch.optim.SGD([weight, *[t for t in trained if t.requires_grad and t.is_leaf]], lr=0.01)
         raised, kept, self.left = "", [], []
         try:
-            outs = [o for o in tensors(call()) if o.is_floating_point() and o.layout == torch.strided and not o.is_quantized]
+            outs = [
+                o for o in tensors(call()) if o.is_floating_point() and o.layout == torch.strided and not o.is_quantized
+            ]
             kept += outs
             loss = weight * sum((o.float().sum() if o.dtype != torch.float64 else o.sum()) for o in outs)
             if isinstance(loss, torch.Tensor):
@@ -123,8 +126,8 @@ class Truth(FirstBad):
 @dataclass
 class Table:
     samples: int = 0
-    bad: int = 0      # of them not finite
-    hidden: int = 0   # ... and finite again in all that was left
+    bad: int = 0  # of them not finite
+    hidden: int = 0  # ... and finite again in all that was left
     changed: list[str] = field(default_factory=list)
     right: int = 0
     missed: list[str] = field(default_factory=list)
@@ -137,12 +140,16 @@ class Table:
         return self.right + len(self.wrong)
 
     def lines(self) -> list[str]:
-        return [f"samples {self.samples}, not finite {self.bad}, changed {len(self.changed)}",
-                f"hidden again without harm {self.hidden}, op right {self.right} of {self.found}, missed {len(self.missed)}, unexplained {len(self.unexplained)}",
-                f"classes {dict(self.classes.most_common())}",
-                *[f"changed: {text}" for text in self.changed], *[f"wrong: {text}" for text in self.wrong],
-                *[f"missed: {text}" for text in self.missed],
-                *[f"unexplained: {text} x{n}" for text, n in Counter(self.unexplained).most_common()]]
+        return [
+            f"samples {self.samples}, not finite {self.bad}, changed {len(self.changed)}",
+            f"hidden again without harm {self.hidden}, op right {self.right} of {self.found}, "
+            f"missed {len(self.missed)}, unexplained {len(self.unexplained)}",
+            f"classes {dict(self.classes.most_common())}",
+            *[f"changed: {text}" for text in self.changed],
+            *[f"wrong: {text}" for text in self.wrong],
+            *[f"missed: {text}" for text in self.missed],
+            *[f"unexplained: {text} x{n}" for text, n in Counter(self.unexplained).most_common()],
+        ]
 
 
 def examine(case: Case, folder: Path, table: Table) -> None:
@@ -204,7 +211,9 @@ def op_cases(dtype: torch.dtype, samples: int, every: int = 1, first: int = 0) -
         learns = op.supports_autograd and dtype in op.dtypes
         try:
             torch.manual_seed(1)
-            drawn = [s for s, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=learns), range(samples))]
+            drawn = [
+                s for s, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=learns), range(samples), strict=False)
+            ]
         except Exception:
             continue
         for number, sample in enumerate(drawn):
@@ -228,7 +237,9 @@ def module_cases(dtype: torch.dtype, samples: int, every: int = 1, first: int = 
             continue
         try:
             torch.manual_seed(1)
-            drawn = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)[:samples]
+            drawn = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)[
+                :samples
+            ]
         except Exception:
             continue
         for number, sample in enumerate(drawn):
@@ -236,14 +247,19 @@ def module_cases(dtype: torch.dtype, samples: int, every: int = 1, first: int = 
                 yield Case(f"{info.name} {number}", module_of(info, sample, dtype, f"{info.name}{number}"))
 
 
-def module_of(info: Any, sample: Any, dtype: torch.dtype,
-              seed: str) -> Callable[[], tuple[Callable[..., Any], list[torch.Tensor]]]:
+def module_of(
+    info: Any, sample: Any, dtype: torch.dtype, seed: str
+) -> Callable[[], tuple[Callable[..., Any], list[torch.Tensor]]]:
     def make() -> tuple[Callable[..., Any], list[torch.Tensor]]:
         dice = random.Random(seed)
         built, given = sample.constructor_input, sample.forward_input
         module = info.module_cls(*built.args, **built.kwargs).to(dtype)
         args, kwargs = remade((given.args, given.kwargs), lambda t: salted(t, dice))
-        return lambda: module(*args, **kwargs), [*module.parameters(), *module.buffers(), *[t for t in tensors((args, kwargs)) if t.requires_grad]]
+        return lambda: module(*args, **kwargs), [
+            *module.parameters(),
+            *module.buffers(),
+            *[t for t in tensors((args, kwargs)) if t.requires_grad],
+        ]
 
     return make
 
@@ -269,7 +285,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for dtype in options.dtypes:
-        cases = (module_cases if options.modules else op_cases)(getattr(torch, dtype), options.samples, options.every, options.first)
+        cases = (module_cases if options.modules else op_cases)(
+            getattr(torch, dtype), options.samples, options.every, options.first
+        )
         table = examined(cases, (lambda name: print(name, file=sys.stderr, flush=True)) if options.verbose else None)
         print(f"{dtype}:")
         for line in table.lines():

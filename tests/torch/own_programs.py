@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs as people write them, run in this process at a level: what the report says of the fault, and of its twin."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -40,8 +41,10 @@ class Told:
     def show(self) -> str:
         lines = [f"{self.status}"]
         for f in self.run.report["findings"]:
-            lines.append(f"{f['severity']} {f['class']} | {f['op']} | {f['phase']} | {f['module']} | step {f['step']} | "
-                         f"{f['title']} | {f.get('sinks')}")
+            lines.append(
+                f"{f['severity']} {f['class']} | {f['op']} | {f['phase']} | {f['module']} | step {f['step']} | "
+                f"{f['title']} | {f.get('sinks')}"
+            )
         return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that the program gives up: cleared, or left alone, though no optimizer took them.
 
-So does a loss scaler that a program wrote for itself, or a loop that skips what is not finite. A loop that adds gradients
-up, takes them apart or clears some of several models' does not: only bad gradients that are all cleared end a step.
+So does a loss scaler that a program wrote for itself, or a loop that skips what is not finite. A loop that adds
+gradients up, takes them apart or clears some of several models' does not: only bad gradients that are all cleared end
+a step.
 """
 from __future__ import annotations
 

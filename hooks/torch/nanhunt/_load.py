@@ -168,7 +168,8 @@ def finding_of(row: Mapping[str, Any]) -> Finding:
     tensor, element, seen, bad = row.get("tensor"), row.get("element"), row["occurrences"], row["bad_steps"]
     return Finding(
         id=row["id"], class_=row["class"], severity=row["severity"], benign=row["benign"],
-        confidence=row["confidence"], title=row["title"], explanation=row["explanation"], ignored=row.get("ignored"), step=row["step"],
+        confidence=row["confidence"], title=row["title"], explanation=row["explanation"], ignored=row.get("ignored"),
+        step=row["step"],
         micro_batch=row["micro_batch"], rank=row["rank"], phase=row["phase"], module=row["module"], op=row["op"],
         op_seq=row["op_seq"], call_site=row["call_site"], lifecycle=row["lifecycle"],
         occurrences=Occurrences(seen["count"], seen["first_step"], seen["last_step"]),

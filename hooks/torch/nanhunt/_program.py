@@ -130,7 +130,7 @@ def _differs(path: Path, mode: int, size: int, mtime: int, digest: bytes) -> boo
     if now.st_size & 0xFFFFFFFF == size and now.st_mtime_ns == mtime:
         return False
     if mode & 0o170000 == 0o120000:
-        contents = os.fsencode(os.readlink(path))
+        contents = os.fsencode(os.readlink(path))  # noqa: PTH115
     elif now.st_size > _MOST_HASHED:
         return True
     else:

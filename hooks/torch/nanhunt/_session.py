@@ -71,7 +71,8 @@ class Options:
     @staticmethod
     def from_environment() -> Options:
         get = os.environ.get
-        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), run=get("NANHUNT_RUN_ID", ""), level=get("NANHUNT_LEVEL", "sentinel"),
+        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), run=get("NANHUNT_RUN_ID", ""),
+                          level=get("NANHUNT_LEVEL", "sentinel"),
                           boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
                           replay=get("NANHUNT_REPLAY", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the program has set up its training, told when it is first seen: classes of modules, parameters in 16 bits,
-backward under autocast, optimizers that hold other parameters than the models. Autocast in forward is seen by the tap."""
+backward under autocast, optimizers that hold other parameters than the models. Autocast in forward is seen by the
+tap."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -53,7 +53,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
     keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
-    replay      compute a bad step that was not watched as it ran again, op by op: on the CPU in a forked process (True).
+    replay      compute a bad step again, op by op, that was not watched as it ran: on the CPU in a forked process
+                (True).
     kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI. At
                 level "ops" all along, else while a step is computed again (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that train in several threads at once: they do not crash and end with the same bits, one thread is watched,
 and the report says that the others were not."""
+
 from __future__ import annotations
 
 import json
@@ -13,8 +14,10 @@ import ready_python
 
 HERE = Path(__file__).resolve().parents[1]
 PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+pytestmark = pytest.mark.skipif(
+    not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+    reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it",
+)
 RUNS = int(os.environ.get("NANHUNT_THREAD_RUNS", "2"))  # of each kind; more by hand, on a machine under load
 
 # Threads change places as often as Python lets them; models are made in the main thread or in their own.
@@ -62,7 +65,9 @@ def ran(tmp_path, level=None, **what):
 
 @pytest.mark.parametrize("level", ["sentinel", "ops"])
 @pytest.mark.parametrize("here", [True, False], ids=["made by the main thread", "made by each thread"])
-def test_threads_that_train_side_by_side_end_with_the_same_bits_and_are_not_called_clean(tmp_path, library, level, here):
+def test_threads_that_train_side_by_side_end_with_the_same_bits_and_are_not_called_clean(
+    tmp_path, library, level, here
+):
     alone = ran(tmp_path, here=here)
     assert alone[0] == 0
     for _ in range(RUNS):

@@ -289,7 +289,7 @@ class WrittenFile(Kind):
         return 1
 
     def state(self):
-        with open(self.file.name) as file:
+        with open(self.file.name) as file:  # noqa: PTH123
             return file.read()
 
 
@@ -440,7 +440,7 @@ class MovingAverage(Kind):
         self.copies = [[p.detach().clone() for p in self.layers.parameters()]]
 
     def change(self, x):
-        for mine, p in zip(self.copies[0], self.layers.parameters()):
+        for mine, p in zip(self.copies[0], self.layers.parameters(), strict=False):
             mine.mul_(0.9).add_(p.detach(), alpha=0.1)
         return self.copies[0][1][:6]
 

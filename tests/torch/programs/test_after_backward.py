@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program does itself with gradients between backward and the optimizer has its phase and its op."""
+
 from __future__ import annotations
 
 import pytest
@@ -34,7 +35,7 @@ def clip(parameters, bad):
     if bad:
         for p in parameters:
             p.grad.mul_(0)
-    total = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters))
+    total = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
     factor = 1.0 / total
     for p in parameters:
         p.grad.mul_(factor)
@@ -44,7 +45,7 @@ def guarded_clip(parameters, bad):
     if bad:
         for p in parameters:
             p.grad.mul_(0)
-    total = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters))
+    total = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
     factor = 1.0 / (total + 1e-6)
     for p in parameters:
         p.grad.mul_(factor)
@@ -74,11 +75,16 @@ def surgery(guard):
 
 FAULTS = {
     "own clipping": (training(clip), training(guarded_clip), ("divide_by_zero", "aten::reciprocal", "clip", None)),
-    "own unscaling": (training(unscale(lambda bad: torch.tensor(0.0 if bad else 4.0)), scale=4.0),
-                      training(unscale(lambda bad: torch.tensor(4.0)), scale=4.0),
-                      ("divide_by_zero", "aten::div", "unscale", None)),
-    "gradient surgery": (training(surgery(0.0)), training(surgery(1e-12)),
-                         ("divide_by_zero", "aten::div", "clip", "first.weight")),
+    "own unscaling": (
+        training(unscale(lambda bad: torch.tensor(0.0 if bad else 4.0)), scale=4.0),
+        training(unscale(lambda bad: torch.tensor(4.0)), scale=4.0),
+        ("divide_by_zero", "aten::div", "unscale", None),
+    ),
+    "gradient surgery": (
+        training(surgery(0.0)),
+        training(surgery(1e-12)),
+        ("divide_by_zero", "aten::div", "clip", "first.weight"),
+    ),
 }
 
 
@@ -119,8 +125,9 @@ def test_a_further_loss_after_backward_is_a_loss():
     with watched_ops() as watched:
         out = model(x)
         F.cross_entropy(out, y).backward(retain_graph=True)
-        (out ** 2).mean().backward()
+        (out**2).mean().backward()
         opt.step()
         assert {op.phase for op in watched.named("pow")} == {"loss", "backward"} or [
-            op.phase for op in watched.named("pow")][0] == "loss"
+            op.phase for op in watched.named("pow")
+        ][0] == "loss"
         assert [op.phase for op in watched.named("mean")] == ["loss"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls that have no finite answer are told as what they are, and what is deliberate leads to the op that it harms."""
+
 from __future__ import annotations
 
 import math
@@ -66,14 +67,14 @@ def all_ignored(out, x, y, bad, guard=False):
 def log_sum_exp(out, x, y, bad, keep=False):
     mask = torch.zeros_like(out, dtype=torch.bool)
     if bad:
-        mask[0, 1 if keep else 0:] = True
+        mask[0, 1 if keep else 0 :] = True
     return torch.logsumexp(out.masked_fill(mask, -math.inf), -1).mean()
 
 
 def softmax(out, x, y, bad, keep=False):
     mask = torch.zeros_like(out, dtype=torch.bool)
     if bad:
-        mask[0, 1 if keep else 0:] = True
+        mask[0, 1 if keep else 0 :] = True
     return (torch.softmax(out.masked_fill(mask, -math.inf), -1) * out).mean()
 
 
@@ -87,16 +88,55 @@ def twin(term, **options):
 
 # The fault, its twin, and what must be told: class, op, words of the title, advice.
 CALLS = {
-    "std of one": (std_of_one, twin(std_of_one, correction=0), "divide_by_zero", "aten::std", "1 element", "few-elements"),
-    "var of one": (var_of_one, twin(var_of_one, correction=0), "divide_by_zero", "aten::var", "1 element", "few-elements"),
-    "CTC without a path": (ctc, twin(ctc, zero_infinity=True), "invalid", "aten::_ctc_loss", "1 of 2 targets", "ctc-lengths"),
-    "a mean of nothing": (mean_of_nothing, twin(mean_of_nothing, guard=True), "divide_by_zero", "aten::mean", "no element",
-                          "skip-empty"),
-    "every target ignored": (all_ignored, twin(all_ignored, guard=True), "divide_by_zero", "aten::nll_loss_forward", "",
-                             "skip-unlabelled"),
+    "std of one": (
+        std_of_one,
+        twin(std_of_one, correction=0),
+        "divide_by_zero",
+        "aten::std",
+        "1 element",
+        "few-elements",
+    ),
+    "var of one": (
+        var_of_one,
+        twin(var_of_one, correction=0),
+        "divide_by_zero",
+        "aten::var",
+        "1 element",
+        "few-elements",
+    ),
+    "CTC without a path": (
+        ctc,
+        twin(ctc, zero_infinity=True),
+        "invalid",
+        "aten::_ctc_loss",
+        "1 of 2 targets",
+        "ctc-lengths",
+    ),
+    "a mean of nothing": (
+        mean_of_nothing,
+        twin(mean_of_nothing, guard=True),
+        "divide_by_zero",
+        "aten::mean",
+        "no element",
+        "skip-empty",
+    ),
+    "every target ignored": (
+        all_ignored,
+        twin(all_ignored, guard=True),
+        "divide_by_zero",
+        "aten::nll_loss_forward",
+        "",
+        "skip-unlabelled",
+    ),
     "softmax of -Inf": (softmax, twin(softmax, keep=True), "invalid", "aten::_softmax", "only -Inf", "keep-one-key"),
-    "logsumexp of -Inf": (log_sum_exp, twin(log_sum_exp, keep=True), "invalid", "aten::logsumexp", "log 0",
-                          "keep-one-key"),
+    "logsumexp of -Inf": (
+        log_sum_exp,
+        twin(log_sum_exp, keep=True),
+        "invalid",
+        "aten::logsumexp",
+        "log 0",
+        "keep-one-key",
+    ),
     "a norm whose square overflows": (norm, twin(norm, divisor=1e20), "overflow", "aten::linalg_vector_norm", "", ""),
 }
 

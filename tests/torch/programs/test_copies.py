@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Averages of weights and teachers last as parameters do: what goes bad in one, or is lost in one, is found."""
+
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scalers as programs write them themselves, known by what they do: calibration is no fault, a hopeless scale is."""
+"""Loss scalers as programs write them themselves, known by what they do: calibration is no fault, a hopeless scale
+is."""
+
 from __future__ import annotations
 
 import math
@@ -8,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 from own_programs import LEVELS, Net, assert_silent, data, told
-
 from torch.nn import functional as F
 
 
@@ -117,11 +118,11 @@ class HalfGradient(torch.autograd.Function):
 
 
 CALIBRATING = {
-    "plain": own(lambda: Own(2.0 ** 24)),
-    "a tensor": own(lambda: Own(2.0 ** 24, as_tensor=True)),
-    "by its inverse": own(lambda: ByInverse(2.0 ** 24)),
-    "by PyTorch's kernel": own(lambda: ByKernel(2.0 ** 24)),
-    "cleared at once": own(lambda: Own(2.0 ** 24), steps_clear_after=True),
+    "plain": own(lambda: Own(2.0**24)),
+    "a tensor": own(lambda: Own(2.0**24, as_tensor=True)),
+    "by its inverse": own(lambda: ByInverse(2.0**24)),
+    "by PyTorch's kernel": own(lambda: ByKernel(2.0**24)),
+    "cleared at once": own(lambda: Own(2.0**24), steps_clear_after=True),
 }
 
 
@@ -137,8 +138,13 @@ def test_a_scale_that_finds_its_size_is_no_fault(name, level, tmp_path):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CALIBRATING)
 def test_healthy_own_scaling_is_silent(name, level, tmp_path):
-    make = {"plain": Own, "a tensor": lambda s: Own(s, as_tensor=True), "by its inverse": ByInverse,
-            "by PyTorch's kernel": ByKernel, "cleared at once": Own}[name]
+    make = {
+        "plain": Own,
+        "a tensor": lambda s: Own(s, as_tensor=True),
+        "by its inverse": ByInverse,
+        "by PyTorch's kernel": ByKernel,
+        "cleared at once": Own,
+    }[name]
     assert_silent(own(lambda: make(1024.0), steps_clear_after=name == "cleared at once"), tmp_path, level)
 
 
@@ -158,7 +164,7 @@ def test_a_run_that_only_ever_skips_is_a_fault(level, tmp_path):
     def build(scale):
         return own(lambda: Own(scale, dynamic=False))
 
-    said = told(build(2.0 ** 24), tmp_path, level, steps=16)
+    said = told(build(2.0**24), tmp_path, level, steps=16)
     assert said.status == "fault" and said.first["class"] == "overflow", said.show()
     assert said.first["phase"] == "backward", said.show()
     assert_silent(build(1024.0), tmp_path, level, steps=16)
@@ -178,7 +184,7 @@ def test_bad_gradients_that_are_kept_after_a_skip_are_found(level, tmp_path):
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_overflow_test_that_overflows_itself_is_named(level, tmp_path):
     def build(make):
-        return own(lambda: make(2.0 ** 14, dynamic=False))
+        return own(lambda: make(2.0**14, dynamic=False))
 
     said = told(build(ByNorm), tmp_path, level, steps=10)
     assert said.status == "fault" and said.first["class"] == "overflow", said.show()
@@ -214,7 +220,7 @@ class Masters:
 
 
 def apex(scale, bad):
-    """amp.scale_loss: the loss in fp32 times the scale; on the way out gradients are taken, and the scale is updated."""
+    """amp.scale_loss: the loss in fp32 times the scale; on the way out gradients are taken and the scale updated."""
 
     def build():
         net = Half()
@@ -248,7 +254,7 @@ def apex(scale, bad):
 
 
 def deepspeed(scale, bad):
-    """Gradients are looked at scaled; unscaling and clipping are one multiplication; hysteresis holds the scale once."""
+    """Gradients are looked at scaled; unscaling and clipping are one product; hysteresis holds the scale once."""
 
     def build():
         net = Half()
@@ -316,7 +322,7 @@ LIBRARIES = {"Apex": apex, "DeepSpeed": deepspeed, "fastai": fastai}
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_loops_of_the_libraries_calibrate_and_break_as_with_gradscaler(name, level, tmp_path):
     loop = LIBRARIES[name]
-    calibrates = told(loop(2.0 ** 22, lambda i: 1.0), tmp_path, level, steps=20)
+    calibrates = told(loop(2.0**22, lambda i: 1.0), tmp_path, level, steps=20)
     assert calibrates.status in ("calibrating", "clean") and not calibrates.loud, calibrates.show()
     breaks = told(loop(1024.0, lambda i: math.nan if i >= 3 else 1.0), tmp_path, level, steps=24)
     assert breaks.status == "fault", breaks.show()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contents that something past PyTorch wrote between steps are told as such, with the interval, and not as a fault of the
-op that reads them."""
+"""Contents that something past PyTorch wrote between steps are told as such, with the interval, and not as a fault of
+the op that reads them."""
+
 from __future__ import annotations
 
 import math
@@ -96,4 +97,5 @@ def test_what_was_written_past_pytorch_between_steps_is_told_with_the_interval(n
 def test_a_small_write_past_pytorch_harms_nobody(level, tmp_path):
     said = told(training(small), tmp_path, level, steps=7)
     assert not [f for f in said.run.report["findings"] if f["severity"] in ("fault", "warning")] or (
-        said.status != "fault"), said.show()
+        said.status != "fault"
+    ), said.show()

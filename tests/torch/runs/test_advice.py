@@ -117,7 +117,11 @@ def test_over_nan_that_does_no_harm_nothing_is_promised(tmp_path, bad):
         pytest.skip("nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
 
     def selected(y, bad):
-        return torch.where(torch.ones(4, dtype=torch.bool), y, torch.log(y.detach() * 0 - (1 if bad else -1))).square().mean()
+        return (
+            torch.where(torch.ones(4, dtype=torch.bool), y, torch.log(y.detach() * 0 - (1 if bad else -1)))
+            .square()
+            .mean()
+        )
 
     watch = run(tmp_path / "run", "ops", selected, None, bad)
     assert watch.verdict == "clean"

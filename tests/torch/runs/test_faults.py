@@ -47,7 +47,8 @@ def run(tmp_path, level, bad, *options, before="pass"):
     script.write_text(PROGRAM.format(bad=bad, before=before))
     boot = Path(__file__).resolve().parents[3] / "hooks/torch/nanhunt/boot"
     return subprocess.run(
-        [Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", "run", *options, "--", *ready_python.command(), script],
+        [Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", "run", *options, "--",
+         *ready_python.command(), script],
         cwd=tmp_path, capture_output=True, text=True, timeout=1800, env={**os.environ, "NANHUNT_BOOT_DIR": str(boot)},
     )  # fmt: skip
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user names as harmless is information in the report, with the reason; its twin that is not named is a fault."""
+"""What the user names as harmless is information in the report, with the reason; its twin that is not named is a
+fault."""
 
 from __future__ import annotations
 
@@ -66,12 +67,16 @@ def test_its_twin_that_is_not_named_is_a_fault(tmp_path, level):
 
 
 def test_a_file_names_it_and_what_is_wrong_with_one_is_said(tmp_path, capsys):
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036
         pytest.skip("this Python has no tomllib")
     file = tmp_path / "nanhunt.toml"
     file.write_text('[[ignore]]\npath = "pad"\nreason = "padding"\n')
     assert run(tmp_path / "run", "ops", config=file).verdict == "clean"
-    for text, said in (("[[ignore]]\npath = 'x'\n", "has no reason"), ("[[", "cannot be used"), ("ignore = 3", "cannot be used")):
+    for text, said in (
+        ("[[ignore]]\npath = 'x'\n", "has no reason"),
+        ("[[", "cannot be used"),
+        ("ignore = 3", "cannot be used"),
+    ):
         _ignored._paths.clear()
         file.write_text(text)
         watch = run(tmp_path / "wrong", "ops", config=file)
@@ -88,6 +93,11 @@ def test_without_a_reader_a_file_is_not_read_and_the_run_says_so(tmp_path, monke
 
 
 def test_wrong_arguments_raise_at_once():
-    for what, reason, error in ((3, "x", TypeError), ("", "x", ValueError), ("a: b", "x", ValueError), ("a", "", ValueError)):
+    for what, reason, error in (
+        (3, "x", TypeError),
+        ("", "x", ValueError),
+        ("a: b", "x", ValueError),
+        ("a", "", ValueError),
+    ):
         with pytest.raises(error):
             nanhunt.ignore(what, reason)

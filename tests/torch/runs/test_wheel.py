@@ -109,7 +109,8 @@ def test_taps_of_the_pythons_that_are_named_are_built_and_one_without_pytorch_is
     program = sources / "hooks" / "torch" / "nanhunt" / "_tap" / "tap_build.py"
     empty = tmp_path / "empty"
     run(sys.executable, "-m", "venv", "--without-pip", empty)
-    done = subprocess.run([empty / "bin" / "python", program, "build", tmp_path / "taps"], capture_output=True, text=True,
+    done = subprocess.run([empty / "bin" / "python", program, "build", tmp_path / "taps"], capture_output=True,
+                          text=True,
                           timeout=1800, env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 3 and "no tap is built for" in done.stderr and "torch" in done.stderr
     assert not (tmp_path / "taps").exists()

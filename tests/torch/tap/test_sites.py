@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the files of the user's code are called where a line is named: the shortest path that tells them apart; cells of
 a notebook by their number."""
+
 from __future__ import annotations
 
 import os
@@ -39,15 +40,23 @@ def site(tmp_path, level, imports, loss):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").write_text(MODEL.format(shift=shift))
     (tmp_path / "train.py").write_text(TRAIN.format(imports=imports, loss=loss))
-    done = subprocess.run([sys.executable, "train.py", level], cwd=tmp_path, capture_output=True, text=True, timeout=1800,
-                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    done = subprocess.run(
+        [sys.executable, "train.py", level],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+    )
     assert done.returncode == 0, done.stderr
     return nanhunt.load(tmp_path / "run").findings[0].call_site
 
 
 @LEVELS
 def test_two_files_of_one_name_are_told_apart_by_their_folders(tmp_path, level):
-    assert site(tmp_path, level, "import a.model, b.model", "b.model.make(a.model.make(loss ** 2 + 1))") == "b/model.py:5"
+    assert (
+        site(tmp_path, level, "import a.model, b.model", "b.model.make(a.model.make(loss ** 2 + 1))") == "b/model.py:5"
+    )
 
 
 @LEVELS
@@ -91,7 +100,9 @@ def test_a_file_that_is_met_later_is_told_from_one_that_was_met_before(known):
 def test_cells_of_a_notebook_are_called_by_their_number(known, monkeypatch):
     assert sites.file_name("<ipython-input-12-0123abcd>") == "In[12]"
     cells = {"/tmp/ipykernel_7/12345.py": 3}
-    compiler = types.SimpleNamespace(format_code_name=lambda name: ("Cell", f"In[{cells[name]}]") if name in cells else None)
+    compiler = types.SimpleNamespace(
+        format_code_name=lambda name: ("Cell", f"In[{cells[name]}]") if name in cells else None
+    )
     made_up = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(compile=compiler))
     monkeypatch.setitem(sys.modules, "IPython", made_up)
     assert sites.file_name("/tmp/ipykernel_7/12345.py") == "In[3]"
@@ -102,6 +113,10 @@ def test_cells_of_a_notebook_are_called_by_their_number(known, monkeypatch):
 
 @LEVELS
 def test_the_line_of_a_cell_is_named_in_the_report(tmp_path, level):
-    code = TRAIN.format(imports="", loss="torch.log(loss - 1e9)").replace("out=\"run\"", "out=OUT").replace("sys.argv[1]", "LEVEL")
+    code = (
+        TRAIN.format(imports="", loss="torch.log(loss - 1e9)")
+        .replace('out="run"', "out=OUT")
+        .replace("sys.argv[1]", "LEVEL")
+    )
     exec(compile(code, "<ipython-input-4-abc>", "exec"), {"OUT": tmp_path / "run", "LEVEL": level})
     assert nanhunt.load(tmp_path / "run").findings[0].call_site == "In[4]:10"

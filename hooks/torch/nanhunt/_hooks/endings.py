@@ -5,6 +5,7 @@ What the program said is kept with the step that it ended. Nothing is caught, an
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -86,10 +87,8 @@ def _stay_interrupted() -> None:
     """Where nobody has caught a KeyboardInterrupt, Python ends by SIGINT, unless a text was executed since: importing
     does that (for named tuples). So one that raises it is the last."""
     if _interrupted:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
-        except KeyboardInterrupt:
-            pass
 
 
 def _sys_exit(*status: Any) -> Any:

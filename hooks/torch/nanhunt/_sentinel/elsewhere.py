@@ -7,6 +7,7 @@ Python. The parent waits, for no longer than it was told to.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import gc
 import json
@@ -140,10 +141,8 @@ class Elsewhere:
     def __exit__(self, *raised: object) -> None:
         self._end.close()
         self._stop()
-        try:
+        with contextlib.suppress(RecorderError):
             self._recorder.forget_child()  # where it was not taken over
-        except RecorderError:
-            pass
 
     def hear(self) -> Any:
         try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level sentinel: steps whose ops are watched as they run. They are held in memory, and reach the trace where the step
-was not healthy; nothing has to be computed again to know what it did. So does the first one, for what needs no failure to be
-wrong: formats and guard constants; with parameters of 16 bits the first eight, for updates that are lost.
+"""Level sentinel: steps whose ops are watched as they run. They are held in memory, and reach the trace where the
+step was not healthy; nothing has to be computed again to know what it did. So does the first one, for what needs no
+failure to be wrong: formats and guard constants; with parameters of 16 bits the first eight, for updates that are
+lost.
 
 Watching costs time: the first steps are watched, then as many as the budget has room for. The others are seen from
 outside, and replayed where they are bad.

@@ -19,7 +19,7 @@ THEIRS = tuple(dict.fromkeys((str(Path(torch.__file__).parent) + os.sep, str(Pat
 # From here a step is run again: what called it is not what calls its ops.
 AGAIN = tuple(f"!{folder}_sentinel{os.sep}" for folder in THEIRS[1:] if not folder.startswith("<"))
 _INSTALLED = (*THEIRS, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
-_HERE = os.getcwd()
+_HERE = os.getcwd()  # noqa: PTH109
 _CELL = re.compile(r"<ipython-input-(\d+)-")
 _met: dict[str, tuple[str, str]] = {}  # by name in the code: path, and what it is called
 
@@ -52,13 +52,13 @@ def _others(path: str) -> set[str]:
 
 
 def _shortest(path: str) -> str:
-    others = [other.split(os.sep) for other in _others(path)]
+    others = [other.split(os.sep) for other in _others(path)]  # noqa: PTH206
     inside = path.startswith(_HERE + os.sep)
-    parts = (path[len(_HERE) + 1:] if inside else path).split(os.sep)
+    parts = (path[len(_HERE) + 1:] if inside else path).split(os.sep)  # noqa: PTH206
     for n in range(1, len(parts)):
         if all(other[-n:] != parts[-n:] for other in others):
-            return os.sep.join(parts[-n:])
-    return os.sep.join(parts)
+            return os.sep.join(parts[-n:])  # noqa: PTH118
+    return os.sep.join(parts)  # noqa: PTH118
 
 
 def file_name(filename: str) -> str:

@@ -38,8 +38,8 @@ def _read(file: str) -> list[str]:
     if cached is not None and len(cached) == 4:
         return list(cached[2])
     try:
-        if os.path.isfile(file) and os.path.getsize(file) <= _MOST:
-            with open(file, encoding="utf-8", errors="replace") as source:
+        if os.path.isfile(file) and os.path.getsize(file) <= _MOST:  # noqa: PTH113, PTH202
+            with open(file, encoding="utf-8", errors="replace") as source:  # noqa: PTH123
                 return source.readlines()
     except OSError:
         pass
