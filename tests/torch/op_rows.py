@@ -6,6 +6,7 @@ import ctypes as c
 import json
 import struct
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -191,7 +192,8 @@ class Watched:
 
     def __init__(self, recorder):
         self.session = Session(Options(level="ops", quiet=True))
-        self.session.recorder = self.recorder = recorder
+        self.session.recorder, self.session.thread = recorder, threading.get_ident()
+        self.recorder = recorder
         self.values = Values(self.session)
         self.level = OpsLevel(self.session, self.values)
         self.session.listeners += [ScalerWatch(self.session), self.level, Marks(self.session, self.values)]

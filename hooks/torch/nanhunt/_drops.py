@@ -35,11 +35,17 @@ class Drops:
     def before_backward(self) -> None:
         recorder = self._session.recorder
         self._told = False
-        if self._began is None and recorder is not None:
-            self._began = recorder.next_seq()
+        try:
+            if self._began is None and recorder is not None:
+                self._began = recorder.next_seq()
+        except Exception as error:
+            self._session.failed(error, "the beginning of backward")
 
     def after_backward(self) -> None:
-        self._with_gradient = list(itertools.islice((p for p in self._parameters() if p.grad is not None), 1))
+        try:
+            self._with_gradient = list(itertools.islice((p for p in self._parameters() if p.grad is not None), 1))
+        except Exception as error:
+            self._session.failed(error, "the end of backward")
 
     def may_come(self) -> bool:
         session = self._session

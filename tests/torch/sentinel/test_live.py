@@ -271,9 +271,23 @@ def test_time_between_steps_earns_nothing():
     assert 2 * (sum(kinds[FIRST:]) - 1) <= 0.03 * most
 
 
-def test_steps_that_cost_nothing_to_watch_are_all_watched():
-    kinds = spend(Budget(0.03), 100, live=1.0)
-    assert all(kinds[FIRST + live._LEARN:])
+def test_of_steps_that_cost_nothing_to_watch_all_are_watched_but_for_a_sample():
+    kinds = spend(Budget(0.03), 100, live=1.0)[FIRST + live._LEARN:]
+    assert sum(kinds) >= 0.85 * len(kinds)
+
+
+def test_unwatched_steps_that_were_slow_when_they_were_first_measured_do_not_hide_what_watching_costs():
+    # Given a program whose first unwatched steps take longer than watched ones do (it warms up, the machine is busy),
+    budget, watched, plain = Budget(0.03), 0, 0
+    for _ in range(1000):
+        if budget.has_room():
+            budget.step_took(2.0, True)
+            watched += 1
+        else:
+            budget.step_took(2.5 if plain < live._LEARN else 1.0, False)
+            plain += 1
+    # then it is found out soon, though for a while watching seemed to cost nothing.
+    assert watched <= 150
 
 
 @pytest.mark.parametrize("kind", [Budget, BudgetOfRanks])

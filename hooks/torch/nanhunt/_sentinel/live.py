@@ -38,7 +38,8 @@ KEPT_WRITTEN = 1 << 20  # ... of what each op in place may write over: it is cop
 _LONGEST = 3  # usual steps
 _LOOK_EVERY = 8  # steps: how long these take is looked at
 _COST_AT_MOST = 2.0  # of watching a step, in steps
-_LEARN = 2    # steps that must have run unwatched before it is known what watching costs
+_PLAIN_AFTER = 8  # watched steps one that is not
+_LEARN = 4    # steps that must have run unwatched before it is known what watching costs
 
 
 def _usual(times: Sequence[float]) -> float:
@@ -55,12 +56,14 @@ class Budget:
         self._total = self._spent = 0.0
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
         self._longest = {False: 0.0, True: 0.0}  # that a step counts
+        self._watched_since = 0  # the last step that was not
 
     def step_took(self, seconds: float, watched: bool) -> None:
         """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
         most three usual ones."""
         times = self._times[watched]
         times.append(seconds)
+        self._watched_since = self._watched_since + 1 if watched else 0
         if self._steps % _LOOK_EVERY == 0 or watched or len(times) < _MEASURED:
             self._longest[watched] = _LONGEST * _usual(times)
         self._steps += 1
@@ -86,6 +89,8 @@ class Budget:
             return False
         if self.share >= 1 or self._steps < FIRST:
             return True
+        if self._watched_since >= _PLAIN_AFTER:  # what an unwatched step takes changes, and was perhaps never measured well
+            return False
         if len(self._times[False]) < _LEARN:
             return False
         return self._spent + self._cost() <= self.share * self._total

@@ -264,8 +264,8 @@ class Trips:
             return Outcome(REFUSED, f"The replay did not end: {why}.", why.changed, why.changed)
         except Exception as error:
             session.note(f"replays that did not end: {type(error).__name__}")
-            why = f"The replay did not end: {type(error).__name__}: {_first_line(error)}"
-            return Outcome(REFUSED, why, False, False)
+            text = f"The replay did not end: {type(error).__name__}: {_first_line(error)}"
+            return Outcome(REFUSED, text, False, False)
         if look.older:  # what this backward does not reach is older than the step
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}

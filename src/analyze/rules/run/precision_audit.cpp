@@ -132,7 +132,6 @@ std::vector<Finding> PrecisionAudit::findings(bool autocast_fp16) const {
         f.advice = {make_advice("log-softmax")};
         break;
       default:
-        f.severity = seen.from == DType::kF16 ? Severity::kWarning : Severity::kInfo;
         f.title = fmt::format("log_softmax is taken in {}", from);
         f.explanation = fmt::format(
             "{} keeps {} bits of a logarithm: differences that the loss learns from are rounded away. Autocast would "
