@@ -95,7 +95,7 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen", "passed_by")
+    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
@@ -104,7 +104,6 @@ class StepFacts:
         self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
         self.gradients_are_bad = False
         self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
-        self.passed_by = False  # ops of an optimizer are not heard, for it cannot make anything bad
 
 
 class Session(lib.HasState):

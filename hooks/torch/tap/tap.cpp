@@ -162,12 +162,36 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
   }
 }
 
+// An op that is not watched: what it writes shows other contents than before.
+void pass_by(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+  std::vector<c10::IValue> written;
+  bool decomposes = true;
+  try {
+    const std::lock_guard lock(tap.mutex);
+    const Plan& plan = tap.plans.of(op);
+    decomposes = plan.decomposes;
+    const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan.args.size());
+    for (const Arg& arg : plan.args)
+      if (arg.written && !decomposes) written.push_back(args[static_cast<std::size_t>(arg.index)]);
+  } catch (const std::exception& error) {
+    tap.note_failure(error, op.schema().name());
+  }
+  if (decomposes) return op.redispatchBoxed(below, stack);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    op.redispatchBoxed(below, stack);
+  }
+  if (written.empty() || g_on.load(std::memory_order_acquire) != &tap) return;
+  const std::lock_guard lock(tap.mutex);
+  for (const c10::IValue& value : written) tap.rows.note_written(value);
+}
+
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (g_on.load(std::memory_order_acquire) != nullptr) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
-    if (tap != nullptr && tap->state->deaf == 0) return watch(*tap, op, below, stack);
+    if (tap != nullptr) return tap->state->deaf == 0 ? watch(*tap, op, below, stack) : pass_by(*tap, op, below, stack);
   }
   op.redispatchBoxed(below, stack);
 }

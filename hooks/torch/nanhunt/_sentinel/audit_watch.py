@@ -207,7 +207,6 @@ class AuditWatch(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         session, facts = self.session, self.session.facts
-        facts.passed_by = False
         if is_on_device(optimizer):
             self._hindsight.before_step(optimizer)
             return
@@ -216,8 +215,7 @@ class AuditWatch(Listener):
         found = self.audit.foresee(optimizer, facts.largest_gradient)
         if found is None:
             # What cannot go bad has no origin to be found: its ops pass by, which are half of those of a small step.
-            facts.passed_by = session.live and self.audit.is_proved
-            session.state.deaf = int(facts.passed_by)
+            session.state.deaf = int(session.live and self.audit.is_proved)
             return
         facts.foreseen.extend(found.paths)
         if session.live:

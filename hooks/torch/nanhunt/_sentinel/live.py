@@ -89,7 +89,7 @@ class Budget:
             return False
         if self.share >= 1 or self._steps < FIRST:
             return True
-        if self._watched_since >= _PLAIN_AFTER:  # what an unwatched step takes changes, and was perhaps never measured well
+        if self._watched_since >= _PLAIN_AFTER:  # what an unwatched step takes changes
             return False
         if len(self._times[False]) < _LEARN:
             return False
@@ -145,7 +145,7 @@ class Live(Listener):
         return dynamo is not None and bool(dynamo.counters["frames"])
 
     def _watch(self, on: bool) -> None:
-        self._hear_again()
+        self.session.state.deaf = 0
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         session.live = on
         session.listeners = self._inside if on else self._outside
@@ -164,7 +164,7 @@ class Live(Listener):
         self._heard = on
 
     def on_root_enter(self, call: RootCall) -> None:
-        self._hear_again()
+        self.session.state.deaf = 0
         if not self.session.live or call.module in self._plain:
             return
         modules = call.module.modules()
@@ -183,20 +183,13 @@ class Live(Listener):
         self.budget.share = 0.0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._hear_again()  # after one that raised
+        self.session.state.deaf = 0  # after one that raised
         if self.session.live and self._origins is None and self.session.recorder is not None:
             self._origins = self.session.recorder.origins()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Of who hears ops the first."""
-        self._hear_again()
-
-    def _hear_again(self) -> None:
-        """Ops of an optimizer passed by."""
-        if self.session.state.deaf:
-            self.session.state.deaf = 0
-            if self.session.tap is not None:
-                self.session.tap.forget()
+        self.session.state.deaf = 0
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         self._bad_copy = bool(self.session.state.bad_copy)

@@ -127,7 +127,7 @@ class Marks(Listener):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.values.tap
-        if tap is not None and not self.session.facts.passed_by:
+        if tap is not None:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, tensors.kinds)
 
