@@ -40,6 +40,7 @@ STOPS = {
     "raise": ("if not torch.isfinite(loss): raise FloatingPointError('nan')", 1, "FloatingPointError: nan"),
     "sys.exit": ("if loss != loss: sys.exit(3)", 3, "sys.exit(3)"),
     "os._exit": ("if loss != loss: os._exit(4)", 4, "os._exit(4)"),
+    "os._exit by name": ("if loss != loss: os._exit(status=4)", 4, "os._exit(4)"),
     "break": ("if not torch.isfinite(loss): break", 0, ""),
 }
 

@@ -103,14 +103,14 @@ def _sys_exit(*status: Any) -> Any:
         raise
 
 
-def _os_exit(*status: Any) -> Any:
+def _os_exit(*status: Any, **named: Any) -> Any:
     end = _end
     assert end is not None
     try:
         session = _session
         if session is not None and not session.dead and os.getpid() == session.pid and session.hears():
             session.hurries = True  # whoever ends like this may do so because a device does not answer
-            _tell(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, status))})")
+            _tell(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, (*status, *named.values())))})")
             session.close()
     finally:
-        end(*status)
+        end(*status, **named)
