@@ -77,6 +77,27 @@ TEST(Endings, what_the_program_skips_and_gets_over_is_a_warning_that_says_how_of
   }
 }
 
+TEST(Endings, skipped_steps_whose_ops_are_not_known_are_a_warning_where_nothing_lasts_of_them) {
+  const std::uint32_t loss = 1u << static_cast<unsigned>(TensorRole::kLoss);
+  const std::uint32_t parameter = 1u << static_cast<unsigned>(TensorRole::kParameter);
+  for (const std::uint32_t bad : {loss, loss | parameter}) {
+    for (const bool over : {true, false}) {
+      TraceBuilder t;
+      t.health();
+      t.end_step();
+      for (int i = 0; i < 3; ++i) {
+        t.health(bad, "the loss");
+        t.give_up(StepEnding::kNextForward);
+        if (i == 2 && !over) break;
+        t.health();
+        t.end_step();
+      }
+      const bool warns = over && bad == loss;
+      EXPECT_EQ(analysis_of(t).verdict.status, warns ? VerdictStatus::kWarning : VerdictStatus::kFault) << bad << over;
+    }
+  }
+}
+
 TEST(Endings, masks_and_infinities_of_many_elements_are_no_ending) {
   TraceBuilder t;
   healthy_step(t);

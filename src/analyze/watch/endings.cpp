@@ -54,7 +54,7 @@ void Endings::conclude(std::vector<Finding>& findings) const {
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.
     if (f.unfinished && given_up_in(f.bad_steps.first, f.bad_steps.last) >= f.bad_steps.count && any_good_ &&
-        last_good_ > f.last_step)
+        last_good_ > std::max(f.last_step, f.bad_steps.last))
       f.severity = Severity::kWarning;
   }
 }

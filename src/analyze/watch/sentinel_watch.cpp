@@ -279,6 +279,7 @@ Finding SentinelWatch::tell(const Riddle& riddle, const StepStory* story) const 
   Finding f;
   f.severity = Severity::kFault;
   f.place.step = f.first_step = f.last_step = riddle.first;
+  f.unfinished = (riddle.all_bad & kLastingBits) == 0;  // so far: whether the program gave the steps up, their ends tell
   // Which of the steps after the first went bad anew is not known.
   const std::uint64_t others = riddle.count - 1;
   f.bad_steps = {riddle.count, 1, std::min(others, riddle.count - riddle.replayed), riddle.first, riddle.last};
