@@ -63,4 +63,5 @@ class Listener:
     def on_step_recorded(self, step: int) -> None: ...  # after it
     def on_resized(self, storage: Any) -> None: ...  # a storage's memory went, came, or moved
     def on_graph(self) -> None: ...  # a CUDA graph is about to be replayed
+    def before_last_end(self) -> None: ...  # the watch is about to end, its last step is still open
     def on_close(self) -> None: ...

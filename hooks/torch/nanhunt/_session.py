@@ -545,6 +545,8 @@ class Session(lib.HasState):
             raise interrupted
 
     def _end_last_step(self) -> None:
+        if not self.hurries:
+            self.tell("before_last_end")
         if self.borders.passed:
             self.end_step()
         else:

@@ -482,6 +482,24 @@ class Sentinel(Listener):
             self.trips.replay(look, unfinished=True)
 
     # The end.
+    def before_last_end(self) -> None:
+        """What the program does to its parameters after the last step is in no step's numbers: they are read once more,
+        those that were finite when they were read last."""
+        session = self.session
+        if session.recorder is None or self.found.bad or session.facts.foreseen or not self._weights:
+            return
+        _, paths, norms, _ = self._weights[-1]
+        sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
+        bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self._parameters()
+                                      if path in sound and p.requires_grad and not is_away(p)])
+        for kind, path in bad:
+            self.found.note(kind, path)
+        if bad:
+            session.worked = True  # there is something to be judged, should no step be open
+            look, names = self._look(), {path for _, path in bad}
+            look.parameters = [one for one in look.parameters if one[1] in names]
+            self.trips.tell_written_last(look)
+
     def on_step_end(self, step: int, skipped: bool) -> None:
         self.tape.off()
         found, facts, overran = self.found, self.session.facts, self.session.overran

@@ -356,6 +356,14 @@ class Trips:
             remarks.append("The step ran compiled code, and the replay the same code as it was written.")
         return remarks
 
+    def tell_written_last(self, look: Look) -> None:
+        """Parameters are bad that no later step will read: nothing of the step made them so."""
+        if self.session.live:  # who wrote them is held
+            self.session.wants_ops = True
+            self._mark_bad(look)
+        else:
+            self._refuse(look, "The step was not replayed: what it left was finite, and was written afterwards.")
+
     def _refuse(self, look: Look, why: str) -> None:
         """Without a replay the analyzer has at least what is bad now."""
         session, recorder = self.session, self.session.recorder
@@ -363,6 +371,11 @@ class Trips:
         recorder.replay(session.step, look.found.trigger, REFUSED, why)
         if self._is_over(look):  # what is there now is another step's; the health row tells what was bad
             return
+        self._mark_bad(look)
+
+    def _mark_bad(self, look: Look) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
         items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in look.parameters]
         items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
         bad = set(self.reader.bad_among(items))
