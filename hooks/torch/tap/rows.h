@@ -122,13 +122,6 @@ class Rows {
     return given;
   }
 
-  // An op that was not watched has written them.
-  void note_written(const c10::IValue& value) {
-    each_tensor(value, [&](const at::Tensor& t) {
-      if (t.has_storage()) describer.identities.bump(*describer_identity(t));
-    });
-  }
-
   // After an op whose row is written. Badness `began` in it. Whether a copy of a parameter that lasts went bad.
   bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack, bool began) {
     Words marks;

@@ -183,7 +183,7 @@ void pass_by(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below,
   }
   if (written.empty() || g_on.load(std::memory_order_acquire) != &tap) return;
   const std::lock_guard lock(tap.mutex);
-  for (const c10::IValue& value : written) tap.rows.note_written(value);
+  for (const c10::IValue& value : written) note_written(tap.rows.describer.identities, value);
 }
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {

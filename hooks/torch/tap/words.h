@@ -31,4 +31,11 @@ void each_tensor(const c10::IValue& value, F&& take) {
   }
 }
 
+// Nothing watched them being written: they show other contents than before.
+inline void note_written(Identities& identities, const c10::IValue& value) {
+  each_tensor(value, [&](const at::Tensor& t) {
+    if (t.has_storage()) identities.bump(identities.of(t.storage().unsafeGetStorageImpl()));
+  });
+}
+
 }  // namespace nanhunt::tap
