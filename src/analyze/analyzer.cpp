@@ -323,6 +323,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level == "sentinel"))
     coverage.unjudged = "no operation was watched";
   for (const auto& [text, count] : coverage.notes) {
+    if (text.starts_with("unread gradients") || text.starts_with("unread parameters"))
+      coverage.unjudged = "gradients or parameters of a kind that is not read were trained";
     if (text.starts_with("errors inside nanhunt")) coverage.unjudged = "errors inside nanhunt left parts of the run unseen";
     if (text.starts_with("training in other threads")) coverage.unjudged = "what trained in other threads was not watched";
   }

@@ -165,6 +165,16 @@ TEST(Endings, clean_is_earned_step_by_step) {
   elsewhere.end_step();
   EXPECT_EQ(analysis_of(elsewhere).verdict.status, VerdictStatus::kInconclusive);
 
+  for (const char* what : {"unread gradients: sparse", "unread parameters: sparse"}) {
+    TraceBuilder unread;
+    unread.op("mean", {{"self", unread.value(finite())}}, finite(1));
+    unread.note(what, 1);
+    unread.end_step();
+    EXPECT_EQ(analysis_of(unread).verdict.headline,
+              "Nothing harmful was seen in 1 step and 1 op, but gradients or parameters of a kind that is not read were "
+              "trained");
+  }
+
   TraceBuilder twin;
   twin.op("mean", {{"self", twin.value(finite())}}, finite(1));
   twin.note("calls in other threads than the first that trained: one thread is watched", 3);

@@ -70,6 +70,7 @@ class DeviceBoundary:
         if sentinel.weights_are_due(look.step, self._grows):
             weights, more = sentinel.read_weights()
             readings.add(more)
+        without_loss = sentinel.is_without_loss()
         hot = self._add_buffers(readings, look)
         losses = self._add_losses(readings)
         look.losses = list(look.losses)
@@ -95,7 +96,7 @@ class DeviceBoundary:
                     older.take()
                     look.kept = look.kept or any(r.bad for r in older.lists[0])
                 with session.as_of(look.step, look.micro_batch):
-                    self._judge(look, here, readings, weights, hot, losses)
+                    self._judge(look, here, readings, weights, hot, losses, without_loss)
             except Exception:
                 look.found.unread = True
                 raise
@@ -157,7 +158,7 @@ class DeviceBoundary:
         return boundary
 
     def _judge(self, look: Look, here: Here, readings: Readings, weights: Here | None, hot: Sequence[Buffers],
-               losses: Sequence[str]) -> None:
+               losses: Sequence[str], without_loss: bool) -> None:
         sentinel, found, facts = self._sentinel, look.found, look.facts
         lists = iter(readings.lists)
         for number, path in zip(readings.numbers, losses):
@@ -178,7 +179,7 @@ class DeviceBoundary:
         sentinel.tell_gradients(found, facts, bad)
         if any(r.bad for r in next(lists)):
             sentinel.tell_buffers(found, hot)
-        if found.bad:
+        if found.bad or without_loss and any(r.bad for r in look.weights or ()):
             sentinel.trips.trip(look)
         elif sentinel.replays(look.step):
             sentinel.trips.replay(look)

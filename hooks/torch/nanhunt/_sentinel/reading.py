@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
+UNREAD = "unread gradients: their numbers are not in memory as strided tensors"  # the analyzer knows its beginning
 
 
 class Reader:
@@ -28,6 +29,7 @@ class Reader:
         self._parameters: Sequence[tuple[_Tensor, str]] = ()
         self._ready: list[tuple[_Tensor, str, Any, int]] = []  # of those
         self.away: list[tuple[str, _Tensor]] = []  # what the last reading of gradients left on a device
+        self.unread = False  # ... it could not read some
 
     def gradients(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False
                   ) -> tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]:
@@ -39,6 +41,7 @@ class Reader:
         paths: list[str] = []
         hosts = []
         self.away = []
+        self.unread = False
         plain = _PLAIN if _device.pretend is None else ()
         for p, path, dtype, dense in self._prepared(parameters):
             g = p if weights else p.grad
@@ -52,13 +55,15 @@ class Reader:
                     continue
                 else:
                     copy = self._plain(g)
-                    if copy is None:
-                        continue
+                    if copy is None or copy.numel() and not copy.data_ptr():  # a class that keeps it elsewhere
+                        raise TypeError("no numbers in memory")
                     g = copy
                     hosts.append(g)
                     layout = self._layout_of(g)
             except Exception:
-                self.session.note("gradients that are not strided tensors")
+                if not weights:  # those may be frozen
+                    self.session.note(UNREAD)
+                    self.unread = True
                 continue
             pairs += (g.data_ptr(), layout)
             paths.append(path)
@@ -92,7 +97,7 @@ class Reader:
             return None
         if local.layout is not torch.strided:
             return local._values().detach() if local.layout is torch.sparse_coo else None
-        return local.detach()
+        return torch.view_as_real(local.detach()) if local.is_complex() else local.detach()
 
     def bad_among(self, items: Sequence[tuple[int, str, _Tensor]]) -> list[tuple[int, str]]:
         """Kinds and paths of those that are not finite. Waits where they are on a device."""

@@ -349,6 +349,7 @@ class Sentinel(Listener):
             return
         self._poll()
         paths, words, bad = self._reader.gradients(self._parameters())
+        self.found.unread = self.found.unread or self._reader.unread
         if self._reader.away:
             try:
                 self._device_boundary.pass_boundary(self._look(), optimizer, (paths, words, bad), self._reader.away)
@@ -361,15 +362,16 @@ class Sentinel(Listener):
 
     def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
         session, found = self.session, self.found
+        bad_weights: list[str] = []
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
             if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
-                paths, (weights, largest), _ = self._reader.gradients(self._parameters(), weights=True)
+                paths, (weights, largest), bad_weights = self._reader.gradients(self._parameters(), weights=True)
                 self.keep_weights(session.step, paths, weights, largest)
             session.facts.largest_gradient = max(amaxes)
         self.tell_gradients(found, session.facts, bad)
         self._read_buffers()
-        if found.bad:
+        if found.bad or bad_weights and self.is_without_loss():
             self.trips.trip(self._look())
         elif self.replays(session.step) and not session.live:
             self.trips.replay(self._look())
@@ -405,10 +407,14 @@ class Sentinel(Listener):
     def is_one_bad(self, items: Sequence[tuple[int, str, _Tensor]]) -> bool:
         return bool(self._reader.bad_among(items))
 
-    @staticmethod
-    def weights_are_due(step: int, grows: bool) -> bool:
-        """In the first steps, now and then, and where gradients grow: whether the weights grow as well."""
-        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows
+    def weights_are_due(self, step: int, grows: bool) -> bool:
+        """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
+        would show that they are bad: always."""
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or self.is_without_loss()
+
+    def is_without_loss(self) -> bool:
+        """The program has given its parameters gradients by other means than a backward."""
+        return not self._backwards
 
     def keep_weights(self, step: int, paths: list[str], norms: Sequence[float], amaxes: Sequence[float]) -> None:
         if step > 0:  # as the step before left them

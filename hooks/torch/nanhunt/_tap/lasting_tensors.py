@@ -10,7 +10,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._names import plain_path
-from nanhunt._tap.plain import PLAIN, local, no_torch_function
+from nanhunt._tap.plain import DTYPES, PLAIN, local, no_torch_function
 from nanhunt._tap.tap import Guard, Named
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class OptimizerTensors:
             if tensors[-1] is not p:
                 self.sharded.append((p, path))
             owners.append(owner)
+            if p.requires_grad and not _is_read(tap, tensors[-1]):
+                session.note("unread parameters: their numbers are not in memory as strided tensors")
             if p not in states:
                 continue
             for name, t in states[p].items():
@@ -70,6 +72,13 @@ class OptimizerTensors:
             return False
         # Tensors can be swapped.
         return self._uses % FULL_LOOK != 0 or [t._cdata for t in _all(optimizer)] == self._addresses
+
+
+def _is_read(tap: Tap, t: torch.Tensor) -> bool:
+    if type(t) in PLAIN and t.dtype in DTYPES and t.layout is torch.strided:
+        return True
+    with no_torch_function():
+        return tap.describe(t, False) is not None
 
 
 def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:

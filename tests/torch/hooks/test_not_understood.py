@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that has no ordinary step, and what could not be read or judged: harm in it is a fault, and what nanhunt
+did not understand is inconclusive and says why. Neither is ever clean."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import nanhunt
+import numpy as np
+import pytest
+import ready_python
+import torch
+from nanhunt import _attach
+from nanhunt._sentinel.sentinel import Sentinel
+from torch import nn
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
+NAN = float("nan")
+pytestmark = pytest.mark.usefixtures("library")
+
+
+@pytest.fixture(params=["sentinel", "ops"])
+def level(request):
+    return request.param
+
+
+def made():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    return model, torch.optim.SGD(model.parameters(), 0.1)
+
+
+def batch(bad):
+    return torch.full((3, 4), NAN if bad else 1.0)
+
+
+def judged(tmp_path, level, train):
+    with nanhunt.watch(out=tmp_path / "run", level=level, quiet=True) as watch:
+        train()
+    return json.loads(watch.report("json"))["verdict"]
+
+
+# Steps of other kinds. Each is given whether it goes wrong.
+def parameters_that_are_nan(bad):
+    model, optimizer = made()
+    if bad:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(NAN)
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+
+
+def parameters_that_become_nan_late(bad):
+    model, optimizer = made()
+    for i in range(13):
+        if bad and i == 12:  # past the first steps, of which weights are read anyway
+            model[0].weight.detach().numpy()[:] = NAN
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+
+
+def gradients_by_hand(bad):
+    model, optimizer = made()
+    for i in range(3):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, NAN if bad and i == 2 else 0.01)
+        optimizer.step()
+
+
+def gradients_of_numpy(bad):
+    model, optimizer = made()
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = torch.from_numpy(np.full(tuple(p.shape), NAN if bad else 0.1, np.float32))
+        optimizer.step()
+
+
+def functional_steps(bad):
+    model, _ = made()
+    now = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,)).pow(2).mean()
+
+    for i in range(4):
+        gradients = torch.func.grad(loss)(now, batch(bad and i == 3))
+        now = {name: p - 0.1 * gradients[name] for name, p in now.items()}
+
+
+def functional_gradients_for_an_optimizer(bad):
+    model, optimizer = made()
+    for i in range(3):
+        x = batch(bad and i == 2)
+        now = {name: p.detach() for name, p in model.named_parameters()}
+        gradients = torch.func.grad(lambda q, x=x: torch.func.functional_call(model, q, (x,)).pow(2).mean())(now)
+        for name, p in model.named_parameters():
+            p.grad = gradients[name]
+        optimizer.step()
+
+
+def a_loss_of_vmap_and_where(bad):
+    model, optimizer = made()
+    for i in range(3):
+        optimizer.zero_grad()
+        rows = model(batch(bad and i == 1))
+        torch.vmap(lambda r: torch.where(r > 0, r.abs().sqrt(), r.square()).sum())(rows).mean().backward()
+        optimizer.step()
+
+
+def updates_by_hand(bad, last=2, rate=0.1):
+    model, _ = made()
+    for i in range(4):
+        model(batch(bad and i == last)).pow(2).mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= rate * p.grad
+                p.grad = None
+
+
+def updates_by_hand_in_the_last_step(bad):
+    updates_by_hand(bad, last=3)
+
+
+def updates_by_hand_that_multiply_by_nan(bad):
+    updates_by_hand(False, rate=NAN if bad else 0.1)
+
+
+def updates_of_autograd_grad(bad):
+    model, _ = made()
+    parameters = list(model.parameters())
+    for i in range(4):
+        gradients = torch.autograd.grad(model(batch(bad and i == 2)).pow(2).mean(), parameters)
+        with torch.no_grad():
+            for p, g in zip(parameters, gradients):
+                p -= 0.1 * g
+
+
+def sparse_gradients(bad):
+    table = nn.Embedding(10, 4, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), 0.1)
+    for i in range(3):
+        optimizer.zero_grad()
+        table(torch.tensor([1, 2])).sum().backward()
+        if bad and i == 2:  # in the gradient alone, and no loss follows
+            table.weight.grad._values().numpy()[:] = NAN
+        optimizer.step()
+
+
+def a_last_step_without_an_optimizer(bad):
+    model, optimizer = made()
+    for i in range(3):
+        model(batch(bad and i == 2)).mean().backward()
+        if i < 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+KINDS = [parameters_that_are_nan, gradients_by_hand, gradients_of_numpy, functional_steps,
+         functional_gradients_for_an_optimizer, a_loss_of_vmap_and_where, updates_by_hand,
+         updates_by_hand_in_the_last_step, updates_by_hand_that_multiply_by_nan, updates_of_autograd_grad,
+         sparse_gradients, a_last_step_without_an_optimizer, parameters_that_become_nan_late]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_harm_in_steps_of_other_kinds_is_a_fault_and_its_twin_is_clean(tmp_path, level, kind):
+    assert judged(tmp_path / "bad", level, lambda: kind(True))["status"] == "fault"
+    verdict = judged(tmp_path / "good", level, lambda: kind(False))
+    assert verdict["status"] == "clean", verdict
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_updates_of_tensors_outside_of_modules_and_optimizers_are_not_clean(tmp_path, level, bad):
+    def train():
+        w = torch.ones(4)
+        for i in range(3):
+            x = batch(bad and i == 1)
+            w = w - 0.1 * torch.func.grad(lambda w, x=x: (x @ w).pow(2).mean())(w)
+
+    # Given steps in which nothing says that they are training, then none was seen,
+    verdict = judged(tmp_path, level, train)
+    assert verdict["status"] == "inconclusive" and "no step of training was seen" in verdict["headline"]
+
+
+class Elsewhere(torch.Tensor):
+    """Keeps its numbers in another tensor, as quantised and sharded ones do."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        plain, wrapped = (lambda t: t.inner if isinstance(t, Elsewhere) else t), torch.Tensor
+        out = function(*torch.utils._pytree.tree_map(plain, args),
+                       **torch.utils._pytree.tree_map(plain, kwargs or {}))
+        if function.overloadpacket.__name__.endswith("_"):
+            return args[0]
+        return torch.utils._pytree.tree_map(lambda t: Elsewhere(t) if isinstance(t, wrapped) else t, out)
+
+
+@pytest.mark.parametrize("trained", [True, False], ids=["trained", "frozen"])
+def test_gradients_that_cannot_be_read_are_not_clean_and_a_frozen_table_does_not_matter(tmp_path, level, trained):
+    def train():
+        model, _ = made()
+        if trained:
+            model[0].weight = nn.Parameter(Elsewhere(torch.ones(8, 4)))
+        else:
+            model.table = nn.Parameter(Elsewhere(torch.ones(8, 4)), requires_grad=False)
+            model.forward = lambda x: model[2](model[1](model[0](x)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+        for i in range(3):
+            optimizer.zero_grad()
+            model(batch(False)).pow(2).mean().backward()
+            if trained and i == 2:  # which no loss comes to show
+                model[0].weight.grad.inner.numpy()[:] = NAN
+            optimizer.step()
+
+    verdict = judged(tmp_path, level, train)
+    assert verdict["status"] == ("inconclusive" if trained else "clean"), verdict
+    assert not trained or "of a kind that is not read" in verdict["headline"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_error_inside_nanhunt_is_not_clean(tmp_path, level, fails, monkeypatch):
+    def train():
+        model, optimizer = made()
+        for i in range(3):
+            if fails and i == 1:
+                listener = _attach.current.listeners[-2]
+                monkeypatch.setattr(type(listener), "before_step", lambda *_: 1 / 0, raising=False)
+                _attach.current._told_listeners = []
+            optimizer.zero_grad()
+            model(batch(False)).mean().backward()
+            optimizer.step()
+
+    verdict = judged(tmp_path, level, train)
+    assert verdict["status"] == ("inconclusive" if fails else "clean"), verdict
+    assert not fails or "errors inside nanhunt" in verdict["headline"]
+
+
+@pytest.mark.parametrize("judges", [True, False])
+def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges):
+    """At level ops no step is judged as one: its operations are."""
+    def train():
+        model, optimizer = made()
+        for i in range(3):
+            optimizer.zero_grad()
+            model(batch(False)).mean().backward()
+            optimizer.step()
+            if not judges and i == 0:
+                for listener in _attach.current.listeners:
+                    for part in (listener, getattr(listener, "_outside", None)):
+                        if isinstance(part, Sentinel):
+                            part.found.unread = True
+
+    verdict = judged(tmp_path, "sentinel", train)
+    assert verdict["status"] == ("clean" if judges else "inconclusive"), verdict
+    assert judges or "1 of 3 steps could not be judged" in verdict["headline"]
+
+
+PROGRAM = """
+import torch
+from torch import nn
+model = nn.Linear(4, 1)
+if {none}:
+    w = torch.ones(4)
+    for _ in range(3): w = w - 0.1 * torch.func.grad(lambda w: w.pow(2).sum())(w)
+else:
+    for i in range(3):
+        model(torch.ones(3, 4) * (float("nan") if {bad} and i == 1 else 1)).mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+"""
+
+
+@pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
+                    reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+@pytest.mark.parametrize(("none", "bad", "words", "code"),
+                         [(True, False, "no training step was seen", 5), (False, False, "No harmful NaN or Inf", 0),
+                          (False, True, "is given NaN", 0)],
+                         ids=["not seen", "clean", "fault"])
+def test_strict_gives_what_was_not_understood_a_status_of_its_own(tmp_path, level, none, bad, words, code):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(none=none, bad=bad))
+    command = [Path(PROGRAMS, "nanhunt"), "run", "--strict", "--level", level, "--out", tmp_path / "run", "--",
+               *ready_python.command(), script]
+    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr, done.stderr
