@@ -94,6 +94,18 @@ TEST(Endings, skipped_steps_whose_ops_are_not_known_are_a_warning_where_nothing_
       }
       const bool warns = over && bad == loss;
       EXPECT_EQ(analysis_of(t).verdict.status, warns ? VerdictStatus::kWarning : VerdictStatus::kFault) << bad << over;
+
+TEST(Endings, a_trace_without_an_end_is_judged_by_its_last_step) {
+  for (const bool bad : {true, false}) {
+    for (const bool clean_end : {false, true}) {
+      TraceBuilder t;
+      healthy_step(t);
+      loss(t, bad);  // and nothing after it
+      const auto analyzer = Analyzer::make();
+      for (const RecordBatch& batch : t.batches(0)) analyzer->add(batch);
+      TraceHealth health;
+      health.clean_end = clean_end;  // false: the process was killed
+      EXPECT_EQ(table(analyzer->finish(RunInfo{}, health)), bad && !clean_end ? kLog : "clean\n");
     }
   }
 }

@@ -13,6 +13,7 @@ namespace {
 using namespace testing_support;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::uint32_t bit(TensorRole kind) { return 1u << static_cast<unsigned>(kind); }
 constexpr std::uint32_t kLossBad = bit(TensorRole::kLoss) | bit(TensorRole::kBoundaryGradient);
@@ -159,6 +160,56 @@ TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do)
   EXPECT_EQ(a.findings[0].bad_steps.unwatched, 1u);
   EXPECT_THAT(a.coverage.unwatched,
               Contains(HasSubstr("1 bad step that could not be replayed. Step 1: Replays are switched off.")));
+}
+
+TEST(Sentinel, bad_steps_between_good_ones_of_which_no_more_is_known_are_one_finding_with_its_count) {
+  const auto strike = [](TraceBuilder& t, std::uint32_t bad) {
+    clean_steps(t, 2);
+    t.replay(ReplayResult::kRefused, "Replays are switched off.");
+    t.health(bad, "loss");
+    t.end_step(kNaN);
+  };
+  TraceBuilder t;
+  for (int i = 0; i < 5; ++i) strike(t, kLossBad);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "unexplained | - | - | loss | step 2 | unknown | inferred\n");
+  EXPECT_EQ(a.findings[0].bad_steps.count, 5u);
+  EXPECT_EQ(a.findings[0].bad_steps.anew, 1u);
+  EXPECT_EQ(a.findings[0].bad_steps.unwatched, 4u);
+  EXPECT_EQ(a.findings[0].bad_steps.first, 2u);
+  EXPECT_EQ(a.findings[0].bad_steps.last, 14u);
+  EXPECT_THAT(a.findings[0].evidence, Contains("So it was 4 more times until step 14, with good steps in between."));
+
+  // What is bad elsewhere is a finding of its own, once is no "more times", and good steps alone are clean.
+  TraceBuilder two;
+  strike(two, kLossBad);
+  strike(two, kGradientBad);
+  const Analysis apart = analysis_of(two);
+  ASSERT_EQ(apart.findings.size(), 2u);
+  for (const Finding& f : apart.findings) {
+    EXPECT_EQ(f.bad_steps.count, 1u);
+    EXPECT_THAT(f.evidence, Not(Contains(HasSubstr("more times"))));
+  }
+  TraceBuilder good;
+  clean_steps(good, 15);
+  EXPECT_EQ(table(analysis_of(good)), "clean\n");
+}
+
+TEST(Sentinel, what_was_replayed_is_not_folded_into_steps_of_which_no_more_is_known) {
+  TraceBuilder t;
+  for (int i = 0; i < 2; ++i) {
+    clean_steps(t, 1);
+    t.replay(ReplayResult::kRefused, "Replays are switched off.");
+    t.health(kLossBad, "loss");
+    t.end_step(kNaN);
+  }
+  clean_steps(t, 1);
+  replayed(t, ReplayResult::kReproduced, true, "");
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 2u);
+  for (const Finding& f : a.findings) EXPECT_EQ(f.bad_steps.count, f.place.op ? 1u : 2u);
 }
 
 TEST(Sentinel, a_refused_steps_bad_parameters_are_no_bad_checkpoint) {

@@ -91,6 +91,10 @@ constexpr Row kRows[] = {
      "With bf16 there is nothing that a scale could keep from becoming 0."},
     {"optimizer-after-convert", "Build the optimizer after the model has its format, device and wrappers.",
      "It then holds the parameters that are trained."},
+    {"part-eigenvalues",
+     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values apart: "
+     "add a small number to the diagonal, another one for each row.",
+     "Vectors of equal values are not unique: their derivative divides by the difference of the values."},
     {"raise-eps",
      "Raise the constant until it does not round to 0 in the number format (fp16: 1e-4), or add it in fp32.",
      "A constant that rounds to 0 guards nothing."},

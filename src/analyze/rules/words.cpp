@@ -84,6 +84,17 @@ bool led_from(const Case& c, F&& is_such) {
                      [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
 }
 
+// Differences of eigenvalues or singular values, taken in backward: what the derivative of such vectors divides by. What the
+// program itself divides by is made in its forward.
+bool divides_by_gaps(const Case& c) {
+  if (c.pole == nullptr || c.pole->producer < 0) return false;
+  const std::vector<OpSnapshot>& slice = c.context->slice;
+  if (slice[static_cast<std::size_t>(c.pole->producer)].phase != Phase::kBackward) return false;
+  return led_from(c, [](const OpInfo& op) {
+    return op.name == "_linalg_eigh" || op.name == "linalg_eigh" || op.name == "linalg_eig" || op.name == "_linalg_svd";
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> denominator_advice(const Case& c) {
@@ -94,6 +105,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
     const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
     if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
     if (c.info->pole == Pole::kNonPositive) return {"clamp-inside"};
+    if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }
   if (name.starts_with("log")) {
     if (led_from(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
