@@ -61,6 +61,9 @@ struct OriginContext {
   OpSnapshot op;
   std::size_t bad_output = 0;     // index into op.outputs
   std::vector<OpSnapshot> slice;  // ops that led to the inputs, nearest first
+  // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
+  // op whose results alone it was made of. 0: not so.
+  StringId pole_maker = 0, pole_of = 0;
 };
 
 // A place in the trace, still as ids.

@@ -13,6 +13,40 @@ bool is_pole_slot(const OpInfo& info, const std::string& slot) {
   return !slot.empty() && std::find(info.pole_slots.begin(), info.pole_slots.end(), slot) != info.pole_slots.end();
 }
 
+// Fills pole_maker and pole_of of an op of backward.
+void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, ValueTable& values, const OpRing& ring) {
+  const auto maker = [&](ValueId id) -> const RecentOp* {
+    const Value* value = values.find(id);
+    if (value == nullptr) return nullptr;
+    const StorageInfo* storage = values.storage(value->storage);
+    const std::uint64_t seq = value->producer != kNoSeq || storage == nullptr ? value->producer : storage->maker;
+    return seq < context.op.seq ? ring.find(seq) : nullptr;
+  };
+  const auto pole = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
+                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
+  if (pole == context.op.inputs.end()) return;
+  const RecentOp* first = maker(pole->value);
+  if (first == nullptr || first->phase != Phase::kBackward) return;
+  const RecentOp* forward = nullptr;
+  std::vector<const RecentOp*> open = {first};
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    for (std::uint32_t input = 0; input < open[i]->inputs; ++input) {
+      const RecentOp* op = maker(ring.input(*open[i], input).value);
+      if (op == nullptr) return;
+      if (op->phase != Phase::kBackward) {
+        if (forward != nullptr && forward->seq != op->seq) return;
+        forward = op;
+      } else if (std::find(open.begin(), open.end(), op) == open.end()) {
+        if (open.size() >= kMaxSlice) return;
+        open.push_back(op);
+      }
+    }
+  }
+  if (forward == nullptr) return;
+  context.pole_maker = first->op;
+  context.pole_of = forward->op;
+}
+
 }  // namespace
 
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
@@ -72,6 +106,8 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
       found_bad = true;
     }
   }
+
+  if (origin.phase == Phase::kBackward) trace_pole(*context, *op.info, names, values, ring);
 
   // Breadth first through producers. A value may be met twice: its producer is taken once.
   struct Open {

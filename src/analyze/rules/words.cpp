@@ -84,15 +84,11 @@ bool led_from(const Case& c, F&& is_such) {
                      [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
 }
 
-// Differences of eigenvalues or singular values, taken in backward: what the derivative of such vectors divides by. What the
-// program itself divides by is made in its forward.
+// Backward divides by differences of what a decomposition gave: the derivative of its vectors.
 bool divides_by_gaps(const Case& c) {
-  if (c.pole == nullptr || c.pole->producer < 0) return false;
-  const std::vector<OpSnapshot>& slice = c.context->slice;
-  if (slice[static_cast<std::size_t>(c.pole->producer)].phase != Phase::kBackward) return false;
-  return led_from(c, [](const OpInfo& op) {
-    return op.name == "_linalg_eigh" || op.name == "linalg_eigh" || op.name == "linalg_eig" || op.name == "_linalg_svd";
-  });
+  if (!op_info(c.text(c.context->pole_maker)).has(kSubtracts)) return false;
+  const std::string_view of = op_info(c.text(c.context->pole_of)).name;
+  return of.ends_with("_eigh") || of.ends_with("_svd");
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout)
     bury(slot);
     return &value;
   }
+  if (info->maker == kNoSeq) info->maker = record.producer;
   if (info->newest < 0) {
     info->seen = value.extent;
   } else {

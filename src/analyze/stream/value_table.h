@@ -82,6 +82,7 @@ struct Value {
 struct StorageInfo {
   std::int32_t oldest = -1, newest = -1;  // list of live values, in order of sight
   Extent seen;  // that any value so far lay in
+  std::uint64_t maker = kNoSeq;  // the first op seen to write it
   // Badness of versions that are gone: what other views of a partly rewritten storage may still hold.
   LabelSetId residual_labels = 0;
   NodeId residual_node = kNoNode;

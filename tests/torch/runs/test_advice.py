@@ -46,6 +46,25 @@ def angle(y, bad):
     return torch.acos(y / y.detach() * (1 if bad else 0.5)).mean()
 
 
+def equal_eigenvalues(y, bad):
+    apart = torch.eye(4) if bad else torch.diag(torch.arange(1.0, 5.0))
+    values, vectors = torch.linalg.eigh(apart * (1 + y.nan_to_num(0, 0, 0).square().mean()))
+    return (vectors.pow(3) * torch.arange(16.0).view(4, 4)).sum() + values.sum()
+
+
+def equal_singular_values(y, bad):
+    apart = torch.eye(4) if bad else torch.diag(torch.arange(1.0, 5.0))
+    u, values, v = torch.linalg.svd(apart * (1 + y.nan_to_num(0, 0, 0).square().mean()))
+    return ((u @ v).pow(3) + u.pow(2) * torch.arange(16.0).view(4, 4)).sum() + values.sum()
+
+
+def gap_of_ones_own(y, bad):
+    """Divides by a difference of eigenvalues in forward: there the program can guard the denominator."""
+    apart = torch.eye(4) if bad else torch.diag(torch.arange(1.0, 5.0))
+    values = torch.linalg.eigvalsh(apart * (1 + y.nan_to_num(0, 0, 0).square().mean()))
+    return (1 / (values[1:] - values[:-1])).mean()
+
+
 def plain(y, bad):
     return y.square().mean()
 
@@ -55,6 +74,9 @@ CASES = {
     "log of 0": (log_of_zero, None, "Clamp the argument", ("softmax", "learning rate")),
     "summed masks": (summed_masks, None, "Combine masks before they are filled in", ("learning rate",)),
     "acos at 1": (angle, None, "strictly inside of the domain", ("denominator",)),
+    "eigenvectors of equal eigenvalues": (equal_eigenvalues, None, "does not depend on the vectors", ("denominator",)),
+    "vectors of equal singular values": (equal_singular_values, None, "does not depend on the vectors", ("denominator",)),
+    "a gap of one's own": (gap_of_ones_own, None, "Add a small constant to the denominator", ("vectors",)),
     "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
     "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),
 }
