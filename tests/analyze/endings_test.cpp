@@ -94,6 +94,9 @@ TEST(Endings, skipped_steps_whose_ops_are_not_known_are_a_warning_where_nothing_
       }
       const bool warns = over && bad == loss;
       EXPECT_EQ(analysis_of(t).verdict.status, warns ? VerdictStatus::kWarning : VerdictStatus::kFault) << bad << over;
+    }
+  }
+}
 
 TEST(Endings, a_trace_without_an_end_is_judged_by_its_last_step) {
   for (const bool bad : {true, false}) {

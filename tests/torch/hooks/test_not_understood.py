@@ -139,7 +139,7 @@ def updates_of_autograd_grad(bad):
     for i in range(4):
         gradients = torch.autograd.grad(model(batch(bad and i == 2)).pow(2).mean(), parameters)
         with torch.no_grad():
-            for p, g in zip(parameters, gradients):
+            for p, g in zip(parameters, gradients, strict=False):
                 p -= 0.1 * g
 
 

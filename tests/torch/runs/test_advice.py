@@ -75,7 +75,7 @@ CASES = {
     "summed masks": (summed_masks, None, "Combine masks before they are filled in", ("learning rate",)),
     "acos at 1": (angle, None, "strictly inside of the domain", ("denominator",)),
     "eigenvectors of equal eigenvalues": (equal_eigenvalues, None, "does not depend on the vectors", ("denominator",)),
-    "vectors of equal singular values": (equal_singular_values, None, "does not depend on the vectors", ("denominator",)),
+    "equal singular values": (equal_singular_values, None, "does not depend on the vectors", ("denominator",)),
     "a gap of one's own": (gap_of_ones_own, None, "Add a small constant to the denominator", ("vectors",)),
     "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
     "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cause is one finding, however often it strikes and wherever its numbers are computed again. Its steps are counted as
-the program's loop counts them: each pass through the model is a step, skipped ones included. Each fault has a repaired
-twin that is clean."""
+"""One cause is one finding, however often it strikes and wherever its numbers are computed again. Its steps are
+counted as the program's loop counts them: each pass through the model is a step, skipped ones included. Each fault
+has a repaired twin that is clean."""
 
 from __future__ import annotations
 
