@@ -265,7 +265,14 @@ void AnalyzerImpl::add_audits(std::vector<Finding>& findings) const {
     });
   });
   const std::optional<ScalerSection> scaler = scaler_.section();
-  for (Finding& f : setup_.findings(scaler ? &*scaler : nullptr)) audits.push_back(std::move(f));
+  // Gradients that were lost say already that there is no scaler.
+  const bool lost = std::any_of(findings.begin(), findings.end(), [](const Finding& f) {
+    return f.cls == FindingClass::kUnderflow && f.place.phase == Phase::kBackward;
+  });
+  for (Finding& f : setup_.findings(scaler ? &*scaler : nullptr)) {
+    const bool same = lost && std::any_of(f.advice.begin(), f.advice.end(), [](const Advice& a) { return a.id == "loss-scaling"; });
+    if (!same) audits.push_back(std::move(f));
+  }
   for (Finding& f : precision_.findings(setup_.autocasts(DType::kF16))) audits.push_back(std::move(f));
   for (Finding& f : audits) findings.push_back(std::move(f));
 }

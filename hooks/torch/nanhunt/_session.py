@@ -306,12 +306,12 @@ class Session(lib.HasState):
 
     def hears(self, trains: bool = True) -> bool:
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
-        if self.dead:
+        if self.dead or self.replaying:  # a device's thread computes for us as well
             return False
         if self.thread == threading.get_ident():  # most often
-            return not self.replaying
+            return True
         if self._claims() if trains else self.thread is None or self._is_ours():
-            return not self.replaying
+            return True
         self.note(TRAINING_ELSEWHERE if trains else OTHER_THREADS)
         return False
 

@@ -49,7 +49,7 @@ def told(run):
 
     def plain(thing):
         if isinstance(thing, dict):
-            return {k: plain(v) for k, v in thing.items() if k not in ("level", "what_if")}
+            return {k: plain(v) for k, v in thing.items() if k not in ("level", "what_if", "frames")}
         if isinstance(thing, float):
             return f"{thing:.12g}"
         return [plain(item) for item in thing] if isinstance(thing, list) else thing
@@ -126,7 +126,8 @@ def test_what_is_lost_blames_nobody():
     make, options = BUILDS["fp16 overflow"]
     with tempfile.TemporaryDirectory() as name, read_there(never=1):
         run = ops_run(make, options, Path(name) / "run")
-    assert [f for f in run.report["findings"] if (f.get("op") or "").startswith("aten::")] == [], run.report["findings"]
+    blamed = [f for f in run.report["findings"] if f["severity"] != "info" and (f.get("op") or "").startswith("aten::")]
+    assert blamed == [], run.report["findings"]
     assert run.report["verdict"]["status"] != "clean"
     assert "readings of a device that were lost" in str(run.report["coverage"])
 

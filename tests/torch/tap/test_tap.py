@@ -30,7 +30,7 @@ print("trained")
 
 def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environment):
     """A run of TRAIN under a watch: stdout, stderr, folder."""
-    code = f"import torch, nanhunt\nwith nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}):\n" + "".join(
+    code = f"import torch, nanhunt\nwith nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}, quiet=True):\n" + "".join(
         f"    {line}\n" for line in TRAIN.splitlines())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "PYTHONPATH": str(package), **environment})
