@@ -30,8 +30,8 @@ print("trained")
 
 def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environment):
     """A run of TRAIN under a watch: stdout, stderr, folder."""
-    code = f"import torch, nanhunt\nwith nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}, quiet=True):\n" + "".join(
-        f"    {line}\n" for line in TRAIN.splitlines())
+    watch = f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}, quiet=True):\n"
+    code = "import torch, nanhunt\n" + watch + "".join(f"    {line}\n" for line in TRAIN.splitlines())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "PYTHONPATH": str(package), **environment})
     assert done.returncode == 0, done.stderr
