@@ -57,7 +57,6 @@ def maker(auto: str, name: str) -> Callable[[], tuple[nn.Module, Callable[[], to
     def make() -> tuple[nn.Module, Callable[[], torch.Tensor]]:
         import transformers
 
-        transformers.logging.set_verbosity_error()
         model = getattr(transformers, auto).from_config(configuration(name))
         if auto == "AutoModelForImageClassification":
             size = model.config.image_size if isinstance(getattr(model.config, "image_size", None), int) else 32

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import random
 import sys
 import tempfile
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is first imported, by a family
     torch.set_num_threads(1)
     counts: Counter[tuple[str, str, str]] = Counter()
     for name in args.only:
