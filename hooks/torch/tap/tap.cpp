@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/collectives.h"
 #include "hooks/torch/tap/kept.h"
 #include "hooks/torch/tap/lasting.h"
@@ -323,6 +324,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_storages(std::int64_t at_least) {
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
   c10::impl::tls_set_dispatch_key_included(kKey, false);
+  calls::g_follow = nullptr;
   g_on.store(nullptr);
 }
 NANHUNT_TAP void nanhunt_tap_free(void* tap) {

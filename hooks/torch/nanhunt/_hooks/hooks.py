@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._hooks import endings
+from nanhunt._hooks import calls, endings
 from nanhunt._hooks.patches import Patches, take_frames_off
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
@@ -32,8 +32,8 @@ _tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
 _is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 _graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
-_inside = False                # a root runs that is not looked into
 _root: RootCall | None = None  # the one that runs
+_follow = calls.follow         # what becomes of calls inside of it
 _calls = 0                     # root calls of this step
 _validated: torch.nn.Module | None = None  # a module that is called with gradients off
 _step_of_calls = -1
@@ -51,6 +51,7 @@ def install(session: Session) -> None:
     session.at_end.append(lambda: uninstall(session))
     _forget()
     _patch_modules()
+    session.at_open.append(lambda: calls.call_natively(_module_called, _call_module))
     patch(torch.autograd, "backward", _backward)
     patch(torch.autograd, "grad", _grad)
     scalers = torch.amp.grad_scaler.GradScaler
@@ -98,8 +99,9 @@ def uninstall(session: Session) -> None:
 
 
 def _forget() -> None:
-    global _root, _inside, _step_of_calls, _had_backward, _in_backward
-    _root, _inside, _step_of_calls, _had_backward, _in_backward = None, False, -1, False, 0
+    global _root, _step_of_calls, _had_backward, _in_backward
+    _root, _step_of_calls, _had_backward, _in_backward = None, -1, False, 0
+    calls.forget()
     _is_root.clear()
     forget_parents()
 
@@ -158,7 +160,7 @@ _call_module: Callable[..., Any] = torch.nn.Module.__call__
 @functools.wraps(_call_module)
 def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     try:
-        if _inside:  # a root, at the levels that do not look into it
+        if _follow.mode == calls.STRAIGHT:
             return _call_module(module, *args, **kwargs)
         session = _session
         if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
@@ -189,12 +191,12 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with gradients off: modules inside are part of it."""
-    global _validated, _inside
-    was, _inside = _inside, True
+    global _validated
+    was, _follow.mode = _follow.mode, calls.STRAIGHT
     try:
         output = _call_module(module, *args, **kwargs)
     finally:
-        _inside, _validated = was, None
+        _follow.mode, _validated = was, None
     session.tell("on_validated", module, output)
     return output
 
@@ -223,7 +225,7 @@ def _tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> RootCall | None:
     """The call as one of a root; None where it is none."""
-    global _root, _calls, _step_of_calls, _had_backward, _inside, _validated
+    global _root, _calls, _step_of_calls, _had_backward, _validated
     try:
         if session.borders.unsure and not _in_backward:
             session.borders.called.add(module)
@@ -249,20 +251,20 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
         _calls += 1
         session.phase = lib.FORWARD
         session.tell("on_root_enter", call)
-        _inside = session.places is None
+        calls.look_into(session.places)
         return call
     except Exception as error:
         session.failed(error, "root call")
         _root = None
         return None
     except BaseException:  # Ctrl-C
-        _root, _inside = None, False
+        _root, _follow.mode = None, calls.ASK
         raise
 
 
 def _root_left(session: Session, call: RootCall, output: Any) -> None:
-    global _root, _inside
-    _root, _inside = None, False
+    global _root
+    _root, _follow.mode = None, calls.ASK
     if session.hears():
         session.tell("on_root_exit", call, output)
         session.phase = lib.LOSS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._hooks import calls
 from nanhunt._random import accelerator, devices_in_use, random_state, set_random_state
 from nanhunt._sentinel.contents import OWN, Contents, Tensors, modules_in
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry
@@ -28,10 +29,11 @@ _Tensor = torch.Tensor
 def quiet(session: Session) -> Iterator[None]:
     session.replaying = True
     phase, micro_batch = session.phase, session.micro_batch
+    mode, calls.follow.mode = calls.follow.mode, calls.STRAIGHT  # a program may end inside of a root
     try:
         yield
     finally:
-        session.replaying = False
+        session.replaying, calls.follow.mode = False, mode
         session.phase, session.micro_batch = phase, micro_batch
 
 

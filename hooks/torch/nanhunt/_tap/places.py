@@ -25,9 +25,13 @@ class Places:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self._names: Known[int] = Known()    # of modules of all roots: the numbers of their paths
+        self.names: Known[int] = Known()     # of modules of all roots: the numbers of their paths
         self._roots: Known[str] = Known()
         self._enter, self._exit = tap.library.enter, tap.library.exit
+
+    @property
+    def tap(self) -> Any:
+        return self._tap.handle
 
     def enter_root(self, call: RootCall) -> None:
         if id(call.module) not in self._roots:
@@ -35,16 +39,16 @@ class Places:
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
                 path = plain_path(call.name, name) or type(inner).__name__
-                self._names.tell_new(module, self._tap.text(path))
-            self._names.tell_new(call.module, self._names[id(inner)])
-        self._tap.enter_root(self._names[id(call.module)])
+                self.names.tell_new(module, self._tap.text(path))
+            self.names.tell_new(call.module, self.names[id(inner)])
+        self._tap.enter_root(self.names[id(call.module)])
 
     def exit_root(self) -> None:
         self._tap.exit_root()
 
     # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:
-        self._enter(self._tap.handle, self._names.get(id(module), -1))
+        self._enter(self._tap.handle, self.names.get(id(module), -1))
 
     def exit(self) -> None:
         self._exit(self._tap.handle)

@@ -34,6 +34,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "use": (None, [_void, _void]),
     "enter_root": (None, [_void, _i64]),
     "exit_root": (None, [_void]),
+    "calls": (_i32, [_void, _void, _void]),
     "enter": (None, [_void, _i64]),
     "exit": (None, [_void]),
     "set_path": (None, [_void, _i64]),
