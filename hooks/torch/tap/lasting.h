@@ -22,7 +22,21 @@ class Lasting {
   // Looks at them before something reads them. `on_devices`: those there too.
   void look(const std::vector<at::Tensor>& tensors, bool on_devices) {
     Words checks;
-    for (const Seen& now : read(tensors)) {
+    std::vector<Seen> all = described(tensors);
+    read(all, NANHUNT_READ_CHECKSUM);
+    // Most show what they showed: how large that is was read then.
+    std::vector<Seen*> others;
+    for (Seen& now : all) {
+      const auto known = seen_.find(now.key);
+      if (known != seen_.end() && known->second.word == now.word && known->second.checksum == now.checksum) {
+        now.amax = known->second.amax;
+        now.bad = known->second.bad;
+      } else {
+        others.push_back(&now);
+      }
+    }
+    read(others, NANHUNT_READ_NORM);
+    for (const Seen& now : all) {
       const auto known = seen_.find(now.key);
       const bool first = known == seen_.end() || known->second.word != now.word;
       const Seen before = first ? now : known->second;
@@ -58,7 +72,9 @@ class Lasting {
 
   // They were written by what is watched.
   void note(const std::vector<at::Tensor>& tensors) {
-    for (const Seen& now : read(tensors)) keep(now);
+    std::vector<Seen> all = described(tensors);
+    read(all, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM);
+    for (const Seen& now : all) keep(now);
     if (seen_.size() <= room_) return;  // an optimizer may make its state anew in each step
     std::erase_if(seen_, [&](const auto& one) { return one.second.step < state_->step - 1; });
     room_ = std::max(room_, 2 * seen_.size());
@@ -68,7 +84,7 @@ class Lasting {
   struct Seen {
     const void* key = nullptr;  // of the tensor; another one there shows other contents
     at::Tensor tensor;          // of this moment alone: what is kept holds none
-    std::int64_t version = 0, word = 0, data = 0, step = 0;
+    std::int64_t version = 0, word = 0, data = 0, layout = 0, step = 0;
     std::uint64_t checksum = 0;
     double amax = 0;
     bool bad = false, away = false;
@@ -89,10 +105,10 @@ class Lasting {
     kept.word = rows_.describer.identities.bump(identity);
   }
 
-  std::vector<Seen> read(const std::vector<at::Tensor>& tensors) {
+  // Those that can be read, without what is read.
+  std::vector<Seen> described(const std::vector<at::Tensor>& tensors) {
     std::vector<Seen> found;
-    Words pairs;
-    std::vector<std::size_t> here;
+    found.reserve(tensors.size());
     for (const at::Tensor& t : tensors) {
       if (!t.is_floating_point() || t.numel() == 0 || t.layout() != c10::kStrided || !t.has_storage() ||
           t.device().is_meta() || t.key_set().has(c10::DispatchKey::Python))
@@ -105,28 +121,41 @@ class Lasting {
       seen.tensor = t;
       seen.version = t.is_inference() ? 0 : t._version();
       seen.word = quad->word;
+      seen.layout = quad->layout;
       seen.data = away ? static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.storage().unsafeGetStorageImpl()->data()))
                        : quad->data;
       seen.step = state_->step;
       seen.away = away;
-      if (!away) {
-        here.push_back(found.size());
-        pairs.insert(pairs.end(), {quad->data, quad->layout});
-      }
       found.push_back(std::move(seen));
     }
+    return found;
+  }
+
+  void read(std::vector<Seen>& some, std::int32_t what) {
+    std::vector<Seen*> all;
+    all.reserve(some.size());
+    for (Seen& one : some) all.push_back(&one);
+    read(all, what);
+  }
+  void read(const std::vector<Seen*>& some, std::int32_t what) {
+    Words pairs;
+    std::vector<Seen*> here;
+    for (Seen* one : some) {
+      if (one->away) continue;
+      here.push_back(one);
+      pairs.push_back(one->data);
+      pairs.push_back(one->layout);
+    }
+    if (here.empty() || to_.read == nullptr) return;
     std::vector<nanhunt_reading> readings(here.size());
     std::size_t bad = 0;
-    if (!here.empty() && to_.read != nullptr &&
-        to_.read(to_.self, pairs.data(), here.size(), NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM, readings.data(),
-                 &bad) == NANHUNT_OK) {
-      for (std::size_t i = 0; i < here.size(); ++i) {
-        found[here[i]].checksum = readings[i].checksum;
-        found[here[i]].bad = readings[i].bad != 0;
-        found[here[i]].amax = readings[i].amax;
-      }
+    if (to_.read(to_.self, pairs.data(), here.size(), what, readings.data(), &bad) != NANHUNT_OK) return;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if ((what & NANHUNT_READ_CHECKSUM) != 0) here[i]->checksum = readings[i].checksum;
+      if ((what & NANHUNT_READ_NORM) == 0) continue;
+      here[i]->bad = readings[i].bad != 0;
+      here[i]->amax = readings[i].amax;
     }
-    return found;
   }
 
   Rows& rows_;
