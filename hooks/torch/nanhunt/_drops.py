@@ -7,7 +7,7 @@ a step.
 """
 from __future__ import annotations
 
-import itertools
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ class Drops:
         self._session = session
         self._began: int | None = None       # number of the first op of this step's backward
         self._with_gradient: list[torch.Tensor] = []  # trained parameters that had one after backward
+        self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self.drops = False    # gradients are being given up
         self._told = False    # ... and listeners have been told
         self._bad = False     # ... and were not finite
@@ -43,7 +44,11 @@ class Drops:
 
     def after_backward(self) -> None:
         try:
-            self._with_gradient = list(itertools.islice((p for p in self._parameters() if p.grad is not None), 1))
+            last = self._last() if self._last is not None else None
+            if last is None or last.grad is None:  # one that had one before most often has one again
+                last = next((p for p in self._parameters() if p.grad is not None), None)
+                self._last = weakref.ref(last) if last is not None else None
+            self._with_gradient = [] if last is None else [last]
         except Exception as error:
             self._session.failed(error, "the end of backward")
 

@@ -6,6 +6,7 @@ import ctypes as c
 import json
 import math
 import os
+from array import array
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
@@ -16,6 +17,8 @@ _WORDS = [Struct(f"={n}q").pack for n in range(64)]
 
 def pack(words: Sequence[int]) -> bytes:
     """64-bit words as nanhunt_record_rows reads them."""
+    if isinstance(words, array):
+        return words.tobytes()
     n = len(words)
     return _WORDS[n](*words) if n < 64 else Struct(f"={n}q").pack(*words)
 

@@ -13,6 +13,7 @@
 
 #include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/collectives.h"
+#include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/rows.h"
@@ -306,7 +307,7 @@ NANHUNT_TAP void nanhunt_tap_off(void* tap) {
   const std::lock_guard lock(expected->mutex);
   g_on.compare_exchange_strong(expected, nullptr);
 }
-// In the calling thread, and those that run its backward. One tap at a time: the one that was on before, or null.
+// In the calling thread and those that run its backward. One tap at a time: the one that was on before, or null.
 NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
   c10::impl::tls_set_dispatch_key_included(kKey, true);
@@ -476,7 +477,6 @@ NANHUNT_TAP std::int32_t nanhunt_tap_alive(const void* guard) {
   return std::none_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.expired(); }) ? 1 : 0;
 }
 NANHUNT_TAP void nanhunt_tap_unguard(void* guard) { delete static_cast<Guard*>(guard); }
-
 // The four words of a tensor; 0: it cannot be watched, which is noted.
 NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, std::int32_t with_data, std::int64_t* words) {
   return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {
@@ -534,7 +534,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
   });
 }
 // From here on calls at which badness begins are kept, up to so many bytes; what was kept is forgotten. 0: none are.
-// Where an op writes over more than `max_written` bytes that it read, they are gone.
+// What an op of more than `max_written` bytes writes over is gone.
 NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_t max_written) {
   guarded(static_cast<Tap*>(tap), 0, "kept calls", [&] {
     static_cast<Tap*>(tap)->kept.begin(max_bytes, max_written);

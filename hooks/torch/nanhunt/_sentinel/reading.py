@@ -2,6 +2,8 @@
 """Reading gradients, parameters, state and buffers: norms, largest magnitudes, and which are bad."""
 from __future__ import annotations
 
+import weakref
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,8 @@ from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import read_now
+from nanhunt._tap.tap_build import TapMissing
+from nanhunt._tap.tap_library import load_tap
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -22,12 +26,35 @@ _PLAIN = (_Tensor, torch.nn.Parameter)
 UNREAD = "unread gradients: their numbers are not in memory as strided tensors"  # the analyzer knows its beginning
 
 
+class _Plain:
+    """Parameters in the CPU's memory, whose gradients C++ collects. Whoever has it keeps them."""
+
+    def __init__(self, items: Sequence[tuple[_Tensor, str]], layouts: Sequence[int]) -> None:
+        library, n = load_tap(), len(items)
+        self._items, self._paths = items, [path for _, path in items]
+        given = array("q", [p._cdata for p, _ in items]), array("q", layouts)
+        of = library.gradients_of(*[numbers.buffer_info()[0] for numbers in given], n)
+        weakref.finalize(self, library.gradients_free, of).atexit = False
+        self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
+        self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
+        self._collect, self._of = library.gradients, of
+
+    def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
+        """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
+        n, others = self._collect(self._of, weights, *self._places), self._others
+        rest = [] if others[0] < 0 else [self._items[i] for i in others[:others.index(-1)]]
+        if n == len(self._paths):
+            return self._paths, self._pairs, rest
+        return [self._paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
+
+
 class Reader:
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._layouts: dict[Any, int] = {}
         self._parameters: Sequence[tuple[_Tensor, str]] = ()
-        self._ready: list[tuple[_Tensor, str, Any, int]] = []  # of those
+        self._plain: _Plain | None = None  # of those
+        self._rest: Sequence[tuple[_Tensor, str]] = ()
         self.away: list[tuple[str, _Tensor]] = []  # what the last reading of gradients left on a device
         self.unread = False  # ... it could not read some
 
@@ -35,63 +62,71 @@ class Reader:
                   ) -> tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]:
         """Paths, norms and amaxes of all gradients, or weights, and the paths of bad ones: one pass over each. Those
         on a device are left in `away`."""
-        recorder = self.session.recorder
-        assert recorder is not None
-        pairs: list[int] = []
-        paths: list[str] = []
-        hosts = []
         self.away = []
         self.unread = False
-        plain = _PLAIN if _device.pretend is None else ()
-        for p, path, dtype, dense in self._prepared(parameters):
+        self._prepare(parameters)
+        paths: list[str] = []
+        pairs, rest = array("q"), self._rest
+        if self._plain is not None:
+            paths, pairs, others = self._plain.read(weights)
+            rest = [*others, *rest] if others else rest
+        hosts = []
+        if rest:
+            paths, pairs = list(paths), pairs[:]
+        for p, path in rest:
             g = p if weights else p.grad
             if g is None:
                 continue
             try:
-                if g.dtype is dtype and type(g) in plain and g.is_contiguous():
-                    layout = dense
-                elif is_away(getattr(g, "_local_tensor", g)):
+                if is_away(getattr(g, "_local_tensor", g)):
                     self.away.append((path, g))
                     continue
-                else:
-                    copy = self._plain(g)
-                    if copy is None or copy.numel() and not copy.data_ptr():  # a class that keeps it elsewhere
-                        raise TypeError("no numbers in memory")
-                    g = copy
-                    hosts.append(g)
-                    layout = self._layout_of(g)
+                host = self._in_memory(g)
+                if host is None or host.numel() and not host.data_ptr():  # a class that keeps it elsewhere
+                    raise TypeError("no numbers in memory")
+                hosts.append(host)
+                pair = host.data_ptr(), self._layout_of(host)
             except Exception:
                 if not weights:  # those may be frozen
                     self.session.note(UNREAD)
                     self.unread = True
                 continue
-            pairs += (g.data_ptr(), layout)
+            pairs.extend(pair)
             paths.append(path)
         n = len(paths)
         if not n:
             return paths, ((), ()), []
+        recorder = self.session.recorder
+        assert recorder is not None
         readings, bad = recorder.read(pairs, lib.READ_NORM)
         numbers = memoryview(readings).cast("B").cast("d")
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
 
-    def _prepared(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[tuple[_Tensor, str, Any, int]]:
-        """With the type and the layout that a contiguous gradient has on the CPU; None: it is looked at each time."""
-        if parameters is not self._parameters:
-            self._parameters, self._ready = parameters, []
-            for p, path in parameters:
-                dtype, layout = None, 0
-                if type(p) in _PLAIN and p.is_cpu and p.layout is torch.strided:
-                    with suppress(Exception):  # of a type that the library does not read
-                        dtype, layout = p.dtype, self.values.dense_layout(p)
-                self._ready.append((p, path, dtype, layout))
-        return self._ready
+    def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
+        """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""
+        if parameters is self._parameters:
+            return
+        self._parameters, self._plain, self._rest = parameters, None, parameters
+        if _device.pretend is not None:
+            return
+        plain, layouts, rest = [], [], []
+        for p, path in parameters:
+            try:
+                if not (type(p) in _PLAIN and p.is_cpu and p.layout is torch.strided):
+                    raise TypeError("of another kind")
+                layouts.append(self.values.dense_layout(p))
+                plain.append((p, path))
+            except Exception:  # or of a type that it does not read
+                rest.append((p, path))
+        with suppress(TapMissing):
+            self._plain, self._rest = _Plain(plain, layouts), rest
 
     def _layout_of(self, g: _Tensor) -> int:
         number = self._layouts[(g.dtype, g.shape, g.stride())] = self.values.layout(g)
         return number
 
-    def _plain(self, g: _Tensor) -> _Tensor | None:
+    def _in_memory(self, g: _Tensor) -> _Tensor | None:
         local = getattr(g, "_local_tensor", g)  # of a DTensor: this rank's part
         if not isinstance(local, _Tensor):
             return None
@@ -111,7 +146,7 @@ class Reader:
         hosts = []
         for kind, path, t in items:
             try:
-                host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._plain(t)
+                host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._in_memory(t)
                 if host is None:
                     continue
                 hosts.append(host)

@@ -34,7 +34,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "use": (None, [_void, _void]),
     "enter_root": (None, [_void, _i64]),
     "exit_root": (None, [_void]),
-    "calls": (_i32, [_void, _void, _void]),
     "enter": (None, [_void, _i64]),
     "exit": (None, [_void]),
     "set_path": (None, [_void, _i64]),
@@ -64,21 +63,30 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+_HOLDING: dict[str, tuple[Any, list[Any]]] = {
+    "calls": (_i32, [_void, _void, _void]),
+    "gradients_of": (_void, [_void, _void, _size]),
+    "gradients": (_i64, [_void, _i32, _void, _void, _void]),
+    "gradients_free": (None, [_void]),
+}
+
+
 class NotLoadable(TapMissing):
     """The file is there."""
 
 
 class TapLibrary:
-    """Attributes are its functions, without `nanhunt_tap_`. They let go of the GIL: what they lock may wait for it."""
+    """Attributes are its functions, without `nanhunt_tap_`. They let go of the GIL, for what they lock may wait for it;
+    but for those of _HOLDING."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            library = c.CDLL(str(path))
-            for name, (result, arguments) in _PROTOTYPES.items():
-                function = getattr(library, f"nanhunt_tap_{name}")
-                function.restype, function.argtypes = result, arguments
-                setattr(self, name, function)
+            for library, prototypes in ((c.CDLL(str(path)), _PROTOTYPES), (c.PyDLL(str(path)), _HOLDING)):
+                for name, (result, arguments) in prototypes.items():
+                    function = getattr(library, f"nanhunt_tap_{name}")
+                    function.restype, function.argtypes = result, arguments
+                    setattr(self, name, function)
         except (OSError, AttributeError) as error:
             raise NotLoadable(f"{path} cannot be loaded: {error}") from error
         why = self.load().decode("utf-8", "replace")
