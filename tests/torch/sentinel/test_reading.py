@@ -64,7 +64,8 @@ def test_a_gradient_is_read_as_what_it_is_now_however_it_is_found(tmp_path, chan
         alone._prepare(named)
         alone._plain, alone._rest = None, named
         python = alone.gradients(named)
-        assert sorted(map(repr, zip(found[0], *found[1], strict=False))) == sorted(map(repr, zip(python[0], *python[1], strict=False)))
+        first, second = (sorted(map(repr, zip(paths, *words, strict=True))) for paths, words, _ in (found, python))
+        assert first == second
         there = {path: p.grad.to_dense() for p, path in named if p.grad is not None}
         assert set(found[0]) == set(there)
         assert found[2] == python[2] == [path for path, g in there.items() if not g.isfinite().all()]
