@@ -399,6 +399,8 @@ class Session(lib.HasState):
 
     def unfinished(self, ending: int, message: str = "") -> None:
         """No optimizer ends the step at hand."""
+        if self.recorder is not None and not self.dead:
+            self.tell("before_unfinished")
         if not self.worked or self.recorder is None or self.dead:
             return
         if self.tap is not None:

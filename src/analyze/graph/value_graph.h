@@ -94,6 +94,7 @@ class ValueGraph {
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
+  bool validation_is_bad() const { return last_validated_.bad; }  // ... what was computed with gradients off
   std::uint32_t step() const { return step_; }
 
   const Value* value(ValueId id) { return values_.find(id); }

@@ -92,6 +92,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
+  if (mark.kind == TensorRole::kOutput && (value->bad & kBadNaN) != 0) last_validated_ = {true, *value};
 }
 
 namespace {
@@ -215,8 +216,11 @@ void ValueGraph::note_last_number(const OpInView& op) {
   if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
   for (const Value* value : op.out) {
     if (value == nullptr || value->bad == 0 || value->deliberate == Deliberate::kYes || value->labels == 0) continue;
-    const bool one = value->stats.numel == 1 && !validation;
-    if ((value->bad & kBadNaN) == 0 && !one) continue;
+    const bool nan = (value->bad & kBadNaN) != 0, one = value->stats.numel == 1;
+    // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
+    const bool counts = validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects)))
+                                   : one || nan;
+    if (!counts) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
   }
 }

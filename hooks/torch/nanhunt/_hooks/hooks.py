@@ -192,6 +192,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with gradients off: modules inside are part of it."""
     global _validated
+    session.tell("before_validated", module)
     was, _follow.mode = _follow.mode, calls.STRAIGHT
     try:
         output = _call_module(module, *args, **kwargs)

@@ -35,6 +35,7 @@ from nanhunt._sentinel.tape import (
 )
 from nanhunt._sentinel.trigger import Found, Look, Norms, Trips
 from nanhunt._sentinel.unchanged import Autocast, is_autocast_on
+from nanhunt._sentinel.validation import Validation
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.buffers import Buffers
@@ -60,8 +61,10 @@ class Sentinel(Listener):
         self._watched_key: Any = None
         self._norms: Norms = deque(maxlen=keep)
         self._weights: Norms = deque(maxlen=keep)
+        self._bad_weights: set[str] = set()  # when they were read last
         self._reader = Reader(session, values)
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
+        self.validation = Validation(session, values, self._reader)
         self._device_boundary = DeviceBoundary(session, values, self)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
@@ -114,6 +117,7 @@ class Sentinel(Listener):
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
         tape.off()
+        self.validation.stop()
         if tape.refusal or self.session.live:
             return
         if is_transformed():
@@ -170,6 +174,7 @@ class Sentinel(Listener):
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
         tape.off()
+        self.validation.stop()
         if not self._backwards:
             self._look_for_older()
         self._backwards += 1
@@ -341,6 +346,7 @@ class Sentinel(Listener):
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
+        self.validation.stop()
         # Without a backward the program has given its parameters gradients by other means.
         if not self._unread and (self._backwards or self._read_unasked):
             return
@@ -446,16 +452,15 @@ class Sentinel(Listener):
                 found.note(kind, path)
 
     # Calls with gradients off.
-    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
-        """Which operation it was is not known at this level: only that what came out is NaN."""
-        tensors = [t for t in tensors_of(output) if t.is_floating_point() and not is_away(t)]
-        bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in tensors])
-        if bad and any(bool(torch.isnan(t).any()) for t in tensors):
-            self.validated_bad = True
-            self.session.wants_ops = True
-            self.session.worked = True  # there is something to be judged, should no step follow
+    def before_validated(self, module: torch.nn.Module) -> None:
+        self.validation.on_call()
 
-    validated_bad = False
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        self.validation.on_output(output)
+
+    def before_unfinished(self) -> None:
+        if self.validation.judge():
+            self.session.worked = True  # there is something to be judged, should no step follow
 
     # Steps that the program gives up.
     def _saw_bad_number(self) -> bool:
@@ -510,20 +515,25 @@ class Sentinel(Listener):
         self.tape.off()
         found, facts, overran = self.found, self.session.facts, self.session.overran
         told = self._told if overran and not self._device_boundary.passed else None
-        self.session.pending.later(lambda: self._tell_health(step, found, facts, told))
+        validated = self.validation.first if self.validation.judge() else ""
+        self.validation.begin_step()
+        if validated and self.session.live:
+            self.session.wants_ops = self.session.wants_ops or self.trips.may_replay(step)
+        self.session.pending.later(lambda: self._tell_health(step, found, facts, told, validated))
         if overran:
             self._carry_over()
         else:
             self._begin_work()
             self._begin()
 
-    def _tell_health(self, step: int, found: Found, facts: StepFacts, told: tuple[int, int, str] | None) -> None:
+    def _tell_health(self, step: int, found: Found, facts: StepFacts, told: tuple[int, int, str] | None,
+                     validated: str) -> None:
         recorder, foreseen = self.session.recorder, facts.foreseen
         if recorder is not None:
             bad, tensors, first = told or (found.bad, found.bad_tensors, found.first_bad)
             bad |= HEALTH_AUDIT if foreseen else 0
-            if self.validated_bad:
-                self.validated_bad, bad, tensors = False, bad | 1 << lib.MARK_OUTPUT, tensors + 1
+            if validated:
+                bad, tensors, first = bad | 1 << lib.MARK_OUTPUT, tensors + 1, first or validated
             self.session.faults.suspected |= bool(bad)
             if found.unread and not bad:
                 return  # a row without bits would say that all of it is healthy
@@ -531,6 +541,7 @@ class Sentinel(Listener):
                             first or (foreseen[0] if foreseen else ""), found.gradient_norm, found.weight_norm)
 
     def on_close(self) -> None:
+        self.validation.stop()
         self.tape.off()
         self.tape.clear()
 

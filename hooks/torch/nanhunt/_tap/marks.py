@@ -70,6 +70,11 @@ class Marks(Listener):
                 marks.append((lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t))
         self._mark_all(marks)
 
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        with no_torch_function():
+            outputs = [(lib.MARK_OUTPUT, "", t) for _, t in tensors_in(output) if t.is_floating_point()]
+        self._mark_all(outputs)
+
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         for t in tensors:
             if t.numel() == 1:
