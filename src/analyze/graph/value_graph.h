@@ -171,6 +171,7 @@ class ValueGraph {
   Birth& deferred_birth(const RecentOp& call, const Value& result);
   void note_given(const OpInView& op, const OpRef& at);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
+  void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
   void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);

@@ -88,6 +88,11 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   for (BirthId id : labels_.get(value->labels).births) {
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
+    if (birth != nullptr && birth->into == value->storage && birth->into != 0 && !birth->into_role &&
+        (from_outside || lasting)) {
+      birth->into_role = mark.kind;
+      birth->into_name = mark.path;
+    }
   }
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
@@ -166,6 +171,31 @@ bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
 bool ValueGraph::may_be_singular(const Birth& birth) const {
   const Case c = make_case(birth, names_, {});
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
+}
+
+// What a constant is written into, where that is known before it is used.
+void ValueGraph::note_target(const OpInView& op) {
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* old = op.in[i];
+    if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten) continue;
+    for (const Value* out : op.out) {
+      if (out == nullptr || out->bad == 0 || out->storage != old->storage) continue;
+      for (const BirthId id : labels_.get(out->labels).births) {
+        Birth* birth = find_birth(id);
+        const bool constant = birth != nullptr && birth->at.seq == op.record->seq && birth->into == 0 &&
+                              (birth->kind == BirthKind::kGiven || op.info->has(kWritesConstant));
+        if (!constant) continue;
+        birth->into = old->storage;
+        const Value* base = values_.find(old->base);
+        for (const Value* known : {old, base}) {
+          for (const TensorRole role : {TensorRole::kParameter, TensorRole::kState, TensorRole::kBuffer}) {
+            if (known != nullptr && !birth->into_role && known->name != 0 && known->has_role(role))
+              birth->into_role = role, birth->into_name = known->name;
+          }
+        }
+      }
+    }
+  }
 }
 
 void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step) {

@@ -372,8 +372,8 @@ class Sentinel(Listener):
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
             if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
-                paths, (weights, largest), bad_weights = self._reader.gradients(self._parameters(), weights=True)
-                self.keep_weights(session.step, paths, weights, largest)
+                paths, words, bad_weights = self._reader.gradients(self._parameters(), weights=True)
+                self.keep_weights(found, session.step, paths, words, bad_weights)
             session.facts.largest_gradient = max(amaxes)
         self.tell_gradients(found, session.facts, bad)
         self._read_buffers()
@@ -422,9 +422,17 @@ class Sentinel(Listener):
         """The program has given its parameters gradients by other means than a backward."""
         return not self._backwards
 
-    def keep_weights(self, step: int, paths: list[str], norms: Sequence[float], amaxes: Sequence[float]) -> None:
+    def keep_weights(self, found: Found, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+                     bad: list[str]) -> None:
+        """What was sound when it was last read was made bad since: loss and gradients may not show it."""
+        if bad and not self._bad_weights.issuperset(bad):
+            trained = {path for p, path in self._parameters() if p.requires_grad}
+            for path in bad:
+                if self._weights and path in trained and path not in self._bad_weights:
+                    found.note(lib.MARK_PARAMETER, path)
+        self._bad_weights = set(bad)
         if step > 0:  # as the step before left them
-            self._weights.append((step - 1, paths, list(norms), list(amaxes)))
+            self._weights.append((step - 1, paths, list(words[0]), list(words[1])))
 
     def tell_gradients(self, found: Found, facts: StepFacts, bad: list[str]) -> None:
         facts.gradients_are_bad = self.was_bad = bool(bad)
