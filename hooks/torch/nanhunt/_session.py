@@ -408,9 +408,10 @@ class Session(lib.HasState):
         self.tell("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
-    def begins_work(self) -> None:
-        """A forward or backward begins, or a boundary was passed: a step whose boundaries are all passed is over."""
-        if self.borders.passed and not self.exact and self.borders.is_over(alone=not self.others):
+    def begins_work(self, module: torch.nn.Module | None = None) -> None:
+        """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed is
+        over."""
+        if self.borders.passed and not self.exact and self.borders.is_over(not self.others, module):
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -232,11 +232,11 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
             session.borders.called.add(module)
         if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
             if not torch.is_grad_enabled() and not _in_backward and session.recorder is not None and _trainable(module):
-                session.begins_work()
+                session.begins_work(module)
                 session.phase = lib.VALIDATION
                 _validated = module
             return None
-        session.begins_work()
+        session.begins_work(module)
         if session.gives_up():
             session.unfinished(lib.BY_NEXT_FORWARD)
         if session.open() is None:
