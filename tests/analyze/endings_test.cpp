@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -215,6 +216,21 @@ TEST(Endings, clean_is_earned_step_by_step) {
   twin.note("calls in other threads than the first that trained: one thread is watched", 3);
   twin.end_step();
   EXPECT_EQ(table(analysis_of(twin)), "clean\n");
+}
+
+TEST(Endings, how_steps_ended_that_are_not_told_apart_is_counted_and_the_last_exception_is_remembered) {
+  for (const int more : {0, 3}) {
+    TraceBuilder t;
+    healthy_step(t);
+    for (int i = 0; i < 4096 + more; ++i) t.give_up(StepEnding::kNextForward);
+    t.give_up(StepEnding::kException, "KeyError: 'labels'");
+    const Analysis a = analysis_of(t);
+    const bool counted = std::any_of(a.coverage.unwatched.begin(), a.coverage.unwatched.end(), [](const std::string& line) {
+      return line.starts_with("How 3 further steps ended");
+    });
+    EXPECT_EQ(counted, more == 3);
+    EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("KeyError: 'labels' ended it.")));
+  }
 }
 
 }  // namespace
