@@ -142,6 +142,7 @@ class Session(lib.HasState):
         self.pending = Pending(self)
         self.faults = Faults(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
         self.parameter_names: Known[str] = Known()  # paths of the parameters of all roots

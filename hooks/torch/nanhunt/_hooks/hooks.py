@@ -20,6 +20,7 @@ from nanhunt._hooks import calls, endings
 from nanhunt._hooks.patches import Patches, take_frames_off
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
+from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 
 if TYPE_CHECKING:
@@ -312,6 +313,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
     session.begins_work()
+    _meet_leaves(session, tensors)
     session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
@@ -332,6 +334,13 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         session.tell("after_backward")
         session.phase = before if before != lib.BACKWARD else lib.LOSS
+
+
+def _meet_leaves(session: Session, tensors: Any) -> None:
+    try:
+        find_leaves(session, (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors))
+    except Exception as error:
+        session.failed(error, "what a backward trains")
 
 
 def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -62,6 +62,7 @@ class Sentinel(Listener):
         self._norms: Norms = deque(maxlen=keep)
         self._weights: Norms = deque(maxlen=keep)
         self._bad_weights: set[str] = set()  # when they were read last
+        self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
         self._reader = Reader(session, values)
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
         self.validation = Validation(session, values, self._reader)
@@ -177,6 +178,9 @@ class Sentinel(Listener):
         self.validation.stop()
         if not self._backwards:
             self._look_for_older()
+            if not self._sound_at_first and not self.session.borders.alive:
+                paths, _, bad = self._reader.gradients(self._parameters(), weights=True)
+                self._sound_at_first = set(paths) - set(bad)
         self._backwards += 1
         self._unread = True
         before = tape.refusal
@@ -340,6 +344,9 @@ class Sentinel(Listener):
             for optimizer in session._keep:
                 for p, path in session.parameters_of(optimizer):
                     found.setdefault(id(p), (p, path))
+            for leaf in [reference() for reference in session.leaves]:
+                if leaf is not None:
+                    found.setdefault(id(leaf), (leaf, session.parameter_names.get(id(leaf), "")))
             self._watched = list(found.values())
         return self._watched
 
@@ -486,6 +493,8 @@ class Sentinel(Listener):
         self.tape.off()
         if not self.tape.roots and not self.session.live:
             self.found.unread = bool(self.tape.refusal)
+            if self.session.leaves:
+                self._boundary()
             return
         self._boundary()  # where a backward came
         if self.found.bad:
@@ -505,10 +514,12 @@ class Sentinel(Listener):
         """What the program does to its parameters after the last step is in no step's numbers: they are read once more,
         those that were finite when they were read last."""
         session = self.session
-        if session.recorder is None or self.found.bad or session.facts.foreseen or not self._weights:
+        sound = self._sound_at_first
+        if self._weights:
+            _, paths, norms, _ = self._weights[-1]
+            sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
+        if session.recorder is None or self.found.bad or session.facts.foreseen or not sound:
             return
-        _, paths, norms, _ = self._weights[-1]
-        sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self._parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         for kind, path in bad:
