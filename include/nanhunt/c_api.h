@@ -89,7 +89,7 @@ enum {
   NANHUNT_BUFFER = 4,
   NANHUNT_BATCH = 5,
   NANHUNT_LABEL = 6,
-  NANHUNT_OUTPUT = 7 /* in nanhunt_health alone: what a validation gave out */
+  NANHUNT_OUTPUT = 7 /* in nanhunt_health and rows alone: what a validation gave out */
 };
 /* What a loss scaler or a clip did. */
 enum {

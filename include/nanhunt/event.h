@@ -132,8 +132,8 @@ enum class TensorRole : std::uint8_t {
   kBuffer = 4,
   kBatch = 5,   // an input tensor of the step
   kLabel = 6,
-  // The last number of a step that its optimizer did not end, or of a validation: what those are judged by. No mark has
-  // it, HealthEvent::bad may.
+  // The last number of a step that its optimizer did not end, or of a validation: what those are judged by. A mark: what
+  // a model gave in a validation.
   kOutput = 7,
 };
 std::string_view tensor_role_name(TensorRole kind);

@@ -208,7 +208,7 @@ std::string bad_steps(const Finding& f) {
   if (aftermath != 0) parts.push_back(format_count(aftermath) + " of them only as its aftermath");
   if (bad.unwatched != 0) {
     parts.push_back("the operations of " + format_count(bad.unwatched) +
-                    " were not watched, and they count because no good step came between");
+                    " are not in the trace, and they count because no good step came between");
   }
   return plural(bad.count, "step was", "steps were") + " bad because of it, " + steps_text(bad.first, bad.last) + ": " +
          join(parts, "; ");

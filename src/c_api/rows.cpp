@@ -104,7 +104,7 @@ class RowReader {
   void mark() {
     need(kMarkHeader + kValueWords);
     MarkEvent event;
-    event.kind = enum_word("mark", rest_[1], TensorRole::kLabel);
+    event.kind = enum_word("mark", rest_[1], TensorRole::kOutput);
     event.step = u32_of("step", rest_[2]);
     event.micro_batch = u32_of("micro_batch", rest_[3]);
     const StringId path = text("path", rest_[4]);

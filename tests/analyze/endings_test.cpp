@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -136,14 +137,34 @@ TEST(Endings, a_validation_is_judged_by_itself) {
     TraceBuilder t;
     healthy_step(t);
     t.in("head", Phase::kValidation);
-    t.op("mul", {{"self", t.value(finite().inf(bad ? 1 : 0))}, {"other", t.value(finite().zeros(1))}},
-         bad ? finite().nan(1) : finite());
+    const Handle out = t.op("mul", {{"self", t.value(finite().inf(bad ? 1 : 0))}, {"other", t.value(finite().zeros(1))}},
+                            bad ? finite().nan(1) : finite());
+    t.mark(TensorRole::kOutput, "", out);
     healthy_step(t);
     const Analysis a = analysis_of(t);
     EXPECT_EQ(a.verdict.status, bad ? VerdictStatus::kFault : VerdictStatus::kClean);
     if (bad) {
       EXPECT_TRUE(a.findings[0].unfinished);
     }
+  }
+}
+
+TEST(Endings, a_number_that_a_validation_computes_is_judged_and_of_many_those_that_a_model_gave) {
+  struct Case {
+    Numbers made;
+    bool bad;
+  };
+  // NaN among many may be padding that nobody selects; -Inf that is selected may be a mask.
+  const Case cases[] = {{finite(1).nan(1), true}, {finite(1).inf(1), true}, {finite(1), false}, {finite().nan(1), false}};
+  for (const Case& given : cases) {
+    TraceBuilder t;
+    healthy_step(t);
+    t.in("", Phase::kValidation);
+    t.op("mean", {{"self", t.value(finite())}}, given.made);
+    const Handle scores = t.op("masked_fill", {{"self", t.value(finite())}}, finite().neg_inf(2), {{"value", -INFINITY}});
+    t.op("min", {{"self", scores}}, finite(1).neg_inf(1));
+    healthy_step(t);
+    EXPECT_EQ(analysis_of(t).verdict.status, given.bad ? VerdictStatus::kFault : VerdictStatus::kClean);
   }
 }
 
@@ -195,6 +216,21 @@ TEST(Endings, clean_is_earned_step_by_step) {
   twin.note("calls in other threads than the first that trained: one thread is watched", 3);
   twin.end_step();
   EXPECT_EQ(table(analysis_of(twin)), "clean\n");
+}
+
+TEST(Endings, how_steps_ended_that_are_not_told_apart_is_counted_and_the_last_exception_is_remembered) {
+  for (const int more : {0, 3}) {
+    TraceBuilder t;
+    healthy_step(t);
+    for (int i = 0; i < 4096 + more; ++i) t.give_up(StepEnding::kNextForward);
+    t.give_up(StepEnding::kException, "KeyError: 'labels'");
+    const Analysis a = analysis_of(t);
+    const bool counted = std::any_of(a.coverage.unwatched.begin(), a.coverage.unwatched.end(), [](const std::string& line) {
+      return line.starts_with("How 3 further steps ended");
+    });
+    EXPECT_EQ(counted, more == 3);
+    EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("KeyError: 'labels' ended it.")));
+  }
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
   f.bad_steps.unwatched = 40;
   EXPECT_EQ(make_report_model(analysis).origin->bad_steps,
             "58 steps were bad because of it, from step 3 to step 60: 17 of them only as its aftermath; the operations "
-            "of 40 were not watched, and they count because no good step came between");
+            "of 40 are not in the trace, and they count because no good step came between");
   f.occurrence_count = 58;
   f.last_step = 60;
   f.bad_steps = {.count = 58, .anew = 58, .unwatched = 0, .first = 3, .last = 60};

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a step ends: which optimizers have passed their boundaries in it, and which are still to come.
 
-Nobody says what a loop is made of, so it is taken from the steps before. In the first one, and whenever an optimizer
-may step that did not before, one is waited for where the step has called or differentiated what it trains.
+Nobody says what a loop is made of, so it is taken from the steps before. In the first one, every optimizer that trains
+something of its own is waited for (a GAN has two), until a module is called that has been trained already. Whenever one
+may step that did not before, it is waited for where the step has called or differentiated what it trains.
 """
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Borders:
         self.last = [other for other in self.last if other != key]
         self.before = [other for other in self.before if other != key]
 
-    def is_over(self, alone: bool = True) -> bool:
+    def is_over(self, alone: bool = True, next_call: torch.nn.Module | None = None) -> bool:
         """Whether nobody is waited for any more. One has passed its boundary in this step.
 
         Of the last step's: whoever came in the step before it as well, and whoever came after the one that has just
@@ -51,15 +52,18 @@ class Borders:
                 follows = True
             elif key not in passed and (follows or not self.before or key in self.before):
                 return False
-        return not (self.unsure and self._is_one_to_come(alone))
+        return not (self.unsure and self._is_one_to_come(alone, next_call))
 
-    def _is_one_to_come(self, alone: bool) -> bool:
+    def _is_one_to_come(self, alone: bool, next_call: torch.nn.Module | None) -> bool:
         """`alone`: no other thread trains. One that does may be writing the gradients that would be looked at."""
         unknown = [o for o in self.alive
                    if id(o) not in self.passed and id(o) not in self.last and id(o) not in self.idle]
         if not unknown:
             return False
         covered = {id(p) for o in self.alive if id(o) in self.passed for p in _parameters(o)}
+        begins_anew = next_call is not None and all(id(p) in covered for p in next_call.parameters() if p.requires_grad)
+        if not self.last and not begins_anew:
+            return any(p.requires_grad and id(p) not in covered for o in unknown for p in _parameters(o))
         called = {id(p) for module in self.called for p in module.parameters()}
         return any(p.requires_grad and id(p) not in covered and (id(p) in called or alone and p.grad is not None)
                    for o in unknown for p in _parameters(o))

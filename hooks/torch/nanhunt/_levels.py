@@ -38,5 +38,5 @@ def add_listeners(session: Session) -> None:
 
         session.at_open.append(without_a_tap)
     else:
-        session.at_open.append(Live(session, values, outside, ops, sentinel.trips).begin)
+        session.at_open.append(Live(session, values, outside, ops, sentinel).begin)
     lasting.listen(hooks.patch)

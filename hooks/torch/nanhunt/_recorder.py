@@ -2,6 +2,7 @@
 """The C recorder in Python's words. Knows nothing of torch; raises only when it cannot be opened."""
 from __future__ import annotations
 
+import _imp
 import ctypes as c
 import json
 import math
@@ -231,13 +232,16 @@ class Recorder:
 
     # A child whose rows become ours.
     def fork(self, keep: int) -> int:
-        """As os.fork, without its warning of other threads: the child's process id, 0 in it. `keep`: the descriptor
-        that it talks by."""
-        python = c.pythonapi
-        before, in_parent, in_child = (c.cast(f, c.c_void_p).value for f in (
-            python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child))
-        how = lib.Fork(keep=keep, before=before, in_parent=in_parent, in_child=in_child)
-        pid = int(self.fast.nanhunt_recorder_fork(self.handle, c.byref(how)))
+        """The child's process id, 0 in it. `keep`: the descriptor that it talks by. What is registered by
+        os.register_at_fork is not called here, for it may be the program's; in the child it is."""
+        how = lib.Fork(keep=keep, in_child=c.cast(c.pythonapi.PyOS_AfterFork_Child, c.c_void_p).value)
+        _imp.acquire_lock()  # as os.fork does: Python gives it back in the child
+        pid = -1
+        try:
+            pid = int(self.fast.nanhunt_recorder_fork(self.handle, c.byref(how)))
+        finally:
+            if pid != 0:
+                _imp.release_lock()
         if pid < 0:
             raise RecorderError(self.library.last_error())
         return pid

@@ -142,6 +142,7 @@ class Session(lib.HasState):
         self.pending = Pending(self)
         self.faults = Faults(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
         self.parameter_names: Known[str] = Known()  # paths of the parameters of all roots
@@ -399,6 +400,8 @@ class Session(lib.HasState):
 
     def unfinished(self, ending: int, message: str = "") -> None:
         """No optimizer ends the step at hand."""
+        if self.recorder is not None and not self.dead:
+            self.tell("before_unfinished")
         if not self.worked or self.recorder is None or self.dead:
             return
         if self.tap is not None:
@@ -406,9 +409,10 @@ class Session(lib.HasState):
         self.tell("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
-    def begins_work(self) -> None:
-        """A forward or backward begins, or a boundary was passed: a step whose boundaries are all passed is over."""
-        if self.borders.passed and not self.exact and self.borders.is_over(alone=not self.others):
+    def begins_work(self, module: torch.nn.Module | None = None) -> None:
+        """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed is
+        over."""
+        if self.borders.passed and not self.exact and self.borders.is_over(not self.others, module):
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -75,7 +75,7 @@ class Frames {
       const std::lock_guard lock(mutex_);
       site = std::max<std::int64_t>(0, to_.text(to_.self, found.text.c_str()));
       if (!above.empty()) sources_.tell(found.text, above);
-      new_site_ = found.text;
+      new_site_ = names_[site] = found.text;
     }
     held = ensure_();
     codes_[found.code].sites[found.at] = site;
@@ -85,6 +85,12 @@ class Frames {
 
   // The site that was met for the first time since this was asked last; "": none. The tap's mutex is held.
   std::string take_new_site() { return std::exchange(new_site_, {}); }
+
+  // "file.py:12", of a number that here() gave; "": none. The tap's mutex is held.
+  std::string_view name_of(std::int64_t site) const {
+    const auto known = names_.find(site);
+    return known == names_.end() ? std::string_view() : known->second;
+  }
 
   // Lets go of the codes that were met. Python's lock is held.
   void forget() {
@@ -204,6 +210,7 @@ class Frames {
   std::vector<std::string> theirs_;
   Sources sources_;
   std::string new_site_;
+  std::unordered_map<std::int64_t, std::string> names_;  // of sites
   std::unordered_map<void*, Code> codes_;
   bool usable_ = false;
   int (*ensure_)() = nullptr;

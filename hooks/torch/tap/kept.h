@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
 
 namespace nanhunt::tap {
@@ -86,6 +87,11 @@ class KeptCalls {
     return t.defined() ? t.detach().clone() : t;
   }
   static c10::IValue copy(const c10::IValue& value) {
+    // A number of Python's stays one: it decides no format, also beside a tensor without dimensions.
+    if (value.isTensor() && value.toTensor().defined() && is_wrapped(value.toTensor())) {
+      const Unheard unheard;
+      return value.toTensor().item();
+    }
     if (value.isTensor()) return copy(value.toTensor());
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;

@@ -22,37 +22,12 @@
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/frames.h"
+#include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/places.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/setup.h"
 
 namespace nanhunt::tap {
-
-// A Python number, be it wrapped into a tensor.
-inline bool number_of(const c10::IValue& value, double& number) {
-  if (value.isDouble()) {
-    number = value.toDouble();
-  } else if (value.isInt()) {
-    number = static_cast<double>(value.toInt());
-  } else if (value.isBool()) {
-    number = value.toBool() ? 1 : 0;
-  } else if (value.isTensor() && value.toTensor().defined() &&
-             value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
-    const at::Tensor& t = value.toTensor();
-    const void* data = t.const_data_ptr();
-    switch (t.scalar_type()) {
-      case at::kDouble: number = *static_cast<const double*>(data); break;
-      case at::kLong: number = static_cast<double>(*static_cast<const std::int64_t*>(data)); break;
-      case at::kBool: number = *static_cast<const bool*>(data) ? 1 : 0; break;
-      default: return false;
-    }
-  } else {
-    return false;
-  }
-  return true;
-}
-
-inline bool is_wrapped(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is_wrapped_number(); }
 
 class Rows {
  public:
@@ -251,17 +226,7 @@ class Rows {
  private:
   // Whether it is a single number on the host that is not finite: most often the loss.
   void note_number(const at::Tensor& t) {
-    if (t.numel() != 1 || !t.device().is_cpu()) return;
-    const void* data = t.const_data_ptr();
-    double number = 0;
-    switch (t.scalar_type()) {
-      case at::kFloat: number = *static_cast<const float*>(data); break;
-      case at::kDouble: number = *static_cast<const double*>(data); break;
-      case at::kHalf: number = static_cast<float>(*static_cast<const c10::Half*>(data)); break;
-      case at::kBFloat16: number = static_cast<float>(*static_cast<const c10::BFloat16*>(data)); break;
-      default: return;
-    }
-    if (!std::isfinite(number)) state_->bad_number = 1;
+    if (const auto number = one_number(t); number && !std::isfinite(*number)) state_->bad_number = 1;
   }
 
   // A loss does; a constant of a mask does not.

@@ -12,61 +12,13 @@
 #include <utility>
 
 #include "hooks/torch/tap/calls.h"
-#include "hooks/torch/tap/collectives.h"
 #include "hooks/torch/tap/gradients.h"
-#include "hooks/torch/tap/kept.h"
-#include "hooks/torch/tap/lasting.h"
-#include "hooks/torch/tap/rows.h"
+#include "hooks/torch/tap/hush.h"
+#include "hooks/torch/tap/numbers.h"
+#include "hooks/torch/tap/one_tap.h"
 
 namespace nanhunt::tap {
 namespace {
-
-struct Tap {
-  Tap(const Recording& to, std::int64_t loss, std::vector<std::string> theirs)
-      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state) {}
-
-  Recording to;
-  State own;
-  State* state = &own;
-  std::recursive_mutex mutex;  // a device's part of a backward runs in a thread of its own
-  Plans plans;
-  Rows rows;
-  Collectives collectives;
-  Lasting lasting;
-  KeptCalls kept;
-  // In a replay, what a generator of the program's own is drawn from is put back.
-  bool keeps_generators = false;
-  std::vector<std::pair<at::Generator, at::Tensor>> generators;
-
-  void note_failure(const std::exception& error, const std::string& op) noexcept {
-    try {
-      const std::lock_guard lock(mutex);
-      ++rows.notes["errors inside nanhunt, in op " + op + ": " + std::string(error.what()).substr(0, 200)];
-    } catch (...) {
-    }
-  }
-};
-
-std::atomic<Tap*> g_on{nullptr};
-
-// Ops that are being watched, in all threads. A tap that is freed meanwhile is kept until there is none.
-std::atomic<std::int64_t> g_watching{0};
-std::mutex g_freed_mutex;
-std::vector<std::unique_ptr<Tap>> g_freed;
-
-class Watching {
- public:
-  Watching() { g_watching.fetch_add(1, std::memory_order_acq_rel); }
-  ~Watching() { g_watching.fetch_sub(1, std::memory_order_acq_rel); }
-  Watching(const Watching&) = delete;
-  Watching& operator=(const Watching&) = delete;
-};
-
-void bury(Tap* tap) {
-  const std::lock_guard lock(g_freed_mutex);
-  g_freed.emplace_back(tap);
-  if (g_watching.load(std::memory_order_acquire) == 0) g_freed.clear();
-}
 
 void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
   const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.args.size());
@@ -80,6 +32,13 @@ void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
       tap.generators.emplace_back(generator, generator.get_state());
     }
   }
+}
+
+// In validation: the first one is kept.
+void note_bad_number(Tap& tap, const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
+  if (!tap.bad_number.empty() || !number.is_made(plan, stack)) return;
+  tap.bad_number = plan.op;
+  if (const std::string_view line = tap.rows.frames.name_of(site); !line.empty()) tap.bad_number.append(" at ").append(line);
 }
 
 // Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
@@ -149,6 +108,7 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         tap.rows.after(*plan, given, *stack, site);
         const bool began = tap.kept.on() && tap.to.origins(tap.to.self) != origins;
         if (tap.rows.mark_copies(*plan, given, *stack, began)) tap.state->bad_copy = 1;
+        if (tap.state->phase == NANHUNT_PHASE_VALIDATION) note_bad_number(tap, BadNumber(given.args), *plan, *stack, site);
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
         tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);
@@ -162,6 +122,28 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
   } catch (const std::exception& error) {
     tap.note_failure(error, plan->op);
   }
+}
+
+// Looks at numbers alone.
+void glance(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+  const Plan* plan = nullptr;
+  std::optional<BadNumber> number;
+  try {
+    const std::lock_guard lock(tap.mutex);
+    plan = &tap.plans.of(op);
+    if (!plan->decomposes) number.emplace(c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
+  } catch (const std::exception& error) {
+    tap.note_failure(error, op.schema().name());
+  }
+  if (!number) return op.redispatchBoxed(below, stack);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    op.redispatchBoxed(below, stack);
+  }
+  if (!tap.bad_number.empty() || !number->is_made(*plan, *stack) || g_on.load(std::memory_order_acquire) != &tap) return;
+  const std::int64_t site = tap.rows.frames.here();
+  const std::lock_guard lock(tap.mutex);
+  note_bad_number(tap, *number, *plan, *stack, site);
 }
 
 // An op that is not watched: what it writes shows other contents than before.
@@ -193,7 +175,13 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   if (g_on.load(std::memory_order_acquire) != nullptr) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
-    if (tap != nullptr) return tap->state->deaf == 0 ? watch(*tap, op, below, stack) : pass_by(*tap, op, below, stack);
+    if (tap != nullptr) {
+      switch (tap->state->deaf) {
+        case 0: return watch(*tap, op, below, stack);
+        case kGlance: return glance(*tap, op, below, stack);
+        default: return pass_by(*tap, op, below, stack);
+      }
+    }
   }
   op.redispatchBoxed(below, stack);
 }
@@ -227,13 +215,6 @@ using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedT
 c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
 }
-
-// What our own computing warns of is not the program's.
-class Silent : public c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-Silent g_silent;
-thread_local c10::WarningHandler* t_warns = nullptr;  // of the calling thread, while it is hushed
 
 template <typename F, typename R>
 R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
@@ -335,17 +316,7 @@ NANHUNT_TAP void nanhunt_tap_free(void* tap) {
   bury(static_cast<Tap*>(tap));
 }
 // What the calling thread runs from here on is not heard, nor are its warnings: 1; 0: it is again. What it was before.
-NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) {
-  const bool was = c10::impl::tls_is_dispatch_key_excluded(kKey);
-  c10::impl::tls_set_dispatch_key_excluded(kKey, hush != 0);
-  if (hush != 0 && !was) {
-    t_warns = c10::WarningUtils::get_warning_handler();
-    c10::WarningUtils::set_warning_handler(&g_silent);
-  } else if (hush == 0 && was && t_warns != nullptr) {
-    c10::WarningUtils::set_warning_handler(std::exchange(t_warns, nullptr));
-  }
-  return was ? 1 : 0;
-}
+NANHUNT_TAP std::int32_t nanhunt_tap_hush(std::int32_t hush) { return hush_thread(hush != 0) ? 1 : 0; }
 
 // Where the run is, from now on; null: the tap's own.
 NANHUNT_TAP void nanhunt_tap_use(void* tap, State* state) {
@@ -543,6 +514,17 @@ NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_
 }
 NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) {
   return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const Tap*>(tap)->kept.calls().size());
+}
+// "aten::mean at train.py:12": the first op of a validation since this was asked last whose result was a number that is
+// not finite; "": none. Until the next call.
+NANHUNT_TAP const char* nanhunt_tap_bad_number(void* tap) {
+  static thread_local std::string told;
+  told.clear();
+  guarded(static_cast<Tap*>(tap), 0, "a validation", [&] {
+    told = std::exchange(static_cast<Tap*>(tap)->bad_number, {});
+    return 0;
+  });
+  return told.c_str();
 }
 // Ops ran unheard since: contents are known by what was heard before no longer.
 NANHUNT_TAP void nanhunt_tap_forget(void* tap) {

@@ -192,6 +192,7 @@ Finding make_finding(const Diagnosed& d) {
                                                                                        : Confidence::kObserved;
   f.place = place_of(birth.at, c.names);
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
+  if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);
   f.scale = birth.scale;
   const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;

@@ -23,6 +23,7 @@ enum class BirthKind : std::uint8_t {
   kKept,       // an op of backward added to gradients that a skipped step had left bad
   kUnseenWrite,  // contents changed although nothing that was watched wrote them
   kGarbage,      // memory that nothing had written yet was read
+  kGiven,        // a number of the program's own, written into something
 };
 
 // A value as an op saw it, kept past the value's life.
@@ -163,10 +164,14 @@ struct Birth {
   bool was_clean = false;   // kState: it had been seen clean before
   double scale = 1;
   TensorRole role = TensorRole::kBatch;        // kBatch, kState: the part the value played
-  ArgSnapshot source;                      // kBatch, kState, kUnwatched, kUnseenWrite, kGarbage: the value
+  ArgSnapshot source;                      // kBatch, kState, kUnwatched, kUnseenWrite, kGarbage, kGiven: the value
   std::unique_ptr<OriginContext> context;  // kOp
   std::shared_ptr<const std::vector<std::int64_t>> samples;
   NodeId node = kNoNode;
+  // A constant was written into this storage, 0: not so; and what that is, once it is known.
+  std::uint64_t into = 0;
+  std::optional<TensorRole> into_role;
+  StringId into_name = 0;
 
   // Filled as its badness is followed.
   std::optional<OpRef> first_inf, first_nan;

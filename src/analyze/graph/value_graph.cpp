@@ -23,6 +23,15 @@ std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, st
   return std::span<const T>(table).subspan(first, std::min<std::size_t>(count, table.size() - first));
 }
 
+// Inf over what is trained; -Inf may be a mask that a model keeps among its parameters.
+bool ruins_weights(const OpInView& op) {
+  const bool trained = std::any_of(op.in.begin(), op.in.end(), [](const Value* value) {
+    return value != nullptr && (value->has_role(TensorRole::kParameter) || value->has_role(TensorRole::kState));
+  });
+  return trained && std::any_of(op.out.begin(), op.out.end(),
+                                [](const Value* value) { return value != nullptr && value->stats.pos_inf > 0; });
+}
+
 // fill_(-inf) and x + -inf, but not fill_(-1e9), which the format made infinite, nor an update with an infinite rate.
 bool writes_infinity_on_purpose(const OpInView& op) {
   if (op.info->scratch != 0) {
@@ -35,8 +44,21 @@ bool writes_infinity_on_purpose(const OpInView& op) {
   }
   const bool infinite =
       std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
-  if (op.info->has(kWritesConstant)) return op.scalars.empty() || infinite;
+  if (op.info->has(kWritesConstant)) return (op.scalars.empty() || infinite) && !ruins_weights(op);
   return infinite && op.info->has(kArithmetic) && op.info->has(kKeepsMask) && op.record->phase != Phase::kOptimizer;
+}
+
+bool writes_in_place(const OpInView& op) {
+  return std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [](const OpArg& arg) { return arg.role == ArgRole::kOverwritten; });
+}
+
+// w[0, 0] = x, w.copy_(x), w[mask] = x: a number that no watched op has made.
+bool gives_number(const OpInView& op, const Value& value, const LayoutRecord* layout) {
+  constexpr std::uint32_t kHandsOn = kOverwritesAll | kSelects | kWritesConstant;
+  const Phase phase = op.record->phase;
+  return value.producer == kNoSeq && value.roles == 0 && value.name == 0 && layout != nullptr && layout->sizes.empty() &&
+         phase != Phase::kOptimizer && phase != Phase::kBackward && (op.info->flags & kHandsOn) != 0 && writes_in_place(op);
 }
 
 // A sum over rows of which at least one held nothing but -Inf: log 0.
@@ -138,6 +160,12 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
       use.seq = kNoSeq;
       use.module = 0;
       // What ops of phase data read first came from the program: samples that a loader puts together.
+      if (gives_number(view_, *value, names_.layout(value->layout))) {
+        resolve(*value, BirthKind::kGiven, TensorRole::kBatch, at);
+        for (const BirthId id : labels_.get(value->labels).births)
+          if (Birth* birth = find_birth(id); birth != nullptr && birth->kind == BirthKind::kGiven) birth->call_site = op.call_site;
+        continue;
+      }
       const bool sample = op.phase == Phase::kData && value->producer == kNoSeq && value->roles == 0;
       use.op = sample ? kBatchOp : kUnwatchedOp;
       resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, TensorRole::kBatch, use);
@@ -160,6 +188,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     make_garbage(view_, at);
   } else if (bad_out) {
     bad_outputs(view_, at);
+    note_target(view_);
     const bool unmeant = std::any_of(out_.begin(), out_.end(), [](const Value* value) {
       return value != nullptr && value->bad != 0 && value->deliberate == Deliberate::kNo;
     });

@@ -94,6 +94,7 @@ class ValueGraph {
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
+  bool validation_is_bad() const { return last_validated_.bad; }  // ... what was computed with gradients off
   std::uint32_t step() const { return step_; }
 
   const Value* value(ValueId id) { return values_.find(id); }
@@ -170,6 +171,7 @@ class ValueGraph {
   Birth& deferred_birth(const RecentOp& call, const Value& result);
   void note_given(const OpInView& op, const OpRef& at);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
+  void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
   void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);

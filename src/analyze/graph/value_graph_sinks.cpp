@@ -88,10 +88,16 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   for (BirthId id : labels_.get(value->labels).births) {
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
+    if (birth != nullptr && birth->into == value->storage && birth->into != 0 && !birth->into_role &&
+        (from_outside || lasting)) {
+      birth->into_role = mark.kind;
+      birth->into_name = mark.path;
+    }
   }
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
+  if (mark.kind == TensorRole::kOutput && (value->bad & kBadNaN) != 0) last_validated_ = {true, *value};
 }
 
 namespace {
@@ -167,6 +173,31 @@ bool ValueGraph::may_be_singular(const Birth& birth) const {
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
 }
 
+// What a constant is written into, where that is known before it is used.
+void ValueGraph::note_target(const OpInView& op) {
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* old = op.in[i];
+    if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten) continue;
+    for (const Value* out : op.out) {
+      if (out == nullptr || out->bad == 0 || out->storage != old->storage) continue;
+      for (const BirthId id : labels_.get(out->labels).births) {
+        Birth* birth = find_birth(id);
+        const bool constant = birth != nullptr && birth->at.seq == op.record->seq && birth->into == 0 &&
+                              (birth->kind == BirthKind::kGiven || op.info->has(kWritesConstant));
+        if (!constant) continue;
+        birth->into = old->storage;
+        const Value* base = values_.find(old->base);
+        for (const Value* known : {old, base}) {
+          for (const TensorRole role : {TensorRole::kParameter, TensorRole::kState, TensorRole::kBuffer}) {
+            if (known != nullptr && !birth->into_role && known->name != 0 && known->has_role(role))
+              birth->into_role = role, birth->into_name = known->name;
+          }
+        }
+      }
+    }
+  }
+}
+
 void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step) {
   const LabelSets::Set& set = labels_.get(value.labels);
   auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
@@ -215,8 +246,11 @@ void ValueGraph::note_last_number(const OpInView& op) {
   if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
   for (const Value* value : op.out) {
     if (value == nullptr || value->bad == 0 || value->deliberate == Deliberate::kYes || value->labels == 0) continue;
-    const bool one = value->stats.numel == 1 && !validation;
-    if ((value->bad & kBadNaN) == 0 && !one) continue;
+    const bool nan = (value->bad & kBadNaN) != 0, one = value->stats.numel == 1;
+    // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
+    const bool counts = validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects)))
+                                   : one || nan;
+    if (!counts) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
   }
 }

@@ -11,6 +11,7 @@ extern const Rule kBadInputRule;
 extern const Rule kBadStateRule;
 extern const Rule kCorruptionRule;
 extern const Rule kUnseenKernelRule;
+extern const Rule kWrittenRule;
 extern const Rule kUninitialisedRule;
 extern const Rule kCommRule;
 extern const Rule kEpsUnderflowRule;

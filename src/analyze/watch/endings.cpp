@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "src/analyze/findings/text.h"
+
 namespace nanhunt::analyze {
 
 void Endings::on_step_end(const StepRecord& step, bool bad) {
@@ -16,7 +18,14 @@ void Endings::on_step_end(const StepRecord& step, bool bad) {
     return;
   }
   if (bad && step.ending == StepEnding::kNextForward) ++skipped_bad_;
-  if (endings_.size() < kMost) endings_[step.step] = {step.ending, names_.text(step.message), bad};
+  // Those that end a program are few, and what it was about.
+  if (step.ending == StepEnding::kNextForward && endings_.size() >= kMost) {
+    ++forgotten_;
+  } else if (endings_.size() < 2 * kMost) {
+    endings_[step.step] = {step.ending, names_.text(step.message), bad};
+  } else {
+    ++forgotten_;
+  }
 }
 
 std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
@@ -60,6 +69,10 @@ void Endings::conclude(std::vector<Finding>& findings) const {
 }
 
 void Endings::fill_coverage(Coverage& coverage) const {
+  if (forgotten_ > 0)
+    coverage.unwatched.push_back(fmt::format(
+        "How {} ended: no optimizer ended them, and only the first {} of such steps are told apart.",
+        count_of(static_cast<std::int64_t>(forgotten_), "further step"), kMost));
   for (auto at = endings_.rbegin(); at != endings_.rend(); ++at) {
     if (at->second.bad || at->second.how == StepEnding::kNextForward || at->second.message.empty()) continue;
     coverage.unwatched.push_back(fmt::format("What step {} would have done: {} ended it.", at->first,

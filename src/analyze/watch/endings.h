@@ -24,7 +24,7 @@ class Endings {
   std::uint64_t finished() const { return finished_; }  // steps that an optimizer ended
 
  private:
-  static constexpr std::size_t kMost = 4096;  // steps that are remembered
+  static constexpr std::size_t kMost = 4096;  // steps that are remembered; the others are counted
 
   struct Ending {
     StepEnding how = StepEnding::kEnd;
@@ -36,7 +36,7 @@ class Endings {
 
   const Names& names_;
   std::map<std::uint32_t, Ending> endings_;
-  std::uint64_t steps_ = 0, finished_ = 0, skipped_bad_ = 0;
+  std::uint64_t steps_ = 0, finished_ = 0, skipped_bad_ = 0, forgotten_ = 0;
   std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
   bool any_good_ = false;
 };

@@ -34,7 +34,7 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   add(role_bit(TensorRole::kParameter), "parameters");
   add(role_bit(TensorRole::kState), "optimizer state");
   add(role_bit(TensorRole::kBuffer), "buffers");
-  add(role_bit(TensorRole::kOutput), "outputs of a validation");
+  add(role_bit(TensorRole::kOutput), "what a validation computed");
   std::string text = join(parts, 8, " and ");
   if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
   return text;
@@ -58,7 +58,7 @@ void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
   add(TensorRole::kParameter, "parameters");
   add(TensorRole::kState, "optimizer state");
   add(TensorRole::kBuffer, "buffers");
-  add(TensorRole::kOutput, "outputs of a validation");
+  add(TensorRole::kOutput, "what a validation computed");
   if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
 }
 
@@ -142,7 +142,9 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
     }
     return false;
   }
-  if (graph.step_is_bad()) return false;  // its records show it
+  // Its records show it.
+  const bool validation_alone = (health.bad & kSinkBits) == role_bit(TensorRole::kOutput);
+  if (graph.step_is_bad() || (validation_alone && graph.validation_is_bad())) return false;
   const auto replay = replays_.find(step.step);
   const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
                                                          replay->second.result == ReplayResult::kDiffers);

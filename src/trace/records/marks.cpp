@@ -7,7 +7,7 @@ namespace {
 constexpr auto kMarkFields = fields(seq("seq", &MarkRecord::seq),
                                     delta("step", &MarkRecord::step),
                                     delta("micro_batch", &MarkRecord::micro_batch),
-                                    one_of("kind", &MarkRecord::kind, TensorRole::kLabel, tensor_role_name).as("mark"),
+                                    one_of("kind", &MarkRecord::kind, TensorRole::kOutput, tensor_role_name).as("mark"),
                                     id("path", &MarkRecord::path),
                                     value("value", &MarkRecord::value));
 

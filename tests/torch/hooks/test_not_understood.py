@@ -163,7 +163,45 @@ def a_last_step_without_an_optimizer(bad):
             optimizer.zero_grad()
 
 
-KINDS = [parameters_that_are_nan, gradients_by_hand, gradients_of_numpy, functional_steps,
+def tensors_without_modules(bad, write=lambda w: None):
+    w, b = torch.ones(4, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    for i in range(4):
+        (batch(bad and i == 2) @ w + b).pow(2).mean().backward()
+        with torch.no_grad():
+            for p in (w, b):
+                p -= 0.1 * p.grad
+                p.grad = None
+    write(w)
+    KEPT.append(w)
+
+
+KEPT = []  # what is gone when the watch ends cannot be read
+
+
+def write_nan(t):
+    t.detach().numpy()[0] = NAN
+
+
+def tensors_without_modules_that_numpy_ruins_at_the_end(bad):
+    tensors_without_modules(False, write_nan if bad else lambda w: None)
+
+
+def weights_without_an_optimizer_that_numpy_ruins_at_the_end(bad):
+    model, _ = made()
+    KEPT.append(model)
+    for _ in range(3):
+        model(batch(False)).pow(2).mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+    if bad:
+        write_nan(model[0].weight)
+
+
+KINDS = [tensors_without_modules, tensors_without_modules_that_numpy_ruins_at_the_end,
+         weights_without_an_optimizer_that_numpy_ruins_at_the_end,
+         parameters_that_are_nan, gradients_by_hand, gradients_of_numpy, functional_steps,
          functional_gradients_for_an_optimizer, a_loss_of_vmap_and_where, updates_by_hand,
          updates_by_hand_in_the_last_step, updates_by_hand_that_multiply_by_nan, updates_of_autograd_grad,
          sparse_gradients, a_last_step_without_an_optimizer, parameters_that_become_nan_late]

@@ -26,9 +26,9 @@ class Loop:
         loss.backward()
         optimizer.step()
 
-    def judge_once(self, grad=True):
+    def judge_once(self, grad=True, buffered=False):
         with torch.set_grad_enabled(grad):
-            fake = self.maker(torch.ones(4, 2))
+            fake = torch.zeros(4, 3) if buffered else self.maker(torch.ones(4, 2))
         self.first.zero_grad()
         self._train("judge", self.first, (self.judge(torch.ones(4, 3)) - self.judge(fake.detach())).mean())
 
@@ -51,6 +51,14 @@ def test_a_judge_and_then_a_maker_are_one_step_from_the_first_on(session, grad):
     loop = Loop(session)
     for _ in range(4):
         loop.judge_once(grad)
+        loop.make_once()
+    assert loop.steps("judge") == loop.steps("maker") == [0, 1, 2, 3]
+
+
+def test_a_judge_whose_samples_were_made_before_and_a_maker_are_one_step_from_the_first_on(session):
+    loop = Loop(session)
+    for _ in range(4):
+        loop.judge_once(buffered=True)
         loop.make_once()
     assert loop.steps("judge") == loop.steps("maker") == [0, 1, 2, 3]
 
@@ -96,8 +104,9 @@ def test_an_optimizer_that_nothing_was_computed_for_is_not_waited_for(session):
     unused = torch.optim.SGD(other.parameters(), lr=0.1)  # noqa: F841
     told = []
     for _ in range(3):
+        loss = model(torch.ones(1, 2)).sum()
         told.append(session.step)
-        model(torch.ones(1, 2)).sum().backward()
+        loss.backward()
         optimizer.step()
     assert told == [0, 1, 2] and session.step == 3
 

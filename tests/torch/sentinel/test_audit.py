@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
 
+import nanhunt
 import pytest
 import torch
 from watched import report_of, watching
@@ -264,3 +266,31 @@ def test_weights_are_the_same_bits_with_and_without(tmp_path):
         seen = train()
     assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
     assert math.isfinite(float(plain[0].sum()))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.ASGD, torch.optim.Adadelta])
+@pytest.mark.parametrize("rate", ["x", [0.1], torch.tensor([0.1, 0.2]), None, 1j, 1e300, -0.1],
+                         ids=lambda rate: type(rate).__name__ + str(rate)[:4])
+def test_what_torch_refuses_is_the_programs_own_exception_alone(tmp_path, kind, rate):
+    # Given a learning rate that torch may refuse, set in the middle of a run,
+    def train():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer, raised = kind(model.parameters(), lr=0.01, foreach=False), []
+        for i in range(4):
+            if i == 2:
+                optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            try:
+                optimizer.step()
+            except Exception as error:
+                raised.append(f"{type(error).__name__}: {error}")
+        return raised
+
+    alone = train()
+    # then the program sees what it would see alone, and there is no error of ours.
+    with nanhunt.watch(out=tmp_path / "run", budget=0, quiet=True) as watch:
+        assert train() == alone
+    report = json.loads(watch.report("json"))
+    assert not [line for line in report["coverage"]["unwatched"] if "errors inside" in line], report["coverage"]

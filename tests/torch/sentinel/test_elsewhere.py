@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -350,3 +352,46 @@ def test_an_origin_that_is_an_op_of_the_programs_is_computed_again_elsewhere(tmp
     assert CALLS == [RUN] * 4
     assert run.headline["op"] == "nanhunt_tests::counted_root", run.headline
     assert any("Computed again from the captured inputs" in text for text in run.headline["evidence"]), run.headline
+
+
+def test_what_the_program_registered_for_its_own_forks_is_not_called_in_the_run(tmp_path):
+    # Given callbacks that would change what the run computes, and one that fails,
+    called, active = [], [True]
+
+    def calls(name):
+        def callback():
+            if active[0] and os.getpid() == RUN:
+                called.append(name)
+                torch.manual_seed(1)
+
+        return callback
+
+    os.register_at_fork(before=calls("before"), after_in_parent=calls("after"), after_in_child=lambda: 1 / 0)
+    try:
+        # when a step is computed again, then none is called in the run, which ends as it would alone.
+        run = watched(training(), tmp_path, steps=4)
+        assert run.digest == run_once(training(), 4).digest, "the same bits"
+        assert run.results == [(2, "reproduced")] and called == []
+    finally:
+        active[0] = False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells what a thread waits for on Linux alone")
+@pytest.mark.parametrize("any_child", [True, False])
+def test_a_thread_that_waits_for_whichever_child_ends_hears_of_none_of_ours(tmp_path, any_child):
+    # Given a program whose thread waits for its child, which ends later than the run,
+    its = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(os.waitpid(-1 if any_child else its.pid, 0)[0]))
+    thread.start()
+    try:
+        time.sleep(0.2)
+        run = watched(training(), tmp_path, steps=4)
+    finally:
+        its.stdin.close()
+        thread.join()
+        its.returncode = 0
+    # then it hears of that one, and the step is computed again only where it would not hear of another.
+    assert ended == [its.pid]
+    assert run.results == [(2, "refused" if any_child else "reproduced")], run.texts
+    assert not any_child or "waits for whichever child process ends" in run.texts[0]

@@ -25,6 +25,17 @@ def test_a_pole_stays_bad_in_every_format_and_is_proved(tmp_path):
     assert origin["class"] == "divide_by_zero" and origin["op"] == "aten::log" and origin["confidence"] == "proved"
 
 
+@pytest.mark.parametrize("factor", [10.0, 0.5])
+def test_a_number_of_python_decides_no_format_when_an_overflow_is_computed_again(tmp_path, factor):
+    """Beside tensors without dimensions, where a tensor of fp64 would."""
+    train(tmp_path / "run", lambda y, step: (y * 0 + 1).mean() * torch.tensor(3e38 if step == 1 else 1.0) * factor)
+    report = report_of(tmp_path / "run")
+    if factor > 1:
+        origin = origin_of(report)
+        assert (origin["class"], origin["op"], origin["confidence"]) == ("overflow", "aten::mul", "proved"), origin
+    assert not [f for f in report["findings"] if f["class"] in ("not_reproducible", "scaler_calibration")]
+
+
 def test_the_twin_leaves_no_capture(tmp_path):
     train(tmp_path / "run", lambda y, step: torch.log(y * 0 + 1.0).sum())
     assert report_of(tmp_path / "run")["verdict"]["status"] == "clean"

@@ -32,7 +32,7 @@ void require_sound(const RecordBatch& batch) {
   }
   for (const OpArg& arg : batch.inputs) require(arg.role <= ArgRole::kIndex, "roles are known");
   for (const OpArg& arg : batch.outputs) require(arg.role <= ArgRole::kIndex, "roles are known");
-  for (const MarkRecord& mark : batch.marks) require(mark.kind <= TensorRole::kLabel, "kinds of marks are known");
+  for (const MarkRecord& mark : batch.marks) require(mark.kind <= TensorRole::kOutput, "kinds of marks are known");
   for (const StringRecord& row : batch.strings) require(row.id <= trace::kMaxTableId, "string ids are small");
   for (const ValueRecord& row : batch.values) {
     require(row.layout <= trace::kMaxTableId, "layout ids are small");

@@ -20,6 +20,7 @@ from nanhunt._hooks import calls, endings
 from nanhunt._hooks.patches import Patches, take_frames_off
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
+from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with gradients off: modules inside are part of it."""
     global _validated
+    session.tell("before_validated", module)
     was, _follow.mode = _follow.mode, calls.STRAIGHT
     try:
         output = _call_module(module, *args, **kwargs)
@@ -231,11 +233,11 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
             session.borders.called.add(module)
         if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
             if not torch.is_grad_enabled() and not _in_backward and session.recorder is not None and _trainable(module):
-                session.begins_work()
+                session.begins_work(module)
                 session.phase = lib.VALIDATION
                 _validated = module
             return None
-        session.begins_work()
+        session.begins_work(module)
         if session.gives_up():
             session.unfinished(lib.BY_NEXT_FORWARD)
         if session.open() is None:
@@ -311,6 +313,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
     session.begins_work()
+    _meet_leaves(session, tensors)
     session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
@@ -331,6 +334,13 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         session.tell("after_backward")
         session.phase = before if before != lib.BACKWARD else lib.LOSS
+
+
+def _meet_leaves(session: Session, tensors: Any) -> None:
+    try:
+        find_leaves(session, (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors))
+    except Exception as error:
+        session.failed(error, "what a backward trains")
 
 
 def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

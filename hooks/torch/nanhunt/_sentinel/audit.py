@@ -37,6 +37,7 @@ _LARGEST_PARAMETER = 2.0**60   # as src/hunt/pre_audit.h assumes of parameters t
 _CALM = 1e18                   # gradients whose square every wide format holds
 _ROOM = 1e37
 COPIES = 256 << 20            # bytes of parameters that are run on copies at once
+RAISED = "what {} is about to store: on copies it raised {}"
 SHOWN = 8                     # parameters that are shown op by op
 
 
@@ -238,7 +239,7 @@ class Audit:
         doubts: list[dict[str, Any]] = []
         text = ""
         for group in groups:
-            if group.get("dampening") or group.get("differentiable") or group.get("amsgrad"):
+            if group.get("dampening") or group.get("differentiable") or group.get("amsgrad") or not _are_numbers(group):
                 doubts.append(group)  # not among what the library computes
                 continue
             options = _options(name, group)
@@ -317,7 +318,11 @@ class Audit:
         with on_copies(session, optimizer, parameters) as copies:
             if copies is None:
                 return None
-            copies.step()
+            try:
+                copies.step()
+            except Exception as error:  # so will the optimizer's own, most likely: an option that torch refuses
+                session.note(RAISED.format(type(optimizer).__name__, type(error).__name__))
+                return None
             bad: list[str] = []
             text = ""
             names = {id(p): path for p, path in session.parameters_of(optimizer)}
@@ -342,6 +347,12 @@ def _divisor(optimizer: torch.optim.Optimizer) -> float:
     scale = getattr(optimizer, "grad_scale", None)
     number = peek(scale)
     return number if number is not None and number > 0 and math.isfinite(number) else 1.0
+
+
+def _are_numbers(group: dict[str, Any]) -> bool:
+    """Whether the options by which it steps are; torch refuses others."""
+    options = [group.get(key, 0.0) for key in ("lr", "momentum", "eps", "weight_decay")]
+    return all(peek(option) is not None for option in (*options, *group.get("betas", ())))
 
 
 def _options(name: str, group: dict[str, Any]) -> lib.AuditOptions:
@@ -478,8 +489,11 @@ def replay_optimizer(session: Session, values: Values, writer: OpWriter, optimiz
                     mark(lib.MARK_STATE, f"{path}.{key}", t)
                 owned += [(t, path) for t in (q, q.grad, *[t for _, t in states(q)])]
             writer.own(owned)
-            with writer.listening():
-                copies.step()
+            try:
+                with writer.listening():
+                    copies.step()
+            except Exception as error:
+                session.note(RAISED.format(type(optimizer).__name__, type(error).__name__))
             for p, q in copies.pairs:
                 path = names[id(p)]
                 mark(lib.MARK_PARAMETER, path, q)

@@ -173,7 +173,7 @@ class DeviceBoundary:
         if weights is not None:
             look.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(look.weights)
-            sentinel.keep_weights(look.step, paths, *words)
+            sentinel.keep_weights(found, look.step, paths, words, [r.name for r in look.weights if r.bad])
         bad = [r.name for r in look.measured if r.bad]
         facts.largest_gradient = max(amaxes) if not bad else math.inf
         sentinel.tell_gradients(found, facts, bad)

@@ -12,6 +12,7 @@ import ctypes as c
 import gc
 import json
 import os
+import platform
 import random
 import select
 import signal
@@ -19,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,10 +52,33 @@ def why_not(session: Session) -> str:
         return "a process that has a device cannot be forked"
     if not hasattr(os, "fork"):
         return "there is no fork on this system"
-    heard = signal.getsignal(signal.SIGCHLD)
-    if callable(heard) and not str(getattr(heard, "__module__", "")).startswith("torch."):
+    heard = signal.getsignal(signal.SIGCHLD)  # None: a handler that Python does not know
+    if heard is None or callable(heard) and not str(getattr(heard, "__module__", "")).startswith("torch."):
         return "the program has a handler of its own for the end of child processes"
+    if signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        return "the program waits for the signal of the end of child processes"
+    if _waits_for_any_child():
+        return "another thread of the program waits for whichever child process ends"
     return ""
+
+
+# Of each machine: the calls wait4 and waitid.
+_WAITS = {"x86_64": (61, 247), "aarch64": (260, 95)}
+
+
+def _waits_for_any_child() -> bool:
+    """Whether a thread of this process does, as the system knows: it would be told of one that is not the program's."""
+    wait4, waitid = _WAITS.get(platform.machine(), (-1, -1))
+    for task in Path("/proc/self/task").glob("*/syscall"):
+        with suppress(OSError, ValueError):  # it has ended, or runs
+            number, first, *_ = task.read_text().split()
+            which = int(first, 16) & 0xFFFFFFFF
+            if int(number) == wait4 and (which == 0 or which >> 31) or int(number) == waitid and which != _ONE_CHILD:
+                return True
+    return False
+
+
+_ONE_CHILD = 1  # P_PID
 
 
 def patience(usual_step: float) -> float:

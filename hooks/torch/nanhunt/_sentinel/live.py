@@ -26,7 +26,7 @@ from nanhunt._ranks import rank_and_world
 from nanhunt._sentinel.origin import prove
 
 if TYPE_CHECKING:
-    from nanhunt._sentinel.trigger import Trips
+    from nanhunt._sentinel.sentinel import Sentinel
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
@@ -110,14 +110,15 @@ class Live(Listener):
     """Which listeners hear the next step, and what becomes of the ops of the last one."""
 
     def __init__(self, session: Session, values: Values, outside: Sequence[Listener], inside: Sequence[Listener],
-                 trips: Trips) -> None:
+                 sentinel: Sentinel) -> None:
         """`outside`: who hears any step; `inside`: who hears its ops."""
-        self.session, self.values, self.trips = session, values, trips
+        self.session, self.values, self.trips = session, values, sentinel.trips
         self._outside = [*outside, self]
         # Marks come before anything looks at what they mark.
         self._inside = [outside[0], self, *inside, *outside[1:]]
         self.budget = Budget(session.options.budget / 100)
-        trips.usual_step = lambda: self.budget.usual_step()
+        self.trips.usual_step = lambda: self.budget.usual_step()
+        sentinel.validation.can_listen = self.can_watch
         self._origins: int | None = None  # ops at which badness had begun when optimizers did
         self._began = time.perf_counter()
         self._plain: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # nothing of them is compiled

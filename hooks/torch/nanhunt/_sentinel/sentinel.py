@@ -35,6 +35,7 @@ from nanhunt._sentinel.tape import (
 )
 from nanhunt._sentinel.trigger import Found, Look, Norms, Trips
 from nanhunt._sentinel.unchanged import Autocast, is_autocast_on
+from nanhunt._sentinel.validation import Validation
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.buffers import Buffers
@@ -60,8 +61,11 @@ class Sentinel(Listener):
         self._watched_key: Any = None
         self._norms: Norms = deque(maxlen=keep)
         self._weights: Norms = deque(maxlen=keep)
+        self._bad_weights: set[str] = set()  # when they were read last
+        self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
         self._reader = Reader(session, values)
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
+        self.validation = Validation(session, values, self._reader)
         self._device_boundary = DeviceBoundary(session, values, self)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
@@ -114,6 +118,7 @@ class Sentinel(Listener):
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
         tape.off()
+        self.validation.stop()
         if tape.refusal or self.session.live:
             return
         if is_transformed():
@@ -170,8 +175,12 @@ class Sentinel(Listener):
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
         tape.off()
+        self.validation.stop()
         if not self._backwards:
             self._look_for_older()
+            if not self._sound_at_first and not self.session.borders.alive:
+                paths, _, bad = self._reader.gradients(self._parameters(), weights=True)
+                self._sound_at_first = set(paths) - set(bad)
         self._backwards += 1
         self._unread = True
         before = tape.refusal
@@ -335,12 +344,16 @@ class Sentinel(Listener):
             for optimizer in session._keep:
                 for p, path in session.parameters_of(optimizer):
                     found.setdefault(id(p), (p, path))
+            for leaf in [reference() for reference in session.leaves]:
+                if leaf is not None:
+                    found.setdefault(id(leaf), (leaf, session.parameter_names.get(id(leaf), "")))
             self._watched = list(found.values())
         return self._watched
 
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
+        self.validation.stop()
         # Without a backward the program has given its parameters gradients by other means.
         if not self._unread and (self._backwards or self._read_unasked):
             return
@@ -366,8 +379,8 @@ class Sentinel(Listener):
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
             if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
-                paths, (weights, largest), bad_weights = self._reader.gradients(self._parameters(), weights=True)
-                self.keep_weights(session.step, paths, weights, largest)
+                paths, words, bad_weights = self._reader.gradients(self._parameters(), weights=True)
+                self.keep_weights(found, session.step, paths, words, bad_weights)
             session.facts.largest_gradient = max(amaxes)
         self.tell_gradients(found, session.facts, bad)
         self._read_buffers()
@@ -416,9 +429,17 @@ class Sentinel(Listener):
         """The program has given its parameters gradients by other means than a backward."""
         return not self._backwards
 
-    def keep_weights(self, step: int, paths: list[str], norms: Sequence[float], amaxes: Sequence[float]) -> None:
+    def keep_weights(self, found: Found, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+                     bad: list[str]) -> None:
+        """What was sound when it was last read was made bad since: loss and gradients may not show it."""
+        if bad and not self._bad_weights.issuperset(bad):
+            trained = {path for p, path in self._parameters() if p.requires_grad}
+            for path in bad:
+                if self._weights and path in trained and path not in self._bad_weights:
+                    found.note(lib.MARK_PARAMETER, path)
+        self._bad_weights = set(bad)
         if step > 0:  # as the step before left them
-            self._weights.append((step - 1, paths, list(norms), list(amaxes)))
+            self._weights.append((step - 1, paths, list(words[0]), list(words[1])))
 
     def tell_gradients(self, found: Found, facts: StepFacts, bad: list[str]) -> None:
         facts.gradients_are_bad = self.was_bad = bool(bad)
@@ -446,16 +467,15 @@ class Sentinel(Listener):
                 found.note(kind, path)
 
     # Calls with gradients off.
-    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
-        """Which operation it was is not known at this level: only that what came out is NaN."""
-        tensors = [t for t in tensors_of(output) if t.is_floating_point() and not is_away(t)]
-        bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in tensors])
-        if bad and any(bool(torch.isnan(t).any()) for t in tensors):
-            self.validated_bad = True
-            self.session.wants_ops = True
-            self.session.worked = True  # there is something to be judged, should no step follow
+    def before_validated(self, module: torch.nn.Module) -> None:
+        self.validation.on_call()
 
-    validated_bad = False
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        self.validation.on_output(output)
+
+    def before_unfinished(self) -> None:
+        if self.validation.judge():
+            self.session.worked = True  # there is something to be judged, should no step follow
 
     # Steps that the program gives up.
     def _saw_bad_number(self) -> bool:
@@ -473,6 +493,8 @@ class Sentinel(Listener):
         self.tape.off()
         if not self.tape.roots and not self.session.live:
             self.found.unread = bool(self.tape.refusal)
+            if self.session.leaves:
+                self._boundary()
             return
         self._boundary()  # where a backward came
         if self.found.bad:
@@ -492,10 +514,12 @@ class Sentinel(Listener):
         """What the program does to its parameters after the last step is in no step's numbers: they are read once more,
         those that were finite when they were read last."""
         session = self.session
-        if session.recorder is None or self.found.bad or session.facts.foreseen or not self._weights:
+        sound = self._sound_at_first
+        if self._weights:
+            _, paths, norms, _ = self._weights[-1]
+            sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
+        if session.recorder is None or self.found.bad or session.facts.foreseen or not sound:
             return
-        _, paths, norms, _ = self._weights[-1]
-        sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self._parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         for kind, path in bad:
@@ -510,20 +534,25 @@ class Sentinel(Listener):
         self.tape.off()
         found, facts, overran = self.found, self.session.facts, self.session.overran
         told = self._told if overran and not self._device_boundary.passed else None
-        self.session.pending.later(lambda: self._tell_health(step, found, facts, told))
+        validated = self.validation.first if self.validation.judge() else ""
+        self.validation.begin_step()
+        if validated and self.session.live:
+            self.session.wants_ops = self.session.wants_ops or self.trips.may_replay(step)
+        self.session.pending.later(lambda: self._tell_health(step, found, facts, told, validated))
         if overran:
             self._carry_over()
         else:
             self._begin_work()
             self._begin()
 
-    def _tell_health(self, step: int, found: Found, facts: StepFacts, told: tuple[int, int, str] | None) -> None:
+    def _tell_health(self, step: int, found: Found, facts: StepFacts, told: tuple[int, int, str] | None,
+                     validated: str) -> None:
         recorder, foreseen = self.session.recorder, facts.foreseen
         if recorder is not None:
             bad, tensors, first = told or (found.bad, found.bad_tensors, found.first_bad)
             bad |= HEALTH_AUDIT if foreseen else 0
-            if self.validated_bad:
-                self.validated_bad, bad, tensors = False, bad | 1 << lib.MARK_OUTPUT, tensors + 1
+            if validated:
+                bad, tensors, first = bad | 1 << lib.MARK_OUTPUT, tensors + 1, first or validated
             self.session.faults.suspected |= bool(bad)
             if found.unread and not bad:
                 return  # a row without bits would say that all of it is healthy
@@ -531,6 +560,7 @@ class Sentinel(Listener):
                             first or (foreseen[0] if foreseen else ""), found.gradient_norm, found.weight_norm)
 
     def on_close(self) -> None:
+        self.validation.stop()
         self.tape.off()
         self.tape.clear()
 

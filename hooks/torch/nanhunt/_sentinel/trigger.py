@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 NONE, REPLAY, WAITS, SPENT = range(4)
+LEFT_OUT = "operations of bad steps that were watched: so many are kept of one run, and not of steps close together"
 TRIGGER_AUDIT, TRIGGER_USER = 6, 8
 NO_HARM, SCALED, HARM = range(3)
 _LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
@@ -134,6 +135,8 @@ class Trips:
         if not look.found.judged:
             self._look_further(look)
         answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(look))
+        if session.live and answer in (WAITS, SPENT):
+            session.note(LEFT_OUT)
         if answer in (NONE, WAITS):
             return
         if answer == SPENT:
@@ -209,7 +212,10 @@ class Trips:
         return facts
 
     def may_replay(self, step: int) -> bool:
-        return bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == REPLAY)
+        may = bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == REPLAY)
+        if not may and self.session.live:
+            self.session.note(LEFT_OUT)
+        return may
 
     def replay(self, look: Look, unfinished: bool = False) -> None:
         if not self.session.options.replay or self._ended:

@@ -15,6 +15,7 @@ from nanhunt._hooks.scaler import read
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._tap.plain import local, no_torch_function
+from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -70,7 +71,14 @@ class Marks(Listener):
                 marks.append((lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t))
         self._mark_all(marks)
 
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        with no_torch_function():
+            outputs = [(lib.MARK_OUTPUT, "", t) for _, t in tensors_in(output) if t.is_floating_point()]
+        self._mark_all(outputs)
+
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        leaves = [leaf for leaf in [reference() for reference in self.session.leaves] if leaf is not None]
+        self._mark_all([(lib.MARK_PARAMETER, self.session.parameter_names.get(id(t), ""), t) for t in leaves])
         for t in tensors:
             if t.numel() == 1:
                 self.mark(lib.MARK_LOSS, "loss", t)
@@ -130,6 +138,29 @@ class Marks(Listener):
         if tap is not None:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, tensors.kinds)
+
+    def before_last_end(self) -> None:
+        """What was written past PyTorch after the last op that was heard is read by nobody else."""
+        tap = self.values.tap
+        if tap is None or self.session.live:  # at level sentinel the sentinel reads it
+            return
+        bad: list[tuple[int, str, torch.Tensor]] = []
+        with no_torch_function(), unheard():
+            for p, path in self._trained():
+                if p.is_cpu and p.is_floating_point() and p.layout is torch.strided and not bool(p.isfinite().all()):
+                    bad.append((lib.MARK_PARAMETER, path, p))
+            for _, _, p in bad:
+                tap.written(p.untyped_storage()._cdata)
+        self._mark_all(bad)
+
+    def _trained(self) -> list[tuple[torch.Tensor, str]]:
+        session = self.session
+        alive = [part for part in [reference() for reference, _ in session.roots.values()] if part is not None]
+        found = [p for root in alive for p in root.parameters()]
+        found += [leaf for leaf in [reference() for reference in session.leaves] if leaf is not None]
+        found += [p for optimizer in session._keep for p, _ in session.parameters_of(optimizer)]
+        unique = {id(p): p for p in found if p.requires_grad}
+        return [(local(p), session.parameter_names.get(id(p), "")) for p in unique.values()]
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         tap = self.values.tap

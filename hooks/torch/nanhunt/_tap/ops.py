@@ -83,6 +83,10 @@ class OpsLevel(Listener):
         if self.session.places is not None:
             self.session.places.begin_step()  # without a root module, too
 
+    def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if self.session.leaves:  # no module's call has switched it on
+            self._on()
+
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._own(optimizer)
 

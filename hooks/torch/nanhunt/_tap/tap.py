@@ -213,6 +213,10 @@ class Tap:
         """Ops ran unheard: what any tensor shows is not known any more."""
         self.library.forget(self.handle)
 
+    def bad_number(self) -> str:
+        """"aten::mean at train.py:12": of a validation, since this was asked last; "": none."""
+        return str((self.library.bad_number(self.handle) or b"").decode("utf-8", "replace"))
+
     # Calls at which badness began.
     def keep(self, max_bytes: int, max_written: int = 0) -> None:
         """From here on they are kept, with what they read; 0: not. What was kept is forgotten. What an op reads and

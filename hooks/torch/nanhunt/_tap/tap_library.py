@@ -56,6 +56,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "forget": (None, [_void]),
     "keep": (None, [_void, _i64, _i64]),
     "kept": (_i64, [_void]),
+    "bad_number": (_text, [_void]),
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),
     "schema": (_i64, [_text, _text, _void, _i64]),

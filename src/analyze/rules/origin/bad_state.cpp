@@ -18,7 +18,8 @@ std::optional<Diagnosis> diagnose_bad_state(const Case& c) {
   if (c.birth.was_clean) {
     d.title = fmt::format("The {} became bad between two looks: {}", what, count);
     d.explanation =
-        "It was finite when it was last seen, and no watched op has written it since: something unseen did.";
+        "It was finite when it was last seen, and no watched op has written it since: something unseen did, as code of "
+        "the program between steps may.";
     d.sure = false;
   } else {
     d.title = fmt::format("The {} was bad from the start: {}", what, count);

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that a program trains by hand: no module has them, and no optimizer steps them. A backward shows them."""
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt._tap.plain import no_torch_function
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+_MOST = 20_000  # nodes of a graph that are looked at
+
+
+def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
+    """Before a backward from these tensors. Where there is a module or an optimizer, they say what is trained."""
+    if session.roots or session.borders.alive or session.open() is None:
+        return
+    with no_torch_function():
+        found = [leaf for leaf in _leaves_of(tensors) if id(leaf) not in session.parameter_names]
+    names = _names_of(found) if found else {}
+    for leaf in found:
+        session.parameter_names.tell_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
+        session.leaves.append(weakref.ref(leaf))
+    session.worked = session.worked or bool(session.leaves)
+
+
+def _leaves_of(tensors: Sequence[Any]) -> list[torch.Tensor]:
+    todo = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor)]
+    seen: dict[Any, None] = {}
+    found = []
+    while todo and len(seen) < _MOST:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen[node] = None
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+def _names_of(leaves: Sequence[torch.Tensor]) -> dict[int, str]:
+    """What the program calls them, where one of its functions that runs has them as variables."""
+    wanted = {id(leaf) for leaf in leaves}
+    names: dict[int, str] = {}
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        for name, value in list(frame.f_locals.items()) if not _is_ours_or_torchs(frame) else ():
+            if id(value) in wanted:
+                names.setdefault(id(value), name)
+        frame = frame.f_back
+    return names
+
+
+def _is_ours_or_torchs(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("nanhunt", "torch")

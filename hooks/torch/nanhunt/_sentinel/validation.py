@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program computes with gradients off: what its models give, and the numbers that it makes of that, losses and
+metrics. In a step that is not watched the tap looks at single numbers alone, and only outside of modules.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._device import is_away
+from nanhunt._sentinel.tape import tensors_of
+
+if TYPE_CHECKING:
+    from nanhunt._sentinel.reading import Reader
+    from nanhunt._session import Session
+    from nanhunt._tap.values import Values
+
+_GLANCE = 2  # State::deaf of the tap
+UNREAD = "losses and metrics that were computed with gradients off"
+
+
+class Validation:
+    def __init__(self, session: Session, values: Values, reader: Reader) -> None:
+        self._session, self._values, self._reader = session, values, reader
+        self.can_listen: Callable[[], bool] = lambda: True
+        self._glances = False
+        self._seen = False  # in this step
+        self.is_bad = False
+        self.first = ""     # what is bad, where that is known
+
+    def on_call(self) -> None:
+        """What goes on inside is the module's business."""
+        self.stop()
+
+    def on_output(self, output: Any) -> None:
+        self._seen = True
+        tensors = [t for t in tensors_of(output) if t.is_floating_point()]
+        here = [t for t in tensors if not is_away(t)]
+        bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in here])
+        # An infinity among many is a mask as likely as not.
+        if bad and any(t.numel() == 1 or bool(torch.isnan(t).any()) for t in here):
+            self._note("what a model gave")
+        if self._session.live:
+            return  # the tap hears it all
+        tap = self._values.tap
+        if tap is None or len(here) < len(tensors) or not self.can_listen():
+            self._session.note(UNREAD)
+            return
+        tap.on()
+        self._session.state.deaf = _GLANCE
+        self._glances = True
+
+    def stop(self) -> None:
+        """Gradients are on again, or the step ends."""
+        if not self._glances:
+            return
+        self._glances = False
+        self._session.state.deaf = 0
+        if self._values.tap is not None:
+            self._values.tap.off()
+
+    def judge(self) -> bool:
+        """Whether what was computed so far is bad. Nothing is listened to any more."""
+        self.stop()
+        if self._seen and self._values.tap is not None:
+            self._seen = False
+            told = self._values.tap.bad_number()
+            if told:
+                self._note(told)
+        return self.is_bad
+
+    def _note(self, first: str) -> None:
+        if not self.is_bad:
+            self.is_bad, self.first = True, first
+
+    def begin_step(self) -> None:
+        self.is_bad, self.first = False, ""

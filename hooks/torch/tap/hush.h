@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread computes for us: not heard, and what it warns of is not the program's.
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "hooks/torch/tap/describe.h"
+
+namespace nanhunt::tap {
+
+class Silent : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// The calling thread, from here on. What it was before.
+inline bool hush_thread(bool hush) {
+  static Silent silent;
+  static thread_local c10::WarningHandler* warns = nullptr;  // while it is hushed
+  const bool was = c10::impl::tls_is_dispatch_key_excluded(kKey);
+  c10::impl::tls_set_dispatch_key_excluded(kKey, hush);
+  if (hush && !was) {
+    warns = c10::WarningUtils::get_warning_handler();
+    c10::WarningUtils::set_warning_handler(&silent);
+  } else if (!hush && was && warns != nullptr) {
+    c10::WarningUtils::set_warning_handler(std::exchange(warns, nullptr));
+  }
+  return was;
+}
+
+}  // namespace nanhunt::tap

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one tap is made of, and which one is on.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hooks/torch/tap/collectives.h"
+#include "hooks/torch/tap/kept.h"
+#include "hooks/torch/tap/lasting.h"
+#include "hooks/torch/tap/rows.h"
+
+namespace nanhunt::tap {
+
+struct Tap {
+  Tap(const Recording& to, std::int64_t loss, std::vector<std::string> theirs)
+      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state) {}
+
+  Recording to;
+  State own;
+  State* state = &own;
+  std::recursive_mutex mutex;  // a device's part of a backward runs in a thread of its own
+  Plans plans;
+  Rows rows;
+  Collectives collectives;
+  Lasting lasting;
+  KeptCalls kept;
+  std::string bad_number;  // of validation: the first op whose result was a number that is not finite, and its line
+  // In a replay, what a generator of the program's own is drawn from is put back.
+  bool keeps_generators = false;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators;
+
+  void note_failure(const std::exception& error, const std::string& op) noexcept {
+    try {
+      const std::lock_guard lock(mutex);
+      ++rows.notes["errors inside nanhunt, in op " + op + ": " + std::string(error.what()).substr(0, 200)];
+    } catch (...) {
+    }
+  }
+};
+
+inline std::atomic<Tap*> g_on{nullptr};
+
+// Ops that are being watched, in all threads. A tap that is freed meanwhile is kept until there is none.
+inline std::atomic<std::int64_t> g_watching{0};
+inline std::mutex g_freed_mutex;
+inline std::vector<std::unique_ptr<Tap>> g_freed;
+
+class Watching {
+ public:
+  Watching() { g_watching.fetch_add(1, std::memory_order_acq_rel); }
+  ~Watching() { g_watching.fetch_sub(1, std::memory_order_acq_rel); }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+};
+
+inline void bury(Tap* tap) {
+  const std::lock_guard lock(g_freed_mutex);
+  g_freed.emplace_back(tap);
+  if (g_watching.load(std::memory_order_acquire) == 0) g_freed.clear();
+}
+
+}  // namespace nanhunt::tap

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program computes of its outputs with gradients off, losses and metrics, is judged as the outputs are: at any
+level, whether the step is watched or not. A mask, a best loss that begins at infinity, and NaN that nobody selects are
+no harm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from own_programs import Net, data
+from sentinel_runs import watched
+from torch.nn import functional as F
+
+STEPS = 14
+HOW = {"unwatched": ("sentinel", 0.0), "watched": ("sentinel", 100.0), "ops": ("ops", 3.0)}
+
+
+def training(validate, every=True):
+    """`validate(outputs, labels)` is what the program computes after each step, or after the 12th alone."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+            if every or i == STEPS - 2:
+                with torch.no_grad():
+                    validate(net(x), y)
+
+        return step, net, opt
+
+    return build
+
+
+def run(validate, folder, how, **options):
+    level, budget = HOW[how]
+    return watched(training(validate, **options), folder, STEPS, level=level, budget=budget).report
+
+
+def loss_of_infinite_logits(out, y):
+    return F.cross_entropy(out * 1e39, y)
+
+
+def loss_of_log_0(out, y):
+    return -torch.log(out * 0).mean()
+
+
+def metric_that_is_read(out, y):
+    return ((out.sum() * 1e39) * 0).item()
+
+
+def accuracy_of_nothing(out, y):
+    return (out.argmax(1) == y)[:0].float().mean()
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "validate", [loss_of_infinite_logits, loss_of_log_0, metric_that_is_read, accuracy_of_nothing],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_a_validation_loss_or_metric_that_is_not_finite_is_a_fault(validate, how, tmp_path):
+    for every in (True, False):
+        report = run(validate, tmp_path / str(every), how, every=every)
+        assert report["verdict"]["status"] == "fault", report["verdict"]
+        found = [f for f in report["findings"] if f["severity"] == "fault"]
+        assert len(found) == 1 and found[0]["phase"] == "validation", found
+        place = found[0]["call_site"] or found[0]["title"]
+        assert "test_validation.py:" in place, found
+
+
+def finite(out, y):
+    loss = F.cross_entropy(out, y)
+    best = torch.tensor(math.inf)
+    best = torch.minimum(best, loss)
+    return best.item(), (best * 2).item()
+
+
+def best_that_begins_at_infinity(out, y):
+    best = torch.tensor(math.inf)
+    assert best.item() > 1 and (best * 2 + 1).item() > 1
+    return torch.where(out.sum() > 1e9, best, out.sum()).item()
+
+
+def masked_scores(out, y):
+    scores = out.masked_fill(torch.ones_like(out, dtype=torch.bool).triu(1), -math.inf)
+    return scores.softmax(-1).sum().item(), scores.min().item(), scores[0, 1].item(), torch.cat([scores, out]).max().item()
+
+
+def nan_that_nobody_selects(out, y):
+    padded = torch.cat([out, torch.full_like(out[:1], math.nan)])
+    return padded[:-1].mean().item(), padded.nanmean().item(), padded.nan_to_num().sum().item()
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "validate", [finite, best_that_begins_at_infinity, masked_scores, nan_that_nobody_selects], ids=lambda f: f.__name__
+)
+def test_masks_and_what_nobody_selects_are_clean(validate, how, tmp_path):
+    report = run(validate, tmp_path, how)
+    assert report["verdict"]["status"] == "clean", [report["verdict"], report["findings"]]
+    assert not [f for f in report["findings"] if f["severity"] != "info"]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_validation_that_the_program_ends_is_judged(bad, how, tmp_path):
+    def validate(out, y):
+        loss = F.cross_entropy(out * (1e39 if bad else 1), y)
+        if not torch.isfinite(loss):
+            raise SystemExit("the validation loss is not finite")
+
+    level, budget = HOW[how]
+    import json
+
+    import nanhunt
+
+    step, _, _ = training(validate, every=False)()
+    with nanhunt.watch(out=tmp_path / "run", level=level, budget=budget, quiet=True) as watch:
+        try:
+            for i in range(STEPS):
+                step(i)
+        except SystemExit:
+            pass
+    report = json.loads(watch.report("json"))
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]

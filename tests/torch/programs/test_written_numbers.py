@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A number that is not finite and that the program itself writes, into a parameter or into its batch, is told as that:
+what it was written into, and where. A finite one is nothing, and neither is a mask."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch.nn import functional as F
+
+HERE = os.path.basename(__file__)
+
+
+def training(write=lambda w: None, batch=lambda x: None, at=3):
+    """`write(weight)` between two steps, `batch(x)` before a step uses it."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            if i == at:
+                with torch.no_grad():
+                    write(net.first.weight)
+                batch(x)
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def element(number):
+    def write(t):
+        t[0, 0] = number
+
+    return write
+
+
+def all_of_it(number):
+    return lambda t: t.fill_(number)
+
+
+def a_copy(number):
+    return lambda t: t.copy_(torch.tensor(number))
+
+
+def by_mask(number):
+    def write(t):
+        t[torch.eye(*t.shape, dtype=torch.bool)] = number
+
+    return write
+
+
+WRITES = {"element": element, "all": all_of_it, "copy": a_copy, "by mask": by_mask}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_the_program_writes_into_a_parameter_is_told_with_its_line(name, number, level, tmp_path):
+    said = told(training(WRITES[name](number)), tmp_path, level)
+    word = "NaN" if math.isnan(number) else "Inf"
+    assert said.first["title"] == f"The program writes {word} into parameter first.weight", said.show()
+    assert (said.first["class"], said.first["module"], said.first["step"]) == ("invalid", "first.weight", 3), said.show()
+    assert said.first["call_site"].startswith(HERE + ":"), said.first
+    assert_silent(training(WRITES[name](0.5)), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["element", "all", "by mask"])
+def test_what_the_program_writes_into_its_batch_is_told_with_its_line(name, level, tmp_path):
+    said = told(training(batch=WRITES[name](math.nan)), tmp_path, level)
+    assert said.first["title"] == "The program writes NaN into batch tensor input 0", said.show()
+    assert said.first["call_site"].startswith(HERE + ":"), said.first
+    assert_silent(training(batch=WRITES[name](0.5)), tmp_path, level)
+
+
+@pytest.mark.parametrize("at", [9, 13])
+def test_an_infinity_that_loss_and_gradients_hide_is_a_fault_in_steps_that_are_not_watched_too(at, tmp_path):
+    """tanh makes it 1: whether the weights are read in a step or after the last one."""
+    said = told(training(element(math.inf), at=at), tmp_path, "sentinel", steps=18 if at == 9 else 14)
+    assert said.status == "fault" and said.first["module"] == "first.weight", said.show()
+    assert_silent(training(element(1.0), at=at), tmp_path, "sentinel", steps=18)
