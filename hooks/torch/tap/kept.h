@@ -86,6 +86,11 @@ class KeptCalls {
     return t.defined() ? t.detach().clone() : t;
   }
   static c10::IValue copy(const c10::IValue& value) {
+    // A copy of a number that was wrapped into a tensor would be a tensor, and decide the format of the result.
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+      const Unheard unheard;
+      return value.toTensor().item();
+    }
     if (value.isTensor()) return copy(value.toTensor());
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
