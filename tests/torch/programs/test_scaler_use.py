@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 
 def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval=2000, narrow=True):
-    """fp16 autocast, where it is `narrow`, and a scaler. `between(scaler, optimizer, parameters)` runs after backward."""
+    """A scaler, and fp16 autocast where `narrow`. `between(scaler, optimizer, parameters)` runs after backward."""
 
     def build():
         net = Net()

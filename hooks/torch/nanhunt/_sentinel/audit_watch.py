@@ -214,8 +214,8 @@ class AuditWatch(Listener):
             return
         found = self.audit.foresee(optimizer, facts.largest_gradient)
         if found is None:
-            # What cannot go bad has no origin to be found: its ops pass by, which are half of those of a small step. What
-            # it loses is in those that are shown.
+            # What cannot go bad has no origin to be found: its ops pass by, which are half of those of a small step.
+            # What it loses shows in the steps that are kept for the audits.
             session.state.deaf = int(session.live and self.audit.is_proved and not session.shows_ops)
             return
         facts.foreseen.extend(found.paths)
