@@ -208,16 +208,22 @@ class AnalyzerImpl final : public RankPass {
   StepSet bad_losses_;
 };
 
-void AnalyzerImpl::on_step(const StepRecord& record) {
+void AnalyzerImpl::on_step(const StepRecord& told) {
+  StepRecord record = told;
+  own_scaler_.on_step_end(told, graph_);
+  // A run may end right after a step that its own scaler gave up, which only a further step would show.
+  const bool ends = record.ending == StepEnding::kEnd || record.ending == StepEnding::kExit;
+  const bool gives_up = ends && scaler_.skips_itself() &&
+                        (sentinel_.only_gradients_are_bad(record.step) || graph_.only_backward_went_bad());
+  record.skipped = record.skipped || gives_up;
   TimelineStep step;
   step.step = record.step;
   const bool finished = record.ending == StepEnding::kOptimizer;
   step.loss = record.loss;
   step.lr = record.lr;
-  own_scaler_.on_step_end(record);
   const StepOutcome outcome = scaler_.on_step_end(record);
   // Where bad gradients were given up they speak for the step.
-  const bool speaks = !record.skipped || !graph_.step_is_bad();
+  const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
   const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step);
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;

@@ -138,11 +138,14 @@ class FirstBad(TorchDispatchMode):
         name = func._schema.name
         if name.startswith("profiler::"):
             return func(*args, **kwargs)
-        inputs = badness([list(args), list(kwargs.values())])
+        given = [list(args), list(kwargs.values())]
+        inputs = badness(given)
         result = func(*args, **kwargs)
         if name.startswith(UNWRITTEN):
             return result
-        outputs = badness([result, list(args), list(kwargs.values())] if func._schema.is_mutable else result)
+        # Running statistics are written although no schema says so.
+        writes = func._schema.is_mutable or badness(given) != inputs
+        outputs = badness([result, given] if writes else result)
         if name in OVERWRITE and not outputs:
             return result
         if (outputs and not inputs) or ("nan" in outputs and "nan" not in inputs) or (inputs and not outputs):

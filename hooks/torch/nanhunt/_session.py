@@ -162,6 +162,7 @@ class Session(lib.HasState):
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
         self.live = False            # ops of this step are heard as they run, at a level where not all are
         self.wants_ops = False       # ... and shall be in the trace
+        self.shows_ops = False       # ... will be, healthy as it may be, for the audits that need no failure
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
 

@@ -7,6 +7,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 #include "hooks/torch/tap/copies.h"
@@ -19,13 +20,19 @@ class Between {
  public:
   // A forward begins: what comes after it computes a loss.
   void begin_forward() { stage_ = Stage::kNone; }
+  // Between backward and the optimizer a tensor went between the ranks.
+  void on_exchange(const at::Tensor& t, const Identities& identities) {
+    if (stage_ != Stage::kNone) exchanged_.insert(storage_of(t, identities));
+  }
   void begin_backward() {
     stage_ = Stage::kUnscale;
     of_gradients_ = false;
+    exchanged_.clear();
   }
   // Storages that are known by now last into the step that begins.
   void begin_step() {
     stage_ = Stage::kNone;
+    exchanged_.clear();
     first_new_ = last_storage_number() + 1;
   }
 
@@ -34,17 +41,16 @@ class Between {
 
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
   template <typename Each>
-  std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, const Identities& identities,
+  std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, Identities& identities,
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
-    if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, each);
+    if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, identities, each);
     if (phase == NANHUNT_PHASE_DATA && plan.writes && !plan.draws && !plan.garbage) {
       bool lasts = true, any = false;
       each([&](const at::Tensor& t) {
         if (t.numel() == 1) return;  // counts and running sums of a loop
-        const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
-        const std::int64_t storage = known == nullptr ? 0 : known->word >> kVersionBits;
-        lasts = lasts && known != nullptr && (storage < first_new_ || (any && copies.is_derived(storage)));
+        const std::int64_t storage = storage_of(t, identities);
+        lasts = lasts && storage != 0 && (storage < first_new_ || (any && copies.is_derived(storage)));
         any = true;
       });
       if (lasts && any && !is_fill(plan)) return NANHUNT_PHASE_UPDATE;
@@ -61,6 +67,11 @@ class Between {
     if (plans::starts(name, "_foreach_")) name.remove_prefix(9);
     return plans::without_underscores(name);
   }
+  // 0: not known.
+  static std::int64_t storage_of(const at::Tensor& t, const Identities& identities) {
+    const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
+    return known == nullptr ? 0 : known->word >> kVersionBits;
+  }
   static bool is_fill(const Plan& plan) {
     static constexpr std::string_view kFills[] = {"zero", "fill"};
     return plans::among(bare(plan), kFills);
@@ -69,7 +80,7 @@ class Between {
   // Gradients require none themselves, a further loss does. Unscaling multiplies and looks for what is not finite;
   // clipping begins where a number is made of many.
   template <typename Each>
-  std::int64_t after_backward(const Plan& plan, const c10::IValue* result, Each&& each) {
+  std::int64_t after_backward(const Plan& plan, const c10::IValue* result, Identities& identities, Each&& each) {
     static constexpr std::string_view kScaling[] = {"mul", "div", "reciprocal", "_to_copy", "copy", "isfinite", "isnan", "isinf",
                                                     "isposinf", "isneginf", "eq", "ne", "all", "any", "logical_and",
                                                     "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not",
@@ -86,10 +97,31 @@ class Between {
     of_gradients_ = of_gradients_ || !all_numbers(each);
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
+    if (!number && is_of_exchange(plan, result, identities, each)) return NANHUNT_PHASE_COMM;
     const bool only_numbers = number && all_numbers(each);
     squares = squares && bare(plan) == "mul";
     if (!only_numbers && (number || squares || !plans::among(bare(plan), kScaling))) stage_ = Stage::kClip;
     return stage_ == Stage::kClip ? NANHUNT_PHASE_CLIP : NANHUNT_PHASE_UNSCALE;
+  }
+  // What came from other ranks is put together, cast back and divided by their number: that ends the exchange.
+  template <typename Each>
+  bool is_of_exchange(const Plan& plan, const c10::IValue* result, Identities& identities, Each&& each) {
+    static constexpr std::string_view kAdding[] = {"copy", "_to_copy", "clone", "add", "sum", "stack", "cat"};
+    static constexpr std::string_view kAveraging[] = {"mul", "div", "mean"};
+    const bool averages = plans::among(bare(plan), kAveraging);
+    if (exchanged_.empty() || (!averages && !plans::among(bare(plan), kAdding))) return false;
+    bool any = false;
+    each([&](const at::Tensor& t) { any = any || exchanged_.contains(storage_of(t, identities)); });
+    if (!any) return false;
+    each([&](const at::Tensor& t) {
+      if (averages)
+        exchanged_.erase(storage_of(t, identities));
+      else if (plan.writes)
+        exchanged_.insert(storage_of(t, identities));
+    });
+    if (!averages && result != nullptr && result->isTensor() && result->toTensor().has_storage())
+      exchanged_.insert(identities.of(result->toTensor().storage().unsafeGetStorageImpl()).word >> kVersionBits);
+    return true;
   }
   template <typename Each>
   static bool all_numbers(Each&& each) {
@@ -100,6 +132,7 @@ class Between {
 
   Stage stage_ = Stage::kNone;
   bool of_gradients_ = false;  // something was computed of more than numbers since backward
+  std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
   std::int64_t first_new_ = 0;  // number of a storage
 };
 

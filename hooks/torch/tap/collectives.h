@@ -74,6 +74,7 @@ class Collectives {
     for (const c10::IValue& value : one.given.args)
       each_tensor(value, [&](const at::Tensor& t) {
         if (t.has_storage()) one.storages.insert(t.storage().unsafeGetStorageImpl());
+        if (state_->phase == NANHUNT_PHASE_LOSS) rows_.between.on_exchange(t, rows_.describer.identities);
       });
     pending_.push_back(std::move(one));
     tell_finished(nullptr, {});

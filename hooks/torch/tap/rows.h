@@ -482,9 +482,7 @@ class Rows {
   }
 
   // What runs there belongs to no module, but to the parameter that it is about.
-  static bool is_owned(std::int64_t phase) {
-    return phase >= NANHUNT_PHASE_UNSCALE || phase == NANHUNT_PHASE_DATA;
-  }
+  static bool is_owned(std::int64_t phase) { return phase >= NANHUNT_PHASE_COMM || phase == NANHUNT_PHASE_DATA; }
 
   // The parameter to which what an optimizer computes belongs; 0: to none, or to several.
   std::int64_t owner(const Words& words, std::size_t inputs) {

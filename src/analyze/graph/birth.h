@@ -119,7 +119,8 @@ class StepSet {
 // What the loss scaler made of the steps in which a birth's badness reached a sink.
 struct ScaleTrial {
   bool scaled = true;          // a scaler was at work in each of them
-  bool only_gradients = true;  // no loss, parameter, state or buffer was reached
+  bool only_gradients = true;  // no parameter, state or buffer was reached
+  bool reached_loss = false;
   bool all_held_back = true;   // the optimizer ran in none of them
   bool open = false;           // no step has been clean since the last of them
   bool lowered = true;         // each time it was gone at a lower scale; else also at the same one
@@ -193,6 +194,11 @@ struct Birth {
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;
+
+  // As far as its badness went nothing but gradients was harmed. The scaled loss is the scaler's, not the program's.
+  bool harmed_only_gradients() const {
+    return trial.only_gradients && (!trial.reached_loss || at.phase == Phase::kScale);
+  }
 };
 
 inline constexpr std::size_t kMaxSinks = 256;

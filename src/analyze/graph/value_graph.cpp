@@ -205,7 +205,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
       if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
     }
   }
-  if (bad_in && op.phase == Phase::kComm) note_given(view_, at);
+  if (bad_in && names_.is_exchange(op.phase, op.op)) note_given(view_, at);
   watch_swallowers(view_);
   finish_outputs(view_);
   if (bad_out) note_last_number(view_);

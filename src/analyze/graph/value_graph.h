@@ -76,6 +76,10 @@ class ValueGraph {
   // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the
   // streak that the step belongs to, or of earlier skips, answer for it.
   bool on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back);
+  // What began to be bad in the step at hand began behind the loss.
+  bool only_backward_went_bad();
+  // The op with this number multiplied the loss by the scale of a scaler of the program's own.
+  void on_scaling(std::uint64_t seq);
   // The parts of training (1 << TensorRole) that the sentinel found finite when this step ended.
   void on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
     clean_step_ = step;

@@ -16,6 +16,10 @@ void ValueGraph::note_given(const OpInView& op, const OpRef& at) {
     const Value* value = op.in[i];
     if (value == nullptr || value->bad == 0 || !is_share(op, i)) continue;
     for (BirthId id : labels_.get(value->labels).births) {
+      Birth* made = find_birth(id);
+      const bool for_this = made != nullptr && made->at.seq == value->producer;  // a cast to what goes over the wire
+      if (for_this && (made->at.phase == Phase::kUnscale || made->at.phase == Phase::kClip))
+        made->at.phase = Phase::kComm;
       if (std::find(given_.begin(), given_.end(), id) == given_.end()) given_.push_back(id);
     }
     if (node == kNoNode) node = value->node;
@@ -48,7 +52,7 @@ void ValueGraph::settle_sent() {
 const RecentOp* ValueGraph::call_behind(const Value& value) const {
   if (value.has_stats || value.tainted() || value.producer == kNoSeq) return nullptr;
   const RecentOp* op = ring_.find(value.producer);
-  return op != nullptr && op->phase == Phase::kComm ? op : nullptr;
+  return op != nullptr && names_.is_exchange(op->phase, op->op) ? op : nullptr;
 }
 
 // A result may be read long after the call was made, and through a view: the base, or another value of the same
@@ -114,6 +118,7 @@ void ValueGraph::add_harm_elsewhere(BirthId id, const Birth& there, bool came_ba
     ScaleTrial& trial = birth->trial;
     trial.scaled = trial.scaled && there.trial.scaled;
     trial.only_gradients = trial.only_gradients && there.trial.only_gradients;
+    trial.reached_loss = trial.reached_loss || there.trial.reached_loss;
     trial.all_held_back = trial.all_held_back && there.trial.all_held_back;
     trial.open = trial.open || there.trial.open;
     trial.lowered = trial.lowered && there.trial.lowered;

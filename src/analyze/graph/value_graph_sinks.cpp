@@ -105,8 +105,8 @@ namespace {
 // Its badness was of gradients only, held back by a scaler each time, and has been gone since.
 bool is_calibrated(const Birth& birth) {
   const ScaleTrial& trial = birth.trial;
-  return birth.kind == BirthKind::kOp && trial.ended > 0 && !trial.open && trial.scaled && trial.only_gradients &&
-         trial.all_held_back;
+  return birth.kind == BirthKind::kOp && trial.ended > 0 && !trial.open && trial.scaled &&
+         birth.harmed_only_gradients() && trial.all_held_back;
 }
 
 // Another birth at the same place, whose trial is over as well, counts for this one.
@@ -223,12 +223,14 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
     }
     birth->events.add(step);
     if (!std::exchange(itself.counted, true)) birth->born.add(itself.at.step);
-    birth->trial.only_gradients = birth->trial.only_gradients && kind == TensorRole::kBoundaryGradient;
+    const bool loss = kind == TensorRole::kLoss;
+    birth->trial.reached_loss = birth->trial.reached_loss || loss;
+    birth->trial.only_gradients = birth->trial.only_gradients && (loss || kind == TensorRole::kBoundaryGradient);
     if (!birth->hit_in_step) {
       birth->hit_in_step = true;
       hit_in_step_.push_back(birth->id);
     }
-    if (kind == TensorRole::kLoss && !birth->first_bad_loss) birth->first_bad_loss = step;
+    if (loss && !birth->first_bad_loss) birth->first_bad_loss = step;
     if (birth->settled) continue;
     const bool known = std::any_of(birth->sinks.begin(), birth->sinks.end(),
                                    [&](const SinkHit& sink) { return sink.kind == kind && sink.path == path; });
@@ -270,6 +272,25 @@ void ValueGraph::on_samples(const SampleIdsRecord& record) {
   samples_of_.step = record.step;
   samples_of_.micro_batch = record.micro_batch;
   samples_ = std::make_shared<const std::vector<std::int64_t>>(record.sample_ids);
+}
+
+bool ValueGraph::only_backward_went_bad() {
+  bool any = false;
+  for (BirthId id : born_in_step_) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->deliberate == Deliberate::kYes) continue;
+    const Phase phase = birth->at.phase;
+    if (phase != Phase::kScale && phase != Phase::kBackward && phase != Phase::kComm) return false;
+    any = true;
+  }
+  return any;
+}
+
+void ValueGraph::on_scaling(std::uint64_t seq) {
+  for (BirthId id : born_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->at.seq == seq) birth->at.phase = Phase::kScale;
+  }
 }
 
 // The step is over: which births' badness did the scaler hold back, and which is gone?

@@ -143,7 +143,7 @@ void CommWatch::on_op(const OpInView& op, const ValueGraph& graph) {
     settle(*op.call, read(op, graph));
     return;
   }
-  if (op.record->phase != Phase::kComm) return;
+  if (!names_.is_exchange(op.record->phase, op.record->op)) return;
   if (early_.size() >= kMaxWaiting) early_.erase(early_.begin());
   early_.insert_or_assign(op.record->seq, read(op, graph));
 }

@@ -33,7 +33,8 @@ bool is_scaled(const Finding& f) { return f.cls == FindingClass::kScalerCalibrat
 // Losses that leave every number finite have no step of their own: a run may bear them from its start and still break
 // because of something else.
 bool is_silent_loss(const Finding& f) {
-  return f.cls == FindingClass::kUpdateLoss || (f.cls == FindingClass::kUnderflow && f.sinks.empty());
+  return f.cls == FindingClass::kUpdateLoss ||
+         ((f.cls == FindingClass::kUnderflow || f.cls == FindingClass::kEpsUnderflow) && f.sinks.empty());
 }
 
 // Ranks share one scale: its collapse is told by the rank that knows what was underneath.

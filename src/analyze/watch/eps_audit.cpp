@@ -74,7 +74,7 @@ void EpsAudit::on_op(const OpInView& op) {
       const DType dtype = layout == nullptr ? maker->compute_dtype : layout->dtype;
       const std::uint64_t zeros = value->has_stats ? static_cast<std::uint64_t>(value->stats.zero) : 0;
       const OpRef at{maker->seq, maker->step, op.record->micro_batch, maker->phase, maker->module, maker->op};
-      count({at, op.record->call_site}, scalar.value, dtype, zeros);
+      count({at, op.record->call_site, info.zero == ZeroRule::kAdd}, scalar.value, dtype, zeros);
     }
   }
 }
@@ -96,7 +96,7 @@ std::vector<Finding> EpsAudit::findings() const {
     const std::string format(dtype_name(row.dtype)), eps = number(row.eps);
     Finding f;
     f.cls = FindingClass::kEpsUnderflow;
-    f.severity = Severity::kWarning;
+    f.severity = lost && first_[i].added ? Severity::kFault : Severity::kWarning;
     f.place = place_of(first_[i].at, names_);
     f.first_step = f.last_step = first_[i].at.step;
     f.call_site = names_.text(first_[i].site);

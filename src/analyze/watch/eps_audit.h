@@ -26,6 +26,7 @@ class EpsAudit {
   struct First {  // where a row was seen first
     OpRef at;
     StringId site = 0;
+    bool added = true;  // x + eps, as optimizers and norms have it; else a lower limit
   };
   void count(const First& place, double eps, DType dtype, std::uint64_t zeros);
 

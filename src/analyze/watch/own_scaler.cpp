@@ -41,11 +41,10 @@ std::optional<double> factor_of(const OpInView& op, const Names& names) {
 }  // namespace
 
 void OwnScaler::enter(std::uint32_t step) {
-  if (step == step_ && !factors_.empty()) return;
-  if (step != step_) {
-    factors_.clear();
-    used_ = unscaled_ = false;
-  }
+  if (step == step_) return;
+  factors_.clear();
+  used_ = unscaled_ = false;
+  clipped_by_.reset();
   step_ = step;
 }
 
@@ -53,12 +52,20 @@ void OwnScaler::on_op(const OpInView& op) {
   if (scaler_.told()) return;  // one that tells of itself is at work
   const Phase phase = op.record->phase;
   const bool loss = phase == Phase::kLoss;
-  if (!loss && phase != Phase::kUnscale && phase != Phase::kClip) return;
+  if (!loss && phase != Phase::kUnscale && phase != Phase::kClip && phase != Phase::kComm) return;
   const std::optional<double> number = factor_of(op, names_);
   if (!number || op.out.empty() || op.out[0] == nullptr) return;
   enter(op.record->step);
   if (loss && op.out[0]->stats.numel == 1) on_loss(op, *number);
   if (!loss) on_gradient(op, 1 / *number);
+  if (phase == Phase::kClip) on_clip(op, *number);
+}
+
+void OwnScaler::on_clip(const OpInView& op, double number) {
+  const Value* by = op.in.size() == 2 ? op.in[1] : nullptr;
+  const bool in_place = op.in[0] != nullptr && op.out[0]->storage == op.in[0]->storage && op.out[0]->stats.numel > 1;
+  if (unscaled_ || !in_place || by == nullptr || !is_number(by) || by->made_in != Phase::kClip) return;
+  if (by->made_step == op.record->step) clipped_by_ = number;
 }
 
 void OwnScaler::on_loss(const OpInView& op, double number) {
@@ -76,6 +83,7 @@ void OwnScaler::on_gradient(const OpInView& op, double number) {
   use(*same);
   Factor at = *same;
   at.seq = op.record->seq;
+  if (clipped_by_) scaler_.on_own_clip(*clipped_by_, op.record->step);
   tell(ScalerAction::kUnscale, at, scale_);
   unscaled_ = true;
 }
@@ -107,14 +115,18 @@ void OwnScaler::tell(ScalerAction action, const Factor& at, double scale) {
   scaler_.on_own(record);
 }
 
-void OwnScaler::on_step_end(const StepRecord& step) {
+void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
   if (scaler_.told()) return;
   enter(step.step);
   if (!site_ && step.skipped && !factors_.empty() && std::fabs(factors_.back().number) >= kLeastScale)
     use(factors_.back());
   if (used_) tell(ScalerAction::kUpdate, {scale_, *site_, step.end_seq, 0}, scale_);
+  for (const Factor& factor : factors_) {
+    if (site_ && factor.site == *site_) graph.on_scaling(factor.seq);
+  }
   factors_.clear();
   used_ = unscaled_ = false;
+  clipped_by_.reset();
 }
 
 }  // namespace nanhunt::analyze

@@ -23,7 +23,7 @@ class OwnScaler {
   OwnScaler(Names& names, ScalerWatch& scaler) : names_(names), scaler_(scaler) {}
 
   void on_op(const OpInView& op);
-  void on_step_end(const StepRecord& step);
+  void on_step_end(const StepRecord& step, ValueGraph& graph);
 
  private:
   // The place in the program at which a loss is multiplied.
@@ -38,6 +38,7 @@ class OwnScaler {
   void enter(std::uint32_t step);
   void on_loss(const OpInView& op, double number);
   void on_gradient(const OpInView& op, double number);
+  void on_clip(const OpInView& op, double number);
   void use(const Factor& factor);
   void tell(ScalerAction action, const Factor& at, double scale);
 
@@ -48,6 +49,8 @@ class OwnScaler {
   std::optional<Site> site_;     // where the scale multiplies the loss, once that is known
   double scale_ = 1;
   bool used_ = false, unscaled_ = false;  // in this step
+  // Gradients were multiplied in place, before they were unscaled, by a number that was made of gradients.
+  std::optional<double> clipped_by_;
   static constexpr std::size_t kMaxFactors = 16;
 };
 

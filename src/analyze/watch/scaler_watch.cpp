@@ -90,8 +90,10 @@ void ScalerWatch::follow(const ScalerRecord& record) {
     in_step_ = true;
     scaled_ = skip_ = found_ = unscaled_ = false;
     step_scale_ = scale_;
+    early_clip_.reset();
   }
   if (record.action == ScalerAction::kClip) {
+    if (!told_ && !scaled_) early_clip_ = record;
     // With gradients still multiplied by the scale, the norm is too large by that factor. A norm that is not finite
     // belongs to a step that is skipped.
     if (scaled_ && !unscaled_ && step_scale_ != 1 && !std::isinf(record.max_norm)) {  // no limit: it only measures
@@ -127,6 +129,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
       step_scale_ = scale_ = record.scale;
       break;
     case ScalerAction::kUnscale:
+      if (own_ && early_clip_ && scaled_ && !unscaled_) follow(*std::exchange(early_clip_, std::nullopt));
       if (optimizer.unscaled && step_scale_ != 1 && !several_) misuse(Misuse::kUnscaleTwice, record, true);
       optimizer.unscaled = unscaled_ = true;
       found_ = found_ || record.found_inf;
@@ -156,6 +159,18 @@ void ScalerWatch::follow(const ScalerRecord& record) {
       break;
     case ScalerAction::kClip:
       break;
+  }
+}
+
+void ScalerWatch::on_own_clip(double by, std::uint32_t step) {
+  const bool told = early_clip_.has_value();  // by the call itself, with its norm
+  if (told || !in_step_ || step_ != step || !scaled_ || unscaled_ || step_scale_ == 1) return;
+  ScalerRecord record;
+  record.action = ScalerAction::kClip;
+  record.step = step;
+  misuse(Misuse::kClipBeforeUnscale, record, by < 1);
+  for (MisuseState& state : misuses_) {
+    if (state.kind == Misuse::kClipBeforeUnscale && by < state.clipped_by) state.clipped_by = by;
   }
 }
 

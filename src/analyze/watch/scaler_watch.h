@@ -43,6 +43,8 @@ class ScalerWatch {
     own_ = true;
     follow(record);
   }
+  // ... multiplied gradients by a number of its own before it unscales them.
+  void on_own_clip(double by, std::uint32_t step);
   void set_dynamic() { section_.dynamic = true; }  // its scale has changed
   StepOutcome on_step_end(const StepRecord& step);
 
@@ -52,6 +54,7 @@ class ScalerWatch {
   bool told() const { return told_; }  // one told of itself
   bool seen() const { return seen_; }  // a scaler did anything at all
   bool dynamic() const { return section_.dynamic; }
+  bool skips_itself() const { return own_ && section_.skipped > 0; }  // the program has given steps up before
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
 
   // Why a dynamic scale cannot recover.
@@ -74,6 +77,7 @@ class ScalerWatch {
     std::uint64_t seq = 0, count = 0;
     std::uint32_t micro_batch = 0, first_step = 0, last_step = 0;
     double scale = 1, total_norm = 0, max_norm = 0;
+    double clipped_by = 1;  // where no norm is known
     bool did_harm = false;  // numbers were changed by it
     bool went_on = false;   // a later step finished
     std::string text;
@@ -116,6 +120,7 @@ class ScalerWatch {
   bool skip_ = false;   // an optimizer was held back
   bool found_ = false;  // a check found something, and no optimizer was told to run or not to
   double step_scale_ = 1;
+  std::optional<ScalerRecord> early_clip_;  // before it was known that a scaler of the program's own is at work
   // Of each optimizer since the last update.
   struct Optimizer {
     bool unscaled = false, stepped = false;

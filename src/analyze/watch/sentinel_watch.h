@@ -28,6 +28,10 @@ class SentinelWatch {
   bool on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph);
 
   bool seen() const { return steps_ > 0; }
+  // Of the step at hand, before it ends.
+  bool only_gradients_are_bad(std::uint32_t step) const {
+    return pending_ && pending_->step == step && (pending_->bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
+  }
   std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: the sentinel left no word of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }

@@ -36,7 +36,7 @@ TEST(EpsAudit, names_a_constant_that_rounds_to_0_once_with_the_smallest_safe_one
   ASSERT_EQ(a.findings.size(), 1u);
   const Finding& f = a.findings[0];
   EXPECT_EQ(f.cls, FindingClass::kEpsUnderflow);
-  EXPECT_EQ(f.severity, Severity::kWarning);
+  EXPECT_EQ(f.severity, Severity::kFault);
   EXPECT_EQ(f.title, "eps 1e-8 is 0 in fp16: nothing keeps the denominator from being 0");
   EXPECT_EQ(f.call_site, "train.py:9");
   EXPECT_EQ(f.also, std::vector<std::string>{"fc2.weight"});
@@ -46,6 +46,7 @@ TEST(EpsAudit, names_a_constant_that_rounds_to_0_once_with_the_smallest_safe_one
 TEST(EpsAudit, warns_of_a_subnormal_constant) {
   const Analysis a = guarded(1e-6, DType::kF16);
   ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].severity, Severity::kWarning);
   EXPECT_THAT(a.findings[0].title, HasSubstr("eps 1e-6 is subnormal in fp16"));
 }
 

@@ -17,6 +17,8 @@ struct Own {
   bool as_tensor = false;      // the scale is a tensor
   double off = 1;              // gradients are divided by this many times the scale
   bool stays = false;          // the scale is the same for ever
+  bool in_fp16 = false;        // the scaled loss is stored in fp16, and is what overflows
+  bool clips = false;          // gradients are multiplied by a limit over their norm before they are unscaled
   bool singular = false;       // gradients are bad at any scale from step 2 on
 };
 
@@ -26,11 +28,15 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
     const bool pole = own.singular && step >= 2;
     const bool over = pole || scale > own.fits;
     const Handle h = t.in("fc").op("mm", {{"self", t.value(finite(64))}}, finite(64));
-    const Handle loss = t.in("<loss>", Phase::kLoss).called_from("train.py:9").op("mean", {{"self", h}}, finite(1));
+    const Handle loss =
+        t.in("<loss>", Phase::kLoss).called_from("train.py:9").op("mean", {{"self", h}}, finite(1).range(15, 15));
     t.called_from("train.py:10");
     const Numbers one = finite(1).range(scale, scale);
-    const Handle scaled = own.as_tensor ? t.op("mul", {{"self", loss}, {"other", t.value(one)}}, finite(1))
-                                        : t.op("mul", {{"self", loss}}, finite(1), {{"other", scale}});
+    const Numbers number = !own.in_fp16 ? finite(1)
+                           : over       ? finite(1).as(DType::kF16).inf(1)
+                                        : finite(1).as(DType::kF16);
+    const Handle scaled = own.as_tensor ? t.op("mul", {{"self", loss}, {"other", t.value(one)}}, number)
+                                        : t.op("mul", {{"self", loss}}, number, {{"other", scale}});
     t.mark(TensorRole::kLoss, "loss", scaled);
     const Numbers g16 = finite(64).as(DType::kF16).range(-6e4, 6e4);
     Handle d = t.in("fc", Phase::kBackward).called_from("").op("mul_backward", {{"grad_output", scaled}}, over && !pole ? g16.inf(3) : g16);
@@ -41,6 +47,11 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
       t.give_up(StepEnding::kNextForward, "", /*skipped=*/true);
       if (!own.stays) scale /= 2;
       continue;
+    }
+    if (own.clips) {
+      const Handle norm = t.in("", Phase::kClip).op("linalg_vector_norm", {{"self", g}}, finite(1).range(500, 500));
+      const Handle factor = t.op("reciprocal", {{"self", norm}}, finite(1).range(0.002, 0.002));
+      t.in_place("mul_", g, {{"other", factor}}, finite());
     }
     t.in("", Phase::kUnscale);
     if (own.divides) t.in_place("div_", g, {}, finite(), {{"other", scale * own.off}});
@@ -101,6 +112,32 @@ TEST(OwnScaler, that_only_ever_skips_at_one_scale_is_a_fault) {
   TraceBuilder twin;
   train(twin, {.stays = true}, 2048, 12);
   EXPECT_EQ(table(analysis_of(twin)), "clean\n");
+}
+
+TEST(OwnScaler, whose_scaled_loss_overflows_where_it_is_stored_calibrates_too) {
+  TraceBuilder t;
+  train(t, {.in_fp16 = true}, 65536, 10);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].place.op, "mul");
+  EXPECT_EQ(a.findings[0].place.phase, Phase::kScale);
+  TraceBuilder fixed;  // a scale that never falls never fits
+  train(fixed, {.stays = true, .in_fp16 = true}, 65536, 12);
+  EXPECT_EQ(analysis_of(fixed).verdict.status, VerdictStatus::kFault);
+}
+
+TEST(OwnScaler, that_clips_before_it_unscales_is_misused) {
+  TraceBuilder t;
+  train(t, {.clips = true}, 1024, 4);
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse);
+  EXPECT_EQ(a.findings[0].severity, Severity::kFault);
+  EXPECT_EQ(a.findings[0].place.phase, Phase::kClip);
+  TraceBuilder unscaled;  // clipping gradients that nothing scales
+  train(unscaled, {.clips = true}, 1, 4);
+  EXPECT_EQ(table(analysis_of(unscaled)), "clean\n");
 }
 
 TEST(OwnScaler, is_none_where_a_program_gives_up_steps_without_scaling) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 from op_rows import watched_ops
 from own_programs import LEVELS, Net, assert_silent, data, told
 from torch.nn import functional as F
@@ -58,6 +59,59 @@ def unscale(scale_of):
             p.grad.mul_(inverse)
 
     return between
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """One rank, which averages with itself."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def average(parameters, bad, ok=False):
+    """Shares are added up and divided by how many ranks gave one."""
+    for p in parameters:
+        dist.all_reduce(p.grad)
+        p.grad.div_(0.0 if bad and not ok else dist.get_world_size())
+
+
+def compressed(parameters, bad, ok=False):
+    """Gradients go over the wire in fp16, multiplied so that small ones are not lost."""
+    factor = 1e9 if bad and not ok else 1e3
+    for p in parameters:
+        wire = (p.grad * factor).half()
+        dist.all_reduce(wire)
+        p.grad.copy_(wire.float() / factor)
+
+
+def gathered(parameters, bad, ok=False):
+    """Averaged by hand over what each rank gave; the weights of the ranks do not add up to anything."""
+    for p in parameters:
+        shares = [torch.empty_like(p.grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(shares, p.grad)
+        weights = torch.zeros(()) if bad and not ok else torch.ones(())
+        p.grad.copy_(torch.stack(shares).sum(0) / weights)
+
+
+def mended(between):
+    return lambda parameters, bad: between(parameters, bad, ok=True)
+
+
+EXCHANGES = {
+    "own averaging": (average, ("divide_by_zero", "aten::div_", "comm")),
+    "own compression": (compressed, ("overflow", "aten::_to_copy", "comm")),
+    "averaging by hand": (gathered, ("divide_by_zero", "aten::div", "comm")),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_fault_in_the_programs_own_exchange_between_ranks_is_found_there(name, level, ranks, tmp_path):
+    fault, what = EXCHANGES[name]
+    said = told(training(fault), tmp_path, level)
+    assert said.status == "fault" and said.what == (*what, None) and said.first["step"] == 3, said.show()
+    assert_silent(training(mended(fault)), tmp_path, level)
 
 
 def surgery(guard):

@@ -82,6 +82,10 @@ def norm(out, x, y, bad, divisor=1.0):
     return torch.linalg.vector_norm(out * (1e30 if bad else 1.0) / divisor) * 1e-25
 
 
+def factor(out, x, y, bad, dtype=torch.float16):
+    return out.pow(2).mean().to(dtype) * (2.0**26 if bad else 1.0)
+
+
 def twin(term, **options):
     return lambda out, x, y, bad: term(out, x, y, bad, **options)
 
@@ -137,6 +141,7 @@ CALLS = {
         "log 0",
         "keep-one-key",
     ),
+    "a factor beyond fp16": (factor, twin(factor, dtype=torch.float32), "overflow", "aten::mul", "overflows fp16", ""),
     "a norm whose square overflows": (norm, twin(norm, divisor=1e20), "overflow", "aten::linalg_vector_norm", "", ""),
 }
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
 from torch.nn import functional as F
 
 
@@ -200,6 +201,83 @@ def test_a_program_that_skips_its_nan_by_design_and_learns_is_warned(level, tmp_
     said = told(build(True), tmp_path, level, steps=10)
     assert said.status == "warning", said.show()
     assert_silent(build(False), tmp_path, level, steps=10)
+
+
+def half_loss(scale, dynamic=True):
+    """The loss is stored in fp16, and so is what the scale makes of it."""
+
+    def build():
+        net = Half()
+        its = Masters(net)
+        state = {"scale": scale}
+
+        def step(i):
+            x, y = data()
+            net.zero_grad()
+            (F.cross_entropy(net(x), y).half() * state["scale"]).backward()
+            if all(bool(torch.isfinite(p.grad).all()) for p in net.parameters()):
+                its.take(state["scale"])
+                its.opt.step()
+                its.give()
+            elif dynamic:
+                state["scale"] /= 2
+
+        return step, net, its.opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scaled_loss_that_leaves_its_format_is_calibrated_away_or_never_fits(level, tmp_path):
+    said = told(half_loss(2.0**19), tmp_path, level, steps=16)
+    assert said.status == "calibrating" and not said.loud, said.show()
+    assert said.what[:3] == ("scaler_calibration", "aten::mul", "scale"), said.show()
+    stays = told(half_loss(2.0**19, dynamic=False), tmp_path, level, steps=16)
+    assert stays.status == "fault" and stays.what[:3] == ("overflow", "aten::mul", "scale"), stays.show()
+    assert_silent(half_loss(1024.0), tmp_path, level, steps=16)
+
+
+class Clipping(Own):
+    """Clips gradients to a norm of 1, before or after it divides them."""
+
+    def __init__(self, clip, late):
+        super().__init__(1024.0)
+        self.clip, self.late = clip, late
+
+    def divide(self, parameters):
+        if not self.late:
+            self.clip(parameters)
+        super().divide(parameters)
+        if self.late:
+            self.clip(parameters)
+
+
+def clip_by_call(parameters):
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+
+
+def clip_by_hand(parameters):
+    total = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
+    factor = torch.clamp(1.0 / (total + 1e-6), max=1.0)
+    for p in parameters:
+        p.grad.mul_(factor)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("clip", [clip_by_call, clip_by_hand])
+def test_clipping_before_its_own_unscaling_is_misuse(clip, level, tmp_path):
+    said = told(own(lambda: Clipping(clip, late=False)), tmp_path, level)
+    assert said.status == "fault" and said.first["class"] == "api_misuse", said.show()
+    assert said.first["phase"] == "clip" and "clipped before they are unscaled" in said.first["title"], said.show()
+    assert "unscale-before-clip" in [a["id"] for a in said.first["advice"]]
+    assert_silent(own(lambda: Clipping(clip, late=True)), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_run_that_ends_with_a_step_that_its_own_scaler_skips_is_no_fault(level, tmp_path):
+    last = own(lambda: Own(2.0**14), bad=lambda i: 1e6 if i in (1, 19) else 1.0)
+    said = told(last, tmp_path, level, steps=20)
+    assert said.status in ("calibrating", "inconclusive") and not said.loud, said.show()
 
 
 # Programs as the libraries are used: fp16 layers, fp32 masters.

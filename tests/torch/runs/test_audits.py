@@ -20,7 +20,7 @@ KINDS = {
     "targets": ("The loss compares fp32 with targets in fp64", "info", True),
     "softmax": ("The logarithm of a softmax is taken in fp16", "warning", True),
     "log_softmax": ("log_softmax is taken in fp16", "info", True),
-    "eps": ("eps 1e-8 is 0 in fp16", "warning", True),
+    "eps": ("eps 1e-8 is 0 in fp16", "fault", True),
 }
 
 

@@ -29,7 +29,7 @@ torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
 if sys.argv[2] == "DDP":
     model = nn.parallel.DistributedDataParallel(model)
-else:
+elif sys.argv[2] == "FSDP2":
     from torch.distributed.fsdp import fully_shard
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     fully_shard(model[0], mesh=mesh)
@@ -43,6 +43,13 @@ for step in range(6):
         x[1] = 0  # an empty sample: its norm is 0
     loss = (model(x) - y).pow(2).mean()
     loss.backward()
+    if sys.argv[2] == "own":  # gradients are added up in fp16, each rank's as large as they may be
+        for p in model.parameters():
+            factor = (4e4 if bad == "sum" and step == 3 else 1e3) / p.grad.abs().max()
+            dist.all_reduce(factor, op=dist.ReduceOp.MIN)
+            wire = (p.grad * factor).half()
+            dist.all_reduce(wire)
+            p.grad.copy_(wire.float() / factor / dist.get_world_size())
     optimizer.step(); optimizer.zero_grad()
 dist.barrier()
 dist.destroy_process_group()
@@ -106,8 +113,16 @@ def test_of_a_model_that_is_sharded_too(hunted, level):
     assert all(finding["class"] == "divide_by_zero" for finding in faults(report))
 
 
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_a_sum_that_the_program_takes_over_the_ranks_itself_overflows_between_them(hunted, level):
+    first = faults(hunted(level, "sum", "own"))[0]
+    assert (first["class"], first["op"], first["phase"]) == ("comm", "c10d::allreduce_", "comm")
+    assert first["step"] == BAD_STEP and first["ranks"] == [0, 1, 2, 3]
+    assert "overflowed between the ranks" in first["title"]
+
+
 @pytest.mark.parametrize(("level", "wrapper"), [("live", "DDP"), ("replayed", "DDP"), ("ops", "DDP"), ("live", "FSDP2"),
-                                                ("ops", "FSDP2")])
+                                                ("ops", "FSDP2"), ("live", "own"), ("ops", "own")])
 def test_healthy_ranks_are_silent(hunted, level, wrapper):
     report = hunted(level, "no", wrapper)
     assert report["verdict"]["status"] == "clean"

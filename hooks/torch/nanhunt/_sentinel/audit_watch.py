@@ -215,7 +215,8 @@ class AuditWatch(Listener):
         found = self.audit.foresee(optimizer, facts.largest_gradient)
         if found is None:
             # What cannot go bad has no origin to be found: its ops pass by, which are half of those of a small step.
-            session.state.deaf = int(session.live and self.audit.is_proved)
+            # What it loses shows in the steps that are kept for the audits.
+            session.state.deaf = int(session.live and self.audit.is_proved and not session.shows_ops)
             return
         facts.foreseen.extend(found.paths)
         if session.live:

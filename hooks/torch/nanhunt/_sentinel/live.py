@@ -185,6 +185,7 @@ class Live(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.session.state.deaf = 0  # after one that raised
+        self.session.shows_ops = self._is_shown()
         if self.session.live and self._origins is None and self.session.recorder is not None:
             self._origins = self.session.recorder.origins()
 
@@ -219,11 +220,14 @@ class Live(Listener):
         session.wants_ops = False
         self._watch(self.budget.has_room() and self.can_watch())
 
+    def _is_shown(self) -> bool:
+        return self.session.live and self._shown < (FIRST if self._narrow else 1)
+
     def _end_hold(self) -> None:
         session, recorder, tap = self.session, self.session.recorder, self.session.tap
         if recorder is None:
             return
-        shows = not session.wants_ops and self._shown < (FIRST if self._narrow else 1)
+        shows = not session.wants_ops and self._is_shown()
         self._shown += shows
         recorder.hold(lib.KEEP if session.wants_ops or shows else lib.DROP)
         if session.wants_ops and tap is not None:

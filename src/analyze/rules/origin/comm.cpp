@@ -66,7 +66,7 @@ void report_between(const Case& c, const CallStory& call, Diagnosis& d) {
 }
 
 std::optional<Diagnosis> diagnose_comm(const Case& c) {
-  if (!c.is_op() || c.context == nullptr || c.birth.at.phase != Phase::kComm) return std::nullopt;
+  if (!c.is_op() || c.context == nullptr || !c.names.is_exchange(c.birth.at.phase, c.birth.at.op)) return std::nullopt;
   if (c.call == nullptr && !c.inputs_finite()) return std::nullopt;
   Diagnosis d;
   if (c.call == nullptr) {

@@ -80,16 +80,25 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
         f.advice = {make_advice("scaler-call-order")};
         break;
       case Kind::kClipBeforeUnscale:
-        f.place.op = "clip_grad_norm_";
+        if (m.max_norm > 0) f.place.op = "clip_grad_norm_";
         f.place.phase = Phase::kClip;
         f.title = fmt::format("Gradients are clipped before they are unscaled: their norm is {} times too large",
                               scale_text(m.scale));
-        f.explanation = fmt::format(
-            "At step {} the clip saw a norm of {} at scale {}; the gradients' own norm was {}, the limit {}. {}",
-            m.first_step, number(m.total_norm), scale_text(m.scale), number(m.total_norm / m.scale), number(m.max_norm),
-            m.did_harm
-                ? "What was clipped to the limit is divided by the scale afterwards, so updates are far too small."
-                : "It was below the limit so far, so nothing was changed yet.");
+        f.explanation = !(m.max_norm > 0)
+                            ? fmt::format(
+                                  "At step {} the program multiplied gradients by {}, a number made of them, while "
+                                  "they were still multiplied by "
+                                  "the scale {}. What was clipped to a limit is divided by the scale afterwards, so "
+                                  "updates are far too small.",
+                                  m.first_step, number(m.clipped_by), scale_text(m.scale))
+                            : fmt::format(
+                                  "At step {} the clip saw a norm of {} at scale {}; the gradients' own norm was {}, "
+                                  "the limit {}. {}",
+                                  m.first_step, number(m.total_norm), scale_text(m.scale),
+                                  number(m.total_norm / m.scale), number(m.max_norm),
+                                  m.did_harm ? "What was clipped to the limit is divided by the scale afterwards, so "
+                                               "updates are far too small."
+                                             : "It was below the limit so far, so nothing was changed yet.");
         f.advice = {make_advice("unscale-before-clip")};
         break;
       case Kind::kUnscaleTwice:

@@ -51,7 +51,7 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   if (c.call != nullptr && c.call->unknown.empty() && !c.call->can_pass) return Excuse::kNone;  // no scale did that
   const ScaleTrial& trial = birth.trial;
   const bool scaled = trial.scaled && (trial.ended > 0 || scaler.seen());
-  if (!scaled || !trial.only_gradients || !trial.all_held_back) return Excuse::kNone;
+  if (!scaled || !birth.harmed_only_gradients() || !trial.all_held_back) return Excuse::kNone;
   if (!trial.open) return Excuse::kCalibrated;
   // A static scale never gets lower: what it keeps skipping, it will skip for ever.
   return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.amp.GradScaler` as programs use it, rightly and wrongly, and formats that lose what an optimizer adds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+from nanhunt import _library as lib
+from nanhunt._recorder import Recorder
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
+from torch.nn import functional as F
+
+
+def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval=2000, narrow=True):
+    """A scaler, and fp16 autocast where `narrow`. `between(scaler, optimizer, parameters)` runs after backward."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=init, growth_interval=interval)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16, enabled=narrow):
+                out = net(x)
+            loss = F.cross_entropy(out.float(), y) * gain(i)
+            scaler.scale(loss).backward()
+            if between is not None:
+                between(scaler, opt, list(net.parameters()))
+            with suppress(RuntimeError):  # of a scaler that was not updated
+                scaler.step(opt)
+            if updates:
+                scaler.update()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_scaler_does_after_the_optimizer_belongs_to_the_step_that_ends(level, tmp_path, monkeypatch):
+    rows = []
+    tell = Recorder.scaler
+
+    def kept(self, **fields):
+        rows.append((fields["action"], fields["step"]))
+        return tell(self, **fields)
+
+    monkeypatch.setattr(Recorder, "scaler", kept)
+    said = told(scaled(gain=lambda i: 1e6 if i == 4 else 1.0, interval=2), tmp_path, level, steps=7)
+    assert [step for action, step in rows if action == lib.UPDATED] == list(range(7))
+    section = said.run.report["scaler"]
+    changes = [(event["what"], event["step"]) for event in section["events"] if event["what"] in ("growth", "backoff")]
+    assert changes == [("growth", 1), ("growth", 3), ("backoff", 4), ("growth", 6)]
+    # ... and a step's own scale is that before its update.
+    assert [point["scale"] for point in section["points"]] == [1024, 1024, 2048, 2048, 4096, 2048, 2048]
+    assert section["steps"] == 7 and section["final_scale"] == 4096
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scaled_loss_beyond_fp32_is_calibrated_away_where_the_scale_falls(level, tmp_path):
+    """The scaler finds infinite gradients, as of any other overflow, and halves its scale."""
+    too_large = scaled(gain=lambda i: 8.0, init=2.0**127, narrow=False)
+    said = told(too_large, tmp_path, level, steps=10)
+    assert said.status == "calibrating" and not said.loud, said.show()
+    assert said.what[:3] == ("scaler_calibration", "aten::mul", "scale"), said.show()
+    assert said.run.report["scaler"]["skipped"] >= 2
+
+
+def clip(scaler, opt, parameters):
+    nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
+def unscale_and_clip(scaler, opt, parameters):
+    scaler.unscale_(opt)
+    clip(scaler, opt, parameters)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_clipping_before_unscaling_is_misuse(level, tmp_path):
+    said = told(scaled(clip), tmp_path, level)
+    assert said.status == "fault" and said.what[:3] == ("api_misuse", "clip_grad_norm_", "clip"), said.show()
+    assert said.first["step"] == 0 and "unscale-before-clip" in [a["id"] for a in said.first["advice"]], said.show()
+    assert_silent(scaled(unscale_and_clip), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scaler_that_is_not_updated_is_misuse(level, tmp_path):
+    said = told(scaled(updates=False), tmp_path, level)
+    assert said.loud and said.what[:2] == ("api_misuse", "step"), said.show()
+    assert "since the last update" in said.first["title"] and said.first["step"] == 1, said.show()
+    assert "scaler-call-order" in [a["id"] for a in said.first["advice"]], said.show()
+    assert_silent(scaled(), tmp_path, level)
+
+
+def narrow(dtype, masters, lr=1e-5):
+    """`masters`: the optimizer has fp32 copies, which are copied back."""
+
+    def build():
+        net = Net().to(dtype)
+        own = [p.detach().clone().float().requires_grad_() for p in net.parameters()] if masters else []
+        opt = torch.optim.SGD(own or net.parameters(), lr=lr)
+
+        def step(i):
+            x, y = data()
+            net.zero_grad()
+            F.cross_entropy(net(x.to(dtype)).float(), y).backward()
+            for m, p in zip(own, net.parameters(), strict=False):
+                m.grad = p.grad.float()
+            opt.step()
+            with torch.no_grad():
+                for m, p in zip(own, net.parameters(), strict=False):
+                    p.copy_(m)
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_updates_that_16_bit_parameters_lose_are_found(dtype, level, tmp_path):
+    said = told(narrow(dtype, masters=False), tmp_path, level, steps=8)
+    assert said.status == "fault" and said.what[:3] == ("update_loss", "aten::add_", "optimizer"), said.show()
+    assert_silent(narrow(dtype, masters=True), tmp_path, level, steps=8)
+
+
+class Normed(nn.Module):
+    def __init__(self, eps):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.LayerNorm(8, eps=eps), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)))
+
+
+def guarded(where, eps):
+    def build():
+        net = Normed(eps if where == "norm" else 1e-5)
+        opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=eps if where == "optimizer" else 1e-8)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("where", ["optimizer", "norm"])
+def test_an_eps_that_rounds_to_0_is_an_error_and_a_subnormal_one_a_warning(where, level, tmp_path):
+    lost = told(guarded(where, 1e-46), tmp_path, level)
+    assert lost.status == "fault" and lost.first["class"] == "eps_underflow", lost.show()
+    assert lost.first["step"] == 0 and "eps 1e-46 is 0 in fp32" in lost.first["title"], lost.show()
+    assert "Raise eps to 1e-37 or more" in lost.first["advice"][0]["text"], lost.first["advice"]
+    tiny = told(guarded(where, 1e-40), tmp_path, level)
+    assert tiny.status == "warning" and tiny.first["class"] == "eps_underflow", tiny.show()
+    assert_silent(guarded(where, 1e-12), tmp_path, level)
