@@ -9,6 +9,7 @@ import torch
 from nanhunt import _device
 from nanhunt._listener import Listener
 from nanhunt._random import accelerator
+from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap import Named
 
 if TYPE_CHECKING:
@@ -44,6 +45,28 @@ class LastingWatch(Listener):
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.values.tap is not None:
             self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
+
+    def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
+        self._tell(self._leaves(), _LOOK)
+
+    def before_last_end(self) -> None:
+        """What was written past PyTorch after the last op that was heard is read by nobody else. At level sentinel the
+        sentinel reads it."""
+        session, values = self.session, self.values
+        if values.tap is None or session.options.level != "ops":
+            return
+        for optimizer in session._keep:
+            self._tell(values.tensors_of(optimizer).plain, _LOOK)
+        for reference, name in list(session.roots.values()):
+            root = reference()
+            if root is not None:
+                self._tell(values.tensors_of_root(root, name).plain, _LOOK)
+        self._tell(self._leaves(), _LOOK)
+
+    def _leaves(self) -> Named:
+        """What the program trains without a module or an optimizer."""
+        alive = [leaf for leaf in [reference() for reference in self.session.leaves] if leaf is not None]
+        return Named([leaf for leaf in alive if type(leaf) in PLAIN])
 
     def on_graph(self) -> None:
         """A CUDA graph is being captured, or replayed."""

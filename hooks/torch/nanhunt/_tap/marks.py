@@ -140,9 +140,11 @@ class Marks(Listener):
             tap.mark(tensors.marked, tensors.kinds)
 
     def before_last_end(self) -> None:
-        """What was written past PyTorch after the last op that was heard is read by nobody else."""
-        tap = self.values.tap
-        if tap is None or self.session.live:  # at level sentinel the sentinel reads it
+        """What was written past PyTorch after the last op that was heard is read by nobody else, without an
+        optimizer."""
+        tap, recorder = self.values.tap, self.session.recorder
+        # At level sentinel the sentinel reads it. What an op or an optimizer left bad is known.
+        if tap is None or self.session.live or recorder is None or self.session._keep or recorder.bad_since(0):
             return
         bad: list[tuple[int, str, torch.Tensor]] = []
         with no_torch_function(), unheard():
@@ -158,7 +160,6 @@ class Marks(Listener):
         alive = [part for part in [reference() for reference, _ in session.roots.values()] if part is not None]
         found = [p for root in alive for p in root.parameters()]
         found += [leaf for leaf in [reference() for reference in session.leaves] if leaf is not None]
-        found += [p for optimizer in session._keep for p, _ in session.parameters_of(optimizer)]
         unique = {id(p): p for p in found if p.requires_grad}
         return [(local(p), session.parameter_names.get(id(p), "")) for p in unique.values()]
 
