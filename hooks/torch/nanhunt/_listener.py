@@ -20,7 +20,7 @@ class RootCall:
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                  index: int, function: str = "") -> None:
-        self.function = function  # the name of its node
+        self.function = function  # its name
         self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
         self.index = index  # of the call in its step, from 0
         self.state: Any = None  # whatever the level in use keeps for the call

@@ -126,7 +126,7 @@ class Sentinel(Listener):
             tape.refuse("a module was called inside a transform of torch.func")
             return
         if call.function and call.function != CHECKPOINT:
-            tape.refuse(f"the custom autograd function {call.function.removesuffix('Backward')} calls a module")
+            tape.refuse(f"the custom autograd function {call.function} calls a module")
             return
         info = self._info(call)
         if self._device_boundary.is_capturing():
