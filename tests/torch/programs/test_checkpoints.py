@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module that a reentrant checkpoint calls outside of any other is part of forward, though gradients are off there."""
+"""A module that a reentrant checkpoint calls by itself is part of forward, though gradients are off there."""
 
 from __future__ import annotations
 
