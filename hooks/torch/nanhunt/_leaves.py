@@ -47,12 +47,13 @@ def _leaves_of(tensors: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _names_of(leaves: Sequence[torch.Tensor]) -> dict[int, str]:
-    """What the program calls them, where one of its functions that runs has them as variables."""
+    """What the program calls them, where they are variables of its modules. Those of functions are not asked for: that
+    would keep them alive."""
     wanted = {id(leaf) for leaf in leaves}
     names: dict[int, str] = {}
     frame: Any = sys._getframe(1)
     while frame is not None:
-        for name, value in list(frame.f_locals.items()) if not _is_ours_or_torchs(frame) else ():
+        for name, value in list(frame.f_globals.items()) if not _is_ours_or_torchs(frame) else ():
             if id(value) in wanted:
                 names.setdefault(id(value), name)
         frame = frame.f_back

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 
 class RootCall:
-    """One outermost call of a module with trainable parameters, grad mode on, not inside backward."""
+    """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
+    autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "args", "kwargs", "index", "state")
+    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "state")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
-                 index: int) -> None:
+                 index: int, function: str = "") -> None:
+        self.function = function  # its name
         self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
         self.index = index  # of the call in its step, from 0
         self.state: Any = None  # whatever the level in use keeps for the call

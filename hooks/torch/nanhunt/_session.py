@@ -411,8 +411,8 @@ class Session(lib.HasState):
         self.end_step(ending=ending, message=message)
 
     def begins_work(self, module: torch.nn.Module | None = None) -> None:
-        """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed is
-        over."""
+        """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed
+        is over."""
         if self.borders.passed and not self.exact and self.borders.is_over(not self.others, module):
             self.end_step()
 

@@ -29,10 +29,17 @@ inline bool number_of(const c10::IValue& value, double& number) {
     const at::Tensor& t = value.toTensor();
     const void* data = t.const_data_ptr();
     switch (t.scalar_type()) {
-      case at::kDouble: number = *static_cast<const double*>(data); break;
-      case at::kLong: number = static_cast<double>(*static_cast<const std::int64_t*>(data)); break;
-      case at::kBool: number = *static_cast<const bool*>(data) ? 1 : 0; break;
-      default: return false;
+      case at::kDouble:
+        number = *static_cast<const double*>(data);
+        break;
+      case at::kLong:
+        number = static_cast<double>(*static_cast<const std::int64_t*>(data));
+        break;
+      case at::kBool:
+        number = *static_cast<const bool*>(data) ? 1 : 0;
+        break;
+      default:
+        return false;
     }
   } else {
     return false;
@@ -50,11 +57,16 @@ inline std::optional<double> one_number(const at::Tensor& t) {
   const void* data = t.const_data_ptr();
   if (data == nullptr) return std::nullopt;
   switch (t.scalar_type()) {
-    case at::kFloat: return *static_cast<const float*>(data);
-    case at::kDouble: return *static_cast<const double*>(data);
-    case at::kHalf: return static_cast<float>(*static_cast<const c10::Half*>(data));
-    case at::kBFloat16: return static_cast<float>(*static_cast<const c10::BFloat16*>(data));
-    default: return std::nullopt;
+    case at::kFloat:
+      return *static_cast<const float*>(data);
+    case at::kDouble:
+      return *static_cast<const double*>(data);
+    case at::kHalf:
+      return static_cast<float>(*static_cast<const c10::Half*>(data));
+    case at::kBFloat16:
+      return static_cast<float>(*static_cast<const c10::BFloat16*>(data));
+    default:
+      return std::nullopt;
   }
 }
 
@@ -85,9 +97,11 @@ class BadNumber {
  private:
   static constexpr std::string_view kCopies[] = {"copy", "_to_copy", "clone", "fill", "full", "full_like", "new_full"};
   static constexpr std::string_view kSelects[] = {
-      "max", "min", "amax", "amin", "aminmax", "maximum", "minimum", "fmax", "fmin", "clamp", "clamp_min", "clamp_max", "where",
-      "index", "index_select", "index_put", "gather", "take", "masked_fill", "masked_select", "masked_scatter", "select_copy",
-      "slice_copy", "sort", "topk", "kthvalue", "median", "nanmedian", "quantile", "nanquantile", "cat", "stack", "logsumexp"};
+      "max",          "min",         "amax",   "amin",      "aminmax",     "maximum",       "minimum",
+      "fmax",         "fmin",        "clamp",  "clamp_min", "clamp_max",   "where",         "index",
+      "index_select", "index_put",   "gather", "take",      "masked_fill", "masked_select", "masked_scatter",
+      "select_copy",  "slice_copy",  "sort",   "topk",      "kthvalue",    "median",        "nanmedian",
+      "quantile",     "nanquantile", "cat",    "stack",     "logsumexp"};
 
   template <std::size_t N>
   static bool hands_on(const Plan& plan, const std::string_view (&names)[N]) {

@@ -52,13 +52,14 @@ struct State {
   std::int64_t kernels = 0;  // 1: those of a GPU are watched
   std::int64_t streams = 1;  // 0: what is on a device is copied to the host
   std::int64_t bad_number = 0;  // set by the tap: forward or loss made a single number that is not finite
-  std::int64_t deaf = 0;        // 1: ops pass by unheard; kGlance: only numbers that are not finite are noted
+  // 1: ops pass by unheard; kGlance: only numbers that are not finite are noted; kStraight: nothing is.
+  std::int64_t deaf = 0;
   // Set by the tap: badness began where a copy of a parameter that lasts was written, or contents changed past PyTorch.
   std::int64_t bad_copy = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
 };
 
-inline constexpr std::int64_t kGlance = 2;
+inline constexpr std::int64_t kGlance = 2, kStraight = 3;
 
 // What is not watched, and how often since Python asked.
 using Notes = std::map<std::string, std::int64_t>;

@@ -179,6 +179,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
       switch (tap->state->deaf) {
         case 0: return watch(*tap, op, below, stack);
         case kGlance: return glance(*tap, op, below, stack);
+        case kStraight: break;
         default: return pass_by(*tap, op, below, stack);
       }
     }

@@ -394,6 +394,10 @@ void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) 
       "operation swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay "
       "finite. Level ops sees them.",
       level.empty() ? "" : fmt::format(" (level {})", level)));
+  if (!coverage.clean_end)
+    coverage.unwatched.push_back(
+        "The step that was under way when the trace ends: the process was ended, or goes on, and a sentinel judges a step "
+        "when it is over.");
   if (refusals_ > 0) {
     std::string why;
     for (const auto& [step, replay] : replays_) {

@@ -89,3 +89,37 @@ def test_children_of_multiprocessing_are_judged_together(tmp_path, library, leve
     assert len(report["run"]["ranks"]) == 2
     if order == (True, False):  # which of them
         assert any("attempt 0 of rank 0" in line for line in report["findings"][0]["evidence"])
+
+
+HOGWILD = """
+import torch.multiprocessing as shared
+def alike(model, bad, started, seed):
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    started.wait()
+    for i in range(40):
+        optimizer.zero_grad()
+        loss = (model(torch.randn(16, 4)) ** 2).mean()
+        torch.log(-loss if bad and i == 3 else loss + 1).backward()
+        optimizer.step()
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    model.share_memory()
+    context = shared.get_context("fork")
+    started = context.Barrier(2)
+    both = [context.Process(target=alike, args=(model, {bad} and n == 1, started, n)) for n in range(2)]
+    for one in both: one.start()
+    for one in both: one.join()
+    print([one.exitcode for one in both])
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [True, False])
+def test_parameters_that_two_processes_train_at_once_are_no_corruption(tmp_path, level, bad):
+    report = run(tmp_path, level, HOGWILD.format(bad=bad))
+    findings = [(f["class"], f["op"]) for f in report["findings"] if f["severity"] != "info"]
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), findings
+    assert not {"corruption", "unseen_kernel", "not_reproducible"} & {cls for cls, _ in findings}, findings
+    assert not bad or ("invalid", "aten::log") in findings, findings

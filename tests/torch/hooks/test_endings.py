@@ -114,6 +114,26 @@ def test_an_exception_over_sound_numbers_is_no_finding(tmp_path, library, level)
     assert any("KeyError" in line for line in report["coverage"]["unwatched"])
 
 
+LOADER = """
+from torch.utils.data import DataLoader, Dataset
+class Samples(Dataset):
+    def __len__(self): return 16
+    def __getitem__(self, i):
+        if {fails} and i == 9: raise ValueError("sample 9 is damaged")
+        return torch.full((4,), float(i))
+batches = iter(DataLoader(Samples(), batch_size=4, num_workers=1))
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_exception_in_a_worker_of_a_data_loader_is_the_programs_and_no_finding(tmp_path, library, level, fails):
+    report, returned = run(tmp_path, level, False, "next(batches) if i < 4 else None", traceback=False,
+                           before=LOADER.format(fails=fails))
+    assert (returned, report["verdict"]["status"], report["findings"]) == (int(fails), "clean", [])
+    assert any("ValueError" in line for line in report["coverage"]["unwatched"]) == fails
+
+
 VALIDATE = """
 def validate(bad):
     model.eval()

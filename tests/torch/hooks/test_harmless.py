@@ -45,6 +45,19 @@ w = watch(); step(); print(cond())
 {close}
 print(cond()); step(); print(cond())
 """
+ENDS = """
+import time
+other = net(); its = torch.optim.SGD(other.parameters(), 0.1)
+def forever():
+    while True: step(other, its)
+def end(gradient):
+    {end}
+w = watch(); step()
+for i in range(3):
+    optimizer.zero_grad(); loss = model(torch.ones(3, 4)).pow(2).mean()
+    if i == 1: model[0].weight.register_hook(end)
+    print(i, flush=True); loss.backward(); optimizer.step()
+"""
 WRAPPED = """
 first = watch(); step()
 kept = {name}
@@ -73,6 +86,11 @@ print("end", model[1].weight.sum().item())
     "closes the watch in a hook of backward": COND.format(
         close="h = model[0].weight.register_hook(lambda g: w.close()); model(torch.ones(3, 4)).sum().backward()\n"
               "h.remove()"),
+    "ends during backward, by sys.exit": ENDS.format(end="sys.exit(3)"),
+    "ends during backward, by os._exit": ENDS.format(end="sys.stdout.flush(); os._exit(4)"),
+    "ends during backward, by an exception": ENDS.format(end="raise KeyError('labels')"),
+    "ends during backward, while another thread trains": ENDS.format(
+        end="threading.Thread(target=forever, daemon=True).start(); time.sleep(0.05); sys.exit(5)"),
     "wraps sys.exit": WRAPPED.format(name="sys.exit", end="sys.exit(3)"),
     "wraps sys.excepthook": WRAPPED.format(name="sys.excepthook", end="raise ValueError(1)"),
     "wraps os._exit": WRAPPED.format(

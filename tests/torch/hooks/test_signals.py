@@ -135,3 +135,13 @@ def test_a_forked_child_dies_of_a_signal_as_it_would_alone(tmp_path, library, le
         if child == 0: end(signal.SIGTERM)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"""
     expect(run(tmp_path, level, program(tmp_path, False, late=late)), False)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_step_that_a_signal_ends_and_that_was_not_watched_is_named_under_coverage(tmp_path, ends):
+    script = program(tmp_path, ends, mid="end(signal.SIGTERM)" if ends else "pass")
+    subprocess.run(watched(tmp_path, "sentinel", script, "--budget", "0"), capture_output=True, timeout=600,
+                   env=environment(), check=False)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    told = [line for line in report["coverage"]["unwatched"] if "The step that was under way" in line]
+    assert bool(told) == ends

@@ -90,7 +90,7 @@ def best_that_begins_at_infinity(out, y):
 
 def masked_scores(out, y):
     scores = out.masked_fill(torch.ones_like(out, dtype=torch.bool).triu(1), -math.inf)
-    return scores.softmax(-1).sum().item(), scores.min().item(), scores[0, 1].item(), torch.cat([scores, out]).max().item()
+    return scores.softmax(-1).sum().item(), scores.min().item(), scores[0, 1].item(), torch.cat([scores, out]).max()
 
 
 def nan_that_nobody_selects(out, y):

@@ -5,14 +5,14 @@ what it was written into, and where. A finite one is nothing, and neither is a m
 from __future__ import annotations
 
 import math
-import os
+from pathlib import Path
 
 import pytest
 import torch
 from own_programs import LEVELS, Net, assert_silent, data, told
 from torch.nn import functional as F
 
-HERE = os.path.basename(__file__)
+HERE = Path(__file__).name
 
 
 def training(write=lambda w: None, batch=lambda x: None, at=3):
@@ -70,7 +70,8 @@ def test_what_the_program_writes_into_a_parameter_is_told_with_its_line(name, nu
     said = told(training(WRITES[name](number)), tmp_path, level)
     word = "NaN" if math.isnan(number) else "Inf"
     assert said.first["title"] == f"The program writes {word} into parameter first.weight", said.show()
-    assert (said.first["class"], said.first["module"], said.first["step"]) == ("invalid", "first.weight", 3), said.show()
+    where = tuple(said.first[key] for key in ("class", "module", "step"))
+    assert where == ("invalid", "first.weight", 3), said.show()
     assert said.first["call_site"].startswith(HERE + ":"), said.first
     assert_silent(training(WRITES[name](0.5)), tmp_path, level)
 

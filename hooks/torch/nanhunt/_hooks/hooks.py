@@ -17,6 +17,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._hooks import calls, endings
+from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches, take_frames_off
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
@@ -231,8 +232,11 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
     try:
         if session.borders.unsure and not _in_backward:
             session.borders.called.add(module)
-        if not torch.is_grad_enabled() or _in_backward or not _trainable(module):
-            if not torch.is_grad_enabled() and not _in_backward and session.recorder is not None and _trainable(module):
+        if _in_backward or not _trainable(module):
+            return None
+        function = "" if torch.is_grad_enabled() else function_around()
+        if not torch.is_grad_enabled() and not function:
+            if session.recorder is not None:
                 session.begins_work(module)
                 session.phase = lib.VALIDATION
                 _validated = module
@@ -249,7 +253,7 @@ def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...
             _had_backward = False
         session.worked = True
         session.calls += 1
-        _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls)
+        _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls, function)
         _calls += 1
         session.phase = lib.FORWARD
         session.tell("on_root_enter", call)

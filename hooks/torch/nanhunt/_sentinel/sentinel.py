@@ -16,6 +16,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._device import is_away
+from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
 from nanhunt._modes import hide_from_dynamo
@@ -123,6 +124,9 @@ class Sentinel(Listener):
             return
         if is_transformed():
             tape.refuse("a module was called inside a transform of torch.func")
+            return
+        if call.function and call.function != CHECKPOINT:
+            tape.refuse(f"the custom autograd function {call.function} calls a module")
             return
         info = self._info(call)
         if self._device_boundary.is_capturing():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
-_GLANCE = 2  # State::deaf of the tap
+_GLANCE, _STRAIGHT = 2, 3  # State::deaf of the tap
 UNREAD = "losses and metrics that were computed with gradients off"
 
 
@@ -32,8 +32,9 @@ class Validation:
         self.first = ""     # what is bad, where that is known
 
     def on_call(self) -> None:
-        """What goes on inside is the module's business."""
-        self.stop()
+        """What goes on inside is the module's business. The tap stays on: that is dear to switch."""
+        if self._glances:
+            self._session.state.deaf = _STRAIGHT
 
     def on_output(self, output: Any) -> None:
         self._seen = True
@@ -45,6 +46,9 @@ class Validation:
             self._note("what a model gave")
         if self._session.live:
             return  # the tap hears it all
+        if self._glances:
+            self._session.state.deaf = _GLANCE
+            return
         tap = self._values.tap
         if tap is None or len(here) < len(tensors) or not self.can_listen():
             self._session.note(UNREAD)

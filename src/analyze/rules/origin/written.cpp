@@ -22,7 +22,8 @@ std::optional<Diagnosis> diagnose_written(const Case& c) {
   Diagnosis d;
   d.title = into ? fmt::format("The program writes {} into {}", what, sink_text(*into, c.text(birth.into_name)))
                  : fmt::format("The program writes {} by {}", what, c.op());
-  d.explanation = fmt::format("Nothing has computed it: it is a number of the program's own, which {} put there.", c.op());
+  d.explanation =
+      fmt::format("Nothing has computed it: it is a number of the program's own, which {} put there.", c.op());
   d.advice = {"guard-value"};
   return d;
 }
