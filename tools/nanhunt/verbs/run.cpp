@@ -159,7 +159,7 @@ class RunVerb final : public Verb {
                   "See `nanhunt run --help`."};
     }
     if (std::error_code ignored; !config_.empty() && !fs::is_regular_file(config_, ignored)) {
-      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'."};
+      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'. See `nanhunt run --help`."};
     }
     if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
