@@ -58,6 +58,12 @@ def equal_singular_values(y, bad):
     return ((u @ v).pow(3) + u.pow(2) * torch.arange(16.0).view(4, 4)).sum() + values.sum()
 
 
+def equal_eigenvalues_without_symmetry(y, bad):
+    apart = torch.eye(4) if bad else torch.diag(torch.arange(1.0, 5.0))
+    values, vectors = torch.linalg.eig(apart * (1 + y.nan_to_num(0, 0, 0).square().mean()))
+    return (vectors.abs().pow(3) * torch.arange(16.0).view(4, 4)).sum() + values.abs().sum()
+
+
 def gap_of_ones_own(y, bad):
     """Divides by a difference of eigenvalues in forward: there the program can guard the denominator."""
     apart = torch.eye(4) if bad else torch.diag(torch.arange(1.0, 5.0))
@@ -76,6 +82,8 @@ CASES = {
     "acos at 1": (angle, None, "strictly inside of the domain", ("denominator",)),
     "eigenvectors of equal eigenvalues": (equal_eigenvalues, None, "does not depend on the vectors", ("denominator",)),
     "equal singular values": (equal_singular_values, None, "does not depend on the vectors", ("denominator",)),
+    "eigenvectors without symmetry": (
+        equal_eigenvalues_without_symmetry, None, "does not depend on the vectors", ("denominator",)),
     "a gap of one's own": (gap_of_ones_own, None, "Add a small constant to the denominator", ("vectors",)),
     "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
     "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),
