@@ -4,21 +4,18 @@ did not understand is inconclusive and says why. Neither is ever clean."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import nanhunt
 import numpy as np
 import pytest
 import ready_python
 import torch
+from hunting import cli, needs_cli, with_package
 from nanhunt import _attach
 from nanhunt._sentinel.sentinel import Sentinel
 from torch import nn
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
 NAN = float("nan")
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -336,8 +333,7 @@ else:
 """
 
 
-@pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                    reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+@needs_cli
 @pytest.mark.parametrize(("none", "bad", "skips", "words", "code"),
                          [(True, False, False, "no training step was seen", 5),
                           (False, False, False, "No harmful NaN or Inf", 0), (False, True, False, "is given NaN", 0),
@@ -347,9 +343,9 @@ else:
 def test_strict_gives_what_was_not_understood_a_status_of_its_own(tmp_path, level, none, bad, skips, words, code):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(none=none, bad=bad, skips=skips))
-    command = [Path(PROGRAMS, "nanhunt"), "run", "--strict", "--level", level, "--out", tmp_path / "run", "--",
+    command = [cli(), "run", "--strict", "--level", level, "--out", tmp_path / "run", "--",
                *ready_python.command(), script]
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == code, done.stderr
     assert words in done.stderr, done.stderr
