@@ -232,6 +232,12 @@ void write_frame(HtmlWriter& out, const FrameView& frame, bool innermost) {
 
 void write_frames(HtmlWriter& out, const FindingView& f) {
   for (const FrameView& frame : f.frames) write_frame(out, frame, &frame == &f.frames.front());
+  if (f.package_frames.empty()) return;
+  out.markup("<details><summary>");
+  out.text("Through " + plural(f.package_frames.size(), "line", "lines") + " of installed packages");
+  out.markup("</summary>");
+  for (const FrameView& frame : f.package_frames) write_frame(out, frame, false);
+  out.markup("</details>");
 }
 
 void write_evidence(HtmlWriter& out, const FindingView& f, std::size_t limit) {

@@ -9,6 +9,7 @@
 #include "reports/views/finding_view.h"
 #include "reports/views/numbers.h"
 #include "reports/views/report_model.h"
+#include "reports/views/source_view.h"
 #include "src/core/text.h"
 
 namespace nanhunt {
@@ -76,13 +77,34 @@ void row(std::string& out, std::string_view label, const std::string& value) {
   out.append("| ").append(label).append(" | ").append(value).append(" |\n");
 }
 
-void write_source(std::string& out, const FindingView& f) {
+// The folder in which the program was started, by a word of the command that is the end of a file's path; else what the
+// line's short name leaves of its path. Where a file lies on a machine is nobody's business.
+std::string working_folder(const Finding& f, const std::vector<std::string>& command) {
+  std::vector<std::string> words = command;
+  words.push_back(f.call_site.substr(0, f.call_site.rfind(':')));
+  for (const std::string& word : words) {
+    if (word.empty() || word.front() == '/') continue;
+    const std::string end = "/" + (word.starts_with("./") ? word.substr(2) : word);
+    for (const SourceFrame& frame : f.frames) {
+      if (package_path(frame.file) == 0 && frame.file.ends_with(end))
+        return frame.file.substr(0, frame.file.size() - end.size() + 1);
+    }
+  }
+  return "";
+}
+
+std::string without(const std::string& folder, const std::string& place) {
+  return !folder.empty() && place.starts_with(folder) ? place.substr(folder.size()) : place;
+}
+
+void write_source(std::string& out, const FindingView& f, const std::string& folder) {
   if (f.frames.empty()) return;
   out += "\n### Code\n\n";
   std::string block;
   for (std::size_t i = 0; i < f.frames.size() && i < kFramesInIssue; ++i) {
     const FrameView& frame = f.frames[i];
-    block += (i == 0 ? "" : "called from ") + frame.place + (frame.function.empty() ? "" : " in " + frame.function);
+    block += (i == 0 ? "" : "called from ") + without(folder, frame.place) +
+             (frame.function.empty() ? "" : " in " + frame.function);
     block += '\n';
     if (i != 0) {
       if (!frame.code.empty()) block += "    " + frame.code + "\n";
@@ -90,6 +112,11 @@ void write_source(std::string& out, const FindingView& f) {
     }
     for (const CodeLine& line : frame.lines) block += (line.here ? "> " : "  ") + line.number + "  " + line.text + "\n";
   }
+  for (std::size_t i = 0; i < f.package_frames.size() && i < kFramesInIssue; ++i)
+    block += (i == 0 ? "through installed packages: " : ", ") + f.package_frames[i].place;
+  if (f.package_frames.size() > kFramesInIssue)
+    block += " and " + format_count(f.package_frames.size() - kFramesInIssue) + " more";
+  if (!f.package_frames.empty()) block += '\n';
   const std::string fence(std::max<std::size_t>(3, longest_run(block, '`') + 1), '`');
   out += fence + "text\n" + block + fence + "\n";
 }
@@ -101,18 +128,18 @@ void write_list(std::string& out, std::string_view title, const std::vector<std:
   if (lines.size() > limit) out += "- and " + format_count(lines.size() - limit) + " more\n";
 }
 
-void write_finding(std::string& out, const FindingView& f) {
+void write_finding(std::string& out, const FindingView& f, const std::string& folder) {
   out += "\n| | |\n| --- | --- |\n";
   row(out, "Operation", code(f.operation));
   row(out, "Line of code", code(f.called_from));
   row(out, "Layer", f.layer == "—" ? "" : code(f.layer) + (f.module_class.empty() ? "" : " " + code(f.module_class)));
   row(out, "When", "step " + f.step + ", phase " + f.phase);
-  row(out, "How often", prose(f.how_often));
-  row(out, "Cause", code(f.class_name) + " " + prose(f.class_phrase));
+  row(out, "How often", prose(f.how_often + (f.bad_steps.empty() ? "" : "; " + f.bad_steps)));
+  row(out, "Cause", code(f.class_name) + ": " + prose(f.class_phrase));
   row(out, "Matters?", prose(f.matter));
   row(out, "Certainty", prose(f.confidence));
   row(out, "Rank", prose(f.ranks));
-  write_source(out, f);
+  write_source(out, f, folder);
   out += "\n### Why\n\n" + prose(f.explanation.empty() ? f.class_explanation : f.explanation) + "\n";
   if (!f.evidence.empty()) out += '\n';
   for (std::size_t i = 0; i < f.evidence.shown.size() && i < kEvidenceInIssue; ++i)
@@ -148,6 +175,7 @@ struct At {
 // The innermost line of the checkout; else the innermost of all.
 At place_of(const Finding& f, const std::string& root) {
   for (const SourceFrame& frame : f.frames) {
+    if (package_path(frame.file) != 0) continue;
     if (std::string file = inside(root, frame.file); !file.empty()) return {std::move(file), frame.line};
   }
   if (!f.frames.empty()) return {f.frames.front().file, f.frames.front().line};
@@ -193,9 +221,17 @@ std::string render_markdown(const Analysis& analysis) {
   std::string out;
   if (model.origin && !model.origin->change.empty()) out += "**" + prose(model.origin->change) + "**\n\n";
   out += prose(model.verdict_word) + ": " + prose(model.headline) + "\n";
-  if (model.origin) write_finding(out, *model.origin);
+  if (model.origin) {
+    const std::vector<std::string> none;
+    write_finding(out, *model.origin,
+                  working_folder(*find_origin(analysis),
+                                 analysis.ranks.empty() ? none : analysis.ranks.front().info.command));
+  }
   std::vector<std::string> others;
-  for (const FindingView& f : model.others) others.push_back(f.severity_word + ", " + f.class_name + ": " + f.title);
+  for (const FindingView& f : model.others) {
+    others.push_back(f.severity_word + ", " + f.class_name + ": " + f.title +
+                     (f.how_often.empty() ? "" : " (" + f.how_often + ")"));
+  }
   write_list(out, model.origin ? "Also found" : "Found", others, kOthersInIssue);
   out += "\n### What ran\n\n" + prose(model.run_line) + "\n";
   if (!model.runs.empty()) {

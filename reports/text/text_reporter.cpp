@@ -17,7 +17,7 @@ using namespace reports;
 
 constexpr std::size_t kLabelWidth = 10;
 constexpr std::size_t kCarriersShown = 3;
-constexpr std::size_t kFramesShown = 6;
+constexpr std::size_t kFramesShown = 6, kPackageFramesShown = 3;
 constexpr std::size_t kOthersShown = 12;
 constexpr std::size_t kEvidenceShown = 8;
 constexpr std::size_t kTensorsShown = 8;
@@ -99,6 +99,13 @@ void write_code(TextLayout& out, const FindingView& f) {
     }
   }
   if (f.frames.size() > kFramesShown) out.paragraph(and_more(f.frames.size() - kFramesShown), 2);
+  if (f.package_frames.empty()) return;
+  std::string through;
+  for (std::size_t i = 0; i < f.package_frames.size() && i < kPackageFramesShown; ++i)
+    through += (i == 0 ? "" : ", ") + f.package_frames[i].place;
+  if (f.package_frames.size() > kPackageFramesShown)
+    through += " " + and_more(f.package_frames.size() - kPackageFramesShown);
+  out.paragraph("through installed packages: " + through, 2);
 }
 
 void write_related(TextLayout& out, const FindingView& f) {

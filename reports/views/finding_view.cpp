@@ -251,7 +251,9 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.kernel = clip(f.kernel, kNameLimit);
   view.layer = or_none(name_of(f.place.module));
   if (f.module_class != view.layer) view.module_class = clip(f.module_class, kNameLimit);
-  view.frames = view_frames(f.frames);
+  FramesView frames = view_frames(f.frames);
+  view.frames = std::move(frames.own);
+  view.package_frames = std::move(frames.installed);
   for (const RelatedFinding& one : f.related) {
     if (view.related.shown.size() == kMaxEvidence) break;
     view.related.shown.push_back(std::string(finding_class_name(one.cls)) + ": " + clip(one.title, kSentenceLimit));

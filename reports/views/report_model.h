@@ -90,7 +90,8 @@ struct FindingView {
   std::string operation, layer, phase, step, matter, confidence, cure;
   std::string called_from;  // "train.py:30"; empty: not known
   std::string change;       // one sentence: what to change and where; empty: no advice
-  std::vector<FrameView> frames;  // the program's code there and above it, innermost first
+  std::vector<FrameView> frames;          // the program's code there and above it, innermost first
+  std::vector<FrameView> package_frames;  // of installed packages, shown folded
   std::string module_class;       // of the layer; empty: not known
   Lines related;                  // other findings of the same cause, a sentence each
   std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none

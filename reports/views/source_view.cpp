@@ -56,21 +56,39 @@ std::string editor_link(std::string_view file, std::uint32_t line) {
   return line == 0 ? out : out + ":" + std::to_string(line);
 }
 
-std::vector<FrameView> view_frames(const std::vector<SourceFrame>& frames) {
-  std::vector<FrameView> out;
+std::size_t package_path(std::string_view file) {
+  for (const std::string_view folder : {"/site-packages/", "/dist-packages/"}) {
+    if (const std::size_t at = file.rfind(folder); at != file.npos) return at + folder.size();
+  }
+  // Python's own: "/usr/lib/python3.11/contextlib.py".
+  constexpr std::string_view kPython = "/lib/python";
+  const std::size_t at = file.find(kPython);
+  if (at == file.npos) return 0;
+  const std::size_t end = file.find_first_not_of("0123456789.", at + kPython.size());
+  return end != file.npos && end != at + kPython.size() && file[end] == '/' ? end + 1 : 0;
+}
+
+FramesView view_frames(const std::vector<SourceFrame>& frames) {
+  FramesView out;
   for (const SourceFrame& frame : frames) {
-    if (out.size() == kMaxFrames) break;
+    const std::size_t package = package_path(frame.file);
+    std::vector<FrameView>& to = package == 0 ? out.own : out.installed;
+    if (to.size() == kMaxFrames) continue;
     FrameView view;
-    view.place = clip(frame.file, kNameLimit);
+    view.place = clip(std::string_view(frame.file).substr(package), kNameLimit);
     if (frame.line != 0) view.place += ":" + std::to_string(frame.line);
     view.function = clip(frame.function, kNameLimit);
     view.code = clip(stripped(line_of(frame)), kCodeLimit);
-    view.link = editor_link(frame.file, frame.line);
+    if (package == 0) view.link = editor_link(frame.file, frame.line);
     for (std::size_t i = 0; i < frame.code.size(); ++i) {
       const std::uint64_t number = frame.first_line + i;
       view.lines.push_back({std::to_string(number), clip(spaced(frame.code[i]), kCodeLimit), number == frame.line});
     }
-    out.push_back(std::move(view));
+    to.push_back(std::move(view));
+  }
+  if (out.own.empty() && !out.installed.empty()) {
+    out.own.push_back(std::move(out.installed.front()));
+    out.installed.erase(out.installed.begin());
   }
   return out;
 }

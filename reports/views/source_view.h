@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/analyzer.h"
@@ -16,16 +17,25 @@ struct CodeLine {
 };
 
 struct FrameView {
-  std::string place;     // "/data/me/train.py:42"
+  std::string place;     // "/data/me/train.py:42"; of an installed package from its folder on: "torch/optim/sgd.py:42"
   std::string function;  // may be empty
   std::string code;      // the line that ran, without what indents it; empty: not known
   std::vector<CodeLine> lines;
-  std::string link;      // opens it in an editor: "vscode://file/data/me/train.py:42"; empty: not a file
+  std::string link;  // opens it in an editor: "vscode://file/data/me/train.py:42"; empty: not a file of the program's
 };
+
+// Innermost first, each.
+struct FramesView {
+  std::vector<FrameView> own;        // the program's; where there are none, the innermost of all
+  std::vector<FrameView> installed;  // of packages and of Python itself: between them, above or below
+};
+
+// Where the name of a file within its package begins: past "site-packages/", say; 0: no installed package's.
+std::size_t package_path(std::string_view file);
 
 inline constexpr std::size_t kMaxFrames = 16;
 
-std::vector<FrameView> view_frames(const std::vector<SourceFrame>& frames);
+FramesView view_frames(const std::vector<SourceFrame>& frames);
 
 // What stands in for a file that has no path of its own (a notebook cell, a text that was executed) has no link.
 std::string editor_link(std::string_view file, std::uint32_t line);

@@ -338,6 +338,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   for (const auto& [text, count] : coverage.notes) {
     if (text.starts_with("unread gradients") || text.starts_with("unread parameters"))
       coverage.unjudged = "gradients or parameters of a kind that is not read were trained";
+    if (constexpr std::string_view kValues = "unread values: "; text.starts_with(kValues))
+      coverage.unjudged = "some values were not read: " + text.substr(kValues.size());
     if (text.starts_with("errors inside nanhunt")) coverage.unjudged = "errors inside nanhunt left parts of the run unseen";
     if (text.starts_with("training in other threads")) coverage.unjudged = "what trained in other threads was not watched";
   }
@@ -369,6 +371,17 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   return analysis;
 }
 
+// What a damaged trace lacks was recorded: to record more would not have helped.
+void blame_damage(std::vector<Finding>& findings) {
+  for (Finding& f : findings) {
+    const auto more =
+        std::find_if(f.advice.begin(), f.advice.end(), [](const Advice& a) { return a.id == "record-ops"; });
+    if (more == f.advice.end()) continue;
+    *more = make_advice("record-again");
+    f.evidence.push_back("The trace is damaged: what explains this may be among the records that it lost.");
+  }
+}
+
 Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
@@ -388,6 +401,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
   add_audits(analysis.findings);
+  if (health.damaged() || lost_before_salvage(info).damaged()) blame_damage(analysis.findings);
   for (Finding& finding : analysis.findings) {
     sources_.fill(finding);
     if (finding.ranks.empty()) finding.ranks = {info.rank};

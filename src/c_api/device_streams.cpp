@@ -79,7 +79,7 @@ void DeviceStreams::add_notes(Recorder& recorder) {
   std::map<std::string, std::uint64_t> losses;
   for (std::size_t stream = 0; stream < streams(); ++stream) {
     const kernels::ReadingsCounts& all = counts_of(stream);
-    if (all.lost > 0) losses["readings of a device that were lost: " + all.first_loss] += all.lost;
+    if (all.lost > 0) losses["unread values: readings of a device that were lost: " + all.first_loss] += all.lost;
   }
   for (const auto& [text, count] : losses) add_note(text, count, recorder);
 }

@@ -26,6 +26,25 @@ void check_file_name(std::string_view name) {
   }
 }
 
+// A record with values of a device: `collect` names them, and `record` writes it once they are to be read.
+template <typename Collect, typename Record>
+void record_values(nanhunt_recorder& to, Collect&& collect, Record&& record) {
+  const DeviceTurn turn(to);
+  if (!turn) return;
+  to.devices.begin_call(*to.recorder);
+  collect();
+  to.devices.take(*to.recorder);
+  record();
+  to.devices.launch(*to.recorder);
+}
+
+// A value in its four words. `into` stays where it is: what a device is to read is filled in there.
+void collect_value(const char* call, nanhunt_recorder& to, const std::int64_t* words, DeviceStreams::Use use,
+                   ValueView& into) {
+  into = to.layouts.value(call, words);
+  to.devices.value(call, words[3], into, use);
+}
+
 }  // namespace
 }  // namespace nanhunt::c_api
 
@@ -77,15 +96,11 @@ nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step,
                                       uint64_t since_seq, uint32_t since_step, int32_t opaque) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     if (value == nullptr) throw Misuse("nanhunt_record_changed: expected the four words of a value, got NULL");
-    const DeviceTurn turn(to);
-    if (!turn) return;
-    ChangedEvent event{step, to.layouts.value("nanhunt_record_changed", value), since_seq, since_step, opaque != 0};
-    to.devices.begin_call(*to.recorder);
-    to.devices.value("nanhunt_record_changed", value[3], event.value,
-                     DeviceStreams::Use::kChanged);
-    to.devices.take(*to.recorder);
-    to.recorder->on_changed(event);
-    to.devices.launch(*to.recorder);
+    ChangedEvent event{step, {}, since_seq, since_step, opaque != 0};
+    record_values(
+        to,
+        [&] { collect_value("nanhunt_record_changed", to, value, DeviceStreams::Use::kChanged, event.value); },
+        [&] { to.recorder->on_changed(event); });
   });
 }
 
@@ -176,15 +191,7 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
       throw Misuse("nanhunt_record_collective: expected shares, got NULL");
     if (given.peer < -1)
       throw Misuse("nanhunt_record_collective: peer: expected -1 or a rank, got " + std::to_string(given.peer));
-    const DeviceTurn turn(to);
-    if (!turn) return;
-    to.devices.begin_call(*to.recorder);
     std::vector<ValueView> shares(given.share_count);
-    for (std::size_t i = 0; i < given.share_count; ++i) {
-      const std::int64_t* words = given.shares + i * kValueWords;
-      shares[i] = to.layouts.value("nanhunt_record_collective", words);
-      to.devices.value("nanhunt_record_collective", words[3], shares[i], DeviceStreams::Use::kRead);
-    }
     CollectiveEvent event;
     event.seq = given.seq;
     event.step = given.step;
@@ -194,10 +201,16 @@ nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder, const nanhu
     event.reduction = enum_of("reduction", given.reduction, Reduction::kProduct);
     event.peer = given.peer;
     event.ranks = {given.ranks, given.rank_count};
-    event.shares = shares;
-    to.devices.take(*to.recorder);
-    to.recorder->on_collective(event);
-    to.devices.launch(*to.recorder);
+    record_values(
+        to,
+        [&] {
+          for (std::size_t i = 0; i < shares.size(); ++i) {
+            collect_value("nanhunt_record_collective", to, given.shares + i * kValueWords, DeviceStreams::Use::kRead,
+                          shares[i]);
+          }
+          event.shares = shares;
+        },
+        [&] { to.recorder->on_collective(event); });
   });
 }
 

@@ -211,6 +211,13 @@ TEST(Endings, clean_is_earned_step_by_step) {
               "trained");
   }
 
+  TraceBuilder there;
+  there.op("mean", {{"self", there.value(finite())}}, finite(1));
+  there.note("unread values: float8_e5m2 on a device", 2);
+  there.end_step();
+  EXPECT_EQ(analysis_of(there).verdict.headline,
+            "Nothing harmful was seen in 1 step and 1 op, but some values were not read: float8_e5m2 on a device");
+
   TraceBuilder twin;
   twin.op("mean", {{"self", twin.value(finite())}}, finite(1));
   twin.note("calls in other threads than the first that trained: one thread is watched", 3);

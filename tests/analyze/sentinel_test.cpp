@@ -155,6 +155,10 @@ TEST(Sentinel, a_bad_step_without_any_replay_is_unexplained_and_says_what_to_do)
   EXPECT_EQ(table(a), "unexplained | - | - | loss | step 1 | unknown | inferred\n");
   EXPECT_THAT(a.findings[0].explanation, HasSubstr("Replays are switched off."));
   EXPECT_EQ(a.findings[0].advice.at(0).id, "record-ops");
+  // Of a damaged trace another level is no answer: what is missing may have been recorded.
+  const Analysis damaged = analysis_of(t, 0, {}, 1);
+  EXPECT_EQ(damaged.findings[0].advice.at(0).id, "record-again");
+  EXPECT_THAT(damaged.findings[0].evidence, Contains(HasSubstr("The trace is damaged")));
   EXPECT_EQ(a.findings[0].occurrence_count, 1u);
   EXPECT_EQ(a.findings[0].bad_steps.count, 2u);
   EXPECT_EQ(a.findings[0].bad_steps.unwatched, 1u);

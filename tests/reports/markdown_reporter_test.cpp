@@ -60,6 +60,22 @@ TEST(Markdown, hostile_names_open_no_markup) {
   EXPECT_THAT(text, HasSubstr("\\`code\\` \\[x\\](y) \\*\\*b\\*\\* &lt;b&gt; \\|"));
 }
 
+TEST(Markdown, names_files_as_the_command_did_and_counts_what_repeats) {
+  Analysis analysis = make_fault_analysis();
+  const auto add = [&](const char* file) { analysis.findings[0].frames.push_back({file, 3, "f", 3, {"g()"}}); };
+  analysis.findings[0].frames.clear();
+  add("/data/me/code/src/train.py");
+  add("/data/me/code/other.py");
+  analysis.ranks[0].info.command = {"python", "./src/train.py"};
+  analysis.findings[0].occurrence_count = 3;
+  const std::string text = render_markdown(analysis);
+  EXPECT_THAT(text, HasSubstr("```text\nsrc/train.py:3 in f\n"));
+  EXPECT_THAT(text, HasSubstr("called from other.py:3 in f\n"));
+  EXPECT_THAT(text, Not(HasSubstr("/data/me")));
+  EXPECT_THAT(text, HasSubstr("| Cause | `eps_underflow`: "));
+  EXPECT_THAT(text, HasSubstr("seen to happen in 3 steps"));
+}
+
 TEST(Markdown, a_fence_is_longer_than_what_it_holds) {
   Analysis analysis = make_fault_analysis();
   analysis.findings[0].frames[0].code[1] = "````` # fence";

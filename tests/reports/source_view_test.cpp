@@ -45,6 +45,24 @@ TEST(SourceView, the_text_shows_the_line_that_ran_with_its_neighbours_and_its_ca
   EXPECT_THAT(text, HasSubstr("Of the same cause"));
 }
 
+TEST(SourceView, the_programs_own_frames_come_first_and_those_of_installed_packages_are_folded) {
+  Analysis analysis = testing_reports::make_fault_analysis();
+  std::vector<SourceFrame>& frames = analysis.findings[0].frames;
+  const SourceFrame own = frames.front();
+  frames.insert(frames.begin(), {"/v/lib/python3.11/site-packages/transformers/trainer.py", 7, "step", 7, {"inner()"}});
+  frames.insert(frames.begin() + 1, {"/usr/lib/python3.11/contextlib.py", 8, "inner", 8, {"yield"}});
+  const std::string text = render_text(analysis), page = render_html(analysis), issue = render_markdown(analysis);
+  EXPECT_THAT(text, HasSubstr("The code\n  " + own.file + ":88 in Adam.step\n"));
+  EXPECT_THAT(text, HasSubstr("  through installed packages: transformers/trainer.py:7, contextlib.py:8\n"));
+  EXPECT_THAT(page, HasSubstr("<summary>Through 2 lines of installed packages</summary>"));
+  EXPECT_THAT(page, Not(HasSubstr("site-packages/transformers")));
+  EXPECT_THAT(issue, HasSubstr("through installed packages: transformers/trainer.py:7, contextlib.py:8\n"));
+  EXPECT_THAT(issue, HasSubstr("```text\nadam.py:88 in Adam.step\n"));
+  // Where no line is the program's, the innermost is shown.
+  frames.resize(2);
+  EXPECT_THAT(render_text(analysis), HasSubstr("The code\n  transformers/trainer.py:7 in step\n"));
+}
+
 TEST(SourceView, the_page_links_the_file_and_says_what_ran) {
   const std::string page = render_html(testing_reports::make_fault_analysis());
   EXPECT_THAT(page, HasSubstr("<a href=\"vscode://file/data/me/my%20project/adam.py:88\">open in editor</a>"));

@@ -458,11 +458,12 @@ class TraceBuilder {
 };
 
 inline Analysis analysis_of(const TraceBuilder& trace, std::size_t events_per_batch = 0,
-                            const AnalyzeOptions& options = {}) {
+                            const AnalyzeOptions& options = {}, std::uint64_t chunks_lost = 0) {
   const auto analyzer = Analyzer::make(options);
   for (const RecordBatch& batch : trace.batches(events_per_batch)) analyzer->add(batch);
   TraceHealth health;
   health.clean_end = true;
+  health.chunks_lost = chunks_lost;
   return analyzer->finish(RunInfo{}, health);
 }
 

@@ -68,6 +68,19 @@ TEST(Doctor, every_trace_comes_with_the_next_step) {
   EXPECT_THAT(run_nanhunt({"info", intact}).err, HasSubstr("nanhunt report " + intact));
 }
 
+TEST(Doctor, a_salvaged_copy_sends_nobody_back_to_the_doctor) {
+  std::string segment;
+  const std::string damaged = make_damaged_run(&segment), copy = make_folder() + "/salvaged";
+  run_nanhunt({"doctor", damaged, "--salvage", copy});
+  const Outcome first = run_nanhunt({"check", damaged}), second = run_nanhunt({"check", copy});
+  EXPECT_THAT(first.err, HasSubstr("the trace is damaged: 2 chunks lost"));
+  EXPECT_THAT(first.err, HasSubstr("Next: `nanhunt doctor " + damaged));
+  EXPECT_THAT(second.err, HasSubstr("the salvaged copy of a damaged trace: 2 chunks lost"));
+  EXPECT_THAT(second.err, HasSubstr("Next: for a whole verdict train again"));
+  EXPECT_EQ(second.err.find("doctor"), std::string::npos) << second.err;
+  EXPECT_THAT(run_nanhunt({"doctor", copy}).out, HasSubstr("a salvaged copy of a damaged trace: 2 chunks lost"));
+}
+
 TEST(Doctor, names_alone_are_nothing_to_judge_or_to_salvage) {
   const std::string run = make_folder();
   const std::string segment = write_sample_trace(run, {.steps = 200, .bad = false});

@@ -209,6 +209,7 @@ def test_wrong_usage_is_told_with_the_right_one(environment, tmp_path):
         (["--budget", "much", "--", "true"], "expected percent of the time, from 0 to 100, got 'much': `--budget 3%`"),
         (["--budget", "101%", "--", "true"], "got '101%'"),
         (["--error-exitcode", "256", "--", "true"], "--error-exitcode"),
+        (["--config", "/no/such", "--", "touch", "started"], "--config: there is no file '/no/such'"),
     ]:
         done = subprocess.run(["nanhunt", "run", *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, ""), words

@@ -46,11 +46,21 @@ class Hunt:
         return "\n".join(parts)
 
 
+_CLI = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent"), "nanhunt")
+_NO_CLI = "nanhunt is not built: NANHUNT_BIN_DIR names no folder with it"
+needs_cli = pytest.mark.skipif(not _CLI.is_file(), reason=_NO_CLI)
+
+
 def cli() -> str:
-    folder = os.environ.get("NANHUNT_BIN_DIR")
-    if not folder:
-        pytest.skip("NANHUNT_BIN_DIR names no folder with the command line tool")
-    return str(Path(folder) / "nanhunt")
+    """The command line tool; skips where it is not built."""
+    if not _CLI.is_file():
+        pytest.skip(_NO_CLI)
+    return str(_CLI)
+
+
+def with_package() -> dict[str, str]:
+    """The environment in which `nanhunt run` attaches the package of the source tree."""
+    return {**os.environ, "NANHUNT_BOOT_DIR": str(Path(__file__).resolve().parents[2] / "hooks/torch/nanhunt/boot")}
 
 
 def hunt(out: Path, level: str, script: Path, *arguments: str, options: tuple[str, ...] = (),

@@ -5,9 +5,11 @@
 #include <filesystem>
 
 #include "nanhunt/reporter.h"
+#include "nanhunt/trace.h"
 #include "reports/views/numbers.h"
 #include "reports/views/report_model.h"
 #include "src/core/text.h"
+#include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {
@@ -40,12 +42,37 @@ std::string verdict_line(const Analysis& analysis) {
   return line + printable(analysis.verdict.headline);
 }
 
+namespace {
+
+// What is lost, what holds, and the one next step.
+void say_damage(const Analysis& analysis, const std::string& run) {
+  TraceHealth lost;
+  bool copy = true;
+  std::uint64_t before = 0;
+  for (const RankSummary& rank : analysis.ranks) {
+    const TraceHealth earlier = lost_before_salvage(rank.info);
+    for (const TraceHealth* one : {&rank.health, &earlier}) {
+      lost.chunks_lost += one->chunks_lost;
+      lost.rows_lost += one->rows_lost;
+      lost.bytes_skipped += one->bytes_skipped;
+    }
+    copy = copy && !rank.health.damaged();
+    before += earlier.chunks_lost;
+  }
+  // A rank of which nothing could be read counts there as well.
+  copy = copy && before >= analysis.coverage.chunks_lost;
+  lost.chunks_lost = std::max(lost.chunks_lost, analysis.coverage.chunks_lost);
+  say((copy ? "this is the salvaged copy of a damaged trace: " : "the trace is damaged: ") + describe_damage(lost) +
+      ". What it shows was recorded so; where it shows no fault, that holds for what is left alone. " +
+      (copy ? "Next: for a whole verdict train again, and copy the run folder once the program has ended."
+            : "Next: `nanhunt doctor " + run + "` lists the places and can salvage the rest."));
+}
+
+}  // namespace
+
 Result<Analysis> load_analysis(const std::string& run) {
   auto analysis = analyze_run(run);
-  if (analysis && is_damaged(*analysis)) {
-    say("the trace is damaged; the verdict rests on what could be read. `nanhunt doctor " + run +
-        "` says what was lost.");
-  }
+  if (analysis && is_damaged(*analysis)) say_damage(*analysis, run);
   return analysis;
 }
 

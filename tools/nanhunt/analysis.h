@@ -14,7 +14,7 @@ std::string call_site_text(const Finding& finding);
 // "fault: overflow at mul in fc1 (train.py:30), phase forward, step 3: ...", fit for a terminal, without an end of
 // line.
 std::string verdict_line(const Analysis& analysis);
-// analyze_run; says on stderr when the trace is damaged.
+// analyze_run; says on stderr when the trace is damaged or a copy of one that was: what is lost, what holds, what next.
 Result<Analysis> load_analysis(const std::string& run);
 
 struct ReportFiles {

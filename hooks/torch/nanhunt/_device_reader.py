@@ -23,6 +23,7 @@ _Tensor = torch.Tensor
 _NORMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WIDE = (torch.float64, torch.complex128)
 _PLAIN = (_Tensor, torch.nn.Parameter)
+UNREAD = "unread values: "  # the analyzer knows it
 OVERFLOWN = "norms on a device whose squares leave fp32: the largest magnitude stands for them"
 
 
@@ -55,6 +56,7 @@ class Readings:
         self._places: list[list[tuple[_Pack | None, int, int]]] = []  # of each list: pack, norm and amax in it
         self._scalar_places: list[tuple[_Pack, int]] = []
         self._sent: list[tuple[list[_Pack], Fetch]] = []
+        self.unread = False                     # some cannot be read there
         self.waited = False                     # a device had to be waited for
         self.lists: list[list[Reading]] = []
         self.numbers: list[float] = []
@@ -81,16 +83,20 @@ class Readings:
         if t.layout is torch.sparse_coo:
             t = t._values()
         if type(t) not in _PLAIN or t.layout is not torch.strided:
-            self._session.note("values on a device that are not strided tensors")
+            self._leave_out("tensors on a device that are not strided")
             return None
         t = t.detach()
         if t.is_complex():
             t = torch.view_as_real(t)
         if t.dtype not in _NORMED:
             if t.is_floating_point():
-                self._session.note(f"{str(t.dtype).replace('torch.', '')} tensors on a device")
+                self._leave_out(f"{t.dtype} on a device".removeprefix("torch."))
             return None
         return t
+
+    def _leave_out(self, what: str) -> None:
+        self.unread = True
+        self._session.note(UNREAD + what)
 
     def send(self) -> bool:
         """Reads, without waiting. False: it could not be done, which is noted."""
@@ -102,9 +108,9 @@ class Readings:
                 self._send()
             return True
         except torch.OutOfMemoryError:
-            self._session.note("readings on a device, for want of memory there")
+            self._session.note(UNREAD + "readings on a device, for want of memory there")
         except Exception as error:
-            self._session.note(f"readings on a device: {type(error).__name__}")
+            self._session.note(f"{UNREAD}readings on a device: {type(error).__name__}")
         self._sent, self._tensors, self._scalars = [], [], []
         return False
 

@@ -33,18 +33,27 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:_CLIP]
 
 
+def _reason(reason: object) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(f"reason: expected why it is harmless, got {reason!r}")
+    return _one_line(reason)
+
+
+def _checked(what: object, reason: object) -> tuple[str, str]:
+    path = what.strip() if isinstance(what, str) else ""
+    if not path or ": " in path:
+        raise ValueError(f"what: expected a path such as 'encoder.pad' or 'model.py:12', got {what!r}")
+    return path, _reason(reason)
+
+
 def ignore(what: Any, reason: str) -> None:
     """Names what is harmless in the runs of this process: the path of a module ("encoder"), buffer or parameter
     ("encoder.pad"), a line of code as reports write it ("model.py:12"), or a buffer or parameter itself."""
-    if not isinstance(reason, str) or not reason.strip():
-        raise ValueError(f"reason: expected why it is harmless, got {reason!r}")
     if isinstance(what, str):
-        path = what.strip()
-        if not path or ": " in path:
-            raise ValueError(f"what: expected a path such as 'encoder.pad' or 'model.py:12', got {what!r}")
-        _paths[path] = _one_line(reason)
+        path, why = _checked(what, reason)
+        _paths[path] = why
     elif type(what).__module__.partition(".")[0] == "torch" or hasattr(what, "untyped_storage"):
-        _tensors.append((weakref.ref(what), _one_line(reason)))
+        _tensors.append((weakref.ref(what), _reason(reason)))
     else:
         raise TypeError(f"what: expected a path or a tensor, got {type(what).__name__}")
 
@@ -78,21 +87,39 @@ def _note(session: Session, path: str, reason: str) -> None:
         session.note(text)
 
 
-def read_file(given: str | None) -> str:
-    """Reads the configuration file. What is wrong with it, as a sentence; "": nothing."""
-    path = Path(given) if given else Path(sys.argv[0] if sys.argv and sys.argv[0] else ".").absolute().parent / FILE
+def _entries(path: Path) -> list[tuple[str, str]]:
+    """What a configuration file names, and why. An OSError or ValueError says what is wrong with it."""
     if not path.is_file():
-        return f"{path} is not there" if given else ""
+        raise FileNotFoundError(f"{path} is not there")
     try:
         import tomllib
     except ImportError:  # before Python 3.11
-        return f"{path} is not read: Python {sys.version.split()[0]} has no tomllib. Call nanhunt.ignore in the program"
+        raise ValueError(f"{path} is not read: Python {sys.version.split()[0]} has no tomllib. Call nanhunt.ignore in "
+                         "the program") from None
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("ignore", [])
-        for entry in entries:
-            ignore(entry["path"], entry["reason"])
+        return [_checked(entry["path"], entry["reason"]) for entry in entries]
     except KeyError as error:
-        return f"{path}: an [[ignore]] has no {error.args[0]}"
+        raise ValueError(f"{path}: an [[ignore]] has no {error.args[0]}") from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"{path} cannot be used: {error}"
+        raise ValueError(f"{path} cannot be used: {error}") from None
+
+
+def check_file(given: str) -> None:
+    """Raises where a file that the user named cannot be used."""
+    try:
+        _entries(Path(given))
+    except (OSError, ValueError) as error:
+        raise type(error)(f"config: {error}") from None
+
+
+def read_file(given: str | None) -> str:
+    """Reads the configuration file. What is wrong with it, as a sentence; "": nothing."""
+    path = Path(given) if given else Path(sys.argv[0] if sys.argv and sys.argv[0] else ".").absolute().parent / FILE
+    if not given and not path.is_file():
+        return ""
+    try:
+        _paths.update(_entries(path))
+    except (OSError, ValueError) as error:
+        return str(error)
     return ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nanhunt._device import Fetch
     from nanhunt._session import Session
 
-LOST = "readings of a device that were lost"
+LOST = "unread values: readings of a device that were lost"  # the analyzer knows its beginning
 
 
 class Pending:

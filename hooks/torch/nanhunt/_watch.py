@@ -17,6 +17,7 @@ from typing import Any, Callable, TypeVar
 import torch
 
 from nanhunt import _attach
+from nanhunt._ignored import check_file
 from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, check_format, finding_of, framed, shown
 from nanhunt._session import LEVELS, Options, Session
@@ -71,10 +72,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizers = _optimizers(optimizer)
     _check_scaler(scaler)
     given: dict[str, Any] = {
-        "out": None if out is None else _folder(out), "level": level, "budget": budget, "keep": keep,
+        "out": None if out is None else _path("out", out), "level": level, "budget": budget, "keep": keep,
         "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
         "kernels": kernels, "replay": replay, "quiet": quiet, "stop_on_fault": stop_on_fault,
-        "config": None if config is None else os.fspath(config)}
+        "config": None if config is None else str(Path(_path("config", config)).absolute())}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
     if on_fault is not None and not callable(on_fault):
@@ -245,14 +246,14 @@ def _check_scaler(scaler: Any) -> None:
         raise TypeError(f"scaler: expected a torch.amp.GradScaler, got {_kind(scaler)}")
 
 
-def _folder(out: Any) -> str:
+def _path(name: str, given: Any) -> str:
     try:
-        folder = os.fspath(out)
+        path = os.fspath(given)
     except TypeError:
-        folder = None
-    if not isinstance(folder, str):
-        raise TypeError(f"out: expected a folder's path, got {out!r}")
-    return folder
+        path = None
+    if not isinstance(path, str):
+        raise TypeError(f"{name}: expected a path, got {given!r}")
+    return path
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
@@ -271,6 +272,8 @@ def _check_options(given: Mapping[str, Any]) -> None:
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":
         raise ValueError("out: expected a folder, got ''")
+    if "config" in given:
+        check_file(given["config"])
 
 
 def _check_folder(out: str) -> None:

@@ -100,6 +100,8 @@ constexpr Row kRows[] = {
      "A constant that rounds to 0 guards nothing."},
     {"raise-loss-scale", "Raise the loss scale, or let it grow.",
      "The gradients are still too small for the format at this scale."},
+    {"record-again", "Train again as before, and copy the run folder once the program has ended.",
+     "What this trace lost cannot be had back from it, and another level would not have kept it."},
     {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
     {"record-ops", "Train again with every operation watched: --level ops.",
      "Then the step is in the trace as it ran, and need not be replayed."},

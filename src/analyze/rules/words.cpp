@@ -87,8 +87,7 @@ bool led_from(const Case& c, F&& is_such) {
 // Backward divides by differences of what a decomposition gave: the derivative of its vectors.
 bool divides_by_gaps(const Case& c) {
   if (!op_info(c.text(c.context->pole_maker)).has(kSubtracts)) return false;
-  const std::string_view of = op_info(c.text(c.context->pole_of)).name;
-  return of.ends_with("_eigh") || of.ends_with("_svd");
+  return op_info(c.text(c.context->pole_of)).has(kGapsInDerivative);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ enum OpFlag : std::uint32_t {
   kNumpy = 32768,       // tools/nanhunt/repro/show_op.py computes it
   kNumpyGradient = 65536,  // and its gradient
   kSubtracts = 131072,  // self - alpha * other
+  kGapsInDerivative = 262144,  // gives vectors whose derivative divides by differences of the values: eigh, svd
 };
 
 // When is an output element that is 0 a lost value? The exact result must be non-zero.

@@ -9,6 +9,8 @@ namespace nanhunt::ops {
 // clang-format off
 // Sums of something.
 constexpr Row kSumming = Row(kSums);
+// Eigenvectors and singular vectors.
+constexpr Row kVectors = Row(kSums | kGapsInDerivative);
 // Sums of their elements.
 constexpr Row kReductions = Row(kSums).bound(Bound::kReduceSum);
 // Sums of squares: losses and norms.
@@ -33,10 +35,10 @@ constexpr Row kSumRows[] = {
     op("_fft_c2r", kSumming),
     op("_fft_r2c", kSumming),
     op("_linalg_det", kSumming),
-    op("_linalg_eigh", kSumming),
+    op("_linalg_eigh", kVectors),
     op("_linalg_slogdet", kSumming),
     op("_linalg_solve_ex", kSumming),
-    op("_linalg_svd", kSumming),
+    op("_linalg_svd", kVectors),
     op("binary_cross_entropy", kSumming),
     op("c10d::_reduce_scatter_base", kSumming),
     op("c10d::allreduce", kSumming),
@@ -53,7 +55,8 @@ constexpr Row kSumRows[] = {
     op("linalg_cholesky", kSumming),
     op("linalg_cholesky_ex", kSumming),
     op("linalg_det", kSumming),
-    op("linalg_eigh", kSumming),
+    op("linalg_eig", kVectors),
+    op("linalg_eigh", kVectors),
     op("linalg_inv", kSumming),
     op("linalg_householder_product", kSumming),
     op("linalg_inv_ex", kSumming),
@@ -66,7 +69,7 @@ constexpr Row kSumRows[] = {
     op("linalg_slogdet", kSumming),
     op("linalg_solve", kSumming),
     op("linalg_solve_triangular", kSumming),
-    op("linalg_svd", kSumming),
+    op("linalg_svd", kVectors),
     op("matrix_exp", kSumming),
     op("nansum", kSumming),
     op("ormqr", kSumming),

@@ -4,17 +4,13 @@ in the verdict of the run."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli, with_package
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+pytestmark = needs_cli
 LEVELS = ("ops", "sentinel")
 
 TRAIN = """
@@ -31,11 +27,12 @@ def train(bad):
 """
 FORK = """
 {before}
-child = os.fork()
-if child == 0:
-    train({bad})
-    {leave}
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for leave, bad in ((sys.exit, {exits}), (os._exit, {leaves})):
+    child = os.fork()
+    if child == 0:
+        train(bad)
+        leave(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 {after}
 """
 MULTIPROCESSING = """
@@ -52,14 +49,14 @@ def run(tmp_path, level, text):
     """The report. The program does what it does alone."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN + text)
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
 
     def done(*before):
         command = [*before, *ready_python.command(), script]
         return subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
 
     alone = done()
-    seen = done(Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--")
+    seen = done(cli(), "run", "--level", level, "--out", tmp_path / "run", "--")
     told = "".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
     assert (seen.returncode, seen.stdout, told) == (alone.returncode, alone.stdout, alone.stderr)
     return json.loads((tmp_path / "run" / "report.json").read_text())
@@ -73,16 +70,21 @@ def expect(report, bad):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("leave", ["sys.exit(3)", "os._exit(4)"])
-@pytest.mark.parametrize("before,after", [("", ""), ("train(False)", ""), ("train(False)", "train(False)")])
-@pytest.mark.parametrize("bad", [True, False])
-def test_a_forked_child_that_trains_is_watched(tmp_path, library, level, leave, before, after, bad):
-    expect(run(tmp_path, level, FORK.format(before=before, after=after, bad=bad, leave=leave)), bad)
+@pytest.mark.parametrize(
+    ("before", "after", "bad"),  # the child that is: one that leaves by sys.exit, or by os._exit
+    [("", "", "exits"), ("train(False)", "", "leaves"), ("train(False)", "train(False)", "exits"),
+     ("", "train(False)", "leaves"), ("", "", None), ("train(False)", "train(False)", None)],
+)
+def test_forked_children_that_train_are_watched(tmp_path, library, level, before, after, bad):
+    which = {"exits": bad == "exits", "leaves": bad == "leaves"}
+    expect(run(tmp_path, level, FORK.format(before=before, after=after, **which)), bad is not None)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("order", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(("method", "order"), [
+    ("fork", (True, False)), ("fork", (False, True)), ("fork", (False, False)),
+    ("spawn", (True, False)), ("spawn", (False, False)),
+])
 def test_children_of_multiprocessing_are_judged_together(tmp_path, library, level, method, order):
     report = run(tmp_path, level, MULTIPROCESSING.format(method=method, order=order))
     expect(report, any(order))

@@ -6,15 +6,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli, with_package
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+pytestmark = needs_cli
 LEVELS = ("ops", "sentinel")
 
 # BAD makes the loss NaN in step 3. {look} is what the program does about it, {late} what it does after backward.
@@ -50,10 +47,10 @@ def run(tmp_path, level, bad, look="pass", late="pass", before="pass", traceback
     its frames go through ours, only the last line is compared."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM.format(bad=bad, look=look, late=late, before=before))
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
     alone = subprocess.run([*ready_python.command(), script], capture_output=True, text=True, timeout=1800,
                            env=environment)
-    watched = subprocess.run([Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--",
+    watched = subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--",
                               *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
                              env=environment)
     told = "".join(line for line in watched.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))

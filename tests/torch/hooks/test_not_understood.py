@@ -4,21 +4,18 @@ did not understand is inconclusive and says why. Neither is ever clean."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import nanhunt
 import numpy as np
 import pytest
 import ready_python
 import torch
+from hunting import cli, needs_cli, with_package
 from nanhunt import _attach
 from nanhunt._sentinel.sentinel import Sentinel
 from torch import nn
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
 NAN = float("nan")
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -311,7 +308,19 @@ PROGRAM = """
 import torch
 from torch import nn
 model = nn.Linear(4, 1)
-if {none}:
+if {skips}:
+    import threading
+    def train(model, bad):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for i in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.ones(3, 4)).square().mean()
+            if bad and i == 2: loss = loss + torch.log(-loss)
+            if torch.isfinite(loss): loss.backward(), optimizer.step()
+    train(model, True)
+    there = threading.Thread(target=train, args=(nn.Linear(4, 1), False))
+    if {none}: there.start(), there.join()
+elif {none}:
     w = torch.ones(4)
     for _ in range(3): w = w - 0.1 * torch.func.grad(lambda w: w.pow(2).sum())(w)
 else:
@@ -324,18 +333,19 @@ else:
 """
 
 
-@pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                    reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
-@pytest.mark.parametrize(("none", "bad", "words", "code"),
-                         [(True, False, "no training step was seen", 5), (False, False, "No harmful NaN or Inf", 0),
-                          (False, True, "is given NaN", 0)],
-                         ids=["not seen", "clean", "fault"])
-def test_strict_gives_what_was_not_understood_a_status_of_its_own(tmp_path, level, none, bad, words, code):
+@needs_cli
+@pytest.mark.parametrize(("none", "bad", "skips", "words", "code"),
+                         [(True, False, False, "no training step was seen", 5),
+                          (False, False, False, "No harmful NaN or Inf", 0), (False, True, False, "is given NaN", 0),
+                          (True, False, True, "what trained in other threads was not watched", 5),
+                          (False, False, True, "warning: invalid at aten::log", 0)],
+                         ids=["not seen", "clean", "fault", "warning, and a thread not seen", "warning"])
+def test_strict_gives_what_was_not_understood_a_status_of_its_own(tmp_path, level, none, bad, skips, words, code):
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(none=none, bad=bad))
-    command = [Path(PROGRAMS, "nanhunt"), "run", "--strict", "--level", level, "--out", tmp_path / "run", "--",
+    script.write_text(PROGRAM.format(none=none, bad=bad, skips=skips))
+    command = [cli(), "run", "--strict", "--level", level, "--out", tmp_path / "run", "--",
                *ready_python.command(), script]
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == code, done.stderr
     assert words in done.stderr, done.stderr

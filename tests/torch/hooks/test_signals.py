@@ -8,15 +8,12 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli, with_package
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+pytestmark = needs_cli
 LEVELS = ("ops", "sentinel")
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
 
@@ -50,11 +47,11 @@ def program(tmp_path, bad, mid="pass", late="pass", before="pass"):
 
 
 def environment():
-    return {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    return with_package()
 
 
 def watched(tmp_path, level, script, *options):
-    return [Path(PROGRAMS, "nanhunt"), "run", "--level", level, *options, "--out", tmp_path / "run", "--",
+    return [cli(), "run", "--level", level, *options, "--out", tmp_path / "run", "--",
             *ready_python.command(), script]
 
 
@@ -116,7 +113,7 @@ def test_a_step_that_hangs_once_it_is_bad_reaches_the_trace_so_that_a_kill_does_
     child = int(process.stdout.readline())
 
     def is_there():
-        done = subprocess.run([Path(PROGRAMS, "nanhunt"), "check", tmp_path / "run"], capture_output=True, text=True)
+        done = subprocess.run([cli(), "check", tmp_path / "run"], capture_output=True, text=True)
         return done.returncode == 1
 
     wait_for(is_there, "the bad step never reached the trace")

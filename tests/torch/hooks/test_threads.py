@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli, with_package
 
 HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(
-    not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-    reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it",
-)
+pytestmark = needs_cli
 RUNS = int(os.environ.get("NANHUNT_THREAD_RUNS", "2"))  # of each kind; more by hand, on a machine under load
 
 # Threads change places as often as Python lets them; models are made in the main thread or in their own.
@@ -57,8 +54,8 @@ def ran(tmp_path, level=None, **what):
     script.write_text(PROGRAM.format(**{"threads": 3, "here": True, "bad": False, **what}))
     command = [*ready_python.command(), script]
     if level is not None:
-        command = [Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--", *command]
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+        command = [cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *command]
+    environment = with_package()
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
     return done.returncode, done.stdout, done.stderr
 

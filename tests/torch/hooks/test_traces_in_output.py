@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli, with_package
 
-HERE = Path(__file__).resolve().parents[1]
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS or not Path(PROGRAMS, "nanhunt").is_file(),
-                                reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+pytestmark = needs_cli
 LEVELS = ("ops", "sentinel")
 
 # Some steps are watched live, others are not, and not all are good.
@@ -86,7 +83,7 @@ print(len(warnings.filters), warnings.showwarning.__module__)
 def both(tmp_path, level, text):
     script = tmp_path / "train.py"
     script.write_text(text)
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
 
     def done(*before):
         done = subprocess.run([*before, *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
@@ -94,7 +91,7 @@ def both(tmp_path, level, text):
         told = [line for line in done.stderr.splitlines() if not line.startswith("nanhunt:")]
         return done.returncode, done.stdout, told
 
-    return done(), done(Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", tmp_path / "run", "--")
+    return done(), done(cli(), "run", "--level", level, "--out", tmp_path / "run", "--")
 
 
 @pytest.mark.parametrize("level", LEVELS)

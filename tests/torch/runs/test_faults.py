@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 import ready_python
+from hunting import cli, needs_cli
 
 torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-PROGRAMS = os.environ.get("NANHUNT_BIN_DIR", "")
-needs_program = pytest.mark.skipif(
-    not Path(PROGRAMS, "nanhunt").is_file(), reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it"
-)
 LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
 
 # BAD: the logarithm of a negative number from step 3 on.
@@ -47,7 +44,7 @@ def run(tmp_path, level, bad, *options, before="pass"):
     script.write_text(PROGRAM.format(bad=bad, before=before))
     boot = Path(__file__).resolve().parents[3] / "hooks/torch/nanhunt/boot"
     return subprocess.run(
-        [Path(PROGRAMS, "nanhunt"), "run", "--level", level, "--out", "run", *options, "--",
+        [cli(), "run", "--level", level, "--out", "run", *options, "--",
          *ready_python.command(), script],
         cwd=tmp_path, capture_output=True, text=True, timeout=1800, env={**os.environ, "NANHUNT_BOOT_DIR": str(boot)},
     )  # fmt: skip
@@ -59,7 +56,7 @@ def while_it_runs(done) -> list[str]:
     return [line for line in lines[:last] if line.startswith("nanhunt:")]
 
 
-@needs_program
+@needs_cli
 @LEVELS
 def test_the_first_fault_is_told_in_one_line_while_the_run_goes_on_and_its_twin_is_silent(tmp_path, level):
     done = run(tmp_path, level, True)
@@ -74,13 +71,13 @@ def test_the_first_fault_is_told_in_one_line_while_the_run_goes_on_and_its_twin_
     assert while_it_runs(healthy) == [] and (healthy.returncode, healthy.stdout) == (0, "cleaned up\nend\n")
 
 
-@needs_program
+@needs_cli
 def test_quiet_says_nothing_until_the_end(tmp_path):
     done = run(tmp_path, "sentinel", True, "--quiet")
     assert while_it_runs(done) == [] and "nanhunt: fault: " in done.stderr
 
 
-@needs_program
+@needs_cli
 @LEVELS
 def test_stop_on_fault_ends_the_run_after_the_step_is_recorded(tmp_path, level):
     done = run(tmp_path, level, True, "--stop-on-fault")
@@ -96,7 +93,7 @@ def test_stop_on_fault_ends_the_run_after_the_step_is_recorded(tmp_path, level):
     assert own.returncode == 9
 
 
-@needs_program
+@needs_cli
 def test_under_nanhunt_run_the_callback_of_a_watch_is_called(tmp_path):
     before = "import nanhunt; nanhunt.watch(model, on_fault=lambda fault: print('called', fault.op, fault.step))"
     done = run(tmp_path, "sentinel", True, before=before)

@@ -66,12 +66,13 @@ def test_its_twin_that_is_not_named_is_a_fault(tmp_path, level):
         assert watch.verdict == "fault" and watch.findings[0].ignored is None
 
 
-def test_a_file_names_it_and_what_is_wrong_with_one_is_said(tmp_path, capsys):
+def test_a_file_names_it_and_what_is_wrong_with_one_is_said(tmp_path, capsys, monkeypatch):
     if sys.version_info < (3, 11):  # noqa: UP036
         pytest.skip("this Python has no tomllib")
     file = tmp_path / "nanhunt.toml"
     file.write_text('[[ignore]]\npath = "pad"\nreason = "padding"\n')
     assert run(tmp_path / "run", "ops", config=file).verdict == "clean"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
     for text, said in (
         ("[[ignore]]\npath = 'x'\n", "has no reason"),
         ("[[", "cannot be used"),
@@ -79,7 +80,9 @@ def test_a_file_names_it_and_what_is_wrong_with_one_is_said(tmp_path, capsys):
     ):
         _ignored._paths.clear()
         file.write_text(text)
-        watch = run(tmp_path / "wrong", "ops", config=file)
+        with pytest.raises(ValueError, match=f"config: .*{said}"):  # named by the program
+            nanhunt.watch(out=tmp_path / "raised", config=file)
+        watch = run(tmp_path / "wrong", "ops")  # found beside it
         assert said in capsys.readouterr().err and watch.verdict == "fault"
         assert any(said in note for note in watch.notes)
     assert "is not there" in _ignored.read_file(str(tmp_path / "none.toml"))
@@ -90,6 +93,8 @@ def test_without_a_reader_a_file_is_not_read_and_the_run_says_so(tmp_path, monke
     file.write_text("")
     monkeypatch.setitem(sys.modules, "tomllib", None)
     assert "has no tomllib" in _ignored.read_file(str(file))
+    with pytest.raises(ValueError, match="no tomllib"):
+        nanhunt.watch(out=tmp_path / "run", config=file)
 
 
 def test_wrong_arguments_raise_at_once():

@@ -115,7 +115,7 @@ def test_readings_that_a_lost_device_keeps_are_counted_and_the_run_goes_on(tmp_p
     with pretended(Lost()):
         away = run_once(nan_batch(bad=()), 4, tmp_path / "away")
     assert away.digest == plain.digest
-    assert away.notes["readings of a device that were lost: RuntimeError"] >= 4
+    assert away.notes["unread values: readings of a device that were lost: RuntimeError"] >= 4
     assert "for 1 shadow copy of" in str(away.notes) and "for 2 shadow" not in str(away.notes), "none stays taken"
     assert away.health == [], "not known to be healthy"
 
@@ -129,7 +129,7 @@ def test_a_device_without_memory_for_readings_is_noted_and_the_run_goes_on(tmp_p
     with pretended(Full()):
         away = run_once(nan_batch(bad=()), 4, tmp_path / "away")
     assert away.digest == plain.digest
-    assert away.notes["readings on a device, for want of memory there"] >= 4
+    assert away.notes["unread values: readings on a device, for want of memory there"] >= 4
     assert away.health == [], "not known to be healthy"
 
 
@@ -570,4 +570,4 @@ def test_what_cannot_be_read_there_is_noted(tmp_path):
     with pretended(PretendedLane()):
         found = {r.name: r.bad for r in read_now(session, items)}
     assert found == {"sparse": True, "complex": True}
-    assert session.notes == {"float8_e5m2 tensors on a device": 1}
+    assert session.notes == {"unread values: float8_e5m2 on a device": 1}

@@ -15,6 +15,7 @@ import nanhunt
 import pytest
 import ready_python
 import torch
+from hunting import cli, with_package
 from nanhunt import _attach
 from nanhunt._modes import counted, writes_lists
 from nanhunt._pending import Pending
@@ -31,7 +32,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is said of machines without a GPU")
 
-HERE = Path(__file__).resolve().parents[1]
 TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 LEVELS = ("ops", "sentinel")
 
@@ -398,20 +398,18 @@ def test_the_option_is_checked_and_read_from_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_nanhunt_run_asks_for_kernels(tmp_path, library, how):
-    programs = os.environ.get("NANHUNT_BIN_DIR", "")
-    if not programs or not Path(programs, "nanhunt").is_file():
-        pytest.skip("nanhunt is not built: NANHUNT_BIN_DIR names no folder with it")
+    program = cli()
     script = tmp_path / "train.py"
     script.write_text("import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
                       "m(torch.ones(2)).sum().backward()\no.step()\n")
-    environment = {**os.environ, "NANHUNT_BOOT_DIR": str(HERE.parents[1] / "hooks/torch/nanhunt/boot")}
+    environment = with_package()
     environment.update({"NANHUNT_KERNELS": "1"} if how == "environment" else {})
     options = ["--kernels"] if how == "option" else []
-    done = subprocess.run([Path(programs, "nanhunt"), "run", *options, "--out", tmp_path / "run", "--",
+    done = subprocess.run([program, "run", *options, "--out", tmp_path / "run", "--",
                            *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
                           env=environment)
     assert done.returncode == 0, done.stderr
-    report = subprocess.run([Path(programs, "nanhunt"), "report", "--json", tmp_path / "run"], capture_output=True,
+    report = subprocess.run([program, "report", "--json", tmp_path / "run"], capture_output=True,
                             text=True, timeout=1800)
     told = json.loads(report.stdout)["coverage"]["unwatched"]
     assert any(NOT_WATCHED + kernels.why_no_cuda() in note for note in told)

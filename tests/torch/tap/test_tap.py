@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hunting import cli
 from nanhunt._tap import tap_build
 from op_rows import watched_ops
 
@@ -160,9 +161,7 @@ def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
 
 
 def test_the_doctor_tells_of_the_python_that_trains():
-    program = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent")) / "nanhunt"
-    if not program.exists():
-        pytest.skip("NANHUNT_BIN_DIR does not name a folder with nanhunt")
+    program = cli()
     made, _ = tap_build.compiled(ROOT)
     done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)

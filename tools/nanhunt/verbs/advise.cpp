@@ -52,6 +52,7 @@ std::string no_change(const Analysis& analysis) {
                                [](const LayerSummary& layer) { return layer.nan > 0; });
   const bool ignored = std::any_of(analysis.findings.begin(), analysis.findings.end(),
                                    [](const Finding& f) { return !f.ignored.empty(); });
+  if (is_damaged(analysis)) return "No finding asks for a change in what is left of the damaged trace.\n";
   if (nan || ignored) return "No finding asks for a change; the trace holds NaN that did no harm, or that you ignore.\n";
   return "Nothing has to be changed.\n";
 }

@@ -39,7 +39,7 @@ Outcome judge(const Analysis& analysis, bool fail_on_warning) {
     out.exit_status = kFoundFault;
   } else if (out.damaged) {
     out.exit_status = kDamagedInput;
-  } else if (status == VerdictStatus::kInconclusive) {
+  } else if (status == VerdictStatus::kInconclusive || !analysis.coverage.unjudged.empty()) {
     out.exit_status = kInconclusive;
   }
   return out;

@@ -46,13 +46,15 @@ std::string_view condition(const Examination& e) {
 bool gains(const Examination& e) { return e.readable() && e.health.damaged() && !e.names_only; }
 
 json to_json(const Examination& e) {
+  const TraceHealth before = lost_before_salvage(e.attempt.info);
   return {{"rank", e.attempt.info.rank},
           {"attempt", e.attempt.info.attempt},
           {"condition", condition(e)},
           {"has_run_json", e.attempt.has_info},
           {"error", e.status.is_ok() ? json() : json_text(e.status.message())},
           {"health", health_to_json(e.health)},
-          {"salvaged", e.salvaged}};
+          {"salvaged", e.salvaged},
+          {"lost_before_salvage", before.damaged() ? json(describe_damage(before)) : json()}};
 }
 
 void write_text(TextLayout& out, const Examination& e) {
@@ -68,6 +70,9 @@ void write_text(TextLayout& out, const Examination& e) {
                     ", " + format_bytes(e.health.bytes),
                 2);
   out.paragraph("lost: " + (e.health.damaged() ? describe_damage(e.health) : std::string("nothing")), 2);
+  if (const TraceHealth before = lost_before_salvage(e.attempt.info); before.damaged()) {
+    out.paragraph("a salvaged copy of a damaged trace: " + describe_damage(before), 2);
+  }
   if (e.health.rows != 0 && e.names_only) {
     out.paragraph("what could be read are names: no operation, value or step is left to judge", 2);
   }
@@ -133,7 +138,12 @@ class DoctorVerb final : public Verb {
     const int printed = print_and_return(json_ ? as_json(all) : as_text(all), status);
     const bool intact = std::none_of(all.begin(), all.end(),
                                      [](const Examination& e) { return !e.readable() || e.health.damaged(); });
-    if (out_.empty() && intact) say("next: `nanhunt report " + run_ + "` says what to make of it.");
+    const bool copies = std::any_of(all.begin(), all.end(), [](const Examination& e) {
+      return lost_before_salvage(e.attempt.info).damaged();
+    });
+    if (out_.empty() && intact) {
+      say("next: `nanhunt report " + run_ + "` says what to make of it" + (copies ? ", as far as it goes." : "."));
+    }
     if (out_.empty() && std::any_of(all.begin(), all.end(), [](const Examination& e) { return gains(e); })) {
       say("next: `nanhunt doctor " + run_ +
           " --salvage OUT` copies everything readable into a new run, with a clean end.");

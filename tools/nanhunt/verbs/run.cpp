@@ -20,6 +20,7 @@
 #include "nanhunt/trace.h"
 #include "reports/json/json_values.h"
 #include "src/core/redact.h"
+#include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/boot_log.h"
 #include "tools/nanhunt/child.h"
@@ -101,7 +102,8 @@ class RunVerb final : public Verb {
         .value_name("N")
         .in_range(1, 255);
     options.add_flag("--strict", strict_,
-                 "Exit with 5, not 0, when the verdict is inconclusive, also when nothing was recorded");
+                 "Exit with 5, not 0, where no fault was found and not all could be judged, also when nothing was "
+                 "recorded");
     options.add("--max-trace-mb", max_trace_mb_,
                    "Keep each trace within so many megabytes (10^6 bytes; at least 5; default: 1024)")
         .in_range(5u, 1'000'000'000u);
@@ -159,7 +161,7 @@ class RunVerb final : public Verb {
                   "See `nanhunt run --help`."};
     }
     if (std::error_code ignored; !config_.empty() && !fs::is_regular_file(config_, ignored)) {
-      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'."};
+      return {StatusCode::kUsage, "run: --config: there is no file '" + config_ + "'. See `nanhunt run --help`."};
     }
     if (const auto extras = options_->unknown(); !extras.empty()) {
       std::string words;
@@ -307,7 +309,14 @@ class RunVerb final : public Verb {
       say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + out_ + "` prints it");
     }
     const auto is_fault = [](const Finding& finding) { return finding.severity == Severity::kFault; };
-    return std::any_of(findings.begin(), findings.end(), is_fault) ? VerdictStatus::kFault : analysis->verdict.status;
+    if (std::any_of(findings.begin(), findings.end(), is_fault)) return VerdictStatus::kFault;
+    const std::string& unjudged = analysis->coverage.unjudged;
+    if (unjudged.empty()) return analysis->verdict.status;
+    // Beside a warning, too, what was not judged may hold a fault.
+    if (analysis->verdict.status == VerdictStatus::kWarning) {
+      say("beside this not all could be judged: " + printable(unjudged));
+    }
+    return VerdictStatus::kInconclusive;
   }
 
   static const Finding* origin_of(const Analysis& analysis) {

@@ -66,6 +66,7 @@ class DeviceBoundary:
         self.passed = True
         readings = Readings(session)
         readings.add(away)
+        look.found.unread = look.found.unread or readings.unread
         weights: Here | None = None
         if sentinel.weights_are_due(look.step, self._grows):
             weights, more = sentinel.read_weights()

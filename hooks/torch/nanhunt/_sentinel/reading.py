@@ -13,6 +13,7 @@ import torch
 from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._device import is_away
+from nanhunt._device_reader import UNREAD as UNREAD_VALUES
 from nanhunt._device_reader import read_now
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
@@ -148,12 +149,12 @@ class Reader:
             try:
                 host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._in_memory(t)
                 if host is None:
-                    continue
+                    raise TypeError("no numbers in memory")
                 hosts.append(host)
                 pairs += (host.data_ptr(), self._layout_of(host))
                 names.append((kind, path))
             except Exception:
-                self.session.note("values that are not strided tensors")
+                self.session.note(UNREAD_VALUES + "they are not in memory as strided tensors")
         recorder = self.session.recorder
         if not names or recorder is None:
             return []
