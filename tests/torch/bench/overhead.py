@@ -47,8 +47,8 @@ KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
-# The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs between
-# processes by more than what is measured (the control of the CNN was 1.13).
+# The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
+# between processes by more than what is measured (the control of the CNN was 1.13).
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 STEPS_PER_TURN = {"mlp": 40, "cnn": 10, "transformer": 10}
 FOR_DEVICES = {"gpt124m": 5}
