@@ -98,8 +98,14 @@ class Modules:
         self.names: dict[int, str] = {}
         self.starts: list[int] = [0]
         self.owners: list[str] = ["<loss>"]
-        nn.modules.module.register_module_forward_pre_hook(self._enter)
-        nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        self._hooks = (
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+        )
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
     def _claim(self) -> None:
         self.starts.append(torch._C._autograd._get_sequence_nr())
