@@ -87,7 +87,7 @@ def make_model(drawn: Settings) -> tuple[nn.Module, tuple[Site, Site]]:
 
     parts: list[nn.Module]
     if drawn.model == "mlp":
-        parts = [nn.Linear(8, WIDTH), first, nn.Tanh(), nn.Linear(WIDTH, WIDTH), second, nn.Tanh()]
+        parts = [nn.Linear(8, WIDTH), first, nn.SiLU(), nn.Linear(WIDTH, WIDTH), second, nn.SiLU()]
     elif drawn.model == "convolution":
         block = chain(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU())
         parts = [nn.Conv2d(1, WIDTH, 3, padding=1), nn.GroupNorm(4, WIDTH), first, nn.ReLU(), block, second, Pool()]

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import torch
-from kinds import Fault
 from score import Expected
 from training import Training
+
+from kinds import Fault
 
 
 class Clip(Training):

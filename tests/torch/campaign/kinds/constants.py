@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 
 import torch
-from kinds import Fault
 from models import CLASSES, ROWS
 from score import LOSS, Expected
 from training import Training
+
+from kinds import Fault
 
 INF = -math.inf
 

@@ -9,10 +9,11 @@ import os
 import sys
 
 import torch
-from kinds import Fault
 from models import pass_the_format
 from score import LOSS, Expected
 from training import Training
+
+from kinds import Fault
 
 
 class LogOfZero(Training):

@@ -8,11 +8,12 @@ import copy
 import math
 
 import torch
-from kinds import Fault
 from score import STATE, Expected
 from settings import Settings
 from torch.nn import functional as F
 from training import Training
+
+from kinds import Fault
 
 
 class Averaged(Training):

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 
 import torch
-from kinds import Fault
 from models import pass_the_format
 from score import LOSS, SEEN, Expected
 from torch import nn
 from training import Training
+
+from kinds import Fault
 
 ENOUGH = 14  # steps after which a run that skips all of them has shown that it only skips
 
