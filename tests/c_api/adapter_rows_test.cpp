@@ -98,7 +98,7 @@ TEST_F(CAdapter, wrong_words_are_refused_with_a_reason) {
   for (std::size_t size = 1; size < good.size(); ++size) {
     expect_wrong({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}, "are left");
   }
-  expect_wrong({NANHUNT_ROW_MARK, 7, 0, 0, 0, 0, 0, 0, 0}, "mark");
+  expect_wrong({NANHUNT_ROW_MARK, 8, 0, 0, 0, 0, 0, 0, 0}, "mark");
   expect_wrong({NANHUNT_ROW_MARK, 0, 0, 0, 99, 0, 0, 0, 0}, "path");
   expect_wrong({NANHUNT_ROW_MARK, 0, 0, 0, 0, 0, 0, 0}, "are left");
   expect_wrong({NANHUNT_ROW_RELEASE}, "are left");
