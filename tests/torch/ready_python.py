@@ -108,7 +108,14 @@ def _serve(at: str) -> list[str]:
         os.environ.clear()
         os.environ.update(asked["environment"])
         os.chdir(asked["folder"])
+        _heed_signals()
         return asked["words"]
+
+
+def _heed_signals() -> None:
+    """As a program that a terminal starts: tests that run in the background (nohup, `&`) have these ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _start_up() -> None:
