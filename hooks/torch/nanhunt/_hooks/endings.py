@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from nanhunt import _library as lib
-from nanhunt._hooks.patches import take_frames_off
+from nanhunt._hooks.frames import take_frames_off
 
 if TYPE_CHECKING:
     from nanhunt._session import Session

@@ -17,8 +17,9 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._hooks import calls, endings
+from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
-from nanhunt._hooks.patches import Patches, take_frames_off
+from nanhunt._hooks.patches import Patches
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import held_back
 from nanhunt._leaves import find_leaves

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any, Callable
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-_OURS = str(Path(__file__).resolve().parents[1])  # the package: also where this one is a link
-_OURS_AS_LOADED = str(Path(__file__).parents[1])
-
-
-def take_frames_off(error: BaseException) -> None:
-    """Takes frames of this package off the top of what has been unwound so far. Followed by a bare `raise`, which adds
-    none: the program sees the frames that it would see alone."""
-    top = error.__traceback__
-    while top is not None and top.tb_frame.f_code.co_filename.startswith((_OURS_AS_LOADED, _OURS)):
-        top = top.tb_next
-    error.__traceback__ = top
-
 
 _STEP_FILE = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 
