@@ -137,7 +137,11 @@ def judge(name: str, precision: str, level: str, seed: int = 0) -> dict[str, str
     if healthy.report["verdict"]["status"] != "clean":
         wrong["not silent"] = healthy.report["verdict"]["headline"]
     module = choose(name, precision, seed)
-    alone, planted = train(name, precision, Plant(module)), watched(name, precision, level, Plant(module))
+    try:
+        alone = train(name, precision, Plant(module))
+    except Exception:  # a check of its own stops it
+        return wrong
+    planted = watched(name, precision, level, Plant(module))
     if planted.bits != alone.bits:
         wrong["other bits"] = "planted"
     if not is_named(planted.report, module):
