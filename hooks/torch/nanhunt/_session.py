@@ -410,6 +410,9 @@ class Session(lib.HasState):
         self.tell("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
+    def alive_leaves(self) -> list[torch.Tensor]:
+        return [leaf for leaf in [reference() for reference in self.leaves] if leaf is not None]
+
     def begins_work(self, module: torch.nn.Module | None = None) -> None:
         """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed
         is over."""

@@ -4,21 +4,21 @@
 // calls of roots only: a model has hundreds of modules, and a function of Python's costs more than many of their ops.
 #pragma once
 
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "hooks/torch/tap/recording.h"
+#include "hooks/torch/tap/export.h"
+#include "hooks/torch/tap/python.h"
 
 extern "C" void nanhunt_tap_enter(void* tap, std::int64_t path);
 extern "C" void nanhunt_tap_exit(void* tap);
 
 namespace nanhunt::tap::calls {
 
-// Where the calls of modules are to be told; Python writes it, and the layout is that of `_tap.calls.Follow`.
+// Where the calls of modules are to be told; Python writes it, and the layout is that of `_hooks.calls.Follow`.
 struct Follow {
   std::int64_t mode = 0;     // one of these
   std::uint64_t thread = 0;  // that is watched
@@ -41,13 +41,10 @@ struct Python {
   std::ptrdiff_t slot = 0;  // of a function's vectorcall
 
   bool find() {
-    const auto look = [](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
-      return function != nullptr;
-    };
-    const char* type = static_cast<const char*>(dlsym(RTLD_DEFAULT, "PyFunction_Type"));
-    if (type == nullptr || !look(call, "PyObject_Vectorcall") || !look(long_of, "PyLong_FromVoidPtr") ||
-        !look(item, "PyDict_GetItem") || !look(number, "PyLong_AsLongLong") || !look(dec, "Py_DecRef"))
+    const char* type = nullptr;
+    if (!find_python(type, "PyFunction_Type") || !find_python(call, "PyObject_Vectorcall") ||
+        !find_python(long_of, "PyLong_FromVoidPtr") || !find_python(item, "PyDict_GetItem") ||
+        !find_python(number, "PyLong_AsLongLong") || !find_python(dec, "Py_DecRef"))
       return false;
     // struct _typeobject: ob_refcnt, ob_type, ob_size, tp_name, tp_basicsize, tp_itemsize, tp_dealloc, tp_vectorcall_offset.
     std::memcpy(&slot, type + 7 * sizeof(void*), sizeof slot);
@@ -82,8 +79,7 @@ inline Object* called(Object* function, Object* const* args, std::size_t flagged
 }  // namespace nanhunt::tap::calls
 
 // Puts it in place of what `function` does; 0: this Python has no such place. `original` is what it calls instead.
-extern "C" __attribute__((visibility("default"))) std::int32_t nanhunt_tap_calls(void* function, void* original,
-                                                                                 const void* follow) {
+NANHUNT_TAP std::int32_t nanhunt_tap_calls(void* function, void* original, const void* follow) {
   namespace calls = nanhunt::tap::calls;
   if (!calls::g_python.find()) return 0;
   char* const place = static_cast<char*>(function) + calls::g_python.slot;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line of the user's code: the nearest frame of Python's outside of torch and of nanhunt. Python's functions are
-// found in the process, so that one tap serves every version of Python.
+// The line of the user's code: the nearest frame of Python's outside of torch and of nanhunt.
 #pragma once
-
-#include <dlfcn.h>
 
 #include <cstdint>
 #include <mutex>
@@ -13,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/torch/tap/python.h"
 #include "hooks/torch/tap/recording.h"
 #include "hooks/torch/tap/sources.h"
 
@@ -26,19 +24,19 @@ class Frames {
   // is above there called something else.
   Frames(const Recording& to, std::recursive_mutex& mutex, std::vector<std::string> theirs)
       : to_(to), mutex_(mutex), theirs_(std::move(theirs)), sources_(to) {
-    find(ensure_, "PyGILState_Ensure");
-    find(release_, "PyGILState_Release");
-    find(thread_, "PyThreadState_Get");
-    find(frame_of_, "PyThreadState_GetFrame");
-    find(back_, "PyFrame_GetBack");
-    find(code_, "PyFrame_GetCode");
-    find(line_, "PyFrame_GetLineNumber");
-    find(last_, "PyFrame_GetLasti");
-    find(attribute_, "PyObject_GetAttrString");
-    find(utf8_, "PyUnicode_AsUTF8");
-    find(clear_, "PyErr_Clear");
-    find(inc_, "Py_IncRef");
-    find(dec_, "Py_DecRef");
+    find_python(ensure_, "PyGILState_Ensure");
+    find_python(release_, "PyGILState_Release");
+    find_python(thread_, "PyThreadState_Get");
+    find_python(frame_of_, "PyThreadState_GetFrame");
+    find_python(back_, "PyFrame_GetBack");
+    find_python(code_, "PyFrame_GetCode");
+    find_python(line_, "PyFrame_GetLineNumber");
+    find_python(last_, "PyFrame_GetLasti");
+    find_python(attribute_, "PyObject_GetAttrString");
+    find_python(utf8_, "PyUnicode_AsUTF8");
+    find_python(clear_, "PyErr_Clear");
+    find_python(inc_, "Py_IncRef");
+    find_python(dec_, "Py_DecRef");
     usable_ = ensure_ && release_ && thread_ && frame_of_ && back_ && code_ && line_ && attribute_ && utf8_ &&
               clear_ && inc_ && dec_;
   }
@@ -110,11 +108,6 @@ class Frames {
     std::string file;                                     // what it is called
     std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
-
-  template <typename F>
-  static void find(F& function, const char* name) {
-    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
-  }
 
   // Asking Python may let other threads run, which may learn it as well.
   void learn(void* code, Code& into) {

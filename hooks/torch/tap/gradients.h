@@ -9,7 +9,7 @@
 #include <exception>
 #include <vector>
 
-#include "hooks/torch/tap/recording.h"
+#include "hooks/torch/tap/export.h"
 
 namespace nanhunt::tap {
 
@@ -65,10 +65,8 @@ class Gradients {
 
 }  // namespace nanhunt::tap
 
-#define NANHUNT_TAP_GRADIENTS extern "C" __attribute__((visibility("default")))
-
-NANHUNT_TAP_GRADIENTS void* nanhunt_tap_gradients_of(const std::int64_t* parameters, const std::int64_t* layouts,
-                                                     std::size_t count) noexcept {
+NANHUNT_TAP void* nanhunt_tap_gradients_of(const std::int64_t* parameters, const std::int64_t* layouts,
+                                           std::size_t count) noexcept {
   try {
     return new nanhunt::tap::Gradients(parameters, layouts, count);
   } catch (const std::exception&) {
@@ -76,16 +74,12 @@ NANHUNT_TAP_GRADIENTS void* nanhunt_tap_gradients_of(const std::int64_t* paramet
   }
 }
 // Python's lock is held: nobody takes a gradient away meanwhile.
-NANHUNT_TAP_GRADIENTS std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weights,
-                                                         std::int64_t* pairs, std::int64_t* which,
-                                                         std::int64_t* others) noexcept {
+NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weights, std::int64_t* pairs,
+                                               std::int64_t* which, std::int64_t* others) noexcept {
   try {
     return of == nullptr ? -1 : static_cast<const nanhunt::tap::Gradients*>(of)->collect(weights != 0, pairs, which, others);
   } catch (const std::exception&) {
     return -1;
   }
 }
-NANHUNT_TAP_GRADIENTS void nanhunt_tap_gradients_free(void* of) noexcept {
-  delete static_cast<nanhunt::tap::Gradients*>(of);
-}
-#undef NANHUNT_TAP_GRADIENTS
+NANHUNT_TAP void nanhunt_tap_gradients_free(void* of) noexcept { delete static_cast<nanhunt::tap::Gradients*>(of); }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hooks/torch/tap/calls.h"
+#include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/hush.h"
 #include "hooks/torch/tap/numbers.h"
@@ -242,8 +243,6 @@ void at_places(void* tap, F&& body) noexcept {
 }  // namespace nanhunt::tap
 
 using namespace nanhunt::tap;
-
-#define NANHUNT_TAP extern "C" __attribute__((visibility("default")))
 
 // Registers the fallback; "": done. Once a process: the library is never unloaded.
 NANHUNT_TAP const char* nanhunt_tap_load() {

@@ -348,9 +348,8 @@ class Sentinel(Listener):
             for optimizer in session._keep:
                 for p, path in session.parameters_of(optimizer):
                     found.setdefault(id(p), (p, path))
-            for leaf in [reference() for reference in session.leaves]:
-                if leaf is not None:
-                    found.setdefault(id(leaf), (leaf, session.parameter_names.get(id(leaf), "")))
+            for leaf in session.alive_leaves():
+                found.setdefault(id(leaf), (leaf, session.parameter_names.get(id(leaf), "")))
             self._watched = list(found.values())
         return self._watched
 

@@ -47,7 +47,8 @@ class LastingWatch(Listener):
             self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
-        self._tell(self._leaves(), _LOOK)
+        if self.session.leaves:
+            self._tell(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else. At level sentinel the
@@ -65,8 +66,7 @@ class LastingWatch(Listener):
 
     def _leaves(self) -> Named:
         """What the program trains without a module or an optimizer."""
-        alive = [leaf for leaf in [reference() for reference in self.session.leaves] if leaf is not None]
-        return Named([leaf for leaf in alive if type(leaf) in PLAIN])
+        return Named([leaf for leaf in self.session.alive_leaves() if type(leaf) in PLAIN])
 
     def on_graph(self) -> None:
         """A CUDA graph is being captured, or replayed."""

@@ -77,8 +77,8 @@ class Marks(Listener):
         self._mark_all(outputs)
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        leaves = [leaf for leaf in [reference() for reference in self.session.leaves] if leaf is not None]
-        self._mark_all([(lib.MARK_PARAMETER, self.session.parameter_names.get(id(t), ""), t) for t in leaves])
+        names = self.session.parameter_names
+        self._mark_all([(lib.MARK_PARAMETER, names.get(id(t), ""), t) for t in self.session.alive_leaves()])
         for t in tensors:
             if t.numel() == 1:
                 self.mark(lib.MARK_LOSS, "loss", t)
@@ -159,7 +159,7 @@ class Marks(Listener):
         session = self.session
         alive = [part for part in [reference() for reference, _ in session.roots.values()] if part is not None]
         found = [p for root in alive for p in root.parameters()]
-        found += [leaf for leaf in [reference() for reference in session.leaves] if leaf is not None]
+        found += session.alive_leaves()
         unique = {id(p): p for p in found if p.requires_grad}
         return [(local(p), session.parameter_names.get(id(p), "")) for p in unique.values()]
 
