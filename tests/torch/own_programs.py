@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from sentinel_runs import Run, watched
 from torch import nn
+from torch.nn import functional as F
 
 LEVELS = ("sentinel", "ops")  # the first as it is by default
 
@@ -69,3 +70,32 @@ class Net(nn.Module):
 
 def data(rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 6).clamp(-3, 3), torch.randint(0, 3, (rows,))
+
+
+def classifier(
+    before: Callable[..., object] = lambda i, net, opt, x: None,
+    after: Callable[..., object] = lambda i, net, x, y: None,
+    model: Callable[[], nn.Module] = Net,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    lr: float = 1e-2,
+    **options: Any,
+) -> Callable[[], Any]:
+    """Learns three classes. `before(i, net, opt, x)` runs before the forward of step i, `after(i, net, x, y)` when the
+    optimizer has stepped."""
+
+    def build() -> Any:
+        torch.manual_seed(0)
+        net = model()
+        opt = optimizer(net.parameters(), lr=lr, **options)
+
+        def step(i: int) -> None:
+            x, y = data()
+            before(i, net, opt, x)
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+            after(i, net, x, y)
+
+        return step, net, opt
+
+    return build

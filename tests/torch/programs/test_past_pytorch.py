@@ -9,9 +9,8 @@ import struct
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, data, told
+from own_programs import LEVELS, Net, assert_silent, classifier, told
 from torch import nn
-from torch.nn import functional as F
 
 
 class Normed(Net):
@@ -28,24 +27,9 @@ def flipped(number, bit=30):
     return struct.unpack("f", struct.pack("I", struct.unpack("I", struct.pack("f", number))[0] ^ 1 << bit))[0]
 
 
-def training(write, optimizer=torch.optim.SGD, model=Normed, at=3, **options):
+def training(write, model=Normed, at=3, **options):
     """`write(model, optimizer)` runs before step `at`, past PyTorch."""
-
-    def build():
-        net = model()
-        opt = optimizer(net.parameters(), lr=1e-2, **options)
-
-        def step(i):
-            x, y = data()
-            if i == at:
-                write(net, opt)
-            opt.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return classifier(lambda i, net, opt, x: write(net, opt) if i == at else None, model=model, **options)
 
 
 def weight_to(number):

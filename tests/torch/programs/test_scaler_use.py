@@ -9,7 +9,7 @@ import pytest
 import torch
 from nanhunt import _library as lib
 from nanhunt._recorder import Recorder
-from own_programs import LEVELS, Net, assert_silent, data, told
+from own_programs import LEVELS, Net, assert_silent, classifier, data, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -139,19 +139,12 @@ class Normed(nn.Module):
 
 
 def guarded(where, eps):
-    def build():
-        net = Normed(eps if where == "norm" else 1e-5)
-        opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=eps if where == "optimizer" else 1e-8)
-
-        def step(i):
-            x, y = data()
-            opt.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return classifier(
+        model=lambda: Normed(eps if where == "norm" else 1e-5),
+        optimizer=torch.optim.Adam,
+        lr=1e-3,
+        eps=eps if where == "optimizer" else 1e-8,
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)

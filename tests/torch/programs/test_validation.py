@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from own_programs import Net, data
+from own_programs import classifier
 from sentinel_runs import watched
 from torch.nn import functional as F
 
@@ -20,23 +20,12 @@ HOW = {"unwatched": ("sentinel", 0.0), "watched": ("sentinel", 100.0), "ops": ("
 def training(validate, every=True):
     """`validate(outputs, labels)` is what the program computes after each step, or after the 12th alone."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def after(i, net, x, y):
+        if every or i == STEPS - 2:
+            with torch.no_grad():
+                validate(net(x), y)
 
-        def step(i):
-            x, y = data()
-            opt.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            opt.step()
-            if every or i == STEPS - 2:
-                with torch.no_grad():
-                    validate(net(x), y)
-
-        return step, net, opt
-
-    return build
+    return classifier(after=after)
 
 
 def run(validate, folder, how, **options):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, data, told
-from torch.nn import functional as F
+from own_programs import LEVELS, assert_silent, classifier, told
 
 HERE = Path(__file__).name
 
@@ -18,24 +17,13 @@ HERE = Path(__file__).name
 def training(write=lambda w: None, batch=lambda x: None, at=3):
     """`write(weight)` between two steps, `batch(x)` before a step uses it."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def before(i, net, opt, x):
+        if i == at:
+            with torch.no_grad():
+                write(net.first.weight)
+            batch(x)
 
-        def step(i):
-            x, y = data()
-            if i == at:
-                with torch.no_grad():
-                    write(net.first.weight)
-                batch(x)
-            opt.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return classifier(before)
 
 
 def element(number):
