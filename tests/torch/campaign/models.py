@@ -18,7 +18,7 @@ class Chain(nn.Module):
     def __init__(self, drawn: Settings, *parts: nn.Module) -> None:
         super().__init__()
         self.order = [drawn.word() for _ in parts]
-        for name, part in zip(self.order, parts):
+        for name, part in zip(self.order, parts, strict=True):
             self.add_module(name, part)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -70,11 +70,12 @@ class Alone:
 
 
 def distance(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-    return math.sqrt(sum(float((x - y).pow(2).sum()) for x, y in zip(a, b)))
+    return math.sqrt(sum(float((x - y).pow(2).sum()) for x, y in zip(a, b, strict=False)))
 
 
 def turned_bad(bad: list[torch.Tensor], clean: list[torch.Tensor]) -> bool:
-    return any(bool(torch.isfinite(c).all()) and not bool(torch.isfinite(b).all()) for b, c in zip(bad, clean))
+    pairs = zip(bad, clean, strict=False)
+    return any(bool(torch.isfinite(c).all()) and not bool(torch.isfinite(b).all()) for b, c in pairs)
 
 
 def went_elsewhere(bad: list[torch.Tensor], start: list[torch.Tensor], clean: list[torch.Tensor]) -> bool:
@@ -86,7 +87,7 @@ def harm(bad: Alone, clean: Alone) -> str:
     """What it was done to, by the pair, as tests/campaign has it; nothing: none."""
     if bad.ended != clean.ended:
         return "end"
-    if any(math.isfinite(c) and not math.isfinite(b) for b, c in zip(bad.losses, clean.losses)):
+    if any(math.isfinite(c) and not math.isfinite(b) for b, c in zip(bad.losses, clean.losses, strict=False)):
         return "loss"
     if turned_bad([*bad.end, *bad.state], [*clean.end, *clean.state]) or went_elsewhere(bad.end, bad.start, clean.end):
         return "parameters"

@@ -33,7 +33,7 @@ class Averaged(Training):
             self.kept = [p.detach().clone().to(self.dtype) for p in self.parameters]
 
     def in_place(self, decay: float) -> None:
-        for k, p in zip(self.kept, self.parameters):
+        for k, p in zip(self.kept, self.parameters, strict=True):
             k.mul_(decay).add_(p.detach().to(k.dtype), alpha=1 - decay)
 
     def by_list(self, decay: float) -> None:
@@ -41,7 +41,7 @@ class Averaged(Training):
         torch._foreach_add_(self.kept, [p.detach().to(self.dtype) for p in self.parameters], alpha=1 - decay)
 
     def by_copy(self, decay: float) -> None:
-        for k, p in zip(self.kept, self.parameters):
+        for k, p in zip(self.kept, self.parameters, strict=True):
             k.copy_(decay * k + (1 - decay) * p.detach().to(k.dtype))
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:

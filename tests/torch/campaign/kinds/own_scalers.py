@@ -99,7 +99,7 @@ class TwoLosses(StaticBeyond):
         super().backward()
 
     def after_backward(self) -> None:
-        for p, other in zip(self.parameters, self.others):
+        for p, other in zip(self.parameters, self.others, strict=True):
             p.grad.add_(other)
 
 
