@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
+from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._modes import hide_from_dynamo
 from nanhunt._session import Options, Session
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel

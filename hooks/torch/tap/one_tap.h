@@ -16,6 +16,7 @@
 #include "hooks/torch/tap/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/rows.h"
+#include "hooks/torch/tap/tape.h"
 
 namespace nanhunt::tap {
 
@@ -32,6 +33,7 @@ struct Tap {
   Collectives collectives;
   Lasting lasting;
   KeptCalls kept;
+  Tape tape;
   std::string bad_number;  // of validation: the first op whose result was a number that is not finite, and its line
   // In a replay, what a generator of the program's own is drawn from is put back.
   bool keeps_generators = false;

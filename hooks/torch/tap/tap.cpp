@@ -12,11 +12,13 @@
 #include <utility>
 
 #include "hooks/torch/tap/calls.h"
+#include "hooks/torch/tap/as_ops.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/hush.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/one_tap.h"
+#include "hooks/torch/tap/taping.h"
 
 namespace nanhunt::tap {
 namespace {
@@ -177,6 +179,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
     if (tap != nullptr) {
+      if (tap->tape.listens) return put_on_tape(*tap, op, below, stack);
       switch (tap->state->deaf) {
         case 0: return watch(*tap, op, below, stack);
         case kGlance: return glance(*tap, op, below, stack);
@@ -186,30 +189,6 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
     }
   }
   op.redispatchBoxed(below, stack);
-}
-
-// For Python, as an op, so that PyTorch turns the values into Python's: of one kept call its name, overload, arguments,
-// results, the number of its first row, and how many it has.
-void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
-  const std::int64_t index = stack->back().toInt();
-  stack->pop_back();
-  Tap* const tap = reinterpret_cast<Tap*>(static_cast<std::uintptr_t>(stack->back().toInt()));
-  stack->pop_back();
-  const std::lock_guard lock(tap->mutex);
-  const KeptCalls::Call& call = tap->kept.calls().at(static_cast<std::size_t>(index));
-  for (const std::string* text : {&call.op, &call.overload}) stack->emplace_back(*text);
-  for (const KeptCalls::Values* values : {&call.args, &call.results}) {
-    c10::impl::GenericList list(c10::AnyType::get());
-    for (const c10::IValue& value : *values) list.push_back(value);
-    stack->emplace_back(std::move(list));
-  }
-  for (const std::uint64_t number : {call.first_seq, call.rows}) stack->emplace_back(static_cast<std::int64_t>(number));
-}
-
-// A borrowed tensor, from the address that Python calls `_cdata`.
-at::Tensor tensor_at(std::int64_t address) {
-  return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
-      reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
 }
 
 using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>>;
@@ -251,9 +230,7 @@ NANHUNT_TAP const char* nanhunt_tap_load() {
     static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     static const bool registered = [] {
       library.fallback(torch::CppFunction::makeFromBoxedFunction<&heard>());
-      static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
-      ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int)",
-              torch::CppFunction::makeFromBoxedFunction<&kept_call>());
+      define_ops();
       return true;
     }();
     static_cast<void>(registered);
@@ -285,11 +262,13 @@ NANHUNT_TAP void nanhunt_tap_off(void* tap) {
   c10::impl::tls_set_dispatch_key_included(kKey, false);
   Tap* expected = static_cast<Tap*>(tap);
   if (expected == nullptr) return;
+  expected->tape.listens = false;
   const std::lock_guard lock(expected->mutex);
   g_on.compare_exchange_strong(expected, nullptr);
 }
 // In the calling thread and those that run its backward. One tap at a time: the one that was on before, or null.
 NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
+  static_cast<Tap*>(tap)->tape.listens = false;
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
   c10::impl::tls_set_dispatch_key_included(kKey, true);
   return before;

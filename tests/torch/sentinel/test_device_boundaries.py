@@ -210,7 +210,7 @@ def test_a_healthy_step_adds_launches_but_no_wait_and_no_copy_of_contents(
     used = PretendedLane(**lane)
     watched = ops_of(build, used, monkeypatch, tmp_path / "run", **options)
     # then what is added reads many tensors at once, where they are, and copies from device to device
-    added = watched - alone
+    added = Counter({op: n for op, n in (watched - alone).items() if not op.startswith("nanhunt_tap.")})
     copies = {"aten._foreach_copy_.default", "aten.clone.default", "aten.copy_.default", "aten.cat.default"}
     norms = {"aten._foreach_norm.Scalar", "aten.stack.default"}
     assert set(added) <= {"aten.detach.default", "aten.view.default", "aten.empty_like.default"} | norms | copies, added

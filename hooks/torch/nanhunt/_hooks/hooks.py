@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
@@ -17,6 +16,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._hooks import calls, endings
+from nanhunt._hooks.dynamo import hide_function, tell_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
@@ -98,7 +98,7 @@ def uninstall(session: Session) -> None:
     endings.uninstall()
     _patches.take_off()
     if not _patches.has(torch.nn.Module, "__call__"):
-        _tell_dynamo(_module_called, _call_module)
+        tell_dynamo(_module_called, _call_module)
 
 
 def _forget() -> None:
@@ -213,17 +213,8 @@ def _patch_modules() -> None:
 
     _patches.put(torch.nn.Module, "__call__", make)
     # Compiled calls begin inside of it, and tracing goes past it as it does past the original.
-    skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
-    if skip is not None:
-        skip(_module_called.__code__)  # type: ignore[attr-defined]
-    _tell_dynamo(_call_module, _module_called)
-
-
-def _tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
-    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
-        known = sys.modules.get(name)
-        if known is not None and getattr(known, "unpatched_nn_module_call", None) is before:
-            known.unpatched_nn_module_call = now  # type: ignore[attr-defined]
+    hide_function(_module_called)
+    tell_dynamo(_call_module, _module_called)
 
 
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],

@@ -17,7 +17,6 @@ from nanhunt import _library as lib
 from nanhunt._device_reader import Reading, Readings
 from nanhunt._hooks.scaler import reads_flag_itself
 from nanhunt._sentinel.shadow import Shadows
-from nanhunt._sentinel.tape import TapeOfStep
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.buffers import Buffers
@@ -75,7 +74,6 @@ class DeviceBoundary:
         hot = self._add_buffers(readings, look)
         losses = self._add_losses(readings)
         look.losses = list(look.losses)
-        look.tape = TapeOfStep(sentinel.tape)
         boundary = self._choose(look, optimizer, away)
         if not readings.send():
             look.found.unread = True

@@ -20,7 +20,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._sentinel.elsewhere import LEAST, Elsewhere, Lost, Talk, noted, take_over, why_not
-from nanhunt._tap.plain import DTYPES
+from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
 
@@ -38,12 +38,6 @@ _WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.
           torch.float32: (torch.float64,), torch.float64: ()}
 
 
-# PyTorch's own numbers of its types, as ops are given them.
-_DTYPE_OF = {0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
-             6: torch.float32, 7: torch.float64, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,
-             15: torch.bfloat16}
-
-
 class Call:
     """One dispatched call, with what it read."""
 
@@ -59,17 +53,7 @@ def kept_by(tap: Tap) -> list[Call]:
     """What the tap has kept of the step that runs."""
     kept: list[Call] = []
     for one in tap.kept():
-        namespace, name = one.op.split("::")
-        func = getattr(getattr(getattr(torch.ops, namespace), name), one.overload or "default")
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for arg, value in zip(func._schema.arguments, one.args):
-            if isinstance(value, int) and "ScalarType" in str(arg.real_type):
-                value = _DTYPE_OF[value]
-            if arg.kwarg_only:
-                kwargs[arg.name] = value
-            else:
-                args.append(value)
+        func, args, kwargs = call_of(one.op, one.overload, one.args)
         results = one.results[0] if len(one.results) == 1 else one.results
         kept.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows))
     return kept

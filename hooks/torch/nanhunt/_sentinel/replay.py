@@ -27,10 +27,10 @@ from nanhunt._sentinel.tape import (
     OpEntry,
     Ref,
     RootEntry,
-    Tape,
     TapeOfStep,
     leaves,
     op_results,
+    storage_of,
     tensors_of,
     version_of,
 )
@@ -70,7 +70,7 @@ class Refused(Exception):
 class Replay:
     """Plays a tape once. `slot`: the run has gone on since, and this is what its parameters were."""
 
-    def __init__(self, session: Session, values: Values, writer: OpWriter, tape: Tape | TapeOfStep,
+    def __init__(self, session: Session, values: Values, writer: OpWriter, tape: TapeOfStep,
                  parameters: Sequence[tuple[_Tensor, str]], slot: Slot | None = None) -> None:
         self.session, self.values, self.tape, self.slot = session, values, tape, slot
         self.writer, self.places = writer, writer.places
@@ -146,11 +146,11 @@ class Replay:
         for entry in reversed(entries):
             if isinstance(entry, BackwardEntry):
                 take = entry.segment == segment and not entry.is_grad
-                take = take or any(key is not None and key[0] in wanted for key in entry.outputs)
+                take = take or any(key is not None and storage_of(key) in wanted for key in entry.outputs)
             elif isinstance(entry, RootEntry):
-                take = entry.segment == segment or any(key[0] in wanted for key in entry.outputs)
+                take = entry.segment == segment or any(storage_of(key) in wanted for key in entry.outputs)
             else:
-                take = any(key[0] in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
+                take = any(storage_of(key) in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
                 take = take or self.unfinished and entry.segment == segment
             if take:
                 chosen.append(entry)
@@ -289,7 +289,7 @@ class Replay:
 
     # Names.
     def _define(self, key: Key, t: _Tensor) -> None:
-        self.env[(*key[:5], t.requires_grad)] = t
+        self.env[key & ~1 | t.requires_grad] = t
 
     def _unpack(self, value: Any) -> Any:
         kind = type(value)
@@ -508,7 +508,7 @@ def _renew(values: Values, t: _Tensor) -> None:
 def _numbers_in(entry: Any) -> Iterator[int]:
     for value in leaves(entry):
         if isinstance(value, Ref):
-            yield value.key[0]
+            yield storage_of(value.key)
 
 
 def _sharded(module: torch.nn.Module) -> str:

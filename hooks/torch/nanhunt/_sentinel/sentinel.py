@@ -16,10 +16,10 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._device import is_away
+from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
-from nanhunt._modes import hide_from_dynamo
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader
 from nanhunt._sentinel.roots import LEARNING, RootInfo, python_rng, same_rng
@@ -28,8 +28,8 @@ from nanhunt._sentinel.tape import (
     Held,
     RootEntry,
     Tape,
+    TapeOfStep,
     cloned,
-    geometry,
     is_transformed,
     tensors_of,
     version_of,
@@ -93,18 +93,15 @@ class Sentinel(Listener):
     def _begin(self) -> None:
         """Nothing is known of the step yet."""
         self.found = Found()
-        self._before_boundary = (0, 0)   # losses and entries of the tape that came before the last one
+        self._before_boundary = (0, 0, 0)  # losses, calls and ops of the tape that came before the last one
         self._told = (0, 0, "")      # what was bad at it
 
     def _carry_over(self) -> None:
         """The step ended at its last boundary: what was called and differentiated since belongs to the next."""
-        losses, entries = self._before_boundary
+        losses, calls, ops = self._before_boundary
         self._begin()
         self._older = True  # whether there were gradients before is not known
-        del self.tape.entries[:entries]
-        base = min((entry.micro_batch for entry in self.tape.entries), default=0)
-        for entry in self.tape.entries:
-            entry.micro_batch -= base
+        self.tape.drop(calls, ops)
         for path, _, finite in self.losses[losses:]:
             if not finite:
                 self.found.note(lib.MARK_LOSS, path)
@@ -199,7 +196,7 @@ class Sentinel(Listener):
         entry.loss = list(self._names)
         entry.options = {"retain_graph": kwargs.get("retain_graph"), "create_graph": kwargs.get("create_graph", False)}
         entry.inputs = tape.pack(_listed(kwargs.get("inputs")))
-        tape.entries.append(entry)
+        tape.add(entry)
         self._keeps_graph = bool(entry.options["retain_graph"] or entry.options["create_graph"])
 
     _keeps_graph = False
@@ -217,16 +214,15 @@ class Sentinel(Listener):
     def after_backward(self) -> None:
         if self._stepping:  # a closure: the optimizer uses these gradients at once
             self._boundary()
-            self.tape.segment += 1
+            self.tape.next_segment()
         elif (self._keeps_graph or self.tape.stays_on) and not self.session.live:
             self.tape.on()
 
     def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
-        self._resume = tape.listens
-        tape.off()
+        self._resume = tape.off()
         self._grad_entry: BackwardEntry | None = None
-        if tape.refusal or not tape.made or self.session.live:
+        if tape.refusal or not (tape.roots or tape.ops) or self.session.live:
             return
         entry = self._entry(_listed(outputs) or (), kwargs.get("grad_outputs"))
         entry.is_grad = True
@@ -242,8 +238,8 @@ class Sentinel(Listener):
     def after_grad(self, result: Any) -> None:
         entry, tape = self._grad_entry, self.tape
         if entry is not None and isinstance(result, (tuple, list)):
-            entry.outputs = [geometry(tape._new(t), t, False) if isinstance(t, _Tensor) else None for t in result]
-            tape.entries.append(entry)
+            entry.outputs = [tape.key(t) if isinstance(t, _Tensor) else None for t in result]
+            tape.add(entry)
         self._grad_entry = None
         if self._resume:
             tape.on()
@@ -258,11 +254,10 @@ class Sentinel(Listener):
             self._scaled_losses.append(("", self.tape.pack(loss), shared, finite))
 
     def _look_at_loss(self, loss: _Tensor) -> tuple[_Tensor, bool]:
-        listens, self.tape.listens = self.tape.listens, False
-        try:
-            shared = loss.detach()
-        finally:
-            self.tape.listens = listens
+        resume = self.tape.off()
+        shared = loss.detach()
+        if resume:
+            self.tape.on()
         number = peek(shared)
         if number is None and loss.numel() == 1 and not is_away(loss):
             number = float(shared.float())
@@ -327,7 +322,7 @@ class Sentinel(Listener):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._stepping = False
-        self.tape.segment += 1
+        self.tape.next_segment()
         self.trips.updates += 1
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
@@ -374,7 +369,7 @@ class Sentinel(Listener):
                 raise
         else:
             self._pass_boundary(paths, words, bad)
-        self._before_boundary = len(self.losses), len(self.tape.entries)
+        self._before_boundary = len(self.losses), len(self.tape.calls), self.tape.ops
 
     def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
         session, found = self.session, self.found
@@ -395,8 +390,8 @@ class Sentinel(Listener):
 
     def _look(self) -> Look:
         session = self.session
-        look = Look(self.found, session.facts, session.step, session.micro_batch, self.tape, self.losses,
-                    self._parameters(), self._scaler, self._scaled, self._kept, self._older)
+        look = Look(self.found, session.facts, session.step, session.micro_batch, TapeOfStep(self.tape),
+                    self.losses, self._parameters(), self._scaler, self._scaled, self._kept, self._older)
         look.updates = self.trips.updates
         return look
 
@@ -485,7 +480,7 @@ class Sentinel(Listener):
         """Most often it is the loss: made outside of modules, or returned by one."""
         if self.tape.bad_number:
             return True
-        entries = [entry for entry in self.tape.entries if isinstance(entry, RootEntry)]
+        entries = [entry for entry in self.tape.calls if isinstance(entry, RootEntry)]
         returned = [seen() for seen, _ in (entries[-1].seen if entries else ())]
         numbers = [peek(t) for t in returned if t is not None and t.numel() == 1]
         return any(number is not None and not math.isfinite(number) for number in numbers)

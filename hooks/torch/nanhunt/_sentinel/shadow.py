@@ -14,7 +14,7 @@ import torch
 
 from nanhunt import _device
 from nanhunt._device import alone
-from nanhunt._sentinel.tape import Held, OpEntry, TapeOfStep, leaves, version_of
+from nanhunt._sentinel.tape import Held, TapeOfStep, version_of
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -73,9 +73,7 @@ class Slot:
 
     def keep_numbers(self, tape: TapeOfStep) -> None:
         """A loss scale, say: it is written in place when the step is over."""
-        held = [value for entry in tape.entries if isinstance(entry, OpEntry)
-                for value in leaves(entry.args, entry.kwargs)
-                if isinstance(value, Held) and value.tensor.numel() == 1 and not value.tensor.requires_grad]
+        held = tape.numbers()
         with alone():
             self.numbers = {(id(h.tensor), h.version): h.tensor.detach().clone() for h in held if h.is_unchanged()}
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nanhunt._device_reader import Reading
     from nanhunt._sentinel.reading import Reader
     from nanhunt._sentinel.shadow import Slot
-    from nanhunt._sentinel.tape import Tape, TapeOfStep
+    from nanhunt._sentinel.tape import TapeOfStep
     from nanhunt._session import Session, StepFacts
     from nanhunt._tap.values import Values
 
@@ -84,7 +84,7 @@ class Look:
     __slots__ = ("found", "facts", "step", "micro_batch", "tape", "losses", "parameters", "scaler", "scaled", "kept",
                  "older", "measured", "weights", "updates", "slot", "why_no_slot")
 
-    def __init__(self, found: Found, facts: StepFacts, step: int, micro_batch: int, tape: Tape | TapeOfStep,
+    def __init__(self, found: Found, facts: StepFacts, step: int, micro_batch: int, tape: TapeOfStep,
                  losses: list[tuple[str, _Tensor | None, bool]], parameters: list[tuple[_Tensor, str]], scaler: Any,
                  scaled: bool, kept: bool, older: bool) -> None:
         self.found, self.facts, self.step, self.micro_batch = found, facts, step, micro_batch
@@ -185,7 +185,7 @@ class Trips:
         for kind, path in self.reader.bad_among(items):
             found.note(kind, path)
         batch: list[tuple[int, str, _Tensor]] = []
-        for entry in look.tape.entries:
+        for entry in look.tape.calls:
             if isinstance(entry, RootEntry):
                 batch += [(lib.MARK_BATCH, f"input {i}", h.tensor) for i, h in enumerate(entry.inputs)
                           if h.tensor.is_floating_point() and (not over or h.is_unchanged())]
@@ -394,7 +394,7 @@ class Trips:
 
 
 def _is_compiled(look: Look) -> bool:
-    return any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.entries if isinstance(e, RootEntry))
+    return any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.calls if isinstance(e, RootEntry))
 
 
 def is_reduced() -> bool:

@@ -2,6 +2,7 @@
 """Tensors as torch has them: what can be asked without running a user's code."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,3 +27,25 @@ def local(t: Any) -> Any:
 # Under it a subclass of the user's is a plain tensor.
 no_torch_function: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
                                  getattr(torch._C, "DisableTorchFunction", None))
+
+
+# PyTorch's own numbers of its types, as ops are given them.
+_DTYPE_OF = {0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
+             6: torch.float32, 7: torch.float64, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,
+             15: torch.bfloat16}
+
+
+def call_of(op: str, overload: str, values: Sequence[Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The function of an op ("aten::log"; "": the default overload), and its arguments as Python gives them."""
+    namespace, name = op.split("::")
+    func = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for arg, value in zip(func._schema.arguments, values):
+        if isinstance(value, int) and "ScalarType" in str(arg.real_type):
+            value = _DTYPE_OF[value]
+        if arg.kwarg_only:
+            kwargs[arg.name] = value
+        else:
+            args.append(value)
+    return func, args, kwargs

@@ -67,6 +67,30 @@ class Named:
 NOTHING = Named(())
 
 
+class Taped:
+    """The ops on the tape (tap/tape.h) as it is now."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap, library = tap, tap.library
+        self._taped = library.taped(tap.handle)
+        self.ops = int(library.tape_size(tap.handle))
+        weakref.finalize(self, library.taped_free, self._taped).atexit = False
+
+    def op(self, index: int) -> tuple[Any, ...]:
+        with unheard():
+            return tuple(torch.ops.nanhunt_tap.taped(self._tap.handle, self._taped, index))
+
+    def start(self) -> dict[int, torch.Tensor]:
+        """Tensors from outside that are named by keys, as they were."""
+        with unheard():
+            return dict(zip(*torch.ops.nanhunt_tap.taped_start(self._taped)))
+
+    def numbers(self) -> list[tuple[torch.Tensor, int]]:
+        """Single numbers that ops were given from outside, a loss scale, say, and their versions."""
+        with unheard():
+            return list(zip(*torch.ops.nanhunt_tap.taped_numbers(self._taped)))
+
+
 class Tap:
     """Needs a session with an open recorder. Raises TapMissing where there is none for this PyTorch."""
 
@@ -87,12 +111,16 @@ class Tap:
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
         self.use(session.state)
-        self._on = False
+        self._on = self._tapes = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
 
     def close(self) -> None:
         if self.handle:
+            if self._tapes:
+                self._tapes = False
+                self.library.tape(self.handle, False)
+                pass_by(self._on)
             self.off()
             handle, self.handle = self.handle, None
             self.tell_notes(handle)
@@ -114,7 +142,7 @@ class Tap:
             self._on = False
             self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
-            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0:
+            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0 and not self._tapes:
                 pass_by(False)
 
     def use(self, state: lib.State) -> None:
@@ -227,6 +255,16 @@ class Tap:
         with unheard():
             found = [torch.ops.nanhunt_tap.kept(self.handle, i) for i in range(self.library.kept(self.handle))]
         return [KeptCall(*call) for call in found]
+
+    # Ops outside of modules, in steps that are not watched (`_sentinel.tape`).
+    def tape(self, on: bool) -> None:
+        if on:
+            pass_by(True)  # until the end: that is dear to switch
+            self._tapes = True
+        self.library.tape(self.handle, on)
+
+    def taped(self) -> Taped:
+        return Taped(self)
 
     # Ends.
     def settle(self, forget: bool = False) -> int:

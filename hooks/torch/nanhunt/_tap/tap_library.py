@@ -69,6 +69,19 @@ _HOLDING: dict[str, tuple[Any, list[Any]]] = {
     "gradients_of": (_void, [_void, _void, _size]),
     "gradients": (_i64, [_void, _i32, _void, _void, _void]),
     "gradients_free": (None, [_void]),
+    "tape": (None, [_void, _i32]),
+    "tape_clear": (None, [_void]),
+    "taped": (_void, [_void]),
+    "taped_free": (None, [_void]),
+    "tape_drop": (None, [_void, _i64, _i64]),
+    "tape_segment": (None, [_void, _i64]),
+    "tape_name": (_i64, [_void, _i64]),
+    "tape_belongs": (_i64, [_void, _i64, _i32]),
+    "tape_overflow": (None, [_void, _text]),
+    "tape_size": (_i64, [_void]),
+    "tape_bad": (_i32, [_void]),
+    "tape_held": (_i64, [_void]),
+    "tape_refusal": (_text, [_void]),
 }
 
 

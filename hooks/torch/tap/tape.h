@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step computed outside of modules, kept so that it can be run again: the ops between their calls and backward.
+//
+// The tape holds no tensor that was made in the step: those are named by a key, which says whose storage it is, what
+// part of it is shown, and whether it requires a gradient. Tensors from outside are held, with their version. Used by
+// the thread that trains alone.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/identity.h"
+#include "hooks/torch/tap/numbers.h"
+#include "hooks/torch/tap/plan.h"
+
+namespace nanhunt::tap {
+
+struct TapedOp {
+  c10::FunctionSchema const* schema = nullptr;
+  std::vector<c10::IValue> args;      // a tensor is a tuple: (key), of one made in the step; (tensor, version), of another
+  std::vector<std::int64_t> outputs;  // keys of results
+  std::vector<std::int64_t> writes;   // numbers of storages that it writes
+  std::vector<std::pair<std::optional<c10::Device>, at::Tensor>> random;  // states that it draws from; none: the CPU's
+  std::vector<std::pair<at::Generator, at::Tensor>> generators;           // of its arguments, and their states
+  std::int64_t micro_batch = 0, phase = 0, segment = 0, site = 0;
+  bool grad = false;    // gradients were on
+  bool trains = false;  // it is given what requires a gradient
+};
+
+// What is on a tape, which goes on: what was there stays as it is.
+struct Taped {
+  std::vector<std::shared_ptr<TapedOp>> ops;
+  std::vector<std::pair<std::int64_t, at::Tensor>> start;  // from outside, and named by a key: as they were
+};
+
+class Tape {
+ public:
+  static constexpr int kKeyBits = 24;            // of what part of a storage is shown, and of the gradient
+  static constexpr std::size_t kMaxOps = 4000;   // of a step
+  static constexpr std::int64_t kMaxCopy = 1 << 22;  // bytes of a tensor from outside that an op writes in place
+
+  bool listens = false;
+  std::int64_t segment = 0;  // grows at each boundary
+  bool bad_number = false;  // an op made a single number that is not finite of what is trained
+  std::string refusal;      // why the step cannot be run again
+
+  const Taped& taped() const { return taped_; }
+
+  void refuse(std::string why) {
+    if (refusal.empty()) refusal = std::move(why);
+  }
+
+  // A new step. What was held is given back by the caller, who may have to wait for Python's lock.
+  Taped clear() {
+    made_.clear();
+    weighed_.clear();
+    refusal.clear();
+    bad_number = false;
+    held_ = segment = 0;
+    return std::exchange(taped_, {});
+  }
+
+  // Of the step before, whose last boundary came before these: their micro-batches are counted from `base`.
+  void drop(std::size_t ops, std::int64_t base) {
+    auto& all = taped_.ops;
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(ops, all.size())));
+    for (const auto& op : all) op->micro_batch -= base;
+  }
+
+  // Names.
+  // The key of a tensor that was made in the step; 0: it comes from outside. Refuses what could not be made again.
+  std::int64_t name(const at::Tensor& t) {
+    Made* const made = find(t);
+    const bool requires_grad = t.requires_grad();
+    if (requires_grad) {
+      if (const auto& node = t.grad_fn(); node != nullptr) {
+        if (is_custom(*node) && (made == nullptr || !made->returned)) meet(node->name(), made);
+        if (made == nullptr) refuse("a tensor that takes part in backward was made where nothing is watched");
+      }
+    }
+    if (made != nullptr) return key_of(*made, t, requires_grad);
+    // Parameters are there anyway.
+    if (!requires_grad && t.has_storage() && weighed_.insert(t.unsafeGetTensorImpl()).second)
+      held_ += t.numel() * static_cast<std::int64_t>(t.element_size());
+    return 0;
+  }
+  // Bytes of tensors from outside that were held since this was asked last.
+  std::int64_t take_held() { return std::exchange(held_, 0); }
+  // The key of a tensor that now belongs to the step.
+  std::int64_t belongs(const at::Tensor& t, bool returned) {
+    Made& made = own(t);
+    made.returned = made.returned || returned;
+    return key_of(made, t, false);
+  }
+
+  // Ops.
+  // Before the op runs: what it is given, by name. None: it is not kept.
+  std::optional<TapedOp> before(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+    const Info& info = info_of(op);
+    if (info.skip || !refusal.empty()) return std::nullopt;
+    bool ours = true, strange = false, first = true;
+    each_tensor(args, [&](const at::Tensor& t) {
+      strange = strange || t.is_meta() || t.key_set().has(c10::DispatchKey::Python);  // what is traced, not computed
+    });
+    if (strange) return std::nullopt;
+    if (info.view) {
+      for (const c10::IValue& value : args) {
+        if (!first || !value.isTensor() || !value.toTensor().defined()) continue;
+        first = false;
+        const at::Tensor& t = value.toTensor();
+        if (t.requires_grad() && find(t) == nullptr) adopt(t, false);
+        ours = find(t) != nullptr;
+      }
+      if (!ours) return std::nullopt;  // a view of something from outside is from outside itself
+    }
+    if (taped_.ops.size() >= kMaxOps) {
+      overflow("more than " + std::to_string(kMaxOps) + " operations ran outside of modules");
+      return std::nullopt;
+    }
+    TapedOp taped;
+    taped.schema = &op.schema();
+    taped.segment = segment;
+    for (const std::size_t at : info.writes)
+      each_tensor(args.slice(at, 1), [&](const at::Tensor& t) { written(t, taped); });
+    taped.args.reserve(args.size());
+    for (const c10::IValue& value : args) taped.args.push_back(packed(value, taped));
+    taped.grad = c10::GradMode::is_enabled();
+    if (info.random) keep_random(args, taped);
+    return taped;
+  }
+  void after(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
+    for (const c10::IValue& value : results)
+      each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, false)); });
+    if (taped.trains && !bad_number && results.size() == 1 && results[0].isTensor()) {
+      const std::optional<double> number = one_number(results[0].toTensor());
+      bad_number = number && !std::isfinite(*number);
+    }
+    taped_.ops.push_back(std::make_shared<TapedOp>(std::move(taped)));
+  }
+
+  // Nothing of this step is kept: it is too much.
+  void overflow(std::string why) {
+    refuse(std::move(why));
+    taped_ = {};
+    made_.clear();
+    weighed_.clear();
+  }
+
+ private:
+  struct Shown {
+    std::int64_t offset;
+    at::ScalarType type;
+    std::vector<std::int64_t> sizes, strides;
+  };
+  struct Made {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that its address is not given away
+    std::int64_t number;
+    bool returned;  // by a module
+    std::vector<Shown> shown;
+  };
+  struct Info {
+    bool skip = false, random = false, view = false;
+    std::vector<std::size_t> writes;
+  };
+
+  const Info& info_of(const c10::OperatorHandle& op) {
+    const auto [known, is_new] = infos_.try_emplace(&op.schema());
+    if (!is_new) return known->second;
+    Info& info = known->second;
+    const c10::FunctionSchema& schema = op.schema();
+    static constexpr std::string_view kSkipped[] = {"aten::_local_scalar_dense", "aten::record_stream", "aten::is_same_size"};
+    info.skip = plans::starts(schema.name(), "profiler::") || plans::starts(schema.name(), "prim::") ||
+                plans::among(schema.name(), kSkipped);
+    info.random = op.hasTag(at::Tag::nondeterministic_seeded);
+    for (std::size_t i = 0; i < schema.arguments().size(); ++i)
+      if (const auto* alias = schema.arguments()[i].alias_info(); alias != nullptr && alias->isWrite())
+        info.writes.push_back(i);
+    info.view = !schema.returns().empty() && info.writes.empty();
+    for (const c10::Argument& result : schema.returns())
+      info.view = info.view && result.alias_info() != nullptr && !result.alias_info()->isWrite();
+    return info;
+  }
+
+  template <typename F>
+  static void each_tensor(const c10::IValue& value, F&& f) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) f(value.toTensor());
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) each_tensor(item, f);
+    }
+  }
+  template <typename F>
+  static void each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
+    for (const c10::IValue& value : values) each_tensor(value, f);
+  }
+
+  Made* find(const at::Tensor& t) {
+    if (!t.has_storage()) return nullptr;
+    const auto known = made_.find(t.storage().unsafeGetStorageImpl());
+    return known == made_.end() ? nullptr : known->second.get();
+  }
+  // Its storage belongs to the step from now on.
+  Made& own(const at::Tensor& t) {
+    c10::StorageImpl* const storage = t.storage().unsafeGetStorageImpl();
+    std::unique_ptr<Made>& made = made_[storage];
+    if (made == nullptr) made = std::make_unique<Made>(Made{Identities::weak(storage), ++last_number_, false, {}});
+    return *made;
+  }
+  static std::int64_t key_of(Made& made, const at::Tensor& t, bool requires_grad) {
+    const std::int64_t offset = t.storage_offset();
+    std::size_t at = 0;
+    for (; at < made.shown.size(); ++at) {
+      const Shown& one = made.shown[at];
+      if (one.offset == offset && one.type == t.scalar_type() && t.sizes() == c10::IntArrayRef(one.sizes) &&
+          t.strides() == c10::IntArrayRef(one.strides))
+        break;
+    }
+    if (at == made.shown.size()) made.shown.push_back({offset, t.scalar_type(), t.sizes().vec(), t.strides().vec()});
+    return made.number << kKeyBits | static_cast<std::int64_t>(at) << 1 | (requires_grad ? 1 : 0);
+  }
+
+  static bool is_custom(const torch::autograd::Node& node) {
+    return std::string_view(typeid(node).name()).find("6PyNode") != std::string_view::npos;
+  }
+  // A custom autograd function made it outside of modules: what it ran is known, its backward is not.
+  void meet(std::string name, const Made* made) {
+    static constexpr std::string_view kBackward = "Backward";
+    if (name.size() > kBackward.size() && name.compare(name.size() - kBackward.size(), std::string::npos, kBackward) == 0)
+      name.resize(name.size() - kBackward.size());
+    if (name == "_DDPSink" && made != nullptr) {  // of data parallel: a copy, whose backward hands on what it gets
+      for (auto op = taped_.ops.rbegin(); op != taped_.ops.rend(); ++op) {
+        for (const std::int64_t key : (*op)->outputs) {
+          if (key >> kKeyBits != made->number) continue;
+          (*op)->grad = true;
+          return;
+        }
+      }
+    }
+    refuse("the custom autograd function " + name + " outside of modules cannot be called again");
+  }
+
+  // A tensor from outside of which a view is taken, or that is written: it gets a name.
+  void adopt(const at::Tensor& t, bool copied) {
+    if (find(t) != nullptr) return;
+    const std::int64_t size = t.numel() * static_cast<std::int64_t>(t.element_size());
+    if (copied && size > kMaxCopy)
+      refuse("a tensor of " + std::to_string(size) + " bytes from outside of the step was written in place");
+    const std::int64_t key = key_of(own(t), t, t.requires_grad());
+    if (!copied || size > kMaxCopy) {
+      taped_.start.emplace_back(key, t);
+    } else {
+      const Unheard unheard;
+      taped_.start.emplace_back(key, t.detach().clone());
+    }
+  }
+  void written(const at::Tensor& t, TapedOp& taped) {
+    adopt(t, true);
+    taped.writes.push_back(find(t)->number);
+  }
+
+  c10::IValue packed(const at::Tensor& t, TapedOp& taped) {
+    taped.trains = taped.trains || t.requires_grad();
+    if (const std::int64_t key = name(t); key != 0) return c10::ivalue::Tuple::create(key);
+    return c10::ivalue::Tuple::create(t, version_of(t));
+  }
+  c10::IValue packed(const c10::IValue& value, TapedOp& taped) {
+    if (value.isTensor()) {
+      const at::Tensor& t = value.toTensor();
+      if (!t.defined()) return {};
+      if (!is_wrapped(t)) return packed(t, taped);
+      const Unheard unheard;  // a number of Python's stays one
+      return t.item();
+    }
+    bool any = false;
+    if (value.isList()) each_tensor(value, [&](const at::Tensor&) { any = true; });
+    if (!any) return value;
+    c10::impl::GenericList list(c10::AnyType::get());
+    for (const c10::IValue& item : value.toListRef()) list.push_back(packed(item, taped));
+    return list;
+  }
+  static std::int64_t version_of(const at::Tensor& t) {
+    return t.is_inference() ? -1 : static_cast<std::int64_t>(t.unsafeGetTensorImpl()->version_counter().current_version());
+  }
+
+  void keep_random(c10::ArrayRef<c10::IValue> args, TapedOp& taped) {
+    const Unheard unheard;
+    std::vector<c10::Device> devices;
+    const auto note = [&](c10::Device device) {
+      if (!device.is_cpu() && !device.is_meta() && std::find(devices.begin(), devices.end(), device) == devices.end())
+        devices.push_back(device);
+    };
+    each_tensor(args, [&](const at::Tensor& t) { note(t.device()); });
+    for (const c10::IValue& value : args) {
+      if (value.isDevice()) note(value.toDevice());
+      if (value.isGenerator()) taped.generators.emplace_back(value.toGenerator(), value.toGenerator().get_state());
+    }
+    taped.random.emplace_back(std::nullopt, state_of(at::globalContext().defaultGenerator(c10::Device(c10::kCPU))));
+    for (const c10::Device device : devices)
+      taped.random.emplace_back(device, state_of(at::globalContext().defaultGenerator(device)));
+  }
+  static at::Tensor state_of(at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }
+
+  Taped taped_;
+  ska::flat_hash_map<c10::StorageImpl*, std::unique_ptr<Made>> made_;
+  std::unordered_set<const c10::TensorImpl*> weighed_;
+  std::unordered_map<const c10::FunctionSchema*, Info> infos_;
+  std::int64_t last_number_ = 0, held_ = 0;
+};
+
+}  // namespace nanhunt::tap

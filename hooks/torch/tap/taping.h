@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tape while it listens, and its interface for Python (nanhunt/_sentinel/tape.py).
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hooks/torch/tap/export.h"
+#include "hooks/torch/tap/one_tap.h"
+
+namespace nanhunt::tap {
+
+// An op outside of modules, in a step whose ops are not watched: kept, so that it can be run again.
+inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+  Tape& tape = tap.tape;
+  std::optional<TapedOp> taped;
+  std::size_t returns = 0;
+  try {
+    bool decomposes = false;
+    {
+      const std::lock_guard lock(tap.mutex);
+      const Plan& plan = tap.plans.of(op);
+      decomposes = plan.decomposes;
+      returns = plan.returns;
+    }
+    if (decomposes) return op.redispatchBoxed(below, stack);
+    const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.schema().arguments().size());
+    taped = tape.before(op, args);
+    if (taped) {
+      taped->phase = tap.state->phase, taped->micro_batch = tap.state->micro_batch;
+      taped->site = tap.rows.frames.here();
+    }
+  } catch (const std::exception& error) {
+    tap.note_failure(error, op.schema().name());
+    tape.refuse("an operation could not be kept");
+  }
+  {
+    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    op.redispatchBoxed(below, stack);
+  }
+  if (!taped || g_on.load(std::memory_order_acquire) != &tap) return;
+  try {
+    tape.after(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returns));
+  } catch (const std::exception& error) {
+    tap.note_failure(error, op.schema().name());
+    tape.refuse("an operation's result could not be named");
+  }
+}
+
+// A borrowed tensor, from the address that Python calls `_cdata`.
+at::Tensor tensor_at(std::int64_t address) {
+  return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
+      reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
+}
+
+}  // namespace nanhunt::tap
+
+// All of these: of the thread that trains, and Python's lock is held.
+// From here on ops of the calling thread are kept; `on` 0: no more.
+NANHUNT_TAP void nanhunt_tap_tape(void* tap, std::int32_t on) noexcept {
+  using namespace nanhunt::tap;
+  Tap* const t = static_cast<Tap*>(tap);
+  if (t == nullptr || t->tape.listens == (on != 0)) return;
+  t->tape.listens = on != 0;
+  g_on.store(on != 0 ? t : nullptr);
+  c10::impl::tls_set_dispatch_key_included(kKey, on != 0);
+}
+// The tape of a new step. What it held goes here.
+NANHUNT_TAP void nanhunt_tap_tape_clear(void* tap) noexcept {
+  if (tap == nullptr) return;
+  const auto held = static_cast<nanhunt::tap::Tap*>(tap)->tape.clear();
+}
+// What is on it now, for as long as it is wanted; null: nothing.
+NANHUNT_TAP void* nanhunt_tap_taped(const void* tap) noexcept {
+  try {
+    return tap == nullptr ? nullptr : new nanhunt::tap::Taped(static_cast<const nanhunt::tap::Tap*>(tap)->tape.taped());
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+NANHUNT_TAP void nanhunt_tap_taped_free(void* taped) noexcept { delete static_cast<nanhunt::tap::Taped*>(taped); }
+NANHUNT_TAP void nanhunt_tap_tape_drop(void* tap, std::int64_t ops, std::int64_t micro_batches) noexcept {
+  if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.drop(static_cast<std::size_t>(ops), micro_batches);
+}
+NANHUNT_TAP void nanhunt_tap_tape_segment(void* tap, std::int64_t segment) noexcept {
+  if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.segment = segment;
+}
+// The key of a tensor that was made in the step; 0: it comes from outside; -1: the same, and the tape cannot be run again.
+NANHUNT_TAP std::int64_t nanhunt_tap_tape_name(void* tap, std::int64_t tensor) noexcept {
+  try {
+    if (tap == nullptr) return 0;
+    auto& tape = static_cast<nanhunt::tap::Tap*>(tap)->tape;
+    const std::int64_t key = tape.name(nanhunt::tap::tensor_at(tensor));
+    return key == 0 && !tape.refusal.empty() ? -1 : key;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+// The key of a tensor that belongs to the step from now on. `returned`: by a module. -1: it cannot.
+NANHUNT_TAP std::int64_t nanhunt_tap_tape_belongs(void* tap, std::int64_t tensor, std::int32_t returned) noexcept {
+  try {
+    if (tap == nullptr) return -1;
+    return static_cast<nanhunt::tap::Tap*>(tap)->tape.belongs(nanhunt::tap::tensor_at(tensor), returned != 0);
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+NANHUNT_TAP void nanhunt_tap_tape_overflow(void* tap, const char* why) noexcept {
+  if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.overflow(why);
+}
+// How many ops are on it.
+NANHUNT_TAP std::int64_t nanhunt_tap_tape_size(const void* tap) noexcept {
+  return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const nanhunt::tap::Tap*>(tap)->tape.taped().ops.size());
+}
+NANHUNT_TAP std::int32_t nanhunt_tap_tape_bad(const void* tap) noexcept {
+  return tap != nullptr && static_cast<const nanhunt::tap::Tap*>(tap)->tape.bad_number ? 1 : 0;
+}
+// Bytes that are held since this was asked last.
+NANHUNT_TAP std::int64_t nanhunt_tap_tape_held(void* tap) noexcept {
+  return tap == nullptr ? 0 : static_cast<nanhunt::tap::Tap*>(tap)->tape.take_held();
+}
+// Why it cannot be run again; "": it can.
+NANHUNT_TAP const char* nanhunt_tap_tape_refusal(const void* tap) noexcept {
+  return tap == nullptr ? "" : static_cast<const nanhunt::tap::Tap*>(tap)->tape.refusal.c_str();
+}
