@@ -48,6 +48,8 @@ struct Plan {
   bool decomposes = false;  // into ops that are watched
   bool skip = false, garbage = false, per_element = false, writes = false, collective = false, waits = false;
   bool scalar_read = false, fresh = false, draws = false, functional = false;
+  bool view = false;    // shows what it was given, and writes nothing
+  bool random = false;  // draws from a generator, be it given or not
   // Numbers of calls, by what was given.
   struct Known {
     std::vector<std::int32_t> key;
@@ -243,6 +245,8 @@ inline Plan read(const c10::OperatorHandle& handle) {
       for (std::size_t i = 1; i < plan.outputs.size(); ++i) plan.outputs[i].clear();
     }
   }
+  plan.view = view;
+  plan.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   plan.garbage = among(bare, kGarbage);
   plan.skip = among(name, kNoise) || among(bare, kNoise) || view || starts(op, "profiler::") || starts(op, "prim::") ||
               starts(op, "inductor::");

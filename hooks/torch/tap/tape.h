@@ -7,7 +7,6 @@
 #pragma once
 
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <typeinfo>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -110,15 +108,14 @@ class Tape {
 
   // Ops.
   // Before the op runs: what it is given, by name. None: it is not kept.
-  std::optional<TapedOp> before(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
-    const Info& info = info_of(op);
-    if (info.skip || !refusal.empty()) return std::nullopt;
+  std::optional<TapedOp> before(const c10::FunctionSchema& schema, const Plan& plan, c10::ArrayRef<c10::IValue> args) {
+    if (is_question(plan) || !refusal.empty()) return std::nullopt;
     bool ours = true, strange = false, first = true;
     each_tensor(args, [&](const at::Tensor& t) {
       strange = strange || t.is_meta() || t.key_set().has(c10::DispatchKey::Python);  // what is traced, not computed
     });
     if (strange) return std::nullopt;
-    if (info.view) {
+    if (plan.view) {
       for (const c10::IValue& value : args) {
         if (!first || !value.isTensor() || !value.toTensor().defined()) continue;
         first = false;
@@ -133,14 +130,14 @@ class Tape {
       return std::nullopt;
     }
     TapedOp taped;
-    taped.schema = &op.schema();
+    taped.schema = &schema;
     taped.segment = segment;
-    for (const std::size_t at : info.writes)
-      each_tensor(args.slice(at, 1), [&](const at::Tensor& t) { written(t, taped); });
+    for (const Arg& arg : plan.args)
+      if (arg.written) each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) { written(t, taped); });
     taped.args.reserve(args.size());
     for (const c10::IValue& value : args) taped.args.push_back(packed(value, taped));
     taped.grad = c10::GradMode::is_enabled();
-    if (info.random) keep_random(args, taped);
+    if (plan.random) keep_random(args, taped);
     return taped;
   }
   void after(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
@@ -173,27 +170,11 @@ class Tape {
     bool returned;  // by a module
     std::vector<Shown> shown;
   };
-  struct Info {
-    bool skip = false, random = false, view = false;
-    std::vector<std::size_t> writes;
-  };
-
-  const Info& info_of(const c10::OperatorHandle& op) {
-    const auto [known, is_new] = infos_.try_emplace(&op.schema());
-    if (!is_new) return known->second;
-    Info& info = known->second;
-    const c10::FunctionSchema& schema = op.schema();
-    static constexpr std::string_view kSkipped[] = {"aten::_local_scalar_dense", "aten::record_stream", "aten::is_same_size"};
-    info.skip = plans::starts(schema.name(), "profiler::") || plans::starts(schema.name(), "prim::") ||
-                plans::among(schema.name(), kSkipped);
-    info.random = op.hasTag(at::Tag::nondeterministic_seeded);
-    for (std::size_t i = 0; i < schema.arguments().size(); ++i)
-      if (const auto* alias = schema.arguments()[i].alias_info(); alias != nullptr && alias->isWrite())
-        info.writes.push_back(i);
-    info.view = !schema.returns().empty() && info.writes.empty();
-    for (const c10::Argument& result : schema.returns())
-      info.view = info.view && result.alias_info() != nullptr && !result.alias_info()->isWrite();
-    return info;
+  // Makes nothing.
+  static bool is_question(const Plan& plan) {
+    static constexpr std::string_view kQuestions[] = {"aten::record_stream", "aten::is_same_size"};
+    return plan.scalar_read || plans::starts(plan.op, "profiler::") || plans::starts(plan.op, "prim::") ||
+           plans::among(plan.op, kQuestions);
   }
 
   template <typename F>
@@ -321,7 +302,6 @@ class Tape {
   Taped taped_;
   ska::flat_hash_map<c10::StorageImpl*, std::unique_ptr<Made>> made_;
   std::unordered_set<const c10::TensorImpl*> weighed_;
-  std::unordered_map<const c10::FunctionSchema*, Info> infos_;
   std::int64_t last_number_ = 0, held_ = 0;
 };
 

@@ -20,18 +20,14 @@ namespace nanhunt::tap {
 inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
   Tape& tape = tap.tape;
   std::optional<TapedOp> taped;
-  std::size_t returns = 0;
+  const Plan* plan = nullptr;
   try {
-    bool decomposes = false;
     {
       const std::lock_guard lock(tap.mutex);
-      const Plan& plan = tap.plans.of(op);
-      decomposes = plan.decomposes;
-      returns = plan.returns;
+      plan = &tap.plans.of(op);
     }
-    if (decomposes) return op.redispatchBoxed(below, stack);
-    const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.schema().arguments().size());
-    taped = tape.before(op, args);
+    if (!plan->decomposes)
+      taped = tape.before(op.schema(), *plan, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
     if (taped) {
       taped->phase = tap.state->phase, taped->micro_batch = tap.state->micro_batch;
       taped->site = tap.rows.frames.here();
@@ -40,13 +36,14 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     tap.note_failure(error, op.schema().name());
     tape.refuse("an operation could not be kept");
   }
+  if (plan != nullptr && plan->decomposes) return op.redispatchBoxed(below, stack);  // its parts are kept
   {
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     op.redispatchBoxed(below, stack);
   }
   if (!taped || g_on.load(std::memory_order_acquire) != &tap) return;
   try {
-    tape.after(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returns));
+    tape.after(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->returns));
   } catch (const std::exception& error) {
     tap.note_failure(error, op.schema().name());
     tape.refuse("an operation's result could not be named");
@@ -54,7 +51,7 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
 }
 
 // A borrowed tensor, from the address that Python calls `_cdata`.
-at::Tensor tensor_at(std::int64_t address) {
+inline at::Tensor tensor_at(std::int64_t address) {
   return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
       reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
 }
