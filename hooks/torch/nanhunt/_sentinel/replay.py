@@ -147,8 +147,9 @@ class Replay:
             if isinstance(entry, BackwardEntry):
                 take = entry.segment == segment and not entry.is_grad
                 take = take or any(key is not None and key[0] in wanted for key in entry.outputs)
-            elif isinstance(entry, RootEntry):
-                take = entry.segment == segment or any(key[0] in wanted for key in entry.outputs)
+            elif isinstance(entry, RootEntry):  # one that raised gave nothing to a step that went on
+                take = entry.segment == segment and (entry.raised is None or self.unfinished)
+                take = take or any(key[0] in wanted for key in entry.outputs)
             else:
                 take = any(key[0] in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
                 take = take or self.unfinished and entry.segment == segment
@@ -225,8 +226,14 @@ class Replay:
         places.enter_root(RootCall(entry.module, entry.name, args, kwargs, entry.index))
         try:
             output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
+        except BaseException as error:
+            if entry.raised is None or not issubclass(type(error), entry.raised):
+                raise
+            return
         finally:
             places.exit_root()
+        if entry.raised is not None:
+            raise Refused(f"a module raised {entry.raised.__name__}, and did not when it was called again")
         tensors = list(tensors_of(output))
         for key, t in zip(entry.outputs, tensors):
             self._define(key, t)

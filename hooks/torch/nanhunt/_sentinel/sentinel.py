@@ -79,6 +79,7 @@ class Sentinel(Listener):
         self.tape.clear()
         self._names = ()
         self._keeps_graph = False
+        self._running: RootCall | None = None  # a call of which an entry will be
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
         self._device_boundary.begin()
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
@@ -147,7 +148,7 @@ class Sentinel(Listener):
         if info.buffers.tensors:
             entry.buffers = info.buffers.before_call((self.session.step, tape.segment))
         info.before_call(entry)
-        call.state = entry
+        call.state, self._running = entry, call
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         entry, tape = call.state, self.tape
@@ -156,7 +157,8 @@ class Sentinel(Listener):
                 tape.on()
             return
         info = self._infos[id(call.module)]
-        if output is None:
+        self._running = None
+        if output is None and (call.raised is None or not issubclass(call.raised, (Exception, SystemExit))):
             return
         why = (info.buffers.after_call(entry.buffers) if info.buffers.tensors else "") or info.after_call(entry)
         if why:
@@ -170,7 +172,7 @@ class Sentinel(Listener):
                 if not held.is_unchanged():
                     info.writes = True
                     tape.refuse("a module writes its inputs; from the next step on they are copied before the call")
-        tape.end_root(entry, output)
+        tape.end_root(entry, call, output)
         entry.left = info.buffers.left()
         entry.seen = [(weakref.ref(t), version_of(t)) for t in tensors_of(output)]
         tape.on()
@@ -494,6 +496,10 @@ class Sentinel(Listener):
         """What it has in hand is looked at now, and the step is done again op by op: what it computed outside of its
         modules is known in no other way."""
         self.tape.off()
+        if self._running is not None:  # the program ends itself in forward
+            call, call.raised = self._running, SystemExit
+            self.on_root_exit(call, None)
+            call.state = None
         if not self.tape.roots and not self.session.live:
             self.found.unread = bool(self.tape.refusal)
             if self.session.leaves:

@@ -94,7 +94,7 @@ class RootEntry:
 
     __slots__ = ("module", "name", "index", "micro_batch", "segment", "args", "kwargs", "outputs", "rng", "generators",
                  "autocast", "training", "inputs", "site", "python_rng", "seen", "attributes", "things", "buffers",
-                 "info", "left")
+                 "info", "left", "raised")
 
     def __init__(self, call: RootCall, micro_batch: int, segment: int) -> None:
         self.module, self.name, self.index = call.module, call.name, call.index
@@ -116,6 +116,7 @@ class RootEntry:
         self.info: RootInfo | None = None
         self.seen: list[Any] = []  # weak references to outputs, with their versions
         self.left: tuple[list[_Tensor], list[str], list[int]] = ([], [], [])  # buffers, their paths, versions after it
+        self.raised: type[BaseException] | None = None  # the call ended by this
 
 
 class OpEntry:
@@ -392,9 +393,10 @@ class Tape:
         if len(self._held) > 3 and sum(self._held[:-2]) > MAX_HELD:
             self.overflow(f"the inputs of more calls than fit into {MAX_HELD >> 20} MiB came before the optimizer ran")
 
-    def end_root(self, entry: RootEntry, output: Any) -> None:
+    def end_root(self, entry: RootEntry, call: RootCall, output: Any) -> None:
         if self.refusal:
             return
+        entry.raised = call.raised
         entry.outputs = [geometry(self._new(t), t, False) for t in tensors_of(output)]
         self.returned.update(key[0] for key in entry.outputs)
         self.entries.append(entry)
