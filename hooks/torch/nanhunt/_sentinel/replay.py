@@ -29,7 +29,9 @@ from nanhunt._sentinel.tape import (
     RootEntry,
     Tape,
     TapeOfStep,
+    geometry,
     leaves,
+    number_of,
     op_results,
     tensors_of,
     version_of,
@@ -142,6 +144,8 @@ class Replay:
         """Entries that the backward calls since the last boundary depend on, in order."""
         entries, segment = self.tape.entries, self.tape.segment
         wanted: set[int] = set()
+        if any(isinstance(e, BackwardEntry) and e.segment == segment and e.gradients_made for e in entries):
+            wanted = {number_of(p.grad) for p, _ in self.parameters if p.grad is not None} - {0}
         chosen = []
         for entry in reversed(entries):
             if isinstance(entry, BackwardEntry):
@@ -153,6 +157,7 @@ class Replay:
             else:
                 take = any(key[0] in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
                 take = take or self.unfinished and entry.segment == segment
+                take = take and not (entry.after and entry.segment != segment)
             if take:
                 chosen.append(entry)
                 wanted.update(n for n in _numbers_in(entry))
@@ -292,6 +297,9 @@ class Replay:
         else:
             self._set_leaves_aside(tensors)
             torch.autograd.backward(tensors, gradients, inputs=inputs, **entry.options)
+            for leaf, key in entry.gradients_made:
+                if leaf.grad is not None:
+                    self._define(key, leaf.grad)
         writer.set_site(None)
 
     # Names.
@@ -407,7 +415,11 @@ class Replay:
             stack += [n for n, _ in node.next_functions]  # type: ignore[misc]
 
     def _keep_gradients(self) -> None:
-        self.gradients = {id(leaf): leaf.grad for leaf, _ in self._aside.values() if leaf.grad is not None}
+        for leaf, original in self._aside.values():  # the program may have put another in its place
+            again = self.env.get(geometry(number_of(original), original, False)) if original is not None else None
+            again = leaf.grad if again is None or leaf.grad is None else again
+            if again is not None:
+                self.gradients[id(leaf)] = again
         with no_mode():
             items = [(lib.MARK_GRADIENT, path, self.gradients[id(p)]) for p, path in self.parameters
                      if id(p) in self.gradients]

@@ -20,6 +20,7 @@ from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
 from nanhunt._modes import hide_from_dynamo
+from nanhunt._sentinel.after import After
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader
 from nanhunt._sentinel.roots import LEARNING, RootInfo, python_rng, same_rng
@@ -68,6 +69,7 @@ class Sentinel(Listener):
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
         self.validation = Validation(session, values, self._reader)
         self._device_boundary = DeviceBoundary(session, values, self)
+        self._after = After(session, self.tape, self._reader, self._parameters)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
@@ -103,6 +105,7 @@ class Sentinel(Listener):
         self._begin()
         self._older = True  # whether there were gradients before is not known
         del self.tape.entries[:entries]
+        self.tape.after = None
         base = min((entry.micro_batch for entry in self.tape.entries), default=0)
         for entry in self.tape.entries:
             entry.micro_batch -= base
@@ -119,7 +122,7 @@ class Sentinel(Listener):
 
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
-        tape.off()
+        tape.end_region()
         self.validation.stop()
         if tape.refusal or self.session.live:
             return
@@ -180,7 +183,7 @@ class Sentinel(Listener):
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
-        tape.off()
+        tape.end_region()
         self.validation.stop()
         if not self._backwards:
             self._look_for_older()
@@ -220,7 +223,9 @@ class Sentinel(Listener):
         if self._stepping:  # a closure: the optimizer uses these gradients at once
             self._boundary()
             self.tape.segment += 1
-        elif (self._keeps_graph or self.tape.stays_on) and not self.session.live:
+            return
+        self._after.begin()
+        if (self._keeps_graph or self.tape.stays_on) and not self.session.live:
             self.tape.on()
 
     def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None:
@@ -303,12 +308,17 @@ class Sentinel(Listener):
     # The boundary.
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
+        self._after.go_on()
 
     def on_drop(self) -> None:
         self._boundary()
 
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
         self._boundary()
+        self._after.go_on()
+
+    def after_clip(self, total_norm: Any) -> None:
+        self._after.torch_has_written()
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
@@ -334,6 +344,7 @@ class Sentinel(Listener):
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self._scaled = False
+        self._after.torch_has_written()
 
     def _parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
@@ -359,8 +370,10 @@ class Sentinel(Listener):
         """Before gradients are divided, clipped or used."""
         self.tape.off()
         self.validation.stop()
+        came = self._after.came()
         # Without a backward the program has given its parameters gradients by other means.
-        if not self._unread and (self._backwards or self._read_unasked):
+        again = not self._unread and (self._backwards > 0 or self._read_unasked)
+        if again and (not came or self.found.bad):
             return
         self._unread, self._read_unasked = False, True
         if self.session.open() is None:
@@ -375,15 +388,16 @@ class Sentinel(Listener):
                 self.found.unread = True
                 raise
         else:
-            self._pass_boundary(paths, words, bad)
+            self._pass_boundary(paths, words, bad, again)
         self._before_boundary = len(self.losses), len(self.tape.entries)
 
-    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
+                       again: bool) -> None:
         session, found = self.session, self.found
         bad_weights: list[str] = []
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
-            if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
+            if not again and self.weights_are_due(session.step, self.grows(found.gradient_norm)):
                 paths, words, bad_weights = self._reader.gradients(self._parameters(), weights=True)
                 self.keep_weights(found, session.step, paths, words, bad_weights)
             session.facts.largest_gradient = max(amaxes)

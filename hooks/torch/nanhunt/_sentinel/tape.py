@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ class OpEntry:
     """An op outside of roots."""
 
     __slots__ = ("func", "args", "kwargs", "outputs", "grad", "micro_batch", "phase", "rng", "generators", "site",
-                 "segment", "trains", "writes")
+                 "segment", "trains", "writes", "after")
 
     def __init__(self, func: Any, micro_batch: int, phase: int, segment: int) -> None:
         self.func, self.micro_batch, self.phase, self.segment = func, micro_batch, phase, segment
@@ -132,6 +132,7 @@ class OpEntry:
         self.outputs: list[Key] = []
         self.grad = True
         self.trains = False  # it is given what requires a gradient
+        self.after = False   # it came between backward and the optimizer
         self.rng: Any = None
         self.generators: list[tuple[torch.Generator, _Tensor]] = []
         self.writes: list[int] = []  # numbers of storages that were there before
@@ -142,7 +143,7 @@ class BackwardEntry:
     """torch.autograd.backward, or grad where `outputs` are its results."""
 
     __slots__ = ("tensors", "gradients", "options", "inputs", "outputs", "is_grad", "micro_batch", "segment", "site",
-                 "autocast_on", "loss")
+                 "autocast_on", "loss", "gradients_made")
 
     def __init__(self, micro_batch: int, segment: int) -> None:
         self.micro_batch, self.segment = micro_batch, segment
@@ -154,13 +155,14 @@ class BackwardEntry:
         self.is_grad = False
         self.autocast_on = False
         self.loss: Any = None  # what its scaled loss was made from
+        self.gradients_made: list[tuple[_Tensor, Key]] = []  # by leaf, where what the program does with them is kept
         self.site = ""
 
 
 class _Info:
     """What the tape has to know of an op."""
 
-    __slots__ = ("skip", "random", "writes", "view", "counts")
+    __slots__ = ("skip", "random", "writes", "view", "counts", "exchanges")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -170,6 +172,7 @@ class _Info:
         self.writes = [(i, a.name) for i, a in enumerate(schema.arguments)
                        if a.alias_info is not None and a.alias_info.is_write]
         self.counts = writes_lists(schema.name)
+        self.exchanges = schema.name.startswith(("c10d::", "_c10d"))
         returns = schema.returns
         self.view = bool(returns) and not self.writes and all(
             r.alias_info is not None and not r.alias_info.is_write for r in returns)
@@ -224,14 +227,19 @@ class Tape:
         self.roots = 0                   # calls of roots
         self.start: dict[Key, _Tensor] = {}  # from outside, and named by number: as they were
         self.segment = 0                 # grows at each boundary
+        self.after: int | None = None    # entries before those between backward and the optimizer, while these come
         self.bad_number = False          # a single number that is not finite was made outside of roots
         self.refusal = ""                # why this tape cannot be replayed
-        self.ops = 0
+        self.ops = self._ops_after = 0
         self._held: list[int] = [0]      # bytes that are held, since each call of a root
         self._weighed: set[int] = set()  # ids of what is held
 
     def refuse(self, why: str) -> None:
-        if not self.refusal:
+        if self.after is not None:  # the step can be done again without what the program does with its gradients
+            self.session.note(f"what the program does with gradients between backward and optimizer: {why}")
+            del self.entries[self.after:]
+            self.listens, self.after = False, None
+        elif not self.refusal:
             self.refusal = why
 
     # The mode. Pushed by hand: only on an empty stack, and taken off only where it is on top.
@@ -256,6 +264,21 @@ class Tape:
             return  # the program's own mode is on top: ours stays, and records nothing
         _pop(None)
         self._pushed = False
+
+    def end_region(self) -> None:
+        """Of code outside of modules: a forward or a backward begins."""
+        self.off()
+        self.after = None
+
+    def begin_after(self, leaves: Sequence[_Tensor]) -> None:
+        """A backward has ended, and the program does something with gradients before the optimizer takes them."""
+        entry = self.entries[-1] if self.entries else None
+        if self.refusal or not isinstance(entry, BackwardEntry) or entry.is_grad:
+            return
+        self.after, self._ops_after = len(self.entries), 0
+        entry.gradients_made = [(leaf, geometry(self._new(g), g, g.requires_grad)) for leaf in leaves
+                                for g in [leaf.grad] if g is not None and g.layout is torch.strided]
+        self.on()
 
     # Names.
     def pack(self, value: Any) -> Any:
@@ -330,12 +353,19 @@ class Tape:
                 return None
             if info.view and not self._is_ours(args):
                 return None  # a view of something from outside is from outside itself
-            self.ops += 1
-            if self.ops > MAX_OPS:
+            if self.after is None:
+                self.ops += 1
+            else:
+                self._ops_after += 1
+            if max(self.ops, self._ops_after) > MAX_OPS:
                 self.overflow(f"more than {MAX_OPS} operations ran outside of modules")
                 return None
             session = self.session
             entry = OpEntry(func, session.micro_batch, session.phase, self.segment)
+            entry.after = self.after is not None
+            if entry.after and info.exchanges:
+                self.refuse("ranks exchange tensors")
+                return None
             for at, name in info.writes:
                 self._written(args[at] if at < len(args) else kwargs.get(name), entry)
             entry.args = self.pack(args)
@@ -384,6 +414,7 @@ class Tape:
     # Root calls.
     def begin_root(self, entry: RootEntry, call: RootCall) -> None:
         self.roots += 1
+        self._ops_after = 0
         self._held.append(0)
         entry.args = self.pack_any(call.args, entry.inputs)
         entry.kwargs = self.pack_any(call.kwargs, entry.inputs)
@@ -425,6 +456,8 @@ class Tape:
 
     def overflow(self, why: str) -> None:
         """Nothing of this step is kept: it is too much."""
+        if self.after is not None:
+            return self.refuse(why)
         self.refuse(why)
         self.entries, self.start = [], {}
         self.made = set()
