@@ -224,7 +224,8 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const StepOutcome outcome = scaler_.on_step_end(record);
   // Where bad gradients were given up they speak for the step.
   const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
-  const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step);
+  const bool stopped = record.ending == StepEnding::kException || record.ending == StepEnding::kExit;
+  const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step, stopped);
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;
   const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);

@@ -124,6 +124,37 @@ TEST(Endings, masks_and_infinities_of_many_elements_are_no_ending) {
   EXPECT_EQ(table(analysis_of(t)), "clean\n");
 }
 
+// A layer overflows, and the program asks whether all it made is finite.
+enum class Then { kEnds, kClamps, kAsksAboutMask, kAsksNothing };
+void layer(TraceBuilder& t, Then then) {
+  t.in("head", Phase::kForward);
+  const bool masks = then == Then::kAsksAboutMask;
+  const Handle x = masks ? t.op("masked_fill", {{"self", t.value(finite(16))}}, finite(16).neg_inf(6), {{"value", -INFINITY}})
+                         : t.op("mul", {{"self", t.value(finite(16).range(0, 3e38))}, {"other", t.value(finite(16).range(0, 3e38))}},
+                                finite(16).inf(2));
+  if (then == Then::kAsksNothing) return;
+  const Handle answers = t.op("isinf", {{"self", x}}, finite(16).as(DType::kBool));
+  t.op("any", {{"self", answers}}, finite(1).as(DType::kBool));
+  if (then == Then::kClamps) t.op("clamp", {{"self", x}}, finite(16));
+}
+
+TEST(Endings, infinities_that_the_program_looked_at_before_it_stopped_are_a_fault) {
+  for (const Then then : {Then::kEnds, Then::kClamps, Then::kAsksAboutMask, Then::kAsksNothing}) {
+    for (const StepEnding ending : {StepEnding::kException, StepEnding::kExit, StepEnding::kNextForward}) {
+      TraceBuilder t;
+      healthy_step(t);
+      layer(t, then);
+      t.give_up(ending, "ValueError: not finite");
+      const bool told = then == Then::kEnds && ending != StepEnding::kNextForward;
+      const Analysis a = analysis_of(t);
+      EXPECT_EQ(a.verdict.status == VerdictStatus::kFault, told) << static_cast<int>(then);
+      if (told) {
+        EXPECT_EQ(table(a), "overflow | mul | head | forward | step 1 | appear | observed\n");
+      }
+    }
+  }
+}
+
 TEST(Endings, a_bad_number_of_a_step_that_its_optimizer_ended_is_not_its_end) {
   TraceBuilder t;
   loss(t, true);  // looked at, and not used

@@ -16,7 +16,7 @@ class RootCall:
     """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
     autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "state")
+    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "state", "raised")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                  index: int, function: str = "") -> None:
@@ -24,11 +24,12 @@ class RootCall:
         self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
         self.index = index  # of the call in its step, from 0
         self.state: Any = None  # whatever the level in use keeps for the call
+        self.raised: type[BaseException] | None = None  # it ended by this
 
 
 class Listener:
     def on_root_enter(self, call: RootCall) -> None: ...
-    def on_root_exit(self, call: RootCall, output: Any) -> None: ...  # output None: the call raised
+    def on_root_exit(self, call: RootCall, output: Any) -> None: ...  # output None: the call raised, or gave nothing
 
     # torch.autograd.backward, Tensor.backward, and torch.autograd.grad outside of a root.
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None: ...

@@ -463,7 +463,7 @@ class Session(lib.HasState):
         self.worked = self.differentiated = self.raised = False
         if ending == lib.BY_OPTIMIZER:
             self.usual_calls = self.calls
-        self.calls = self.state.bad_number = self.state.bad_copy = 0
+        self.calls = self.state.bad_number = self.state.bad_copy = self.state.wrote = 0
         self.drops.end_step()
         self.step += 1
         self.micro_batch = 0

@@ -40,7 +40,7 @@ inline void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stac
 
 // Of one op on the tape its name, overload, arguments (a tensor is a tuple: tape.h), keys of results, numbers of storages
 // that it writes, states of generators as (device or None, state) and (generator, state), its line, micro-batch, phase,
-// segment, and whether gradients were on.
+// segment, whether gradients were on, and whether it came after backward.
 inline void taped_op(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
   const std::int64_t index = stack->back().toInt();
   stack->pop_back();
@@ -61,7 +61,7 @@ inline void taped_op(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack
   stack->emplace_back(std::move(generators));
   const std::lock_guard lock(tap->mutex);
   stack->emplace_back(std::string(tap->rows.frames.name_of(op.site)));
-  for (const std::int64_t number : {op.micro_batch, op.phase, op.segment, std::int64_t{op.grad}}) stack->emplace_back(number);
+  for (const std::int64_t number : {op.micro_batch, op.phase, op.segment, std::int64_t{op.grad}, std::int64_t{op.after}}) stack->emplace_back(number);
 }
 
 // Tensors from outside of the step that are named by keys, as they were.
@@ -98,7 +98,7 @@ inline void define_ops() {
   static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
   ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int)",
           torch::CppFunction::makeFromBoxedFunction<&kept_call>());
-  ops.def("taped(int tap, int taped, int index) -> (str, str, Any[], int[], int[], Any[], Any[], str, int, int, int, int)",
+  ops.def("taped(int tap, int taped, int index) -> (str, str, Any[], int[], int[], Any[], Any[], str, int, int, int, int, int)",
           torch::CppFunction::makeFromBoxedFunction<&taped_op>());
   ops.def("taped_start(int taped) -> (int[], Tensor[])", torch::CppFunction::makeFromBoxedFunction<&taped_start>());
   ops.def("taped_numbers(int taped) -> (Tensor[], int[])", torch::CppFunction::makeFromBoxedFunction<&taped_numbers>());

@@ -48,6 +48,19 @@ class Gradients {
     return found;
   }
 
+  // Of which gradients there are and how often each was written: another number where that is known to have changed.
+  std::int64_t stamp() const {
+    std::uint64_t sum = 0;
+    for (const Parameter& parameter : all_) {
+      const at::Tensor& gradient = parameter.tensor->grad();
+      if (!gradient.defined()) continue;
+      at::TensorImpl* const impl = gradient.unsafeGetTensorImpl();
+      const std::uint64_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
+      sum = (sum ^ (reinterpret_cast<std::uintptr_t>(impl) + version)) * 0x9E3779B97F4A7C15ull;
+    }
+    return static_cast<std::int64_t>(sum);
+  }
+
  private:
   static bool is_there(const at::Tensor& t) {
     const std::int64_t end = t.storage_offset() + t.numel();
@@ -81,5 +94,8 @@ NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weig
   } catch (const std::exception&) {
     return -1;
   }
+}
+NANHUNT_TAP std::int64_t nanhunt_tap_gradients_stamp(const void* of) noexcept {
+  return of == nullptr ? 0 : static_cast<const nanhunt::tap::Gradients*>(of)->stamp();
 }
 NANHUNT_TAP void nanhunt_tap_gradients_free(void* of) noexcept { delete static_cast<nanhunt::tap::Gradients*>(of); }

@@ -57,6 +57,7 @@ struct State {
   // Set by the tap: badness began where a copy of a parameter that lasts was written, or contents changed past PyTorch.
   std::int64_t bad_copy = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
+  std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
 };
 
 inline constexpr std::int64_t kGlance = 2, kStraight = 3;

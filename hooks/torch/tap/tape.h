@@ -38,6 +38,7 @@ struct TapedOp {
   std::int64_t micro_batch = 0, phase = 0, segment = 0, site = 0;
   bool grad = false;    // gradients were on
   bool trains = false;  // it is given what requires a gradient
+  bool after = false;   // it came between backward and the optimizer
 };
 
 // What is on a tape, which goes on: what was there stays as it is.
@@ -56,11 +57,22 @@ class Tape {
   std::int64_t segment = 0;  // grows at each boundary
   bool bad_number = false;  // an op made a single number that is not finite of what is trained
   std::string refusal;      // why the step cannot be run again
+  std::string given_up;     // why what the program does with gradients is not kept
 
   const Taped& taped() const { return taped_; }
 
   void refuse(std::string why) {
-    if (refusal.empty()) refusal = std::move(why);
+    std::string& said = after_ ? given_up : refusal;  // the step can be run again without that
+    if (said.empty()) said = std::move(why);
+  }
+
+  // Between backward and the optimizer.
+  void begin_after() { after_ = taped_.ops.size(); }
+  void end_after() { after_.reset(); }
+  void give_up_after() {
+    if (after_) taped_.ops.resize(std::min(*after_, taped_.ops.size()));
+    after_.reset();
+    given_up.clear();
   }
 
   // A new step. What was held is given back by the caller, who may have to wait for Python's lock.
@@ -68,8 +80,11 @@ class Tape {
     made_.clear();
     weighed_.clear();
     refusal.clear();
+    given_up.clear();
+    after_.reset();
     bad_number = false;
     held_ = segment = 0;
+    count_ = 0;
     return std::exchange(taped_, {});
   }
 
@@ -99,6 +114,11 @@ class Tape {
   }
   // Bytes of tensors from outside that were held since this was asked last.
   std::int64_t take_held() { return std::exchange(held_, 0); }
+  // The same, and nothing is refused.
+  std::int64_t find_key(const at::Tensor& t) {
+    Made* const made = find(t);
+    return made == nullptr ? 0 : key_of(*made, t, false);
+  }
   // The key of a tensor that now belongs to the step.
   std::int64_t belongs(const at::Tensor& t, bool returned) {
     Made& made = own(t);
@@ -109,7 +129,7 @@ class Tape {
   // Ops.
   // Before the op runs: what it is given, by name. None: it is not kept.
   std::optional<TapedOp> before(const c10::FunctionSchema& schema, const Plan& plan, c10::ArrayRef<c10::IValue> args) {
-    if (is_question(plan) || !refusal.empty()) return std::nullopt;
+    if (is_question(plan) || !refusal.empty() || !given_up.empty()) return std::nullopt;
     bool ours = true, strange = false, first = true;
     each_tensor(args, [&](const at::Tensor& t) {
       strange = strange || t.is_meta() || t.key_set().has(c10::DispatchKey::Python);  // what is traced, not computed
@@ -125,13 +145,18 @@ class Tape {
       }
       if (!ours) return std::nullopt;  // a view of something from outside is from outside itself
     }
-    if (taped_.ops.size() >= kMaxOps) {
+    if (after_ && (plans::starts(plan.op, "c10d::") || plans::starts(plan.op, "_c10d"))) {
+      refuse("ranks exchange tensors");
+      return std::nullopt;
+    }
+    if ((after_ ? taped_.ops.size() - *after_ : count_++) >= kMaxOps) {
       overflow("more than " + std::to_string(kMaxOps) + " operations ran outside of modules");
       return std::nullopt;
     }
     TapedOp taped;
     taped.schema = &schema;
     taped.segment = segment;
+    taped.after = after_.has_value();
     for (const Arg& arg : plan.args)
       if (arg.written) each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) { written(t, taped); });
     taped.args.reserve(args.size());
@@ -153,6 +178,7 @@ class Tape {
   // Nothing of this step is kept: it is too much.
   void overflow(std::string why) {
     refuse(std::move(why));
+    if (after_) return;
     taped_ = {};
     made_.clear();
     weighed_.clear();
@@ -302,6 +328,8 @@ class Tape {
   Taped taped_;
   ska::flat_hash_map<c10::StorageImpl*, std::unique_ptr<Made>> made_;
   std::unordered_set<const c10::TensorImpl*> weighed_;
+  std::optional<std::size_t> after_;  // ops before those, while these come
+  std::size_t count_ = 0;             // of the others
   std::int64_t last_number_ = 0, held_ = 0;
 };
 

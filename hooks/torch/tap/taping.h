@@ -94,7 +94,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_tape_name(void* tap, std::int64_t tensor) n
     if (tap == nullptr) return 0;
     auto& tape = static_cast<nanhunt::tap::Tap*>(tap)->tape;
     const std::int64_t key = tape.name(nanhunt::tap::tensor_at(tensor));
-    return key == 0 && !tape.refusal.empty() ? -1 : key;
+    return key == 0 && !(tape.refusal.empty() && tape.given_up.empty()) ? -1 : key;
   } catch (const std::exception&) {
     return -1;
   }
@@ -122,7 +122,27 @@ NANHUNT_TAP std::int32_t nanhunt_tap_tape_bad(const void* tap) noexcept {
 NANHUNT_TAP std::int64_t nanhunt_tap_tape_held(void* tap) noexcept {
   return tap == nullptr ? 0 : static_cast<nanhunt::tap::Tap*>(tap)->tape.take_held();
 }
-// Why it cannot be run again; "": it can.
+// Why it cannot be run again, or what the program does with gradients cannot; "": it can.
 NANHUNT_TAP const char* nanhunt_tap_tape_refusal(const void* tap) noexcept {
-  return tap == nullptr ? "" : static_cast<const nanhunt::tap::Tap*>(tap)->tape.refusal.c_str();
+  if (tap == nullptr) return "";
+  const auto& tape = static_cast<const nanhunt::tap::Tap*>(tap)->tape;
+  return (tape.given_up.empty() ? tape.refusal : tape.given_up).c_str();
+}
+// What the program does with gradients between backward and the optimizer begins; `on` 0: it has ended.
+NANHUNT_TAP void nanhunt_tap_tape_after(void* tap, std::int32_t on) noexcept {
+  if (tap == nullptr) return;
+  auto& tape = static_cast<nanhunt::tap::Tap*>(tap)->tape;
+  on != 0 ? tape.begin_after() : tape.end_after();
+}
+// Nothing of that is kept.
+NANHUNT_TAP void nanhunt_tap_tape_give_up(void* tap) noexcept {
+  if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.give_up_after();
+}
+// The key of a tensor that was made in the step; 0: it was not.
+NANHUNT_TAP std::int64_t nanhunt_tap_tape_find(void* tap, std::int64_t tensor) noexcept {
+  try {
+    return tap == nullptr ? 0 : static_cast<nanhunt::tap::Tap*>(tap)->tape.find_key(nanhunt::tap::tensor_at(tensor));
+  } catch (const std::exception&) {
+    return 0;
+  }
 }

@@ -209,6 +209,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   watch_swallowers(view_);
   finish_outputs(view_);
   if (bad_out) note_last_number(view_);
+  if (bad_in || !questions_.empty()) note_question(view_);
   return view_;
 }
 

@@ -85,9 +85,9 @@ class ValueGraph {
     clean_step_ = step;
     clean_kinds_ = kinds;
   }
-  // The step that ended was given up by the program: the last number that it made is what it is judged by. Before
-  // on_step_end(). True: that was bad, and nobody had meant it.
-  bool judge_unfinished(std::uint32_t step);
+  // The step that ended was given up by the program: the last number that it made is what it is judged by; where the
+  // program `stopped` at it, what it looked at last. Before on_step_end(). True: that was bad, and nobody had meant it.
+  bool judge_unfinished(std::uint32_t step, bool stopped);
   void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
@@ -128,6 +128,7 @@ class ValueGraph {
   static constexpr std::size_t kMaxChains = 512;    // of which get a full chain
   static constexpr std::size_t kMaxChanges = 1024;  // of contents, kept; more are counted
   static constexpr std::size_t kMaxNorms = 1u << 14;
+  static constexpr std::size_t kMaxQuestions = 1u << 10;  // of a step
   static constexpr std::size_t kMaxSwallowed = 256; // places at which infinities came into being that disappeared
   // births that went to other ranks, kept whether or not they did harm here
   static constexpr std::size_t kMaxSent = 256;
@@ -164,6 +165,7 @@ class ValueGraph {
   void note_sizes(TensorRole kind, LayoutId layout);
   void mark_unscaled();
   void note_last_number(const OpInView& op);
+  void note_question(const OpInView& op);
   void judge_validation();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
@@ -205,6 +207,8 @@ class ValueGraph {
     Value value;
   };
   LastNumber last_number_, last_validated_;
+  LastNumber looked_at_;  // ... about which it made a yes or no, and that no op made finite again
+  std::map<ValueId, ValueId> questions_;  // what is no floating number and was made of what is bad: of which value
   std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts
   std::vector<BirthId> unread_changes_;         // nobody was seen to read them yet
   std::vector<BirthId> streak_;                 // hit in the last bad step, and no step was clean since

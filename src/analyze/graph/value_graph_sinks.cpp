@@ -257,9 +257,40 @@ void ValueGraph::note_last_number(const OpInView& op) {
   }
 }
 
-bool ValueGraph::judge_unfinished(std::uint32_t step) {
-  if (!last_number_.bad) return false;
-  hit_sink(last_number_.value, TensorRole::kOutput, last_number_.value.name, step);
+// isinf(x).any(), (x == x).all(): what is bad is asked about by numbers that are not floating, and the answer is one.
+// An op that makes as many finite numbers of it (a clamp) has got over it.
+void ValueGraph::note_question(const OpInView& op) {
+  const Phase phase = op.record->phase;
+  if (phase > Phase::kLoss && phase != Phase::kBackward && phase != Phase::kValidation) return;
+  ValueId asked = 0;
+  for (const Value* value : op.in) {
+    if (value == nullptr) continue;
+    const auto known = questions_.find(value->id);
+    if (known != questions_.end()) {
+      asked = known->second;
+    } else if (value->bad != 0 && value->labels != 0 && value->deliberate == Deliberate::kNo) {
+      asked = value->id;
+    }
+  }
+  const Value* about = asked == 0 ? nullptr : values_.find(asked);
+  if (about == nullptr) return;
+  for (const Value* out : op.out) {
+    const LayoutRecord* layout = out == nullptr ? nullptr : names_.layout(out->layout);
+    if (layout == nullptr) continue;
+    if (is_floating(layout->dtype)) {
+      if (out->bad == 0 && out->stats.numel == looked_at_.value.stats.numel) looked_at_.bad = false;
+      continue;
+    }
+    if (questions_.size() < kMaxQuestions) questions_[out->id] = asked;
+    const bool one = std::all_of(layout->sizes.begin(), layout->sizes.end(), [](std::int64_t size) { return size == 1; });
+    if (one) looked_at_ = {true, *about};
+  }
+}
+
+bool ValueGraph::judge_unfinished(std::uint32_t step, bool stopped) {
+  const LastNumber& last = stopped && looked_at_.bad ? looked_at_ : last_number_;
+  if (!last.bad) return false;
+  hit_sink(last.value, TensorRole::kOutput, last.value.name, step);
   return true;
 }
 
@@ -331,7 +362,8 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
 std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
   mark_unscaled();
   judge_validation();
-  last_number_.bad = false;
+  last_number_.bad = looked_at_.bad = false;
+  questions_.clear();
   judge_hits(outcome, bad_unseen);
   step_over_ = true;
   if (outcome.held_back) last_skip_ = step.step;
@@ -449,7 +481,7 @@ void ValueGraph::collect_garbage() {
     roots.push_back(birth->sent->node);
   }
 
-  for (LastNumber* last : {&last_number_, &last_validated_})
+  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_})
     if (last->bad) root(last->value.labels, last->value.node);
 
   std::vector<BirthId> alive = pending_;
@@ -472,7 +504,7 @@ void ValueGraph::collect_garbage() {
     value.labels = new_sets[value.labels];
     value.node = node(value.node);
   });
-  for (LastNumber* last : {&last_number_, &last_validated_}) {
+  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_}) {
     if (!last->bad) continue;
     last->value.labels = new_sets[last->value.labels];
     last->value.node = node(last->value.node);

@@ -50,7 +50,7 @@ def run(tmp_path, level, bad, look="pass", late="pass", before="pass", traceback
     environment = with_package()
     alone = subprocess.run([*ready_python.command(), script], capture_output=True, text=True, timeout=1800,
                            env=environment)
-    watched = subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--",
+    watched = subprocess.run([cli(), "run", "--level", *level.split(), "--out", tmp_path / "run", "--",
                               *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
                              env=environment)
     told = "".join(line for line in watched.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
@@ -109,6 +109,40 @@ def test_an_exception_over_sound_numbers_is_no_finding(tmp_path, library, level)
     report, returned = run(tmp_path, level, False, "if i == 3: raise KeyError('labels')")
     assert (returned, report["verdict"]["status"]) == (1, "clean")
     assert any("KeyError" in line for line in report["coverage"]["unwatched"])
+
+
+# In step 3 a layer overflows, or makes a mask; it looks at that and {ends}.
+LAYER = """
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        made = x.masked_fill(x < 9, float("-inf")) if {masks} else torch.full_like(x, 2.0) * 3e38
+        if i == 3 and not torch.isfinite(made).all():
+            {ends}
+        return x
+model.append(Layer())
+"""
+ENDS = {"an exception": ('raise ValueError("not finite")', 1), "sys.exit": ("sys.exit(3)", 3)}
+REPLAYED = "sentinel --budget 0"
+
+
+@pytest.mark.parametrize("level", (*LEVELS, REPLAYED))
+@pytest.mark.parametrize("how", ENDS)
+def test_infinities_at_which_a_forward_ends_the_program_are_a_fault_with_their_origin(tmp_path, library, level, how):
+    ends, status = ENDS[how]
+    report, returned = run(tmp_path, level, False, before=LAYER.format(masks=False, ends=ends))
+    assert (returned, report["verdict"]["status"]) == (status, "fault")
+    finding = report["findings"][0]
+    assert (finding["class"], finding["op"], finding["step"], finding["phase"], finding["module"]) == (
+        "overflow", "aten::mul", 3, "forward", "3")
+    assert finding["explanation"].startswith("The program stopped here")
+
+
+@pytest.mark.parametrize("level", (*LEVELS, REPLAYED))
+@pytest.mark.parametrize("how", ENDS)
+def test_a_forward_that_ends_the_program_over_a_mask_that_it_wrote_is_no_finding(tmp_path, library, level, how):
+    ends, status = ENDS[how]
+    report, returned = run(tmp_path, level, False, before=LAYER.format(masks=True, ends=ends))
+    assert (returned, [f for f in report["findings"] if f["severity"] != "info"]) == (status, [])
 
 
 LOADER = """

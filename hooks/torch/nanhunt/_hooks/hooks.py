@@ -185,6 +185,9 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         try:
             output = _call_module(module, *args, **kwargs)
             return output
+        except BaseException as error:
+            call.raised = type(error)
+            raise
         finally:
             _root_left(session, call, output)
     except BaseException as error:

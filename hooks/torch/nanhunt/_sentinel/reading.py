@@ -15,6 +15,7 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import UNREAD as UNREAD_VALUES
 from nanhunt._device_reader import read_now
+from nanhunt._sentinel.tape import version_of
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
 
@@ -38,7 +39,7 @@ class _Plain:
         weakref.finalize(self, library.gradients_free, of).atexit = False
         self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
-        self._collect, self._of = library.gradients, of
+        self._collect, self._stamp, self._of = library.gradients, library.gradients_stamp, of
 
     def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
@@ -47,6 +48,10 @@ class _Plain:
         if n == len(self._paths):
             return self._paths, self._pairs, rest
         return [self._paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
+
+
+    def stamp(self) -> int:
+        return int(self._stamp(self._of))
 
 
 class Reader:
@@ -103,6 +108,12 @@ class Reader:
         numbers = memoryview(readings).cast("B").cast("d")
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
+
+    def stamp(self, parameters: Sequence[tuple[_Tensor, str]]) -> Any:
+        """Of which gradients there are and how often torch has counted a write of each."""
+        self._prepare(parameters)
+        rest = [(id(p.grad), version_of(p.grad)) for p, _ in self._rest if p.grad is not None]
+        return self._plain.stamp() if self._plain is not None else 0, rest
 
     def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""

@@ -142,16 +142,19 @@ class Replay:
         """Entries that the backward calls since the last boundary depend on, in order."""
         entries, segment = self.tape.entries, self.tape.segment
         wanted: set[int] = set()
+        wanted.update(storage_of(key) for key in self.tape.gradients.values() if key)
         chosen = []
         for entry in reversed(entries):
             if isinstance(entry, BackwardEntry):
                 take = entry.segment == segment and not entry.is_grad
                 take = take or any(key is not None and storage_of(key) in wanted for key in entry.outputs)
-            elif isinstance(entry, RootEntry):
-                take = entry.segment == segment or any(storage_of(key) in wanted for key in entry.outputs)
+            elif isinstance(entry, RootEntry):  # one that raised gave nothing to a step that went on
+                take = entry.segment == segment and (entry.raised is None or self.unfinished)
+                take = take or any(storage_of(key) in wanted for key in entry.outputs)
             else:
                 take = any(storage_of(key) in wanted for key in entry.outputs) or any(n in wanted for n in entry.writes)
                 take = take or self.unfinished and entry.segment == segment
+                take = take and not (entry.after and entry.segment != segment)
             if take:
                 chosen.append(entry)
                 wanted.update(n for n in _numbers_in(entry))
@@ -225,8 +228,14 @@ class Replay:
         places.enter_root(RootCall(entry.module, entry.name, args, kwargs, entry.index))
         try:
             output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
+        except BaseException as error:
+            if entry.raised is None or not issubclass(type(error), entry.raised):
+                raise
+            return
         finally:
             places.exit_root()
+        if entry.raised is not None:
+            raise Refused(f"a module raised {entry.raised.__name__}, and did not when it was called again")
         tensors = list(tensors_of(output))
         for key, t in zip(entry.outputs, tensors):
             self._define(key, t)
@@ -285,6 +294,9 @@ class Replay:
         else:
             self._set_leaves_aside(tensors)
             torch.autograd.backward(tensors, gradients, inputs=inputs, **entry.options)
+            for leaf, key in entry.gradients_made:
+                if leaf.grad is not None:
+                    self._define(key, leaf.grad)
         writer.set_site(None)
 
     # Names.
@@ -400,7 +412,11 @@ class Replay:
             stack += [n for n, _ in node.next_functions]  # type: ignore[misc]
 
     def _keep_gradients(self) -> None:
-        self.gradients = {id(leaf): leaf.grad for leaf, _ in self._aside.values() if leaf.grad is not None}
+        for leaf, original in self._aside.values():  # the program may have put another in its place
+            again = self.env.get(self.tape.gradients.get(id(leaf), 0)) if original is not None else None
+            again = leaf.grad if again is None or leaf.grad is None else again
+            if again is not None:
+                self.gradients[id(leaf)] = again
         with no_mode():
             items = [(lib.MARK_GRADIENT, path, self.gradients[id(p)]) for p, path in self.parameters
                      if id(p) in self.gradients]

@@ -20,6 +20,7 @@ from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
+from nanhunt._sentinel.after import After
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader
 from nanhunt._sentinel.roots import LEARNING, RootInfo, python_rng, same_rng
@@ -68,6 +69,7 @@ class Sentinel(Listener):
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
         self.validation = Validation(session, values, self._reader)
         self._device_boundary = DeviceBoundary(session, values, self)
+        self._after = After(session, self.tape, self._reader, self._parameters)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         self.was_bad = False         # gradients, in the step before
         self.wanted: set[int] = set()  # steps to replay in any case
@@ -79,6 +81,7 @@ class Sentinel(Listener):
         self.tape.clear()
         self._names = ()
         self._keeps_graph = False
+        self._running: RootCall | None = None  # a call of which an entry will be
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
         self._device_boundary.begin()
         self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
@@ -115,7 +118,7 @@ class Sentinel(Listener):
 
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
-        tape.off()
+        tape.end_region()
         self.validation.stop()
         if tape.refusal or self.session.live:
             return
@@ -144,7 +147,7 @@ class Sentinel(Listener):
         if info.buffers.tensors:
             entry.buffers = info.buffers.before_call((self.session.step, tape.segment))
         info.before_call(entry)
-        call.state = entry
+        call.state, self._running = entry, call
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         entry, tape = call.state, self.tape
@@ -153,7 +156,8 @@ class Sentinel(Listener):
                 tape.on()
             return
         info = self._infos[id(call.module)]
-        if output is None:
+        self._running = None
+        if output is None and (call.raised is None or not issubclass(call.raised, (Exception, SystemExit))):
             return
         why = (info.buffers.after_call(entry.buffers) if info.buffers.tensors else "") or info.after_call(entry)
         if why:
@@ -167,7 +171,7 @@ class Sentinel(Listener):
                 if not held.is_unchanged():
                     info.writes = True
                     tape.refuse("a module writes its inputs; from the next step on they are copied before the call")
-        tape.end_root(entry, output)
+        tape.end_root(entry, call, output)
         entry.left = info.buffers.left()
         entry.seen = [(weakref.ref(t), version_of(t)) for t in tensors_of(output)]
         tape.on()
@@ -175,7 +179,7 @@ class Sentinel(Listener):
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
-        tape.off()
+        tape.end_region()
         self.validation.stop()
         if not self._backwards:
             self._look_for_older()
@@ -215,7 +219,9 @@ class Sentinel(Listener):
         if self._stepping:  # a closure: the optimizer uses these gradients at once
             self._boundary()
             self.tape.next_segment()
-        elif (self._keeps_graph or self.tape.stays_on) and not self.session.live:
+            return
+        self._after.begin()
+        if (self._keeps_graph or self.tape.stays_on) and not self.session.live:
             self.tape.on()
 
     def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None:
@@ -296,12 +302,17 @@ class Sentinel(Listener):
     # The boundary.
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
+        self._after.go_on()
 
     def on_drop(self) -> None:
         self._boundary()
 
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
         self._boundary()
+        self._after.go_on()
+
+    def after_clip(self, total_norm: Any) -> None:
+        self._after.torch_has_written()
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
@@ -327,6 +338,7 @@ class Sentinel(Listener):
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self._scaled = False
+        self._after.torch_has_written()
 
     def _parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
@@ -352,8 +364,10 @@ class Sentinel(Listener):
         """Before gradients are divided, clipped or used."""
         self.tape.off()
         self.validation.stop()
+        came = self._after.came()
         # Without a backward the program has given its parameters gradients by other means.
-        if not self._unread and (self._backwards or self._read_unasked):
+        again = not self._unread and (self._backwards > 0 or self._read_unasked)
+        if again and (not came or self.found.bad):
             return
         self._unread, self._read_unasked = False, True
         if self.session.open() is None:
@@ -368,15 +382,16 @@ class Sentinel(Listener):
                 self.found.unread = True
                 raise
         else:
-            self._pass_boundary(paths, words, bad)
+            self._pass_boundary(paths, words, bad, again)
         self._before_boundary = len(self.losses), len(self.tape.calls), self.tape.ops
 
-    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
+                       again: bool) -> None:
         session, found = self.session, self.found
         bad_weights: list[str] = []
         if paths:
             norms, amaxes = self.weigh(found, session.step, paths, words, self._scaled)
-            if self.weights_are_due(session.step, self.grows(found.gradient_norm)):
+            if not again and self.weights_are_due(session.step, self.grows(found.gradient_norm)):
                 paths, words, bad_weights = self._reader.gradients(self._parameters(), weights=True)
                 self.keep_weights(found, session.step, paths, words, bad_weights)
             session.facts.largest_gradient = max(amaxes)
@@ -389,9 +404,9 @@ class Sentinel(Listener):
         self._told = found.bad, found.bad_tensors, found.first_bad
 
     def _look(self) -> Look:
-        session = self.session
-        look = Look(self.found, session.facts, session.step, session.micro_batch, TapeOfStep(self.tape),
-                    self.losses, self._parameters(), self._scaler, self._scaled, self._kept, self._older)
+        session, parameters = self.session, self._parameters()
+        look = Look(self.found, session.facts, session.step, session.micro_batch, TapeOfStep(self.tape, parameters),
+                    self.losses, parameters, self._scaler, self._scaled, self._kept, self._older)
         look.updates = self.trips.updates
         return look
 
@@ -489,6 +504,10 @@ class Sentinel(Listener):
         """What it has in hand is looked at now, and the step is done again op by op: what it computed outside of its
         modules is known in no other way."""
         self.tape.off()
+        if self._running is not None:  # the program ends itself in forward
+            call, call.raised = self._running, SystemExit
+            self.on_root_exit(call, None)
+            call.state = None
         if not self.tape.roots and not self.session.live:
             self.found.unread = bool(self.tape.refusal)
             if self.session.leaves:

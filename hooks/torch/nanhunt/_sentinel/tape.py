@@ -76,7 +76,7 @@ class RootEntry:
 
     __slots__ = ("module", "name", "index", "micro_batch", "segment", "at", "args", "kwargs", "outputs", "rng",
                  "generators", "autocast", "training", "inputs", "site", "python_rng", "seen", "attributes", "things",
-                 "buffers", "info", "left")
+                 "buffers", "info", "left", "raised")
 
     def __init__(self, call: RootCall, micro_batch: int, segment: int) -> None:
         self.module, self.name, self.index = call.module, call.name, call.index
@@ -98,22 +98,23 @@ class RootEntry:
         self.info: RootInfo | None = None
         self.seen: list[Any] = []  # weak references to outputs, with their versions
         self.left: tuple[list[_Tensor], list[str], list[int]] = ([], [], [])  # buffers, their paths, versions after it
+        self.raised: type[BaseException] | None = None  # the call ended by this
 
 
 class OpEntry:
     """An op outside of roots, as the tap has kept it."""
 
     __slots__ = ("func", "args", "kwargs", "outputs", "writes", "rng", "generators", "site", "micro_batch", "phase",
-                 "segment", "grad")
+                 "segment", "grad", "after")
 
     def __init__(self, taped: Taped, index: int) -> None:
         (op, overload, args, self.outputs, self.writes, random, self.generators, self.site, self.micro_batch,
-         self.phase, self.segment, grad) = taped.op(index)
+         self.phase, self.segment, grad, after) = taped.op(index)
         self.func, given, by_name = call_of(op, overload, args)
         self.args: Any = _named(given)
         self.kwargs: Any = {name: _named(value) for name, value in by_name.items()}
         self.rng: RandomState | None = random or None  # that it draws from
-        self.grad = bool(grad)
+        self.grad, self.after = bool(grad), bool(after)  # it came between backward and the optimizer
 
 
 def _named(value: Any) -> Any:
@@ -128,7 +129,7 @@ class BackwardEntry:
     """torch.autograd.backward, or grad where `outputs` are its results. `at`: as of a root."""
 
     __slots__ = ("tensors", "gradients", "options", "inputs", "outputs", "is_grad", "micro_batch", "segment", "at",
-                 "site", "autocast_on", "loss")
+                 "site", "autocast_on", "loss", "gradients_made")
 
     def __init__(self, micro_batch: int, segment: int) -> None:
         self.micro_batch, self.segment, self.at = micro_batch, segment, 0
@@ -140,15 +141,21 @@ class BackwardEntry:
         self.is_grad = False
         self.autocast_on = False
         self.loss: Any = None  # what its scaled loss was made from
+        self.gradients_made: list[tuple[_Tensor, Key]] = []  # by leaf, where what the program does with them is kept
         self.site = ""
 
 
 class TapeOfStep:
     """What a replay needs of a tape, when the tape has gone on."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         self.calls, self.segment, self.roots, self.refusal = list(tape.calls), tape.segment, tape.roots, tape.refusal
         self._taped = tape.taped()
+        # Where what the program does with gradients is kept: of each parameter's that is there now.
+        self.gradients: dict[int, Key] = {}
+        if any(isinstance(call, BackwardEntry) and call.segment == self.segment and call.gradients_made
+               for call in self.calls):
+            self.gradients = {id(p): tape.find(p.grad) for p, _ in parameters if p.grad is not None}
 
     @property
     def entries(self) -> list[RootEntry | OpEntry | BackwardEntry]:
@@ -192,6 +199,7 @@ class Tape:
         self.calls: list[RootEntry | BackwardEntry] = []
         self.roots = 0                   # calls of roots
         self.segment = 0                 # grows at each boundary
+        self.after: int | None = None    # calls before what the program does with gradients, while that comes
         self.refusal = ""                # why this tape cannot be replayed
         self._held: list[int] = [0]      # bytes that are held, since each call of a root
         self._tap = tap = self.session.tap
@@ -199,7 +207,13 @@ class Tape:
             tap.library.tape_clear(tap.handle)
 
     def refuse(self, why: str) -> None:
-        if not self.refusal:
+        if self.after is not None:  # the step can be done again without what the program does with its gradients
+            self.session.note(f"what the program does with gradients between backward and optimizer: {why}")
+            del self.calls[self.after:]
+            self.after = None
+            if self._tap is not None:
+                self._tap.library.tape_give_up(self._tap.handle)
+        elif not self.refusal:
             self.refusal = why
 
     def next_segment(self) -> None:
@@ -226,6 +240,7 @@ class Tape:
 
     def drop(self, calls: int, ops: int) -> None:
         """What came first is not of this step, whose micro-batches are counted anew."""
+        self.end_after()
         del self.calls[:calls]
         base = min((entry.micro_batch for entry in self.calls), default=0)
         for entry in self.calls:
@@ -255,7 +270,32 @@ class Tape:
     def _ask(self) -> None:
         """Whether the tap refuses it."""
         if self._tap is not None and not self.refusal:
-            self.refusal = (self._tap.library.tape_refusal(self._tap.handle) or b"").decode("utf-8", "replace")
+            why = (self._tap.library.tape_refusal(self._tap.handle) or b"").decode("utf-8", "replace")
+            if why:
+                self.refuse(why)
+
+    def end_region(self) -> None:
+        """Of code outside of modules: a forward or a backward begins."""
+        self.off()
+        self.end_after()
+
+    # What the program does with gradients before the optimizer takes them.
+    def begin_after(self, leaves: Sequence[_Tensor]) -> None:
+        """A backward has ended."""
+        entry = self.calls[-1] if self.calls else None
+        tap = self._tap
+        if tap is None or self.refusal or not isinstance(entry, BackwardEntry) or entry.is_grad:
+            return
+        self.after = len(self.calls)
+        tap.library.tape_after(tap.handle, True)
+        entry.gradients_made = [(leaf, self.key(g)) for leaf in leaves
+                                for g in [leaf.grad] if g is not None and g.layout is torch.strided]
+        self.on()
+
+    def end_after(self) -> None:
+        if self.after is not None and self._tap is not None:
+            self._tap.library.tape_after(self._tap.handle, False)
+        self.after = None
 
     # Names.
     def pack(self, value: Any) -> Any:
@@ -275,6 +315,11 @@ class Tape:
         if key < 0:
             self._ask()
         return Held(t, version_of(t))
+
+    def find(self, t: _Tensor) -> Key:
+        """Of one that was made in the step; 0: it was not."""
+        tap = self._tap
+        return int(tap.library.tape_find(tap.handle, t._cdata)) if tap is not None else 0
 
     def key(self, t: _Tensor, returned: bool = False) -> Key:
         """Of a tensor that from now on belongs to the step. `returned`: by a root."""
@@ -303,9 +348,10 @@ class Tape:
         if self._tap is not None:
             self._held[-1] += self._tap.library.tape_held(self._tap.handle)
 
-    def end_root(self, entry: RootEntry, output: Any) -> None:
+    def end_root(self, entry: RootEntry, call: RootCall, output: Any) -> None:
         if self.refusal:
             return
+        entry.raised = call.raised
         entry.outputs = [self.key(t, returned=True) for t in tensors_of(output)]
         self.add(entry)
 
@@ -333,6 +379,8 @@ class Tape:
 
     def overflow(self, why: str) -> None:
         """Nothing of this step is kept: it is too much."""
+        if self.after is not None:
+            return self.refuse(why)
         self.refuse(why)
         self.calls, self._held = [], [0]
         if self._tap is not None:

@@ -125,7 +125,8 @@ class Trips:
         bad = look.found.bad & ~(_bit(lib.MARK_BATCH) | _bit(lib.MARK_LABEL))
         if not bad:
             return NO_HARM
-        scaled = look.scaler is not None and getattr(look.scaler, "_enabled", True)
+        # What is bad after unscaling was not when the scaler looked.
+        scaled = look.scaler is not None and look.scaled and getattr(look.scaler, "_enabled", True)
         held_back = scaled or self.session.drops.drops  # by a scaler of the program's own, as likely as not
         return SCALED if held_back and not look.kept and bad == _bit(lib.MARK_GRADIENT) else HARM
 

@@ -68,6 +68,7 @@ _HOLDING: dict[str, tuple[Any, list[Any]]] = {
     "calls": (_i32, [_void, _void, _void]),
     "gradients_of": (_void, [_void, _void, _size]),
     "gradients": (_i64, [_void, _i32, _void, _void, _void]),
+    "gradients_stamp": (_i64, [_void]),
     "gradients_free": (None, [_void]),
     "tape": (None, [_void, _i32]),
     "tape_clear": (None, [_void]),
@@ -82,6 +83,9 @@ _HOLDING: dict[str, tuple[Any, list[Any]]] = {
     "tape_bad": (_i32, [_void]),
     "tape_held": (_i64, [_void]),
     "tape_refusal": (_text, [_void]),
+    "tape_after": (None, [_void, _i32]),
+    "tape_give_up": (None, [_void]),
+    "tape_find": (_i64, [_void, _i64]),
 }
 
 
