@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from op_rows import watched_ops
 from own_programs import LEVELS, Net, assert_silent, data, told
+from sentinel_runs import watched
 from torch.nn import functional as F
 
 
@@ -152,11 +153,95 @@ def test_a_fault_in_the_programs_own_code_after_backward_is_found_there(name, le
     assert_silent(twin, tmp_path, level)
 
 
+def unscaled(between, bad):
+    """A scaler has unscaled before the program's own code comes, and `scaler.step` does not look again."""
+
+    def build():
+        model = Net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            scaler.unscale_(opt)
+            between(list(model.parameters()), i == bad)
+            scaler.step(opt)
+            scaler.update()
+
+        return step, model, opt
+
+    return build
+
+
+def clipped(between, bad):
+    """torch has clipped before the program's own code comes."""
+
+    def own(parameters, is_bad):
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        between(parameters, is_bad)
+
+    return training(own, bad=(bad,))
+
+
+def by_data(guard):
+    """torch counts no write of what `.data` gives."""
+
+    def between(parameters, bad):
+        for p in parameters:
+            p.grad.data.div_(torch.tensor(0.0 if bad and not guard else 2.0))
+
+    return between
+
+
+def put_in_place(guard):
+    """Gradients are others' from here on."""
+
+    def between(parameters, bad):
+        for p in parameters:
+            p.grad = p.grad / torch.tensor(0.0 if bad and not guard else 2.0)
+
+    return between
+
+
+AFTER = {
+    "clipping after unscaling": (unscaled, clip, guarded_clip, ("divide_by_zero", "aten::reciprocal", "clip")),
+    "surgery after unscaling": (unscaled, surgery(0.0), surgery(1e-12), ("divide_by_zero", "aten::div", "clip")),
+    "clipping after torch's": (clipped, clip, guarded_clip, ("divide_by_zero", "aten::reciprocal", "clip")),
+    "data after torch's": (clipped, by_data(False), by_data(True), ("divide_by_zero", "aten::div_", None)),
+    "others after unscaling": (unscaled, put_in_place(False), put_in_place(True), ("divide_by_zero", "aten::div", None)),
+}
+
+
+@pytest.mark.parametrize("step", [3, 10])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", AFTER)
+def test_what_spoils_gradients_after_torch_has_unscaled_or_clipped_is_found_there(name, level, step, tmp_path):
+    # Given a step that the default watches as it runs, or that it must do again
+    program, fault, twin, (cls, op, phase) = AFTER[name]
+    said = told(program(fault, step), tmp_path, level, 12)
+    # then the op is named, in that step
+    assert said.status == "fault" and said.what[:2] == (cls, op) and said.first["step"] == step, said.show()
+    assert phase in (None, said.first["phase"]), said.show()
+    assert_silent(program(twin, step), tmp_path, level, 12)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_step_that_was_not_watched_is_done_again_with_what_the_program_did_to_its_gradients(name, tmp_path):
+    fault, twin, (cls, op, phase, _) = FAULTS[name]
+    run = watched(fault, tmp_path, 5, budget=0)
+    assert [result for _, result in run.results][:1] == ["reproduced"], run.texts
+    first = run.headline
+    assert (first["class"], first["op"], first["phase"], first["step"]) == (cls, op, phase, 3)
+    assert watched(twin, tmp_path, 5, budget=0).report["verdict"]["status"] == "clean"
+
+
 def test_ops_after_backward_have_the_phases_of_what_they_do():
     model = Net()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data()
-    with watched_ops() as watched:
+    with watched_ops() as heard:
         loss = F.cross_entropy(model(x), y)
         (loss * 8.0).backward()
         for p in model.parameters():
@@ -165,7 +250,7 @@ def test_ops_after_backward_have_the_phases_of_what_they_do():
         for p in model.parameters():
             p.grad.mul_(1.0 / (total + 1e-6))
         opt.step()
-        told_ = [(op.phase, op.name) for op in watched.ops]
+        told_ = [(op.phase, op.name) for op in heard.ops]
     assert ("loss", "mul") in told_
     assert [phase for phase, name in told_ if name == "div_"] == ["unscale"] * 4
     assert {phase for phase, name in told_ if "norm" in name} == {"clip"}
@@ -176,12 +261,12 @@ def test_a_further_loss_after_backward_is_a_loss():
     model = Net()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data()
-    with watched_ops() as watched:
+    with watched_ops() as heard:
         out = model(x)
         F.cross_entropy(out, y).backward(retain_graph=True)
         (out**2).mean().backward()
         opt.step()
-        assert {op.phase for op in watched.named("pow")} == {"loss", "backward"} or [
-            op.phase for op in watched.named("pow")
+        assert {op.phase for op in heard.named("pow")} == {"loss", "backward"} or [
+            op.phase for op in heard.named("pow")
         ][0] == "loss"
-        assert [op.phase for op in watched.named("mean")] == ["loss"]
+        assert [op.phase for op in heard.named("mean")] == ["loss"]
