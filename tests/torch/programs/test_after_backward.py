@@ -210,7 +210,7 @@ AFTER = {
     "surgery after unscaling": (unscaled, surgery(0.0), surgery(1e-12), ("divide_by_zero", "aten::div", "clip")),
     "clipping after torch's": (clipped, clip, guarded_clip, ("divide_by_zero", "aten::reciprocal", "clip")),
     "data after torch's": (clipped, by_data(False), by_data(True), ("divide_by_zero", "aten::div_", None)),
-    "others after unscaling": (unscaled, put_in_place(False), put_in_place(True), ("divide_by_zero", "aten::div", None)),
+    "others in their place": (unscaled, put_in_place(False), put_in_place(True), ("divide_by_zero", "aten::div", None)),
 }
 
 

@@ -14,7 +14,7 @@ from sentinel_runs import watched
 from torch.nn import functional as F
 
 STEPS = 14
-HOW = {"unwatched": ("sentinel", 0.0), "watched": ("sentinel", 100.0), "ops": ("ops", 3.0)}
+HOW = {"unwatched": ("sentinel", 0.0), "default": ("sentinel", 3.0), "watched": ("sentinel", 100.0), "ops": ("ops", 3.0)}
 
 
 def training(validate, every=True):
@@ -62,6 +62,13 @@ def test_a_validation_loss_or_metric_that_is_not_finite_is_a_fault(validate, how
         assert len(found) == 1 and found[0]["phase"] == "validation", found
         place = found[0]["call_site"] or found[0]["title"]
         assert "test_validation.py:" in place, found
+
+
+@pytest.mark.parametrize("how", ["default", "watched", "ops"])
+def test_the_op_of_a_first_bad_validation_is_named_though_its_step_is_not_watched(how, tmp_path):
+    report = run(loss_of_log_0, tmp_path, how, every=False)
+    found = report["findings"][0]
+    assert (found["class"], found["op"], found["phase"]) == ("divide_by_zero", "aten::log", "validation"), found
 
 
 def finite(out, y):

@@ -67,7 +67,7 @@ class Sentinel(Listener):
         self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
         self._reader = Reader(session, values)
         self.trips = Trips(session, values, self._reader, self._norms, self._weights)
-        self.validation = Validation(session, values, self._reader)
+        self.validation = Validation(session, values, self._reader, self.trips.may_replay)
         self._device_boundary = DeviceBoundary(session, values, self)
         self._after = After(session, self.tape, self._reader, self._parameters)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program computes with gradients off: what its models give, and the numbers that it makes of that, losses and
-metrics. In a step that is not watched the tap looks at single numbers alone, and only outside of modules.
+metrics. In a step that is not watched the tap hears the ops outside of modules after the first calls, and after those
+that follow a bad number; else it looks at single numbers alone.
 """
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._device import is_away
+from nanhunt._sentinel.live import FIRST, KEPT, KEPT_WRITTEN
+from nanhunt._sentinel.origin import prove
 from nanhunt._sentinel.tape import tensors_of
 
 if TYPE_CHECKING:
@@ -23,10 +26,13 @@ UNREAD = "losses and metrics that were computed with gradients off"
 
 
 class Validation:
-    def __init__(self, session: Session, values: Values, reader: Reader) -> None:
-        self._session, self._values, self._reader = session, values, reader
+    def __init__(self, session: Session, values: Values, reader: Reader, may_keep: Callable[[int], bool]) -> None:
+        self._session, self._values, self._reader, self._may_keep = session, values, reader, may_keep
         self.can_listen: Callable[[], bool] = lambda: True
         self._glances = False
+        self._holds = False      # ... and ops are held until it is known whether they are wanted
+        self._first = FIRST if session.options.budget > 0 else 0
+        self._left = self._first  # calls after which they are
         self._seen = False  # in this step
         self.is_bad = False
         self.first = ""     # what is bad, where that is known
@@ -46,15 +52,22 @@ class Validation:
             self._note("what a model gave")
         if self._session.live:
             return  # the tap hears it all
+        self._left -= 1
         if self._glances:
-            self._session.state.deaf = _GLANCE
+            self._session.state.deaf = 0 if self._holds and self._left >= 0 else _GLANCE
             return
         tap = self._values.tap
         if tap is None or len(here) < len(tensors) or not self.can_listen():
             self._session.note(UNREAD)
             return
+        recorder = self._session.recorder
+        self._holds = self._left >= 0 and not self.is_bad and recorder is not None
+        if self._holds and recorder is not None:
+            tap.forget()
+            recorder.hold(lib.HOLD)
+            tap.keep(KEPT, KEPT_WRITTEN)
         tap.on()
-        self._session.state.deaf = _GLANCE
+        self._session.state.deaf = 0 if self._holds else _GLANCE
         self._glances = True
 
     def stop(self) -> None:
@@ -63,8 +76,22 @@ class Validation:
             return
         self._glances = False
         self._session.state.deaf = 0
-        if self._values.tap is not None:
-            self._values.tap.off()
+        tap, recorder = self._values.tap, self._session.recorder
+        if tap is None or recorder is None:
+            return
+        tap.off()
+        told = tap.bad_number()
+        keeps = self._holds and bool(told) and not self.is_bad and self._may_keep(self._session.step)
+        if told:
+            self._note(told)
+            self._left = self._first
+        if not self._holds:
+            return
+        self._holds = False
+        recorder.hold(lib.KEEP if keeps else lib.DROP)
+        if keeps:
+            prove(self._session, tap)
+        tap.keep(0)
 
     def judge(self) -> bool:
         """Whether what was computed so far is bad. Nothing is listened to any more."""
