@@ -226,7 +226,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
   const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step);
   step.skipped = outcome.held_back;
-  step.scale = outcome.scaled ? outcome.scale : scaler_.told() ? record.scale : 1;
+  step.scale = outcome.scaled ? outcome.scale : record.scale;
   const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
   step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
   const HealthRecord* health = sentinel_.health();

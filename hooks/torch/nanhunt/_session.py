@@ -517,9 +517,14 @@ class Session(lib.HasState):
 
     last_scale = 1.0
     has_scaler = False  # one that tells its scale
+    _scales = False     # the program itself
 
     def _scale(self, facts: StepFacts) -> float:
-        return self.last_scale if self.has_scaler or facts.factor is None else facts.factor
+        """A factor of 8 or more is a scale, as likely as not; before there was one it is a weight of the loss."""
+        if self.has_scaler or facts.factor is None:
+            return self.last_scale
+        self._scales = self._scales or facts.factor >= 8
+        return facts.factor if self._scales else 1.0
 
     # The end.
     def close(self) -> None:

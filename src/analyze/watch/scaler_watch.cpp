@@ -212,7 +212,7 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   // A scaler that tells nothing of itself skips steps. What the program gave up itself was scaled only if it scales.
   outcome.scaled = (step.skipped && step.ending == StepEnding::kOptimizer) || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
-  outcome.scale = ours && scaled_ ? step_scale_ : told_ && std::isfinite(step.scale) ? step.scale : scale_;
+  outcome.scale = ours && scaled_ ? step_scale_ : !own_ && std::isfinite(step.scale) ? step.scale : scale_;
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;

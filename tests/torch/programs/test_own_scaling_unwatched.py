@@ -8,12 +8,19 @@ import math
 
 import pytest
 import torch
+from nanhunt._sentinel.live import FIRST, Budget
 from own_programs import LEVELS, Net, assert_silent, data, told
 from own_scalers import Half, Masters, Own, own
 from torch import nn
 from torch.nn import functional as F
 
-LATE = 12  # the default watches every op of the first eight steps
+LATE = 12
+
+
+@pytest.fixture(autouse=True)
+def later_steps_are_unwatched(monkeypatch):
+    """Of the first eight alone the default watches every op."""
+    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < FIRST)
 
 
 class Loud(Net):
@@ -73,6 +80,27 @@ def test_gradients_kept_after_a_skip_are_told_first_whatever_the_scale_does(at, 
     assert said.what[1:3] == ("aten::add_", "backward") and said.first["step"] == at + 1, said.show()
     fixed = told(build(True), tmp_path, level, steps=at + 10)
     assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
+
+
+class Recurrent(Net):
+    """One layer is called several times: autograd adds its gradients up."""
+
+    def forward(self, x):
+        state = torch.zeros_like(x)
+        for _ in range(4):
+            state = torch.tanh(self.first(x + state))[:, :6]
+        return self.last(torch.cat([state, state[:, :2]], 1))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_cleared_after_each_skip_are_not_kept(level, tmp_path):
+    def build(scale):
+        return own(lambda: Own(scale, dynamic=False), model=Recurrent)
+
+    said = told(build(2.0**30), tmp_path, level, steps=LATE + 5)
+    assert said.what[::2] == ("overflow", "backward") and said.first["step"] == 0, said.show()
+    assert "api_misuse" not in [cls for cls, _ in said.loud], said.show()
+    assert_silent(build(1024.0), tmp_path, level, steps=LATE + 5)
 
 
 def accumulating(every, bad=lambda i: 1.0):
