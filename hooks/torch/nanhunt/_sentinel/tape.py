@@ -282,6 +282,9 @@ class Tape:
             self._weighed.add(id(t))
             with suppress(Exception):  # of a kind that has no size
                 self._held[-1] += t.numel() * t.element_size()
+        if not requires_grad and peek(t) is not None:  # a scale, most often halved before the step is looked at again
+            with torch.no_grad():
+                t = t.detach().clone()
         return Held(t, version_of(t))
 
     def _meet(self, name: str, n: int) -> None:
