@@ -25,6 +25,7 @@ class Drops:
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self.drops = False    # gradients are being given up
         self._told = False    # ... and listeners have been told
+        self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
         self._bad = False     # ... and were not finite
 
     def _parameters(self) -> Iterable[torch.Tensor]:
@@ -85,14 +86,24 @@ class Drops:
         """Before the next forward: whether the step is over without an optimizer."""
         if not self._session.differentiated:
             return False
-        if not self._told and (self._session.state.looked or self._is_gone()) and self._heard_bad():
+        if not self._told and self._were_left():
             self._tell()
         return self._bad
+
+    def _were_left(self) -> bool:
+        """No optimizer took them although the program has looked at them. Where no op is heard: although it looks, and
+        has called as many modules as in other steps."""
+        session = self._session
+        if session.state.looked or self._is_gone():
+            return self._heard_bad()
+        unheard = session.options.level != "ops" and not session.live
+        return unheard and self._looks and session.calls >= max(session.usual_calls, 1)
 
     def _is_gone(self) -> bool:
         return any(p.grad is None for p in self._with_gradient)
 
     def end_step(self) -> None:
+        self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
         self._began, self._with_gradient = None, []
         self._told = self._bad = False

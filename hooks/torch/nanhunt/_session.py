@@ -95,10 +95,11 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
+    __slots__ = ("loss", "factor", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
+        self.factor: float | None = None  # by which the program itself multiplied the loss last
         self.skipped = False
         # What the parts of a sentinel tell each other.
         self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
@@ -476,7 +477,7 @@ class Session(lib.HasState):
         if self.recorder is not None:
             unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
             loss = unknown if facts.loss is None else facts.loss
-            self.recorder.step(step, facts.skipped, loss, lr, self._scale(), ending, message)
+            self.recorder.step(step, facts.skipped, loss, lr, self._scale(facts), ending, message)
 
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
@@ -515,9 +516,15 @@ class Session(lib.HasState):
         return math.nan
 
     last_scale = 1.0
+    has_scaler = False  # one that tells its scale
+    _scales = False     # the program itself
 
-    def _scale(self) -> float:
-        return self.last_scale
+    def _scale(self, facts: StepFacts) -> float:
+        """A factor of 8 or more is a scale, as likely as not; before there was one it is a weight of the loss."""
+        if self.has_scaler or facts.factor is None:
+            return self.last_scale
+        self._scales = self._scales or facts.factor >= 8
+        return facts.factor if self._scales else 1.0
 
     # The end.
     def close(self) -> None:

@@ -283,6 +283,11 @@ class Tape {
   c10::IValue packed(const at::Tensor& t, TapedOp& taped) {
     taped.trains = taped.trains || t.requires_grad();
     if (const std::int64_t key = name(t); key != 0) return c10::ivalue::Tuple::create(key);
+    if (!t.requires_grad() && one_number(t)) {  // a scale, most often halved before the step is looked at again
+      const Unheard unheard;
+      const at::Tensor copy = t.detach().clone();
+      return c10::ivalue::Tuple::create(copy, version_of(copy));
+    }
     return c10::ivalue::Tuple::create(t, version_of(t));
   }
   c10::IValue packed(const c10::IValue& value, TapedOp& taped) {

@@ -123,6 +123,7 @@ struct ScaleTrial {
   bool reached_loss = false;
   bool all_held_back = true;   // the optimizer ran in none of them
   bool open = false;           // no step has been clean since the last of them
+  bool kept = false;           // ... nor could be: the gradients of one were kept, and later ones added to them
   bool lowered = true;         // each time it was gone at a lower scale; else also at the same one
   double largest = 0, least = 0, last = 0;  // scales of those steps
   double gone_at = 0;          // scale of the clean step after the last of them

@@ -250,8 +250,14 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     }
     return nullptr;
   };
-  const bool kept = std::any_of(flow.bad.begin(), flow.bad.end(),
-                                [&](const Value* value) { return reads_kept_gradient(*value, at); });
+  // Nobody reads what is added to before it is written over: finite numbers made it bad, so it was bad.
+  const auto adds_to_kept = [&](std::size_t i) {
+    const Value* value = op.in[i];
+    return value != nullptr && !value->has_stats && op.inputs[i].role == ArgRole::kOverwritten && is_left_by_skip(*value, at);
+  };
+  bool kept = std::any_of(flow.bad.begin(), flow.bad.end(),
+                          [&](const Value* value) { return reads_kept_gradient(*value, at); });
+  for (std::size_t i = 0; i < op.in.size() && flow.bad.empty(); ++i) kept = kept || adds_to_kept(i);
   if (kept) {
     // The step that left them was skipped and is over: from here on it is the keeping that does harm.
     give_birth(Deliberate::kNo, BirthKind::kKept);
@@ -447,14 +453,21 @@ void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const Op
   note_first(value.labels, value.bad, at);
 }
 
-bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) const {
+// In a replay all of the step is watched: what takes part in backward and was never made is older than the step, which
+// comes right after one that was skipped.
+bool ValueGraph::is_left_by_skip(const Value& value, const OpRef& at) {
+  const StorageInfo* storage = values_.storage(value.storage);
+  const bool made = std::min(value.producer, storage == nullptr ? kNoSeq : storage->maker) < at.seq;
+  return in_replay_ && !made && value.roles == 0 && at.phase == Phase::kBackward && names_.op(at.op).name == "add" &&
+         last_skip_ && *last_skip_ + 1 == at.step;
+}
+
+bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) {
   if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
   const bool gradient = value.has_role(TensorRole::kBoundaryGradient) || value.made_in == Phase::kBackward ||
                         value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
   if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
-  // In a replay all of the step is watched: what is bad in backward and was never made is older than the step.
-  const bool older = value.producer == kNoSeq && value.roles == 0 && in_replay_;
-  return older && last_skip_ && *last_skip_ + 1 == at.step && names_.op(at.op).name == "add";
+  return is_left_by_skip(value, at);
 }
 
 Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {

@@ -147,7 +147,8 @@ class ValueGraph {
   bool inherit(Value& value, int depth);
   void resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at);
   // Does this op of backward add to gradients that a skipped step has left bad?
-  bool reads_kept_gradient(const Value& value, const OpRef& at) const;
+  bool reads_kept_gradient(const Value& value, const OpRef& at);
+  bool is_left_by_skip(const Value& value, const OpRef& at);
   Birth& new_birth(BirthKind kind, const OpRef& at);
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);

@@ -345,6 +345,13 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
     if (!trial.open) open_trials_.push_back(id);
     trial.open = true;
   }
+  const bool kept = std::any_of(hit_in_step_.begin(), hit_in_step_.end(), [&](BirthId id) {
+    const Birth* birth = find_birth(id);
+    return birth != nullptr && birth->kind == BirthKind::kKept;
+  });
+  for (BirthId id : open_trials_) {
+    if (Birth* birth = find_birth(id)) birth->trial.kept = birth->trial.kept || kept;
+  }
   hit_in_step_.clear();
   bad_gradients_.clear();
   changed_while_bad_ = false;

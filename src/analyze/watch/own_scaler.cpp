@@ -15,6 +15,8 @@ bool is_kept(const Value& value) {
   return value.made_in != Phase::kForward && value.made_in != Phase::kLoss && value.made_in != Phase::kBackward;
 }
 
+bool is_same_scale(double a, double b) { return std::fabs(a - b) <= kSameScale * std::fabs(b); }
+
 // What the op multiplies `of` by, where that is one number. nullopt: it is no such op.
 std::optional<double> factor_of(const OpInView& op, const Names& names) {
   const std::string_view name = op.info->name;
@@ -44,7 +46,7 @@ void OwnScaler::enter(std::uint32_t step) {
   if (step == step_) return;
   factors_.clear();
   used_ = unscaled_ = false;
-  clipped_by_.reset();
+  clipped_ = {};
   step_ = step;
 }
 
@@ -53,6 +55,7 @@ void OwnScaler::on_op(const OpInView& op) {
   const Phase phase = op.record->phase;
   const bool loss = phase == Phase::kLoss;
   if (!loss && phase != Phase::kUnscale && phase != Phase::kClip && phase != Phase::kComm) return;
+  if (phase == Phase::kClip) note_norm(op);
   const std::optional<double> number = factor_of(op, names_);
   if (!number || op.out.empty() || op.out[0] == nullptr) return;
   enter(op.record->step);
@@ -61,11 +64,45 @@ void OwnScaler::on_op(const OpInView& op) {
   if (phase == Phase::kClip) on_clip(op, *number);
 }
 
+void OwnScaler::note_norm(const OpInView& op) {
+  enter(op.record->step);
+  for (const Value* out : op.out) {
+    if (is_number(out) && out->stats.min > 0 && clipped_.norms.size() < kMaxNorms) clipped_.norms.push_back(out->stats.min);
+  }
+}
+
+// Is the number a limit divided by a norm of this step's gradients, or of the last few of them? Limits are written by
+// people: they have two digits. Averages over ranks or micro-batches are one part of a whole number.
+bool OwnScaler::is_limit_of_norm(double number) const {
+  const auto near = [](double a, double b) { return std::fabs(a - b) <= kSameLimit * std::fabs(b); };
+  if (!(number > 0) || number >= 1 || near(1 / number, std::round(1 / number))) return false;
+  const auto is_limit = [&](double limit) {
+    const double unit = std::pow(10, std::floor(std::log10(limit)) - 1);
+    return near(limit, std::round(limit / unit) * unit);
+  };
+  double sum = 0, squares = 0;
+  for (auto norm = clipped_.norms.rbegin(); norm != clipped_.norms.rend(); ++norm) {
+    sum += *norm;  // of squares, as likely as not
+    squares += *norm * *norm;
+    if (is_limit(number * std::sqrt(sum)) || is_limit(number * std::sqrt(squares))) return true;
+  }
+  return false;
+}
+
 void OwnScaler::on_clip(const OpInView& op, double number) {
+  if (unscaled_ || op.in[0] == nullptr || op.out[0]->stats.numel == 1) return;
   const Value* by = op.in.size() == 2 ? op.in[1] : nullptr;
-  const bool in_place = op.in[0] != nullptr && op.out[0]->storage == op.in[0]->storage && op.out[0]->stats.numel > 1;
-  if (unscaled_ || !in_place || by == nullptr || !is_number(by) || by->made_in != Phase::kClip) return;
-  if (by->made_step == op.record->step) clipped_by_ = number;
+  if (by != nullptr) {
+    if (!is_number(by) || by->made_in != Phase::kClip || by->made_step != op.record->step) return;
+  } else if (number != clipped_.number) {
+    if (!is_limit_of_norm(number)) return;
+    clipped_.number = number;
+  }
+  if (op.out[0]->storage == op.in[0]->storage) {
+    clipped_.by = number;
+  } else if (clipped_.copies.size() < kMaxNorms) {
+    clipped_.copies.emplace(op.out[0]->storage, number);
+  }
 }
 
 void OwnScaler::on_loss(const OpInView& op, double number) {
@@ -77,13 +114,15 @@ void OwnScaler::on_loss(const OpInView& op, double number) {
 void OwnScaler::on_gradient(const OpInView& op, double number) {
   if (unscaled_ || number == 1) return;
   const auto same = std::find_if(factors_.begin(), factors_.end(), [&](const Factor& factor) {
-    return std::fabs(factor.number - number) <= kSameScale * std::fabs(number);
+    return is_same_scale(factor.number, number);
   });
   if (same == factors_.end()) return;
   use(*same);
   Factor at = *same;
   at.seq = op.record->seq;
-  if (clipped_by_) scaler_.on_own_clip(*clipped_by_, op.record->step);
+  const auto copy = op.in[0] == nullptr ? clipped_.copies.end() : clipped_.copies.find(op.in[0]->storage);
+  if (!clipped_.by && copy != clipped_.copies.end()) clipped_.by = copy->second;
+  if (clipped_.by) scaler_.on_own_clip(*clipped_.by, op.record->step);
   tell(ScalerAction::kUnscale, at, scale_);
   unscaled_ = true;
 }
@@ -120,13 +159,19 @@ void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
   enter(step.step);
   if (!site_ && step.skipped && !factors_.empty() && std::fabs(factors_.back().number) >= kLeastScale)
     use(factors_.back());
+  const bool told = std::isfinite(step.scale) && step.scale > 0;
+  if (used_ && told) {
+    is_told_ = is_same_scale(step.scale, scale_);
+  } else if (site_ && told && is_told_) {  // its ops are not in the trace
+    use({step.scale, *site_, step.end_seq, 0});
+  }
   if (used_) tell(ScalerAction::kUpdate, {scale_, *site_, step.end_seq, 0}, scale_);
   for (const Factor& factor : factors_) {
     if (site_ && factor.site == *site_) graph.on_scaling(factor.seq);
   }
   factors_.clear();
   used_ = unscaled_ = false;
-  clipped_by_.reset();
+  clipped_ = {};
 }
 
 }  // namespace nanhunt::analyze

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -16,6 +17,7 @@
 namespace nanhunt::analyze {
 
 inline constexpr double kSameScale = 1e-3;   // relative: 1 / scale is rounded to the gradients' format
+inline constexpr double kSameLimit = 1e-5;   // relative: a norm is a sum in fp32, and 1e-6 is added to it
 inline constexpr double kLeastScale = 8;     // of a number that is taken for a scale because a step was given up
 
 class OwnScaler {
@@ -39,6 +41,8 @@ class OwnScaler {
   void on_loss(const OpInView& op, double number);
   void on_gradient(const OpInView& op, double number);
   void on_clip(const OpInView& op, double number);
+  void note_norm(const OpInView& op);
+  bool is_limit_of_norm(double number) const;
   void use(const Factor& factor);
   void tell(ScalerAction action, const Factor& at, double scale);
 
@@ -49,9 +53,16 @@ class OwnScaler {
   std::optional<Site> site_;     // where the scale multiplies the loss, once that is known
   double scale_ = 1;
   bool used_ = false, unscaled_ = false;  // in this step
-  // Gradients were multiplied in place, before they were unscaled, by a number that was made of gradients.
-  std::optional<double> clipped_by_;
-  static constexpr std::size_t kMaxFactors = 16;
+  bool is_told_ = false;         // the number that a step's record gives is the scale, as far as both were seen
+  // Gradients were multiplied, before they were unscaled, by a number that was made of gradients.
+  struct Clipped {
+    std::optional<double> by;
+    std::map<std::uint64_t, double> copies;  // by storage: not in place, so what is unscaled tells whether it was used
+    std::vector<double> norms;               // numbers that clipping has made
+    double number = 1;                       // of Python's, known to be made of them
+  };
+  Clipped clipped_;
+  static constexpr std::size_t kMaxFactors = 16, kMaxNorms = 4096;
 };
 
 }  // namespace nanhunt::analyze

@@ -21,7 +21,7 @@ from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
-from nanhunt._hooks.scaler import held_back
+from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 
@@ -312,7 +312,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
     session.begins_work()
-    _meet_leaves(session, tensors)
+    _meet_losses(session, tensors)
     session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
@@ -335,11 +335,15 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
-def _meet_leaves(session: Session, tensors: Any) -> None:
+def _meet_losses(session: Session, tensors: Any) -> None:
     try:
-        find_leaves(session, (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors))
+        losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        find_leaves(session, losses)
+        for loss in losses:
+            factor = factor_of(loss) if loss.numel() == 1 else None
+            session.facts.factor = session.facts.factor if factor is None else factor
     except Exception as error:
-        session.failed(error, "what a backward trains")
+        session.failed(error, "what a backward begins from")
 
 
 def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -47,6 +47,31 @@ def peek(t: Any) -> float | None:
     return None
 
 
+_SAME_NUMBER = {"ToCopyBackward0", "ViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
+_MOST_CASTS = 4  # and views, after it was multiplied
+
+
+def factor_of(loss: Any) -> float | None:
+    """By which number, one that learns nothing, a loss was multiplied last. Read from its graph: no op is called, and
+    no hook of the program's on what is saved. None: by none, or it cannot be read so."""
+    node = getattr(loss, "grad_fn", None)
+    for _ in range(_MOST_CASTS):
+        if node is None or node.name() not in _SAME_NUMBER:
+            break
+        node = node.next_functions[0][0]
+    name = node.name() if node is not None else ""
+    if name not in ("MulBackward0", "DivBackward0"):
+        return None
+    learns = tuple([to is not None for to, _ in node.next_functions])
+    side = {(True, False): "other", (False, True): "self"}.get(learns, "")
+    try:
+        saved = getattr(node, f"_raw_saved_{side}")
+        number = peek(saved.data) if saved.unpack_hook is None else None
+    except (AttributeError, RuntimeError):  # not saved, or freed
+        return None
+    return 1 / number if number and name == "DivBackward0" else number
+
+
 _Numbers = tuple[float, int]  # scale and growth tracker
 
 
@@ -144,7 +169,7 @@ class ScalerWatch(Listener):
         if recorder is None:
             return
         if state is not None:
-            session.last_scale = state.scale
+            session.last_scale, session.has_scaler = state.scale, True
             fields.setdefault("growth_tracker", state.tracker)
         recorder.scaler(step=step, micro_batch=micro_batch, action=action, optimizer=optimizer,
                         scale=session.last_scale, **fields)

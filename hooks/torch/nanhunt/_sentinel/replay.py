@@ -395,7 +395,8 @@ class Replay:
     def _set_aside(self, leaf: _Tensor) -> None:
         if id(leaf) not in self._aside and leaf.is_leaf:
             self._aside[id(leaf)] = (leaf, leaf.grad)
-            leaf.grad = None
+            with no_mode():
+                leaf.grad = leaf.grad.detach().clone() if self.kept and leaf.grad is not None else None
 
     def _set_leaves_aside(self, tensors: Sequence[_Tensor]) -> None:
         """Whatever backward would add to: also what is no parameter."""
@@ -427,6 +428,7 @@ class Replay:
 
     elsewhere = False    # in a child: nothing has to be put back, and what is printed is not seen
     unfinished = False   # the program gave the step up: all of it is wanted
+    kept = False         # bad gradients were there before: what is bad of them is so whatever was added since
     by_measure = False   # gradients of the step are known by their norms only
     scale: float = 1.0  # by which the gradients are still multiplied
 

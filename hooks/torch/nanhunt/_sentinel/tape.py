@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._hooks.scaler import peek
 from nanhunt._tap.plain import call_of
 
 if TYPE_CHECKING:
@@ -314,6 +315,9 @@ class Tape:
             return Ref(key)
         if key < 0:
             self._ask()
+        if not t.requires_grad and peek(t) is not None:  # a scale, most often halved before the step is looked at again
+            with torch.no_grad():
+                t = t.detach().clone()
         return Held(t, version_of(t))
 
     def find(self, t: _Tensor) -> Key:

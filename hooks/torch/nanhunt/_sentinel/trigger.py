@@ -246,6 +246,7 @@ class Trips:
         replay.scale = session.last_scale if look.scaled else 1.0
         replay.by_measure = look.measured is not None
         replay.unfinished = unfinished
+        replay.kept = look.kept and not over
         try:
             needed = replay.needed()
             replay.check(needed)

@@ -54,7 +54,7 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   if (!scaled || !birth.harmed_only_gradients() || !trial.all_held_back) return Excuse::kNone;
   if (!trial.open) return Excuse::kCalibrated;
   // A static scale never gets lower: what it keeps skipping, it will skip for ever.
-  return scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
+  return trial.kept || scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
 }
 
 void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler) {

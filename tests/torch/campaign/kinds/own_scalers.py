@@ -130,11 +130,18 @@ class ClipBeforeUnscale(OwnScaling):
 
 
 class OwnClipBeforeUnscale(ClipBeforeUnscale):
+    def set_up(self) -> None:
+        super().set_up()
+        self.by_number, self.in_place = self.drawn.rng.choice(((False, True), (True, True), (True, False)))
+
     def clip(self) -> None:
         total = torch.stack([p.grad.norm() for p in self.parameters]).norm()
-        factor = torch.clamp(0.5 / (total + 1e-6), max=1.0)
+        factor = min(0.5 / (total.item() + 1e-6), 1.0) if self.by_number else torch.clamp(0.5 / (total + 1e-6), max=1.0)
         for p in self.parameters:
-            p.grad.mul_(factor)
+            if self.in_place:
+                p.grad.mul_(factor)
+            else:
+                p.grad = p.grad * factor
 
 
 class Kept(OwnScaling):
