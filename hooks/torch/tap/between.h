@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/identity.h"
@@ -45,17 +46,24 @@ class Between {
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, identities, each);
-    if (phase == NANHUNT_PHASE_DATA && plan.writes && !plan.draws && !plan.garbage) {
-      bool lasts = true, any = false;
-      each([&](const at::Tensor& t) {
-        if (t.numel() == 1) return;  // counts and running sums of a loop
-        const std::int64_t storage = storage_of(t, identities);
-        lasts = lasts && storage != 0 && (storage < first_new_ || (any && copies.is_derived(storage)));
-        any = true;
-      });
-      if (lasts && any && !is_fill(plan)) return NANHUNT_PHASE_UPDATE;
-    }
-    return phase;
+    if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan)) return phase;
+    bool lasts = true, is_there = true, any = false, weights = false, learns = false, first = true, on_weights = false;
+    each([&](const at::Tensor& t) {
+      const bool of_weights = copies.is_of_weights(t);
+      weights = weights || of_weights;
+      learns = learns || (t.requires_grad() && at::GradMode::is_enabled());
+      if (std::exchange(first, false)) on_weights = copies.is_weights(t);
+      if (t.numel() == 1) return;  // counts and running sums of a loop
+      const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
+      lasts = lasts && known != nullptr && (known->word >> kVersionBits < first_new_ || of_weights);
+      is_there = is_there && (of_weights || (known != nullptr && !known->made));  // met for the first time
+      any = true;
+    });
+    if (learns) return phase;
+    on_weights = on_weights && bare(plan) != "copy";  // what is loaded is data
+    const bool stays = any && (lasts || (is_there && weights));
+    const bool updates = plan.writes ? stays || on_weights : plan.fresh && weights && (stays || !any);
+    return updates ? NANHUNT_PHASE_UPDATE : phase;
   }
 
  private:

@@ -2,6 +2,8 @@
 // Copies of parameters that last as they do: an average of the weights, a teacher. They are state.
 #pragma once
 
+#include <c10/core/TensorImpl.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <unordered_map>
@@ -24,58 +26,163 @@ class Copies {
   void begin_step() {
     derived_.clear();
     bad_ = false;
+    if (known_.size() < room_) return;
+    std::erase_if(known_, [](const auto& one) { return one.second.front().storage.expired(); });
+    room_ = std::max(kRoom, 2 * known_.size());
   }
-  // Whether it was made of a parameter since the step began.
-  bool is_derived(std::int64_t storage) const { return derived_.contains(storage); }
+  // A parameter, or a copy of one that lasts.
+  bool is_weights(const at::Tensor& t) const {
+    const auto* const storage = storage_of(t);
+    return storage != nullptr && (parameters_.contains(storage) || known_.contains(storage));
+  }
+  // One of them, or made of one since the step began.
+  bool is_of_weights(const at::Tensor& t) const { return is_weights(t) || derived_.contains(number_of_storage(t)); }
 
-  // After an op, in which badness `began`. Marks of copies that it wrote go to `marks`. Whether it is about a copy, and
-  // one of the updates between these steps made something bad: a copy is written by several ops.
+  // After an op, in which badness `began`. Marks of copies that it wrote go to `marks`, and they themselves to
+  // `written`. Whether it wrote weights, and one of the updates between these steps made something bad: they are written
+  // by several ops.
   bool look(std::int64_t phase, const Plan& plan, const std::vector<c10::IValue>& args, const c10::Stack& stack,
-            bool began, Words& marks) {
+            bool began, Words& marks, std::vector<at::Tensor>& written) {
     const bool updates = phase == NANHUNT_PHASE_UPDATE;
     bad_ = bad_ || (began && updates);
-    if (parameters_.empty() || args.empty() || (!updates && (phase != NANHUNT_PHASE_DATA || !plan.fresh))) return false;
-    std::vector<at::Tensor> written;
-    each_tensor(updates ? args[0] : stack.back(), [&](const at::Tensor& t) { written.push_back(t); });
-    std::vector<std::int64_t> names(written.size(), 0);
-    for (std::size_t k = updates ? 1 : 0; k < args.size(); ++k) {
-      std::size_t i = 0;
-      each_tensor(args[k], [&](const at::Tensor& t) {
-        const std::int64_t name = name_of(t);
-        if (name != 0 && i < written.size() && written[i].sizes() == t.sizes()) names[i] = name;
-        ++i;
-      });
+    if (parameters_.empty() || args.empty() || (!updates && phase != NANHUNT_PHASE_DATA)) return false;
+    if (!plan.writes) {
+      if (plan.fresh) note_made(plan, args, stack.back());
+      return false;
     }
-    for (std::size_t i = 0; i < written.size(); ++i) {
-      if (names[i] == 0) continue;
-      const auto quad = describer_.describe(written[i], updates);
+    if (!updates) return false;
+    std::vector<at::Tensor> targets;
+    for (const Arg& arg : plan.args) {
+      if (!arg.written) continue;
+      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) { targets.push_back(t); });
+    }
+    const std::vector<std::int64_t> names = names_for(plan, args, targets);
+    bool any = false;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const at::Tensor& t = targets[i];
+      if (is_weights(t)) any = true;
+      if (parameters_.contains(storage_of(t)) || derived_.contains(number_of_storage(t))) continue;
+      const Copy* const known = find(t);
+      const std::int64_t name = known != nullptr ? known->name : names[i];
+      const auto quad = name != 0 ? describer_.describe(t, true) : std::nullopt;
       if (!quad) continue;
-      if (updates) {
-        marks.insert(marks.end(), {NANHUNT_ROW_MARK, NANHUNT_STATE, state_->step, state_->micro_batch, names[i]});
-        put(marks, *quad);
-      } else {
-        derived_[quad->word >> kVersionBits] = names[i];
+      any = true;
+      marks.insert(marks.end(), {NANHUNT_ROW_MARK, NANHUNT_STATE, state_->step, state_->micro_batch, name});
+      put(marks, *quad);
+      if (keep(t, name)) written.push_back(t);
+    }
+    return bad_ && any;
+  }
+
+  // Those on the host that are still there.
+  std::vector<at::Tensor> alive() const {
+    std::vector<at::Tensor> all;
+    for (const auto& [storage, its] : known_) {
+      const auto held = its.front().storage.lock();
+      if (!held) continue;
+      for (const Copy& one : its) {
+        at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(held), one.keys, one.dtype);
+        t.unsafeGetTensorImpl()->set_sizes_and_strides(one.sizes, one.strides, one.offset);
+        t.unsafeGetTensorImpl()->set_version_counter(one.version);
+        all.push_back(std::move(t));
       }
     }
-    return bad_ && std::any_of(names.begin(), names.end(), [](std::int64_t name) { return name != 0; });
+    return all;
   }
 
  private:
+  struct Copy {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    c10::DispatchKeySet keys;
+    caffe2::TypeMeta dtype;
+    std::vector<std::int64_t> sizes, strides;
+    std::int64_t offset, name;
+    c10::VariableVersion version;
+  };
+
+  static c10::StorageImpl* storage_of(const at::Tensor& t) {
+    return t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+  }
+  // 0: not known.
+  std::int64_t number_of_storage(const at::Tensor& t) const {
+    const Identity* known = t.has_storage() ? describer_.identities.find(storage_of(t)) : nullptr;
+    return known == nullptr ? 0 : known->word >> kVersionBits;
+  }
+  static bool shows(const Copy& one, const at::Tensor& t) {
+    return one.offset == t.storage_offset() && one.dtype == t.dtype() && t.sizes() == c10::IntArrayRef(one.sizes) &&
+           t.strides() == c10::IntArrayRef(one.strides);
+  }
+  const Copy* find(const at::Tensor& t) const {
+    const auto known = known_.find(storage_of(t));
+    if (known == known_.end()) return nullptr;
+    for (const Copy& one : known->second)
+      if (shows(one, t)) return &one;
+    return nullptr;
+  }
+
+  // Whether it can be looked at later.
+  bool keep(const at::Tensor& t, std::int64_t name) {
+    if (!t.device().is_cpu() || t.is_inference()) return false;
+    std::vector<Copy>& its = known_[storage_of(t)];
+    Copy now{Identities::weak(storage_of(t)), t.key_set(), t.dtype(), t.sizes().vec(), t.strides().vec(),
+             t.storage_offset(), name, t.unsafeGetTensorImpl()->version_counter()};
+    for (Copy& one : its) {
+      if (!shows(one, t)) continue;
+      one = std::move(now);  // `.data` counts writes for itself
+      return true;
+    }
+    if (its.size() >= kParts) return false;
+    its.push_back(std::move(now));
+    return true;
+  }
+
+  // What a copy of each target would be called, by what it is made of; 0: of no weights, or of others.
+  std::vector<std::int64_t> names_for(const Plan& plan, const std::vector<c10::IValue>& args,
+                                      const std::vector<at::Tensor>& targets) const {
+    std::vector<std::int64_t> names(targets.size(), 0);
+    for (std::size_t k = 0; k < args.size(); ++k) {
+      if (k < plan.args.size() && plan.args[k].written) continue;
+      std::size_t i = 0;
+      each_tensor(args[k], [&](const at::Tensor& t) {
+        const std::int64_t name = i < targets.size() && targets[i].sizes() == t.sizes() ? name_of(t) : 0;
+        if (name != 0) names[i] = name;
+        ++i;
+      });
+    }
+    return names;
+  }
+  void note_made(const Plan& plan, const std::vector<c10::IValue>& args, const c10::IValue& result) {
+    bool of_weights = false;
+    for (const Arg& arg : plan.args) {
+      if (arg.blind) continue;  // zeros of its shape
+      each_tensor(args[static_cast<std::size_t>(arg.index)],
+                  [&](const at::Tensor& t) { of_weights = of_weights || is_of_weights(t); });
+    }
+    if (!of_weights) return;
+    std::vector<at::Tensor> made;
+    each_tensor(result, [&](const at::Tensor& t) { made.push_back(t); });
+    const std::vector<std::int64_t> names = names_for(plan, args, made);
+    for (std::size_t i = 0; i < made.size(); ++i)
+      if (const std::int64_t number = number_of_storage(made[i]); number != 0) derived_[number] = names[i];
+  }
+
   // 0: it is none of them, and was made of none.
   std::int64_t name_of(const at::Tensor& t) const {
     if (!t.has_storage()) return 0;
-    c10::StorageImpl* const storage = t.storage().unsafeGetStorageImpl();
-    if (const auto name = parameters_.find(storage); name != parameters_.end()) return name->second;
-    const Identity* known = describer_.identities.find(storage);
-    const auto name = known == nullptr ? derived_.end() : derived_.find(known->word >> kVersionBits);
+    if (const auto name = parameters_.find(storage_of(t)); name != parameters_.end()) return name->second;
+    if (const Copy* known = find(t); known != nullptr) return known->name;
+    const auto name = derived_.find(number_of_storage(t));
     return name == derived_.end() ? 0 : name->second;
   }
 
+  static constexpr std::size_t kRoom = 8192, kParts = 4096;
   Describer& describer_;
   State*& state_;
   Names parameters_;
+  std::unordered_map<const c10::StorageImpl*, std::vector<Copy>> known_;  // written between two steps
+  std::size_t room_ = kRoom;  // entries before those that are gone are dropped
   bool bad_ = false;
-  std::unordered_map<std::int64_t, std::int64_t> derived_;  // the same of what was made of one, by number of the storage
+  std::unordered_map<std::int64_t, std::int64_t> derived_;  // by number of the storage, of what was made of weights
 };
 
 }  // namespace nanhunt::tap

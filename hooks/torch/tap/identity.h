@@ -21,6 +21,7 @@ inline constexpr int kVersionBits = 24;
 struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
+  bool made = false;        // by an op that was heard
 };
 
 inline std::atomic<std::int64_t>& last_storage() {

@@ -8,7 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "hooks/torch/tap/rows.h"
@@ -19,10 +20,10 @@ class Lasting {
  public:
   Lasting(Rows& rows, const Recording& to, State*& state) : rows_(rows), to_(to), state_(state) {}
 
-  // Looks at them before something reads them. `on_devices`: those there too.
-  void look(const std::vector<at::Tensor>& tensors, bool on_devices) {
+  // Looks at them before something reads them. `on_devices`: those there too. `copies`: that is what they are.
+  void look(const std::vector<at::Tensor>& tensors, bool on_devices, bool copies = false) {
     Words checks;
-    std::vector<Seen> all = described(tensors);
+    std::vector<Seen> all = described(tensors, copies);
     read(all, NANHUNT_READ_CHECKSUM);
     // Most show what they showed: how large that is was read then.
     std::vector<Seen*> others;
@@ -42,7 +43,7 @@ class Lasting {
       const Seen before = first ? now : known->second;
       keep(now);
       if (first) continue;  // new, another storage (p.data = q), or written by what is watched
-      if (before.version != now.version || before.data != now.data) {
+      if ((before.version != now.version && before.version != kUncounted) || before.data != now.data) {
         written(now);  // by torch, where nothing is watched: compiled code, another thread
         ++rows_.notes["writes to parameters, state or buffers that no watched operation made"];
       } else if (now.away) {
@@ -71,18 +72,25 @@ class Lasting {
   }
 
   // They were written by what is watched.
-  void note(const std::vector<at::Tensor>& tensors) {
-    std::vector<Seen> all = described(tensors);
+  void note(const std::vector<at::Tensor>& tensors, bool copies = false) {
+    std::vector<Seen> all = described(tensors, copies);
     read(all, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM);
-    for (const Seen& now : all) keep(now);
+    for (Seen& now : all) {
+      if (copies) now.version = kUncounted;
+      keep(now);
+    }
     if (seen_.size() <= room_) return;  // an optimizer may make its state anew in each step
     std::erase_if(seen_, [&](const auto& one) { return one.second.step < state_->step - 1; });
     room_ = std::max(room_, 2 * seen_.size());
   }
 
  private:
+  static constexpr std::int64_t kUncounted = -1;  // torch counts the write of an op when the op has returned
+  // The tensor: another one there shows other contents. Of a copy of a parameter, which is looked at through tensors of
+  // ours: storage, offset, layout.
+  using Key = std::tuple<const void*, std::int64_t, std::int64_t>;
   struct Seen {
-    const void* key = nullptr;  // of the tensor; another one there shows other contents
+    Key key;
     at::Tensor tensor;          // of this moment alone: what is kept holds none
     std::int64_t version = 0, word = 0, data = 0, layout = 0, step = 0;
     std::uint64_t checksum = 0;
@@ -106,7 +114,7 @@ class Lasting {
   }
 
   // Those that can be read, without what is read.
-  std::vector<Seen> described(const std::vector<at::Tensor>& tensors) {
+  std::vector<Seen> described(const std::vector<at::Tensor>& tensors, bool copies) {
     std::vector<Seen> found;
     found.reserve(tensors.size());
     for (const at::Tensor& t : tensors) {
@@ -117,11 +125,12 @@ class Lasting {
       const auto quad = rows_.describer.describe(t, !away);
       if (!quad || (!away && quad->data == 0)) continue;
       Seen seen;
-      seen.key = t.unsafeGetTensorImpl();
       seen.tensor = t;
       seen.version = t.is_inference() ? 0 : t._version();
       seen.word = quad->word;
       seen.layout = quad->layout;
+      seen.key = {t.unsafeGetTensorImpl(), 0, 0};
+      if (copies) seen.key = {t.storage().unsafeGetStorageImpl(), quad->offset, quad->layout};
       seen.data = away ? static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.storage().unsafeGetStorageImpl()->data()))
                        : quad->data;
       seen.step = state_->step;
@@ -161,7 +170,7 @@ class Lasting {
   Rows& rows_;
   const Recording& to_;
   State*& state_;
-  std::unordered_map<const void*, Seen> seen_;
+  std::map<Key, Seen> seen_;
   std::size_t room_ = 8192;  // entries before those of tensors that are gone are dropped
 };
 

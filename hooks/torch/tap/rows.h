@@ -97,10 +97,12 @@ class Rows {
     return given;
   }
 
-  // After an op whose row is written. Badness `began` in it. Whether a copy of a parameter that lasts went bad.
-  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack, bool began) {
+  // After an op whose row is written. Badness `began` in it. Whether weights that last went bad. Copies of parameters
+  // that it wrote go to `written`.
+  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack, bool began,
+                   std::vector<at::Tensor>& written) {
     Words marks;
-    const bool bad = copies.look(phase_, plan, given.args, stack, began, marks);
+    const bool bad = copies.look(phase_, plan, given.args, stack, began, marks, written);
     if (!marks.empty()) send(marks);
     return bad;
   }
@@ -153,6 +155,7 @@ class Rows {
         each_tensor(*(first + static_cast<std::ptrdiff_t>(i)), [&](const at::Tensor& t) {
           const auto quad = describer.describe(t, !(given.late && t.device().is_cpu()));
           if (!quad) return;
+          quad->identity->made = true;
           if (words.size() == inputs) wide = quad->wide;
           put(words, *quad);
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
@@ -302,6 +305,7 @@ class Rows {
         if (plan.writes && t.has_storage()) describer.identities.bump(*describer_identity(t));
         const auto quad = describer.describe(t, false);
         if (!quad) return;
+        quad->identity->made = true;
         Words words;
         put(words, *quad);
         emit(plan, words, {kAsResult}, {}, 0, quad->wide, nullptr);
@@ -369,7 +373,10 @@ class Rows {
     const std::vector<double> steps = steps_of(plan, given, n);
     std::vector<std::optional<Quad>> results;
     if (!plan.writes && plan.returns == 1)
-      each_tensor(stack.back(), [&](const at::Tensor& t) { results.push_back(describer.describe(t, true)); });
+      each_tensor(stack.back(), [&](const at::Tensor& t) {
+        results.push_back(describer.describe(t, true));
+        if (results.back()) results.back()->identity->made = true;
+      });
 
     const std::int64_t at = in_backward() ? places.backward().site : site_;
     if (at == Frames::kImporting) return;

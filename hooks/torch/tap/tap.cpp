@@ -110,7 +110,9 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
       } else {
         tap.rows.after(*plan, given, *stack, site);
         const bool began = tap.kept.on() && tap.to.origins(tap.to.self) != origins;
-        if (tap.rows.mark_copies(*plan, given, *stack, began)) tap.state->bad_copy = 1;
+        std::vector<at::Tensor> copies;
+        if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
+        if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.state->phase == NANHUNT_PHASE_VALIDATION) note_bad_number(tap, BadNumber(given.args), *plan, *stack, site);
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
@@ -407,6 +409,15 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
     } else {
       lasting.look(all, look == 1);
     }
+    return 0;
+  });
+}
+
+// Looks at copies of parameters that last, as far as they are known.
+NANHUNT_TAP void nanhunt_tap_look_at_copies(void* tap) {
+  guarded(static_cast<Tap*>(tap), 0, "copies of parameters", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    if (const auto copies = t.rows.copies.alive(); !copies.empty()) t.lasting.look(copies, false, true);
     return 0;
   });
 }

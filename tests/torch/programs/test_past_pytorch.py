@@ -9,7 +9,8 @@ import struct
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, classifier, told
+from own_programs import LEVELS, Net, Told, assert_silent, classifier, told
+from sentinel_runs import watched
 from torch import nn
 
 
@@ -20,6 +21,11 @@ class Normed(Net):
 
     def forward(self, x):
         return self.last(self.norm(torch.tanh(self.first(x))))
+
+
+class Linear(Net):
+    def forward(self, x):
+        return self.last(self.first(x))
 
 
 def flipped(number, bit=30):
@@ -75,6 +81,27 @@ def test_what_was_written_past_pytorch_between_steps_is_told_with_the_interval(n
     text = " ".join([said.first["title"], said.first["explanation"], *said.first["evidence"]])
     assert "step 2" in text, text
     assert_silent(training(lambda net, opt: None, momentum=0.9), tmp_path, level, steps=7)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 3e38])
+def test_what_was_written_before_a_step_whose_ops_are_not_watched_is_told_as_well(number, tmp_path):
+    # Given a write past PyTorch between two steps that are seen from outside
+    def run(write, folder):
+        return Told(watched(training(write, Linear, at=11), folder, 14, level="sentinel", budget=0.0))
+
+    said = run(weight_to(number), tmp_path / "past")
+    # then it is the origin, with the interval
+    assert said.what == ("corruption", "<state>", "data", "first.weight") and said.first["step"] == 11, said.show()
+    assert "between step 7 and" in said.first["explanation"], said.first["explanation"]
+
+    # and what PyTorch counts was written by the program
+    def counted(net, opt):
+        with torch.no_grad():
+            net.first.weight[1, 2] = number
+
+    assert "corruption" not in [cls for cls, _ in run(counted, tmp_path / "counted").loud]
+    quiet = run(lambda net, opt: None, tmp_path / "twin")
+    assert quiet.status == "clean" and not quiet.loud, quiet.show()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -322,17 +322,17 @@ def test_modules_of_several_roots_have_names_of_their_own():
         assert {op.module for op in watched.named("mm", "backward")} == {"first", "last", "Sequential.0"}
 
 
-def test_what_writes_parameters_between_steps_is_data():
+def test_what_is_loaded_between_steps_is_data_and_what_changes_parameters_there_is_an_update():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watched_ops() as watched:
         step(model, optimizer)
-        model.load_state_dict({name: t.clone() for name, t in model.state_dict().items()})
+        model.load_state_dict({name: torch.ones(t.shape) for name, t in model.state_dict().items()})
         with torch.no_grad():
             model.last.bias.mul_(0.9)
         copies = watched.named("copy_")
         assert [op.phase for op in copies] == ["data"] * 4
-        assert watched.named("mul_")[-1].phase == "data"
+        assert watched.named("mul_")[-1].phase == "update"
         assert watched.producer(model.last.bias).name == "mul_"
 
 

@@ -37,6 +37,7 @@ from nanhunt._sentinel.tape import (
 )
 from nanhunt._sentinel.trigger import Found, Look, Norms, Trips
 from nanhunt._sentinel.unchanged import Autocast, is_autocast_on
+from nanhunt._sentinel.unseen import Unseen
 from nanhunt._sentinel.validation import Validation
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class Sentinel(Listener):
         self._bad_weights: set[str] = set()  # when they were read last
         self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
         self._reader = Reader(session, values)
-        self.trips = Trips(session, values, self._reader, self._norms, self._weights)
+        self._unseen = Unseen(session, values, self._reader)
+        self.trips = Trips(session, values, self._reader, self._norms, self._weights, self._unseen)
         self.validation = Validation(session, values, self._reader, self.trips.may_replay)
         self._device_boundary = DeviceBoundary(session, values, self)
         self._after = After(session, self.tape, self._reader, self._parameters)
@@ -322,6 +324,7 @@ class Sentinel(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
+        self._unseen.look(self._parameters())
         self._poll()  # a scaler has waited for its flag, and with it for what was read before
         self._stepping = True
 
@@ -335,6 +338,7 @@ class Sentinel(Listener):
         self._stepping = False
         self.tape.next_segment()
         self.trips.updates += 1
+        self._unseen.stepped(optimizer)
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self._scaled = False
@@ -453,6 +457,7 @@ class Sentinel(Listener):
         self._bad_weights = set(bad)
         if step > 0:  # as the step before left them
             self._weights.append((step - 1, paths, list(words[0]), list(words[1])))
+            self._unseen.were_read(self._parameters(), step - 1, paths, words[1], bad)
 
     def tell_gradients(self, found: Found, facts: StepFacts, bad: list[str]) -> None:
         facts.gradients_are_bad = self.was_bad = bool(bad)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nanhunt._sentinel.reading import Reader
     from nanhunt._sentinel.shadow import Slot
     from nanhunt._sentinel.tape import TapeOfStep
+    from nanhunt._sentinel.unseen import Unseen
     from nanhunt._session import Session, StepFacts
     from nanhunt._tap.values import Values
 
@@ -110,9 +111,10 @@ class Outcome(NamedTuple):
 
 
 class Trips:
-    def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms) -> None:
+    def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms,
+                 unseen: Unseen) -> None:
         self.session, self.values, self.reader = session, values, reader
-        self._norms, self._weights = norms, weights
+        self._norms, self._weights, self._unseen = norms, weights, unseen
         self._library = lib.load_library().fast
         self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_trips, session.options.distance)
         self._last_spent = -2
@@ -153,6 +155,8 @@ class Trips:
         if session.live:
             session.wants_ops = answer == REPLAY
             return
+        if not self._is_over(look):
+            self._unseen.tell(look.parameters, look.step)
         if answer == SPENT:
             self._refuse(look, "No replay is left for this step: the number of replays of a run is limited.")
             return
@@ -370,6 +374,7 @@ class Trips:
             self.session.wants_ops = True
             self._mark_bad(look)
         else:
+            self._unseen.tell(look.parameters, look.step)
             self._refuse(look, "The step was not replayed: what it left was finite, and was written afterwards.")
 
     def _refuse(self, look: Look, why: str) -> None:

@@ -33,6 +33,7 @@ class LastingWatch(Listener):
             self.on_graph()
         if call.index == 0 and self.values.tap is not None:
             self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
+            self.values.tap.look_at_copies()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.values.tap is not None:
@@ -63,6 +64,7 @@ class LastingWatch(Listener):
             if root is not None:
                 self._tell(values.tensors_of_root(root, name).plain, _LOOK)
         self._tell(self._leaves(), _LOOK)
+        values.tap.look_at_copies()
 
     def _leaves(self) -> Named:
         """What the program trains without a module or an optimizer."""

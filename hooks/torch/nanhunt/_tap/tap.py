@@ -204,6 +204,10 @@ class Tap:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
         self.library.lasting(self.handle, tensors.tensors, tensors.count, look)
 
+    def look_at_copies(self) -> None:
+        """Of parameters, that last: whether nobody wrote to them."""
+        self.library.look_at_copies(self.handle)
+
     # Contents.
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
         """The four words of any tensor; None where it cannot be watched, which is noted."""

@@ -43,6 +43,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "owners": (None, [_void, _void, _void, _size]),
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),
+    "look_at_copies": (None, [_void]),
     "guard": (_void, [_void, _size]),
     "alive": (_i32, [_void]),
     "unguard": (None, [_void]),
