@@ -48,17 +48,16 @@ class Gradients {
     return found;
   }
 
-  // Of which gradients there are and how often each was written: another number where that is known to have changed.
-  std::int64_t stamp() const {
-    std::uint64_t sum = 0;
+  // Of each gradient (`weights`: of each parameter) a number that is another one where it is known to have been written,
+  // or to be another tensor; 0: there is none.
+  void stamps(bool weights, std::int64_t* out) const {
     for (const Parameter& parameter : all_) {
       const at::Tensor& gradient = parameter.tensor->grad();
-      if (!gradient.defined()) continue;
-      at::TensorImpl* const impl = gradient.unsafeGetTensorImpl();
+      at::TensorImpl* const impl = weights ? parameter.tensor : gradient.unsafeGetTensorImpl();
       const std::uint64_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
-      sum = (sum ^ (reinterpret_cast<std::uintptr_t>(impl) + version)) * 0x9E3779B97F4A7C15ull;
+      const auto address = reinterpret_cast<std::uintptr_t>(impl);
+      *out++ = weights || gradient.defined() ? static_cast<std::int64_t>(address + version * 0x9E3779B97F4A7C15ull) : 0;
     }
-    return static_cast<std::int64_t>(sum);
   }
 
  private:
@@ -95,7 +94,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weig
     return -1;
   }
 }
-NANHUNT_TAP std::int64_t nanhunt_tap_gradients_stamp(const void* of) noexcept {
-  return of == nullptr ? 0 : static_cast<const nanhunt::tap::Gradients*>(of)->stamp();
+NANHUNT_TAP void nanhunt_tap_gradients_stamps(const void* of, std::int32_t weights, std::int64_t* out) noexcept {
+  if (of != nullptr) static_cast<const nanhunt::tap::Gradients*>(of)->stamps(weights != 0, out);
 }
 NANHUNT_TAP void nanhunt_tap_gradients_free(void* of) noexcept { delete static_cast<nanhunt::tap::Gradients*>(of); }

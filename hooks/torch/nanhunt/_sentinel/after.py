@@ -45,7 +45,7 @@ class After:
         self._look()
 
     def _look(self) -> None:
-        self._stamp = None if self._writes else self._reader.stamp(self._parameters())
+        self._stamp = None if self._writes else self._reader.stamps(self._parameters())
 
     def came(self) -> bool:
         """Gradients are about to be used: whether the program has written them since torch did."""
@@ -53,5 +53,5 @@ class After:
         stamp, self._stamp = self._stamp, None
         if may and not self._writes:
             self._writes = bool(self._session.state.wrote) or (
-                stamp is not None and stamp != self._reader.stamp(self._parameters()))
+                stamp is not None and stamp != self._reader.stamps(self._parameters()))
         return may and self._writes

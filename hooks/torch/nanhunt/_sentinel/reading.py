@@ -33,25 +33,27 @@ class _Plain:
 
     def __init__(self, items: Sequence[tuple[_Tensor, str]], layouts: Sequence[int]) -> None:
         library, n = load_tap(), len(items)
-        self._items, self._paths = items, [path for _, path in items]
+        self._items, self.paths = items, [path for _, path in items]
+        self._none = array("q", bytes(8 * n))
         given = array("q", [p._cdata for p, _ in items]), array("q", layouts)
         of = library.gradients_of(*[numbers.buffer_info()[0] for numbers in given], n)
         weakref.finalize(self, library.gradients_free, of).atexit = False
         self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
-        self._collect, self._stamp, self._of = library.gradients, library.gradients_stamp, of
+        self._collect, self._stamp, self._of = library.gradients, library.gradients_stamps, of
 
     def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
         n, others = self._collect(self._of, weights, *self._places), self._others
         rest = [] if others[0] < 0 else [self._items[i] for i in others[:others.index(-1)]]
-        if n == len(self._paths):
-            return self._paths, self._pairs, rest
-        return [self._paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
+        if n == len(self.paths):
+            return self.paths, self._pairs, rest
+        return [self.paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
 
-
-    def stamp(self) -> int:
-        return int(self._stamp(self._of))
+    def stamps(self, weights: bool) -> array[int]:
+        found = self._none[:]
+        self._stamp(self._of, weights, found.buffer_info()[0])
+        return found
 
 
 class Reader:
@@ -109,11 +111,19 @@ class Reader:
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
 
-    def stamp(self, parameters: Sequence[tuple[_Tensor, str]]) -> Any:
-        """Of which gradients there are and how often torch has counted a write of each."""
+    def stamps(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Sequence[int]:
+        """Of each gradient, or weight, a number that is another one where torch has counted a write of it, or where it
+        is another tensor. In the order of `stamped`."""
         self._prepare(parameters)
-        rest = [(id(p.grad), version_of(p.grad)) for p, _ in self._rest if p.grad is not None]
-        return self._plain.stamp() if self._plain is not None else 0, rest
+        found = self._plain.stamps(weights) if self._plain is not None else array("q")
+        for p, _ in self._rest:
+            t = p if weights else p.grad
+            found.append(0 if t is None else hash((id(t), version_of(t))))
+        return found
+
+    def stamped(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[str]:
+        self._prepare(parameters)
+        return [*(self._plain.paths if self._plain is not None else ()), *[path for _, path in self._rest]]
 
     def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""

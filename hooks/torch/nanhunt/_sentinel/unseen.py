@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanhunt._sentinel.audit import is_torchs
-from nanhunt._sentinel.tape import version_of
 from nanhunt._sentinel.unchanged import no_mode
 
 if TYPE_CHECKING:
@@ -28,25 +27,26 @@ class Unseen:
     def __init__(self, session: Session, values: Values, reader: Reader) -> None:
         self.session, self.values, self._reader = session, values, reader
         self._parameters: Parameters = ()
-        self._versions: list[int] = []  # when an optimizer had run last
+        self._stamps: Sequence[int] = ()  # when an optimizer had run last
         self._written: set[str] = set()  # since they were read, by others
         self._seen: dict[str, tuple[int, float]] = {}  # the step that left it so, largest magnitude
 
     def look(self, parameters: Parameters) -> None:
         """Before anything else writes them: who has written since an optimizer ran?"""
         if parameters is not self._parameters:
-            self._parameters, self._versions = parameters, []
-        if not self._versions:
+            self._parameters, self._stamps = parameters, ()
+        if not self._stamps:
             self._written.update(path for _, path in parameters)
             return
-        now = _versions(parameters)
-        if now != self._versions:
-            self._written.update(path for (_, path), a, b in zip(parameters, now, self._versions) if a != b)
-            self._versions = now
+        now = self._reader.stamps(parameters, weights=True)
+        if now != self._stamps:
+            paths = self._reader.stamped(parameters)
+            self._written.update(path for path, a, b in zip(paths, now, self._stamps) if a != b)
+            self._stamps = now
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """What torch's own are about to store is audited: what others do is not known."""
-        self._versions = _versions(self._parameters)
+        self._stamps = self._reader.stamps(self._parameters, weights=True)
         if not is_torchs(optimizer) or type(optimizer).__name__ == "LBFGS":
             self._written.update(path for _, path in self._parameters)
 
@@ -83,13 +83,6 @@ class Unseen:
                     recorder.changed(step, value, before[0])
                     self.values.set_as_of(p)  # a replay reads these contents
         self.values.release_hosts()
-
-
-def _versions(parameters: Parameters) -> list[int]:
-    try:
-        return [p._version for p, _ in parameters]
-    except RuntimeError:  # made in inference mode
-        return [version_of(p) for p, _ in parameters]
 
 
 def _bad_numbers(p: _Tensor) -> int:
