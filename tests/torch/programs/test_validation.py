@@ -14,8 +14,8 @@ from sentinel_runs import watched
 from torch.nn import functional as F
 
 STEPS = 14
-HOW = {"unwatched": ("sentinel", 0.0), "default": ("sentinel", 3.0), "watched": ("sentinel", 100.0),
-       "ops": ("ops", 3.0)}
+BUDGETS = {"unwatched": 0.0, "default": 3.0, "watched": 100.0}
+HOW = {**{how: ("sentinel", budget) for how, budget in BUDGETS.items()}, "ops": ("ops", 3.0)}
 
 
 def training(validate, every=True):
