@@ -453,12 +453,11 @@ void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const Op
   note_first(value.labels, value.bad, at);
 }
 
-// In a replay all of the step is watched: what takes part in backward and was never made is older than the step, which
-// comes right after one that was skipped.
+// What takes part in backward, and no op was seen to make, is older than a step that comes right after a skipped one.
 bool ValueGraph::is_left_by_skip(const Value& value, const OpRef& at) {
   const StorageInfo* storage = values_.storage(value.storage);
   const bool made = std::min(value.producer, storage == nullptr ? kNoSeq : storage->maker) < at.seq;
-  return in_replay_ && !made && value.roles == 0 && at.phase == Phase::kBackward && names_.op(at.op).name == "add" &&
+  return !made && value.roles == 0 && at.phase == Phase::kBackward && names_.op(at.op).name == "add" &&
          last_skip_ && *last_skip_ + 1 == at.step;
 }
 
@@ -467,7 +466,7 @@ bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) {
   const bool gradient = value.has_role(TensorRole::kBoundaryGradient) || value.made_in == Phase::kBackward ||
                         value.made_in == Phase::kUnscale || value.made_in == Phase::kClip;
   if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
-  return is_left_by_skip(value, at);
+  return in_replay_ && is_left_by_skip(value, at);  // all of the step is watched
 }
 
 Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {

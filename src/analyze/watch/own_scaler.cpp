@@ -75,7 +75,8 @@ void OwnScaler::note_norm(const OpInView& op) {
 // people: they have two digits. Averages over ranks or micro-batches are one part of a whole number.
 bool OwnScaler::is_limit_of_norm(double number) const {
   const auto near = [](double a, double b) { return std::fabs(a - b) <= kSameLimit * std::fabs(b); };
-  if (!(number > 0) || number >= 1 || near(1 / number, std::round(1 / number))) return false;
+  const double parts = 1 / number;
+  if (!(number > 0) || number >= 1 || std::fabs(parts - std::round(parts)) <= kWhole * parts) return false;
   const auto is_limit = [&](double limit) {
     const double unit = std::pow(10, std::floor(std::log10(limit)) - 1);
     return near(limit, std::round(limit / unit) * unit);

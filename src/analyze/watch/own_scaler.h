@@ -18,6 +18,7 @@ namespace nanhunt::analyze {
 
 inline constexpr double kSameScale = 1e-3;   // relative: 1 / scale is rounded to the gradients' format
 inline constexpr double kSameLimit = 1e-5;   // relative: a norm is a sum in fp32, and 1e-6 is added to it
+inline constexpr double kWhole = 1e-9;       // relative: a number of Python's is known to the last bit
 inline constexpr double kLeastScale = 8;     // of a number that is taken for a scale because a step was given up
 
 class OwnScaler {

@@ -82,6 +82,20 @@ def test_gradients_kept_after_a_skip_are_told_first_whatever_the_scale_does(at, 
     assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
 
 
+def test_gradients_of_an_unwatched_skip_are_kept_into_a_watched_step(monkeypatch, tmp_path):
+    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < FIRST or self._steps > LATE)
+
+    def build(clears):
+        return own(
+            lambda: Own(1024.0, clears=clears), bad=lambda i: 1e6 if i == LATE else 1.0, steps_clear_after=True
+        )
+
+    said = told(build(False), tmp_path, "sentinel", steps=LATE + 6)
+    assert said.what[:3] == ("api_misuse", "aten::add_", "backward") and said.first["step"] == LATE + 1, said.show()
+    fixed = told(build(True), tmp_path, "sentinel", steps=LATE + 6)
+    assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
+
+
 class Recurrent(Net):
     """One layer is called several times: autograd adds its gradients up."""
 

@@ -59,11 +59,11 @@ def factor_of(loss: Any) -> float | None:
         if node is None or node.name() not in _SAME_NUMBER:
             break
         node = node.next_functions[0][0]
-    name = node.name() if node is not None else ""
-    if name not in ("MulBackward0", "DivBackward0"):
+    if node is None or node.name() not in ("MulBackward0", "DivBackward0"):
         return None
+    name = node.name()
     learns = tuple([to is not None for to, _ in node.next_functions])
-    side = {(True, False): "other", (False, True): "self"}.get(learns, "")
+    side = "other" if learns == (True, False) else "self" if learns == (False, True) and name == "MulBackward0" else ""
     try:
         saved = getattr(node, f"_raw_saved_{side}")
         number = peek(saved.data) if saved.unpack_hook is None else None
