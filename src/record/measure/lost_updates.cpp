@@ -18,6 +18,9 @@ constexpr float kFusedSlack = 0.02f;  // state that is stored in 16 bits is up t
 using Floats = float[kChunk];
 using Codes = std::uint16_t[kChunk];
 
+bool is_sum(std::string_view op) {
+  return plain_op_name(op) == "add" && op_info(op).update == UpdateRule::kSum;
+}
 bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 void widen(DType dtype, const std::uint16_t* from, float* to, std::int64_t count) {
@@ -41,7 +44,9 @@ class Call {
     const bool in_place = std::any_of(event_.inputs.begin(), event_.inputs.end(), [&](const OpInput& in) {
       return in.role == ArgRole::kOverwritten && in.value.storage == out.storage;
     });
-    return in_place && is_16_bit(out.tensor.dtype) && is_plain(out.tensor) ? &out.tensor : nullptr;
+    // Between two steps a sum may be made first and copied then.
+    const bool sums = event_.phase == Phase::kUpdate && is_sum(event_.op);
+    return (in_place || sums) && is_16_bit(out.tensor.dtype) && is_plain(out.tensor) ? &out.tensor : nullptr;
   }
   // By slot; state that the op writes as well is read as it is now.
   const TensorView* operand(std::string_view slot) const {
@@ -92,7 +97,7 @@ struct Update {
 std::optional<Update> update_of(const Call& call, std::string_view op) {
   Update u;
   kernels::UpdateFormula& f = u.formula;
-  if (!plain_op_name(op).ends_with('_')) return std::nullopt;
+  if (!plain_op_name(op).ends_with('_') && !is_sum(op)) return std::nullopt;
   const UpdateRule rule = op_info(op).update;
   if (rule == UpdateRule::kNotMeasured) return std::nullopt;
   if (rule == UpdateRule::kSum || rule == UpdateRule::kDifference) {

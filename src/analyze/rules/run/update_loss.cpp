@@ -40,7 +40,10 @@ void UpdateLoss::take(Row& row, const OpInView& op, double updates, double lost)
 
 void UpdateLoss::on_op(const OpInView& op) {
   const bool between = op.record->phase == Phase::kUpdate;
-  if ((op.record->phase != Phase::kOptimizer && !between) || op.scalars.size() < 3 || op.out.empty()) return;
+  if ((op.record->phase != Phase::kOptimizer && !between) || op.out.empty()) return;
+  const std::string_view name = names_.op(op.record->op).name;
+  if (between && name == "copy") return take_copied(op);
+  if (op.scalars.size() < 3) return;
   const auto counts = op.scalars.last(3);
   if (!names_.is(counts[0].name, kUpdates) || !names_.is(counts[1].name, kLost) || !names_.is(counts[2].name, kShare))
     return;
@@ -48,34 +51,62 @@ void UpdateLoss::on_op(const OpInView& op) {
   if (out == nullptr || !out->has_stats) return;
   const bool copy = between && out->has_role(TensorRole::kState);
   const bool parameter = copy || out->has_role(TensorRole::kParameter);
-  const StringId module = module_of(op);
+  const bool sum = between && out->roles == 0 && name == "add";
   // A momentum buffer that adds and a first moment follow the gradient; only a decay that does nothing is a loss.
-  const bool average = !parameter && out->has_role(TensorRole::kState) && names_.op(op.record->op).name == "mul";
+  const bool average = !parameter && out->has_role(TensorRole::kState) && name == "mul";
   // What is multiplied by (weight decay) is no update of a parameter that was learnt.
-  if ((parameter && names_.op(op.record->op).name == "mul") || (!parameter && !average)) return;
+  if ((parameter && name == "mul") || (!parameter && !average && !sum)) return;
   const double updates = counts[0].value, lost = counts[1].value;
   if (!in_range(updates, *out) || !in_range(lost, *out) || lost > updates || updates < kFewestUpdates) return;
-  auto it = index_.find({module, average});
+  Row row;
+  row.average = average;
+  row.copy = copy || sum;
+  take(row, op, updates, lost);
+  row.dtype = dtype_of(row.output, names_, op.record->compute_dtype);
+  const bool over = lost / updates >= kLostUpdates && counts[2].value >= kLostUpdates;
+  if (!sum) return count(module_of(op), row, over);
+  if (sums_.size() < kMaxSums) sums_.insert_or_assign(out->id, Sum{std::move(row), over});
+}
+
+// An average that was written as a whole: what was lost was lost in the sum that is copied.
+void UpdateLoss::take_copied(const OpInView& op) {
+  const Value* out = op.out[0];
+  if (sums_.empty() || out == nullptr || !out->has_role(TensorRole::kState)) return;
+  for (const Value* in : op.in) {
+    const auto known = in == nullptr ? sums_.end() : sums_.find(in->id);
+    if (known == sums_.end()) continue;
+    Row row = std::move(known->second.row);
+    row.at.module = module_of(op);
+    count(row.at.module, row, known->second.over);
+    sums_.erase(known);
+    return;
+  }
+}
+
+// `taken`: of one op.
+void UpdateLoss::count(StringId module, const Row& taken, bool over) {
+  auto it = index_.find({module, taken.average});
   if (it == index_.end()) {
     if (rows_.size() >= kMaxRows) return;
-    it = index_.emplace(std::pair(module, average), rows_.size()).first;
-    Row row;
-    row.average = average;
-    row.copy = copy;
-    take(row, op, updates, lost);
-    row.dtype = dtype_of(row.output, names_, op.record->compute_dtype);
-    rows_.push_back(std::move(row));
+    it = index_.emplace(std::pair(module, taken.average), rows_.size()).first;
+    rows_.push_back(taken);
   }
   Row& row = rows_[it->second];
-  const double share = lost / updates;
-  const bool over = share >= kLostUpdates && counts[2].value >= kLostUpdates;
-  if (over && row.over == 0 && !row.over_now) take(row, op, updates, lost);
+  if (over && row.over == 0 && !row.over_now) {
+    row.at = taken.at;
+    row.output = taken.output;
+    row.inputs = taken.inputs;
+    row.updates = taken.updates;
+    row.lost = taken.lost;
+  }
+  const double share = taken.lost / taken.updates;
   row.share_now = row.measured_now ? std::min(row.share_now, share) : share;  // several ops: what one of them moved
   row.over_now = over && (!row.measured_now || row.over_now);
   row.measured_now = true;
 }
 
 void UpdateLoss::on_step_end(std::uint32_t step, double loss) {
+  sums_.clear();
   if (!first_loss_ && std::isfinite(loss)) first_loss_ = loss;
   std::size_t measured = 0, dead = 0;
   bool any_over = false;

@@ -46,8 +46,17 @@ class UpdateLoss {
   };
   bool stood_still_early() const;
   void take(Row& row, const OpInView& op, double updates, double lost) const;
+  void take_copied(const OpInView& op);
+  void count(StringId module, const Row& taken, bool over);
 
   Names& names_;
+  // Sums that were made between two steps, by value: one that is copied into an average was its update.
+  static constexpr std::size_t kMaxSums = 4096;
+  struct Sum {
+    Row row;
+    bool over = false;
+  };
+  std::map<ValueId, Sum> sums_;
   std::map<std::pair<StringId, bool>, std::size_t> index_;  // by module, and whether an average
   std::vector<Row> rows_;
   std::uint32_t steps_dead_ = 0, run_ = 0, longest_run_ = 0, first_dead_ = 0, last_over_ = 0;
