@@ -46,8 +46,10 @@ std::string event_phrase(std::string_view what) {
   if (what == "skip") return "step skipped";
   if (what == "backoff") return "scale lowered";
   if (what == "growth") return "scale raised";
+  if (what == "hysteresis") return "scale kept, hysteresis spent";
   if (what == "set") return "scale set";
   if (what == "refused") return "call refused";
+  if (what == "gave_up") return "training ended";
   return "other";
 }
 

@@ -66,8 +66,7 @@ std::vector<std::byte> everything(Trainer& trainer) {
     numbers.push_back(static_cast<double>(stream->position()));
   }
   if (trainer.scaler() != nullptr) {
-    numbers.push_back(trainer.scaler()->get_scale());
-    numbers.push_back(static_cast<double>(trainer.scaler()->growth_tracker()));
+    for (const auto& [name, number] : trainer.scaler()->saved()) numbers.push_back(number);
   }
   const auto* first = reinterpret_cast<const std::byte*>(numbers.data());
   all.insert(all.end(), first, first + numbers.size() * sizeof(double));
