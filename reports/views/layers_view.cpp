@@ -104,6 +104,12 @@ std::string scaler_sentence(const Analysis& analysis, const Finding* origin) {
   if (origin != nullptr && origin->cls == FindingClass::kScalerCalibration) {
     return "Yes, and that is its work: it lowers a scale that is too large.";
   }
+  const bool carries_scale = origin != nullptr && origin->cls == FindingClass::kOverflow &&
+                             (origin->place.phase == Phase::kBackward || origin->place.phase == Phase::kScale);
+  if (carries_scale && analysis.scaler && !analysis.scaler->dynamic && analysis.scaler->final_scale > 1) {
+    return "Yes, as far as was seen: these gradients carry its static scale of " +
+           format_short(analysis.scaler->final_scale) + ", which never gets lower.";
+  }
   if (origin != nullptr && origin->cls == FindingClass::kScalerCollapse) {
     // What goes wrong before the loss is scaled goes wrong at any scale.
     const bool before = origin->place.phase == Phase::kForward || origin->place.phase == Phase::kLoss;

@@ -26,8 +26,8 @@ struct StepPlan {
 // A torch-like scaler and a model of one layer in fp16.
 class ScaledRun {
  public:
-  explicit ScaledRun(double scale = 65536, bool dynamic = true, std::uint32_t hysteresis = 0)
-      : hysteresis(hysteresis), scale_(scale), dynamic_(dynamic) {
+  explicit ScaledRun(double scale = 65536, bool dynamic = true, std::uint32_t patience = 0)
+      : hysteresis(patience), scale_(scale), dynamic_(dynamic) {
     ScalerRecord made = record(ScalerAction::kCreate);
     made.dynamic = dynamic;
     made.growth_factor = 2;

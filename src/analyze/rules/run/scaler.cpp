@@ -177,7 +177,7 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
                           : fmt::format(" Hysteresis took {} of them, and was not filled up again.", s.absorbed);
       f.explanation = fmt::format(
           "{} took the scale from {} to {}, and between them it never grew: each overflow lowers it, and only a whole "
-          "window without one raises it.{} Its library stops at the next overflow.{}",
+          "window without one raises it.{} At the smallest one its library ends training.{}",
           count_of(s.skips, "skipped step"), scale_text(s.from_scale), scale_text(s.scale), kept, under);
       break;
     }
