@@ -236,9 +236,9 @@ struct ScalerSection {
   struct Event {
     std::uint32_t step = 0;
     std::uint64_t seq = 0;
-    std::string what;  // "skip", "backoff", "growth", "set", "refused"
+    std::string what;  // "skip", "backoff", "growth", "hysteresis", "set", "refused", "gave_up"
     double scale = 1;  // after it
-    std::string text;  // why a call was refused
+    std::string text;  // why a call was refused or training ended; what the library prints after an overflow
   };
   std::vector<Event> events;  // the first and last 512
   std::uint64_t events_omitted = 0;

@@ -101,7 +101,8 @@ enum {
   NANHUNT_SCALER_SKIP = 5,
   NANHUNT_SCALER_UPDATE = 6,
   NANHUNT_SCALER_SET = 7,
-  NANHUNT_SCALER_REFUSED = 8
+  NANHUNT_SCALER_REFUSED = 8,
+  NANHUNT_SCALER_GAVE_UP = 9 /* an update that ended training */
 };
 
 /* One version of one tensor's contents. (storage, version) names the contents. */

@@ -170,6 +170,7 @@ enum class ScalerAction : std::uint8_t {
   kUpdate = 6,   // the scale after the update
   kSet = 7,      // the scale was set by hand
   kRefused = 8,  // a call was refused: `text` says why
+  kGaveUp = 9,   // an update that ended training, as the scaler's library does at its smallest scale: `text` says why
 };
 std::string_view scaler_action_name(ScalerAction action);  // "create", "scale", "unscale", ...
 
@@ -181,12 +182,14 @@ struct ScalerEvent {
   bool found_inf = false;
   double scale = 1;                  // after the action
   std::int64_t growth_tracker = 0;   // after the action
+  std::uint32_t hysteresis = 0;      // after the action: overflows that will be skipped before one lowers the scale
   double total_norm = 0;             // kClip: norm before clipping; else 0
   double max_norm = 0;               // kClip
   bool dynamic = true;               // kCreate, and the three below
   double growth_factor = 0, backoff_factor = 0;
   std::int64_t growth_interval = 0;
-  std::string_view text;             // kCreate: family, "torch.amp"; kRefused: why
+  // kCreate: family, "torch.amp"; kRefused: why; kUpdate after an overflow: what the scaler's library prints.
+  std::string_view text;
 };
 
 // What the sentinel found in one step: HealthRecord has the fields.

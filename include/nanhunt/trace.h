@@ -160,6 +160,7 @@ struct ScalerRecord {
   bool found_inf = false, dynamic = true;
   double scale = 1;
   std::int64_t growth_tracker = 0, growth_interval = 0;
+  std::uint32_t hysteresis = 0;
   double total_norm = 0, max_norm = 0;
   double growth_factor = 0, backoff_factor = 0;
   StringId text = 0;

@@ -17,7 +17,8 @@ constexpr std::size_t kJsonPoints = 4096;
 constexpr std::size_t kJsonEvents = 1024;
 
 std::string_view known_event(std::string_view what) {
-  static constexpr std::array<std::string_view, 5> kKnown = {"skip", "backoff", "growth", "set", "refused"};
+  static constexpr std::array<std::string_view, 7> kKnown = {"skip", "backoff", "growth",
+                                                            "hysteresis", "set", "refused", "gave_up"};
   for (const std::string_view known : kKnown) {
     if (what == known) return known;
   }

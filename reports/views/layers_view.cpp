@@ -46,8 +46,10 @@ std::string event_phrase(std::string_view what) {
   if (what == "skip") return "step skipped";
   if (what == "backoff") return "scale lowered";
   if (what == "growth") return "scale raised";
+  if (what == "hysteresis") return "scale kept, hysteresis spent";
   if (what == "set") return "scale set";
   if (what == "refused") return "call refused";
+  if (what == "gave_up") return "training ended";
   return "other";
 }
 
@@ -101,6 +103,12 @@ std::optional<ScalerView> view_scaler(const Analysis& analysis) {
 std::string scaler_sentence(const Analysis& analysis, const Finding* origin) {
   if (origin != nullptr && origin->cls == FindingClass::kScalerCalibration) {
     return "Yes, and that is its work: it lowers a scale that is too large.";
+  }
+  const bool carries_scale = origin != nullptr && origin->cls == FindingClass::kOverflow &&
+                             (origin->place.phase == Phase::kBackward || origin->place.phase == Phase::kScale);
+  if (carries_scale && analysis.scaler && !analysis.scaler->dynamic && analysis.scaler->final_scale > 1) {
+    return "Yes, as far as was seen: these gradients carry its static scale of " +
+           format_short(analysis.scaler->final_scale) + ", which never gets lower.";
   }
   if (origin != nullptr && origin->cls == FindingClass::kScalerCollapse) {
     // What goes wrong before the loss is scaled goes wrong at any scale.

@@ -15,7 +15,7 @@ static_assert(NANHUNT_BOOL == static_cast<int>(DType::kBool) && NANHUNT_BOOL + 1
 static_assert(NANHUNT_PHASE_VALIDATION == static_cast<int>(Phase::kValidation));
 static_assert(NANHUNT_INDEX == static_cast<int>(ArgRole::kIndex));
 static_assert(NANHUNT_LABEL == static_cast<int>(TensorRole::kLabel));
-static_assert(NANHUNT_SCALER_REFUSED == static_cast<int>(ScalerAction::kRefused));
+static_assert(NANHUNT_SCALER_GAVE_UP == static_cast<int>(ScalerAction::kGaveUp));
 
 [[noreturn]] void misuse(const char* slot, const std::string& what) {
   throw Misuse(std::string("value '") + (slot == nullptr ? "" : slot) + "': " + what);
@@ -117,7 +117,7 @@ ScalerEvent Converter::scaler(const nanhunt_scaler_event& given) {
   ScalerEvent event;
   event.step = given.step;
   event.micro_batch = given.micro_batch;
-  event.action = enum_of("action", given.action, ScalerAction::kRefused);
+  event.action = enum_of("action", given.action, ScalerAction::kGaveUp);
   event.optimizer = given.optimizer;
   event.found_inf = given.found_inf != 0;
   event.scale = given.scale;

@@ -63,6 +63,7 @@ std::string_view scaler_action_name(ScalerAction action) {
     case ScalerAction::kUpdate: return "update";
     case ScalerAction::kSet: return "set";
     case ScalerAction::kRefused: return "refused";
+    case ScalerAction::kGaveUp: return "gave_up";
   }
   return "unknown";
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nanhunt/engine/trainer.h"
 
+#include <stdexcept>
+
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -36,7 +38,7 @@ struct Trainer::Snapshot {
   std::vector<std::uint64_t> random_positions;
   Optimizer::Snapshot optimizer;
   std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
-  std::optional<GradScaler::State> scaler;
+  LossScaler::Saved scaler;
 };
 
 void Trainer::Impl::mark_start() {
@@ -106,10 +108,11 @@ void Trainer::Impl::run_backward(const Tensor& value) {
 void Trainer::Impl::prepare_gradients() {
   if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
   if (scaler) scaler->unscale_(*optimizer);
-  if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
+  const std::vector<NamedTensor> used = optimizer->with_gradients();
+  if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(used, *options.clip_norm);
   const ScopedPhase phase(Phase::kOptimizer);
-  for (const auto& [path, parameter] : optimizer->parameters()) {
-    if (parameter.grad().defined()) notify_mark(TensorRole::kBoundaryGradient, path, parameter.grad());
+  for (const auto& [path, target] : used) {
+    if (target.grad().defined()) notify_mark(TensorRole::kBoundaryGradient, path, target.grad());
   }
 }
 
@@ -119,7 +122,11 @@ bool Trainer::Impl::step_optimizer() {
   const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
   optimizer_ran = ran;
   notify_optimizer_end(/*skipped=*/!ran);
-  if (scaler) scaler->update();
+  try {
+    if (scaler) scaler->update();
+  } catch (const std::runtime_error& given_up) {
+    ended_by = given_up.what();  // the step is over all the same
+  }
   return ran;
 }
 
@@ -151,7 +158,7 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
   }
   if (options.micro_batches == 0) fail("trainer", "1 or more micro-batches", "0");
   impl_->options = options;
-  if (options.scaler) impl_->scaler.emplace(*options.scaler);
+  if (options.scaler) impl_->scaler = options.scaler->make();
   impl_->model = std::move(model);
   impl_->optimizer = std::move(optimizer);
   impl_->batches = std::move(batches);
@@ -162,6 +169,7 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::step() {
   Impl& run = *impl_;
+  if (!run.ended_by.empty()) throw std::runtime_error(run.ended_by);
   const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
   run.optimizer_ran = false;
@@ -171,6 +179,8 @@ StepResult Trainer::step() {
   run.run_to_boundary(result, /*replay=*/false);
   if (run.boundary_callback) run.boundary_callback(*this);
   result.skipped = !run.step_optimizer();
+  if (run.scaler) result.message = run.scaler->message();
+  result.ended_by = run.ended_by;
   run.read_losses(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
@@ -182,7 +192,7 @@ StepResult Trainer::step() {
 std::uint32_t Trainer::next_step() const { return impl_->next_step; }
 Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
-GradScaler* Trainer::scaler() { return impl_->scaler ? &*impl_->scaler : nullptr; }
+LossScaler* Trainer::scaler() { return impl_->scaler.get(); }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 bool Trainer::stepping() const { return impl_->stepping; }
 
@@ -201,7 +211,7 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
       out->kept_gradients.push_back(grad.defined() ? grad.clone() : Tensor());
     }
   }
-  if (impl_->scaler) out->scaler = impl_->scaler->state();
+  if (impl_->scaler) out->scaler = impl_->scaler->saved();
   return out;
 }
 
@@ -217,8 +227,9 @@ void Trainer::restore(const Snapshot& snapshot) {
     Tensor parameter = impl_->optimizer->parameters()[i].tensor;
     if (snapshot.kept_gradients[i].defined()) parameter.set_grad(snapshot.kept_gradients[i].clone());
   }
-  if (impl_->scaler && snapshot.scaler) impl_->scaler->load_state(snapshot.scaler);
+  if (impl_->scaler && !snapshot.scaler.empty()) impl_->scaler->load(snapshot.scaler);
   impl_->next_step = snapshot.next_step;
+  impl_->ended_by.clear();
   impl_->start = {};
   impl_->start_marked = false;
 }

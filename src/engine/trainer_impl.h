@@ -29,7 +29,7 @@ struct StepStart {
   std::vector<RandomStream*> streams;  // of the model
   std::vector<std::uint64_t> random_positions;
   bool drew_elsewhere = false;  // forward, loss or backward drew from another stream
-  std::optional<GradScaler> scaler;
+  std::unique_ptr<LossScaler> scaler;  // a copy
   double scale = 1;
   std::vector<std::uint32_t> parameter_versions;
   std::vector<KeptBatch> batches;  // by micro-batch
@@ -41,13 +41,14 @@ struct Trainer::Impl {
   BatchSource batches;
   LossFunction loss;
   TrainerOptions options;
-  std::optional<GradScaler> scaler;
+  std::unique_ptr<LossScaler> scaler;
   std::function<void(Trainer&)> boundary_callback;
   std::uint32_t next_step = 0;
   bool keep_gradients = false;                           // of the step before, which was skipped
   bool start_marked = false;                             // observers know what the coming step starts from
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
   bool stepping = false, optimizer_ran = false;          // in the step at hand
+  std::string ended_by;                                  // why the scaler ended training
   std::vector<Tensor> unread_losses;                     // of the step at hand, on a device
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand

@@ -71,9 +71,10 @@ class Present {
   std::vector<std::int64_t> step_counts_;
   std::vector<RandomStream*> streams_;
   std::vector<std::uint64_t> positions_;
-  std::optional<GradScaler> scaler_;
+  std::unique_ptr<LossScaler> scaler_;
   double scale_ = 1;
   std::vector<Tensor> unread_losses_;
+  std::string ended_by_;
   bool keep_gradients_, start_marked_, optimizer_ran_;
   std::map<std::string, std::uint32_t> buffer_versions_;
 };
@@ -82,8 +83,9 @@ Present::Present(Trainer::Impl& run)
     : run_(run),
       step_counts_(run.optimizer->step_counts()),
       streams_(run.model->random_streams()),
-      scaler_(run.scaler),
+      scaler_(run.scaler ? run.scaler->clone() : nullptr),
       unread_losses_(std::exchange(run.unread_losses, {})),
+      ended_by_(run.ended_by),
       keep_gradients_(run.keep_gradients),
       start_marked_(run.start_marked),
       optimizer_ran_(run.optimizer_ran),
@@ -94,7 +96,8 @@ Present::Present(Trainer::Impl& run)
   keep(run.optimizer->named_state());
   for (const RandomStream* stream : streams_) positions_.push_back(stream->position());
   if (scaler_) scale_ = scaler_->get_scale();
-  for (const auto& parameters : {run.optimizer->parameters(), run.model->named_parameters()}) {
+  for (const auto& parameters :
+       {run.optimizer->parameters(), run.optimizer->stepped(), run.model->named_parameters()}) {
     for (const NamedTensor& entry : parameters) gradients_.emplace_back(entry.tensor, entry.tensor.grad());
   }
 }
@@ -106,6 +109,7 @@ Present::~Present() {
   for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->seek(positions_[i]);
   if (scaler_) run_.scaler->put_back(*scaler_, scale_);
   run_.unread_losses = std::move(unread_losses_);
+  run_.ended_by = ended_by_;
   run_.keep_gradients = keep_gradients_;
   run_.start_marked = start_marked_;
   run_.optimizer_ran = optimizer_ran_;
@@ -119,6 +123,7 @@ void go_to_start(Trainer::Impl& run) {
   for (std::size_t i = 0; i < buffers.size(); ++i) write_bytes(buffers[i].tensor, bytes_of(start.buffers[i]));
   // Those that the optimizer does not own add up from step to step, and no step reads them: the replay starts without.
   for (NamedTensor& entry : run.model->named_parameters()) entry.tensor.set_grad({});
+  for (NamedTensor& entry : run.optimizer->stepped()) entry.tensor.set_grad({});
   const std::vector<NamedTensor>& parameters = run.optimizer->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     Tensor parameter = parameters[i].tensor;
@@ -208,7 +213,7 @@ void Trainer::Impl::keep_start() {
   for (const NamedTensor& entry : model->named_buffers()) start.buffers.push_back(entry.tensor.clone());
   start.random_positions.clear();
   for (const RandomStream* stream : start.streams) start.random_positions.push_back(stream->position());
-  start.scaler = scaler;
+  start.scaler = scaler ? scaler->clone() : nullptr;
   start.scale = scaler ? scaler->get_scale() : 1;
   start.kept = true;
 }

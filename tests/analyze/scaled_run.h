@@ -19,13 +19,15 @@ struct StepPlan {
   bool indeterminate = false;    // a derivative that is 0/0 inside
   bool kept = false;             // gradients of the step before are added to
   bool buffer_inf = false;       // the bad gradient is written to a buffer
+  bool gives_up = false;         // the scaler's library ends training at this overflow
   bool ends = true;
 };
 
 // A torch-like scaler and a model of one layer in fp16.
 class ScaledRun {
  public:
-  explicit ScaledRun(double scale = 65536, bool dynamic = true) : scale_(scale), dynamic_(dynamic) {
+  explicit ScaledRun(double scale = 65536, bool dynamic = true, std::uint32_t patience = 0)
+      : hysteresis(patience), scale_(scale), dynamic_(dynamic) {
     ScalerRecord made = record(ScalerAction::kCreate);
     made.dynamic = dynamic;
     made.growth_factor = 2;
@@ -94,9 +96,15 @@ class ScaledRun {
       t.mark(TensorRole::kParameter, "fc.weight", weight_);
     }
     const double used = scale_;
-    if (dynamic_) scale_ = bad ? std::max(scale_ / 2, floor) : scale_;
+    if (dynamic_ && bad && hysteresis > 0) {
+      --hysteresis;
+    } else if (dynamic_ && bad && !s.gives_up) {
+      scale_ = std::max(scale_ / 2, floor);
+    }
     tracker = bad ? 0 : tracker + 1;
-    t.scaler(record(ScalerAction::kUpdate));
+    ScalerRecord update = record(s.gives_up ? ScalerAction::kGaveUp : ScalerAction::kUpdate);
+    update.found_inf = bad;
+    t.scaler(update, s.gives_up ? "cannot decrease scale anymore" : "");
     if (s.ends) t.end_step(s.forward_inf ? kInf : 1, used, bad);
     return !bad;
   }
@@ -109,12 +117,14 @@ class ScaledRun {
     r.scale = scale_;
     r.growth_interval = interval;
     r.growth_tracker = tracker;
+    r.hysteresis = hysteresis;
     return r;
   }
 
   TraceBuilder t;
   double floor = 0;
   std::int64_t tracker = 0;
+  std::uint32_t hysteresis;  // overflows that do not lower the scale
 
  private:
   double scale_;

@@ -107,9 +107,9 @@ std::string batch_text(const RecordBatch& batch) {
   for (const auto& row : batch.scaler) {
     out.line(
         "scaler seq={} step={} mb={} action={} optimizer={} found_inf={} dynamic={} scale={} tracker={} interval={} "
-        "norm={} max={} growth={} backoff={} text={}",
+        "hysteresis={} norm={} max={} growth={} backoff={} text={}",
         row.seq, row.step, row.micro_batch, scaler_action_name(row.action), row.optimizer, row.found_inf, row.dynamic,
-        number(row.scale), row.growth_tracker, row.growth_interval, number(row.total_norm), number(row.max_norm),
+        number(row.scale), row.growth_tracker, row.growth_interval, row.hysteresis, number(row.total_norm), number(row.max_norm),
         number(row.growth_factor), number(row.backoff_factor), row.text);
   }
   for (const auto& row : batch.histograms) {

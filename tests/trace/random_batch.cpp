@@ -167,10 +167,11 @@ RecordBatch RandomBatches::next(std::size_t rows) {
   }
   for (const auto seq : sorted_seqs()) batch.drops.push_back({seq, any_u64(), any_u64(), any_u64()});
   for (const auto seq : sorted_seqs()) {
-    ScalerRecord row{seq, any_u32(), any_u32(), static_cast<ScalerAction>(below(9)), any_u32(), chance(50), chance(50)};
+    ScalerRecord row{seq, any_u32(), any_u32(), static_cast<ScalerAction>(below(10)), any_u32(), chance(50), chance(50)};
     row.scale = any_double();
     row.growth_tracker = any_i64();
     row.growth_interval = any_i64();
+    row.hysteresis = any_u32();
     row.total_norm = any_double();
     row.max_norm = any_double();
     row.growth_factor = any_double();

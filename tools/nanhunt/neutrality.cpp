@@ -66,7 +66,11 @@ std::vector<std::byte> bytes_of(const engine::Tensor& tensor) {
 
 Left train(engine::Trainer& trainer, std::uint32_t steps) {
   Left left;
-  for (std::uint32_t i = 0; i < steps; ++i) left.losses.push_back(std::bit_cast<std::uint64_t>(trainer.step().loss));
+  for (std::uint32_t i = 0; i < steps; ++i) {
+    const engine::StepResult result = trainer.step();
+    left.losses.push_back(std::bit_cast<std::uint64_t>(result.loss));
+    if (!result.ended_by.empty()) break;
+  }
   const auto add = [&](const std::vector<engine::NamedTensor>& tensors) {
     for (const auto& [path, tensor] : tensors) {
       left.parts.push_back({path, bytes_of(tensor)});
@@ -80,14 +84,20 @@ Left train(engine::Trainer& trainer, std::uint32_t steps) {
     }
     left.parts.push_back(std::move(part));
   }
+  const std::vector<engine::NamedTensor> used = trainer.optimizer().with_gradients();
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i].tensor.impl() == trainer.optimizer().parameters()[i].tensor.impl()) continue;  // it has no master
+    left.parts.push_back({.name = "gradient of the master of " + used[i].path, .bytes = bytes_of(used[i].tensor.grad())});
+  }
   add(trainer.model().named_buffers());
   add(trainer.optimizer().named_state());
   for (const engine::RandomStream* stream : trainer.model().random_streams()) {
     add_number(left, "position of a random stream", stream->position());
   }
   if (trainer.scaler() != nullptr) {
-    add_number(left, "loss scale", std::bit_cast<std::uint64_t>(trainer.scaler()->get_scale()));
-    add_number(left, "growth tracker of the scaler", static_cast<std::uint64_t>(trainer.scaler()->growth_tracker()));
+    for (const auto& [name, number] : trainer.scaler()->saved()) {
+      add_number(left, "scaler: " + name, std::bit_cast<std::uint64_t>(number));
+    }
   }
   return left;
 }

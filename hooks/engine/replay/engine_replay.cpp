@@ -87,19 +87,21 @@ class ReplayRun {
       if (path.ends_with(kMaster)) masters.emplace(path.substr(0, path.size() - kMaster.size()), tensor);
     }
     const auto& parameters = optimizer.parameters();
-    gradients_finite_ = std::all_of(parameters.begin(), parameters.end(), [](const engine::NamedTensor& entry) {
+    const std::vector<engine::NamedTensor> used = optimizer.with_gradients();
+    gradients_finite_ = std::all_of(used.begin(), used.end(), [](const engine::NamedTensor& entry) {
       return !entry.tensor.grad().defined() || is_finite(entry.tensor.grad());
     });
     // A step that is skipped has no update to compare, and must leave the reference where it is.
     if (!compare_ || !gradients_finite_) return;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& [path, parameter] = parameters[i];
-      if (!parameter.grad().defined()) continue;
+      const engine::Tensor gradient = optimizer.gradient(i);
+      if (!gradient.defined()) continue;
       const auto master = masters.find(path);
       Expected expected;
       expected.stepped = master == masters.end() ? parameter : master->second;
       expected.before = expected.stepped.to_vector();
-      expected.update = reference_.update(i, expected.before, parameter.grad().to_vector());
+      expected.update = reference_.update(i, expected.before, gradient.to_vector());
       expected_.push_back(std::move(expected));
     }
   }

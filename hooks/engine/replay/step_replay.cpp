@@ -8,8 +8,8 @@
 namespace nanhunt::hooks {
 
 bool holds_back(engine::Trainer& trainer) {
-  const engine::GradScaler* scaler = trainer.scaler();
-  return scaler != nullptr && scaler->is_enabled() && scaler->options().dynamic;
+  const engine::LossScaler* scaler = trainer.scaler();
+  return scaler != nullptr && scaler->holds_back();
 }
 
 std::optional<std::string> run_again(engine::Trainer& trainer, Recorder& recorder, const StepReplay& what) {

@@ -104,10 +104,10 @@ std::size_t OptimizerAudit::foresee(std::uint32_t step, const std::function<Grad
     };
     // Addresses of a device will do here: no element is read.
     std::optional<hunt::PreAudit> result =
-        hunt::prove_safe(how, complete(input_of(audited, device_view), device_view(audited.parameter.grad())));
+        hunt::prove_safe(how, complete(input_of(audited, device_view), device_view(optimizer_.gradient(i))));
     if (!result && may_read) {
       const ScopedHostContents contents;
-      result = hunt::pre_audit(how, complete(input_of(audited, host_view), host_view(audited.parameter.grad())));
+      result = hunt::pre_audit(how, complete(input_of(audited, host_view), host_view(optimizer_.gradient(i))));
     }
     audited.proved_in.reset();
     if (!result) {
@@ -130,7 +130,7 @@ std::optional<hunt::PreAudit> OptimizerAudit::in_hindsight(std::size_t index,
                                                            const engine::OptimizerCopy& at_boundary) const {
   const Audited& audited = audited_.at(index);
   const std::vector<std::int64_t> counts = optimizer_.step_counts();
-  if (index >= counts.size() || !audited.parameter.grad().defined()) return std::nullopt;
+  if (index >= counts.size() || !optimizer_.gradient(index).defined()) return std::nullopt;
   const ScopedHostContents contents;
   std::vector<std::vector<std::byte>> copies;
   bool all = true;
@@ -147,7 +147,7 @@ std::optional<hunt::PreAudit> OptimizerAudit::in_hindsight(std::size_t index,
   };
   hunt::PreAuditInput input = input_of(audited, kept);
   if (!all) return std::nullopt;
-  input.grad = host_view(audited.parameter.grad());
+  input.grad = host_view(optimizer_.gradient(index));
   input.step = counts[index];
   return hunt::pre_audit(options(), input);
 }

@@ -219,7 +219,7 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       // By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay
       // bad: no scale calibrates that away.
       for (std::size_t i = 0; i < optimized_ && step->micro_batch == 0; ++i) {
-        const engine::Tensor& gradient = parameters_[i].tensor.grad();
+        const engine::Tensor gradient = trainer_.optimizer().gradient(i);
         if (gradient.defined()) add(group, Part::kKept, i, gradient);
       }
       const bool several = trainer_.options().micro_batches > 1;

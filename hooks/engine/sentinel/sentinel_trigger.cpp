@@ -229,7 +229,7 @@ std::vector<hunt::StepFact> Sentinel::facts(const Step& step, Moment moment) con
   for (std::size_t i = 0; i < optimized_; ++i) {
     Reading reading = step.gradients[i].reading;
     if (answers_at_once() && reading.known) {  // for its norm: the checksum takes another pass
-      const engine::Tensor& gradient = parameters_[i].tensor.grad();
+      const engine::Tensor gradient = trainer_.optimizer().gradient(i);
       if (!gradient.defined()) continue;
       reading.checksum = checksum_of(gradient);
     }
@@ -276,7 +276,7 @@ void Sentinel::refuse(const Step& step, const std::string& why) {
   }
   if (&step != &steps_.back()) return;  // gradients and batches are those of another step by now
   for (std::size_t i = 0; i < optimized_; ++i) {
-    const engine::Tensor& gradient = parameters_[i].tensor.grad();
+    const engine::Tensor gradient = trainer_.optimizer().gradient(i);
     if (step.gradients[i].reading.finite || !gradient.defined()) continue;
     mark(TensorRole::kBoundaryGradient, parameters_[i].path, gradient);
   }

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nanhunt/dtype.h"
+#include "nanhunt/engine/loss_scaler.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/optimizer.h"
 #include "nanhunt/engine/tensor.h"
@@ -54,36 +56,32 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;
   bool enabled = true;
   bool dynamic = true;  // false: the scale is constant, gradients are not checked, no step is held back
+  std::string_view family = "torch.amp";  // whose scaler it is, where it is not torch's own; outlives the scaler
 };
 
 // torch.amp.GradScaler: the scale is fp32, backs off when a gradient is not finite, grows after an interval of clean
 // updates. Nothing is guarded that torch does not guard: the scale may fall to 0, and an interval set at or below the
 // tracker never fires.
 //
-// Misuse throws std::invalid_argument with torch's text, after observers were told. What happens is told as
-// ScalerEvents with the configuration in each; kCreate comes before the first that somebody hears. Observed as ops:
-// "mul" in phase scale, "_amp_foreach_non_finite_check_and_unscale_" per gradient in phase unscale with the parameter's
-// path as module, "_amp_update_scale_" in phase update.
-class GradScaler {
+// Misuse throws std::invalid_argument with torch's text, after observers were told. Observed as ops: "mul" in phase
+// scale, "_amp_foreach_non_finite_check_and_unscale_" per gradient in phase unscale with the parameter's path as
+// module, "_amp_update_scale_" in phase update.
+class GradScaler : public LossScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
+  std::unique_ptr<LossScaler> clone() const override { return std::make_unique<GradScaler>(*this); }
+  void put_back(const LossScaler& copy, double scale) override;
 
   // output * scale: fp32 for a 0-dim fp16 output, while one with dimensions stays fp16 and can overflow.
-  Tensor scale(const Tensor& output);
+  Tensor scale(const Tensor& output) override;
   std::vector<Tensor> scale(const std::vector<Tensor>& outputs);
-  // Checks the optimizer's gradients and multiplies them by 1/scale, in place. At most once per step; step() does it if
-  // nobody did.
-  void unscale_(Optimizer& optimizer);
-  // Runs the optimizer unless one of its gradients was not finite. True if it ran. Gradients are not cleared on a skip.
-  bool step(Optimizer& optimizer);
-  // Once, after every optimizer's step.
-  void update();
+  using LossScaler::update;
   void update(double new_scale);  // sets the scale and leaves the tracker
 
-  double get_scale() const;  // 1 when disabled; as configured until scale() was called
+  double get_scale() const override;  // 1 when disabled; as configured until scale() was called
   const Tensor& scale_tensor() const { return scale_; }  // undefined until scale() was called
   std::int64_t growth_tracker() const;
-  bool is_enabled() const { return options_.enabled; }
+  bool is_enabled() const override { return options_.enabled; }
   const GradScalerOptions& options() const { return options_; }  // factors and interval as they are now
   void set_growth_factor(double factor) { options_.growth_factor = factor; }
   void set_backoff_factor(double factor) { options_.backoff_factor = factor; }
@@ -97,34 +95,23 @@ class GradScaler {
   };
   std::optional<State> state() const;
   void load_state(const std::optional<State>& state);
-  // Back to a copy of this scaler, its stages and its knowledge of optimizers included, with the scale that it had when
-  // it was copied: copies share the tensor of the scale. Not observed.
-  void put_back(const GradScaler& copy, double scale);
+  Saved saved() const override;  // the same by name; empty when disabled
+  void load(const Saved& saved) override;
 
  private:
-  enum class Stage : std::uint8_t { kReady, kUnscaled, kStepped };
-  struct OptimizerState {
-    Stage stage = Stage::kReady;
-    std::optional<bool> found_inf;  // none: nothing was checked
-  };
-  struct Known {
-    const Optimizer* optimizer;
-    OptimizerState state;  // since the last update
-  };
-
-  std::uint32_t number_of(const Optimizer& optimizer);  // in order of first use
-  void tell(ScalerAction action, std::uint32_t optimizer = 0, bool found_inf = false, std::string_view text = {});
-  [[noreturn]] void refuse(std::string_view text, std::uint32_t optimizer = 0);
-  void expect_scale(std::string_view call, std::uint32_t optimizer = 0);
+  std::string next(bool found_inf) override;
+  ScalerEvent described() const override;
+  bool looks() const override { return options_.dynamic; }
+  bool takes_fp16() const override { return false; }
+  bool has_scale() const override { return scale_.defined(); }
   void set_scale(double value);
-  void reset_stages();
 
   GradScalerOptions options_;
   Tensor scale_;  // 0-dim fp32, from the first scale() on
   std::int32_t growth_tracker_ = 0;
-  std::vector<Known> known_;
-  bool reported_ = false;  // somebody heard kCreate
 };
+
+std::unique_ptr<LossScaler> make_scaler(const GradScalerOptions& options);
 
 // Multiplies the gradients by max_norm / (their total 2-norm + 1e-6) when that is below 1, in place: a total of
 // Inf makes finite gradients 0 and infinite ones NaN, a total of NaN makes all NaN. Ops of phase clip, those of one

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nanhunt/engine/amp.h"
+#include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/optimizer.h"
 #include "nanhunt/engine/tensor.h"
@@ -32,7 +33,7 @@ using LossFunction = std::function<Tensor(const Tensor& output, const Batch& bat
 
 struct TrainerOptions {
   std::optional<AutocastOptions> autocast = {};  // around forward and loss
-  std::optional<GradScalerOptions> scaler = {};  // static with dynamic = false
+  std::optional<ScalerChoice> scaler = {};       // of any family: GradScalerOptions, ApexScalerOptions, ...
   std::uint32_t micro_batches = 1;               // their gradients add up before the one optimizer step
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
@@ -46,6 +47,8 @@ struct StepResult {
   double loss = 0;       // summed over micro-batches, as divided, unscaled
   bool skipped = false;  // the scaler held the optimizer back
   double scale = 1;      // with which the loss was scaled
+  std::string message = {};   // what the scaler's library prints after an overflow
+  std::string ended_by = {};  // why it ends training with this step
 };
 
 class Observer;
@@ -94,13 +97,13 @@ class Trainer {
   // Data, zero_grad, forward and loss, scale, backward (all of these per micro-batch, but gradients are zeroed once),
   // unscale, clip, boundary, optimizer or skip, update of the scale. Marks batch and labels, the loss, boundary gradients (as
   // the optimizer would use them: unscaled and clipped, also in a step that is skipped), parameters and state (those
-  // also before step 0).
+  // also before step 0). Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
   StepResult step();
   std::uint32_t next_step() const;
 
   Module& model();
   Optimizer& optimizer();
-  GradScaler* scaler();  // null without
+  LossScaler* scaler();  // null without
   const TrainerOptions& options() const;
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference

@@ -85,6 +85,8 @@ constexpr Row kRows[] = {
     {"lower-magnitude",
      "Find out why the numbers are so large: the learning rate, the initialisation or the scale of the inputs.",
      "No wider common format helps."},
+    {"lower-static-scale", "Lower the static loss scale, or use a dynamic one.",
+     "A static scale neither gets lower nor holds a step back."},
     {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them: take the .half() out.",
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
@@ -145,7 +147,8 @@ struct Concrete {
 constexpr Concrete kConcrete[] = {
     {"calibrated-scale", "init-scale"},         {"clamp-before-exp", "clamp-input"},
     {"clamp-log-variance", "clamp-input"},      {"fp32-layer", "fp32-compute"},
-    {"fp32-norm", "fp32-compute"},              {"static-scale-512", "loss-scaling"},
+    {"fp32-norm", "fp32-compute"},              {"lower-scale", "lower-static-scale"},
+    {"static-scale-512", "loss-scaling"},
     {"two-selections", "clamp-input"},          {"unscale-first", "unscale-before-clip"},
 };
 

@@ -9,7 +9,7 @@ namespace nanhunt::analyze {
 void ScalerWatch::note(const ScalerRecord& record, const char* what) {
   ++events_;
   ScalerSection::Event event{record.step, record.seq, what, record.scale, ""};
-  if (record.action == ScalerAction::kRefused) event.text = names_.text(record.text);
+  if (record.action != ScalerAction::kCreate) event.text = names_.text(record.text);
   if (first_events_.size() < kKeptEvents) {
     first_events_.push_back(std::move(event));
     return;
@@ -57,17 +57,36 @@ void ScalerWatch::collapse(Collapse kind, bool fault, std::uint32_t step) {
   collapse_ = state;
 }
 
+// Nothing worse can be said of it, and what it says of the decline is said of all of it.
+void ScalerWatch::give_up(const ScalerRecord& record) {
+  collapse_.reset();
+  collapse(Collapse::kGaveUp, /*fault=*/true, record.step);
+  collapse_->streak_from = decline_.from;
+  collapse_->skips = decline_.skips;
+  collapse_->absorbed = decline_.absorbed;
+  collapse_->from_scale = decline_.scale;
+}
+
 // The scale after an update, and what it says about the coming ones.
 void ScalerWatch::follow_scale(const ScalerRecord& record) {
   const double before = scale_;
   scale_ = record.scale;
   if (!section_.dynamic) return;
+  absorbed_ = record.found_inf && scale_ == before && record.hysteresis < hysteresis_;
+  hysteresis_ = record.hysteresis;
+  if (record.found_inf) {
+    if (decline_.skips++ == 0) decline_ = {record.step, 1, 0, before};
+    decline_.absorbed += absorbed_ ? 1 : 0;
+  }
   if (scale_ < before) {
     ++section_.backoffs;
     note(record, "backoff");
   } else if (scale_ > before) {
     ++section_.growths;
     note(record, "growth");
+    decline_ = {};
+  } else if (absorbed_) {
+    note(record, "hysteresis");
   }
   const std::int64_t interval = record.growth_interval != 0 ? record.growth_interval : section_.growth_interval;
   const bool grows = section_.growth_factor > 1;
@@ -88,7 +107,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
     if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
     step_ = record.step;
     in_step_ = true;
-    scaled_ = skip_ = found_ = unscaled_ = false;
+    scaled_ = skip_ = found_ = unscaled_ = absorbed_ = false;
     step_scale_ = scale_;
     early_clip_.reset();
   }
@@ -123,6 +142,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
       section_.growth_factor = record.growth_factor;
       section_.backoff_factor = record.backoff_factor;
       section_.growth_interval = record.growth_interval;
+      hysteresis_ = record.hysteresis;
       break;
     case ScalerAction::kScale:
       scaled_ = true;
@@ -151,7 +171,14 @@ void ScalerWatch::follow(const ScalerRecord& record) {
     case ScalerAction::kSet:
       optimizers_.clear();
       scale_ = record.scale;
+      decline_ = {};
       note(record, "set");
+      break;
+    case ScalerAction::kGaveUp:
+      optimizers_.clear();
+      follow_scale(record);
+      note(record, "gave_up");
+      give_up(record);
       break;
     case ScalerAction::kRefused:
       note(record, "refused");
@@ -186,7 +213,8 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
     streak_from_ = step;
     streak_scale_ = outcome.scale;
   }
-  same_scale_skips_ = streak_ > 1 && outcome.scale == last_skip_scale_ ? same_scale_skips_ + 1 : 1;
+  // One that hysteresis took says nothing of a floor.
+  same_scale_skips_ = absorbed_ ? 0 : streak_ > 1 && outcome.scale == last_skip_scale_ ? same_scale_skips_ + 1 : 1;
   last_skip_scale_ = outcome.scale;
   low_skips_ = outcome.scale < kLowScale ? low_skips_ + 1 : 0;
   section_.longest_streak = std::max(section_.longest_streak, streak_);

@@ -58,13 +58,14 @@ class ScalerWatch {
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
 
   // Why a dynamic scale cannot recover.
-  enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows };
+  enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows, kGaveUp };
   struct CollapseState {
     Collapse kind = Collapse::kEndless;
     bool fault = true;             // else a warning
     std::uint32_t step = 0;        // in which the threshold was passed
     std::uint32_t streak_from = 0;  // first step of the streak of skips that led there
-    std::uint32_t skips = 0;       // of that streak
+    std::uint32_t skips = 0;       // of that streak; kGaveUp: since the scale last grew
+    std::uint32_t absorbed = 0;    // kGaveUp: those that hysteresis took
     double scale = 1, from_scale = 1;
     std::int64_t tracker = 0, interval = 0;
   };
@@ -98,6 +99,7 @@ class ScalerWatch {
   void note(const ScalerRecord& record, const char* what);
   void misuse(Misuse kind, const ScalerRecord& record, bool did_harm);
   void follow_scale(const ScalerRecord& record);
+  void give_up(const ScalerRecord& record);
   void judge_streak(const StepOutcome& outcome, std::uint32_t step);
   void collapse(Collapse kind, bool fault, std::uint32_t step);
 
@@ -131,6 +133,14 @@ class ScalerWatch {
   std::uint32_t next_step_ = 0;  // after the last one that ended
   std::uint32_t streak_ = 0, streak_from_ = 0, same_scale_skips_ = 0, low_skips_ = 0;
   double streak_scale_ = 1, last_skip_scale_ = 1;
+  std::uint32_t hysteresis_ = 0;  // overflows that do not lower the scale
+  bool absorbed_ = false;         // hysteresis took the overflow of this step
+  // Overflows since the scale last grew or was set, in a row or not.
+  struct Decline {
+    std::uint32_t from = 0, skips = 0, absorbed = 0;
+    double scale = 1;  // before the first
+  };
+  Decline decline_;
   std::optional<CollapseState> collapse_;
   std::vector<MisuseState> misuses_;
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/ops.h"
 #include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine::amp {
@@ -38,6 +39,24 @@ void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const T
       finish_in_place(kOp, op_math(named.grad.dtype()), named.grad, {}, {{"inv_scale", inv_scale}});
     }
   }
+}
+
+std::vector<NamedGradient> gradients_to_unscale(Optimizer& optimizer) {
+  std::vector<NamedGradient> out;
+  const std::vector<NamedTensor> targets = optimizer.stepped();
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const auto& [path, parameter] = optimizer.parameters()[i];
+    Tensor grad = parameter.grad();
+    if (!grad.defined()) continue;
+    Tensor target = targets[i].tensor;
+    if (target.impl() != parameter.impl()) {
+      const ScopedModule module(path);
+      grad = to(grad, target.dtype());
+      target.set_grad(grad);
+    }
+    out.push_back({path, grad});
+  }
+  return out;
 }
 
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two kernels of a loss scaler, as observed ops.
+// The kernels of a loss scaler, as observed ops.
 #pragma once
 
 #include <span>
 #include <string>
+#include <vector>
 
+#include "nanhunt/engine/optimizer.h"
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine::amp {
@@ -20,6 +22,10 @@ struct NamedGradient {
   Tensor grad;
 };
 void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const Tensor& found);
+
+// The gradients that the optimizer will use, still scaled. Those of parameters with a master are copied to its format
+// and become the master's gradient.
+std::vector<NamedGradient> gradients_to_unscale(Optimizer& optimizer);
 
 // Backs off or grows the 0-dim fp32 `scale` and counts clean updates, in place, as torch's kernel does.
 void update_scale_(Tensor& scale, std::int32_t& growth_tracker, bool found_inf, double growth_factor,

@@ -23,7 +23,7 @@ std::vector<T> read_affine(const Tensor& tensor, std::int64_t width, T otherwise
 }
 
 template <typename T>
-void forward_rows(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
+void norm_rows(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
                   T* means, T* rstds) {
   const std::int64_t width = input.size(-1), rows = input.numel() / width;
   const Reader<T> reader(input, input.sizes(), input.dtype());
@@ -54,7 +54,7 @@ struct Saved {
 
 // d input = rstd (d - mean(d) - xhat mean(d xhat)) with d = grad * weight; weight and bias get sums over the rows.
 template <typename T>
-std::vector<Tensor> backward_rows(const Tensor& g, const Saved& saved, const Node& node) {
+std::vector<Tensor> norm_rows_backward(const Tensor& g, const Saved& saved, const Node& node) {
   const std::int64_t width = g.size(-1), rows = g.numel() / width;
   const Reader<T> grads(g, g.sizes(), g.dtype()), inputs(saved.input, saved.input.sizes(), saved.input.dtype());
   const T *means = saved.mean.data<T>(), *rstds = saved.rstd.data<T>();
@@ -142,9 +142,9 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
   if (!device.is_cpu()) {
     device_layer_norm(input, weight, bias, eps, out, mean, rstd);
   } else if (compute == DType::kF64) {
-    forward_rows<double>(input, weight, bias, eps, out, mean.data<double>(), rstd.data<double>());
+    norm_rows<double>(input, weight, bias, eps, out, mean.data<double>(), rstd.data<double>());
   } else {
-    forward_rows<float>(input, weight, bias, eps, out, mean.data<float>(), rstd.data<float>());
+    norm_rows<float>(input, weight, bias, eps, out, mean.data<float>(), rstd.data<float>());
   }
   std::vector<Arg> inputs{{"input", &input}};
   if (weight.defined()) inputs.push_back({"weight", &weight});
@@ -155,8 +155,8 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
       [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
         const Saved saved{node.saved[0].tensor, node.saved[3].tensor, node.saved[1].tensor, node.saved[2].tensor};
         if (!on_cpu(g)) return backward_on_device(g, saved, node);
-        return node.compute_dtype == DType::kF64 ? backward_rows<double>(g, saved, node)
-                                                 : backward_rows<float>(g, saved, node);
+        return node.compute_dtype == DType::kF64 ? norm_rows_backward<double>(g, saved, node)
+                                                 : norm_rows_backward<float>(g, saved, node);
       },
       {{"mean", &mean}, {"rstd", &rstd}});
 }

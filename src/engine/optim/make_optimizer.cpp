@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <utility>
 
 #include "src/engine/ops/op.h"
 #include "src/engine/optim/stepped_optimizer.h"
@@ -15,6 +16,28 @@ void expect_option(bool good, std::string_view name, std::string_view expected, 
 
 void Optimizer::zero_grad() {
   for (NamedTensor& parameter : parameters_) parameter.tensor.set_grad({});
+  for (NamedTensor& target : stepped()) target.tensor.set_grad({});
+}
+
+std::vector<NamedTensor> Optimizer::stepped() const {
+  std::vector<NamedTensor> out = parameters_;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (Tensor own = master(i); own.defined()) out[i].tensor = std::move(own);
+  }
+  return out;
+}
+
+std::vector<NamedTensor> Optimizer::with_gradients() const {
+  std::vector<NamedTensor> out = stepped();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!out[i].tensor.grad().defined()) out[i] = parameters_[i];
+  }
+  return out;
+}
+
+Tensor Optimizer::gradient(std::size_t index) const {
+  const Tensor own = master(index);
+  return own.defined() && own.grad().defined() ? own.grad() : parameters_.at(index).tensor.grad();
 }
 
 void Optimizer::set_step_counts(const std::vector<std::int64_t>& counts) {

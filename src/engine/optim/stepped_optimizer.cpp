@@ -41,15 +41,16 @@ void SteppedOptimizer::step() {
   const NoGradGuard no_grad;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     auto& [path, parameter] = parameters_[i];
-    if (!parameter.grad().defined()) continue;
-    const ScopedModule module(path);
     Slot& slot = slots_[i];
+    const Tensor grad = gradient(i);
+    if (!grad.defined()) continue;
+    const ScopedModule module(path);
     ++slot.step_count;
     if (slot.master.defined()) {
-      update(slot, slot.master, to(parameter.grad(), DType::kF32));
+      update(slot, slot.master, to(grad, DType::kF32));
       copy_(parameter, slot.master);
     } else {
-      update(slot, parameter, parameter.grad());
+      update(slot, parameter, grad);
     }
     if (!ops_observed()) continue;
     notify_mark(TensorRole::kParameter, path, parameter);

@@ -20,6 +20,7 @@ class SteppedOptimizer : public Optimizer {
   void step() override;
   const OptimizerOptions& options() const override { return options_; }
   std::vector<NamedTensor> named_state() const override;
+  Tensor master(std::size_t index) const override { return slots_.at(index).master; }
   Snapshot snapshot() const override;
   void restore(const Snapshot& snapshot) override;
   std::vector<std::int64_t> step_counts() const override;

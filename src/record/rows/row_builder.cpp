@@ -391,6 +391,7 @@ void RowBuilder::add_scaler(const ScalerEvent& event) {
   row.growth_factor = event.growth_factor;
   row.backoff_factor = event.backoff_factor;
   row.growth_interval = event.growth_interval;
+  row.hysteresis = event.hysteresis;
   row.text = strings_.intern(event.text, rows_.batch);
   rows_.batch.scaler.push_back(row);
   extra_bytes_ += sizeof(ScalerRecord);

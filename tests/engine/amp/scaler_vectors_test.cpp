@@ -2,16 +2,22 @@
 // Every vector of data/scaler-vectors.json.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <stdexcept>
 
 #include "nanhunt/engine/amp.h"
+#include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/loss_scalers.h"
 #include "src/engine/amp/scaler_ops.h"
 #include "tests/engine/amp/scaler_fixture.h"
 
@@ -34,6 +40,9 @@ std::uint32_t hex(const Json& text) {
   return static_cast<std::uint32_t>(std::stoul(text.get<std::string>(), nullptr, 16));
 }
 
+// A number that may be null, or the word for infinity.
+double number(const Json& value) { return value == "inf" ? kInf : value.get<double>(); }
+
 GradScalerOptions options_of(const Json& params) {
   return {.init_scale = params.value("init_scale", 65536.0),
           .growth_factor = params.value("growth_factor", 2.0),
@@ -42,83 +51,217 @@ GradScalerOptions options_of(const Json& params) {
           .enabled = params.value("enabled", true)};
 }
 
+std::optional<double> optional_number(const Json& params, const char* name) {
+  const Json value = params.value(name, Json());
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+// How each family of the file is made of a vector's parameters. A family that is not here fails its vectors.
+const std::map<std::string, std::function<std::unique_ptr<LossScaler>(const Json&)>> kFamilies = {
+    {"torch_grad_scaler", [](const Json& params) { return make_scaler(options_of(params)); }},
+    {"apex_amp_loss_scaler",
+     [](const Json& params) {
+       return make_scaler(ApexScalerOptions{.loss_scale = optional_number(params, "loss_scale"),
+                                            .init_scale = params.value("init_scale", 65536.0),
+                                            .scale_window = params.value("scale_window", std::int64_t{2000}),
+                                            .min_loss_scale = optional_number(params, "min_loss_scale"),
+                                            .max_loss_scale = params.value("max_loss_scale", 0x1p24)});
+     }},
+    {"apex_legacy_dynamic_loss_scaler",
+     [](const Json& params) {
+       return make_scaler(ApexLegacyScalerOptions{
+           .init_scale = params.at("init_scale"),
+           .scale_factor = params.at("scale_factor"),
+           .scale_window = params.at("scale_window"),
+       });
+     }},
+    {"deepspeed_dynamic_loss_scaler",
+     [](const Json& params) {
+       return make_scaler(DeepSpeedScalerOptions{.init_scale = params.at("init_scale"),
+                                                 .scale_factor = params.at("scale_factor"),
+                                                 .scale_window = params.at("scale_window"),
+                                                 .min_scale = params.at("min_scale"),
+                                                 .hysteresis = params.at("hysteresis"),
+                                                 .consecutive_hysteresis = params.at("consecutive_hysteresis"),
+                                                 .raise_error_at_min_scale = params.at("raise_error_at_min_scale")});
+     }},
+    {"deepspeed_fused_fp16_optimizer",
+     [](const Json& params) {
+       return make_scaler(DeepSpeedFusedScalerOptions{.init_scale = params.at("init_scale"),
+                                                      .scale_factor = params.at("scale_factor"),
+                                                      .scale_window = params.at("scale_window"),
+                                                      .min_scale = params.at("min_scale")});
+     }},
+    {"megatron_dynamic_grad_scaler",
+     [](const Json& params) {
+       return make_scaler(MegatronScalerOptions{.initial_scale = params.at("initial_scale"),
+                                                .min_scale = params.at("min_scale"),
+                                                .growth_factor = params.at("growth_factor"),
+                                                .backoff_factor = params.at("backoff_factor"),
+                                                .growth_interval = params.at("growth_interval"),
+                                                .hysteresis = params.at("hysteresis")});
+     }},
+    {"apex_update_scale_hysteresis",
+     [](const Json& params) {
+       return make_scaler(ApexHysteresisScalerOptions{.init_scale = params.at("init_scale"),
+                                                      .growth_factor = params.at("growth_factor"),
+                                                      .backoff_factor = params.at("backoff_factor"),
+                                                      .growth_interval = params.at("growth_interval"),
+                                                      .hysteresis = params.at("hysteresis")});
+     }},
+    {"fastai_v1_mixed_precision",
+     [](const Json& params) {
+       return make_scaler(FastaiScalerOptions{.loss_scale = optional_number(params, "loss_scale"),
+                                              .dynamic = params.at("dynamic"),
+                                              .max_noskip = params.at("max_noskip"),
+                                              .max_scale = params.at("max_scale")});
+     }},
+};
+
+// Whether the gradients of a step reached the optimizer, as its events say.
+class Outcome : public Observer {
+ public:
+  std::optional<bool> taken;
+  void on_scaler(const ScalerEvent& event) noexcept override {
+    if (event.action == ScalerAction::kStep) taken = true;
+    if (event.action == ScalerAction::kSkip) taken = false;
+  }
+};
+
 // A scaler with one optimizer, driven flag by flag.
 struct Driven {
-  explicit Driven(const Json& params) : scaler(options_of(params)) {}
+  explicit Driven(const Json& vector) : vector_(vector) {
+    scaler = kFamilies.at(vector.at("family"))(vector.at("params"));
+  }
 
-  bool update(bool found_inf) {
-    scaler.scale(Tensor::full({}, 1, DType::kF32));
+  // What the step was: "true", "false", or "error: ..." where the family gives training up.
+  std::string update(bool found_inf) {
+    scaler->scale(Tensor::full({}, 1, DType::kF32));
     optimizer.set_gradient(0, found_inf ? kInf : 1);
-    const bool ran = scaler.step(optimizer);
-    scaler.update();
-    return ran;
+    Outcome outcome;
+    const HookHandle handle = add_observer(outcome);
+    const int before = optimizer.steps;
+    scaler->step(optimizer);
+    const bool taken = outcome.taken.value_or(optimizer.steps > before);  // a disabled scaler tells nothing
+    try {
+      scaler->update();
+    } catch (const std::runtime_error& given_up) {
+      return std::string("error: ") + given_up.what();
+    }
+    return taken ? "true" : "false";
   }
 
   // "update", "set_scale:4096.0", "set_interval:3" or "reload".
   void control(const std::string& op) {
     const std::string value = op.substr(op.find(':') + 1);
+    auto* torch = dynamic_cast<GradScaler*>(scaler.get());
     if (op.starts_with("set_scale:")) {
-      scaler.update(std::stod(value));
+      ASSERT_NE(torch, nullptr);
+      torch->update(std::stod(value));
     } else if (op.starts_with("set_interval:")) {
-      scaler.set_growth_interval(std::stoll(value));
+      ASSERT_NE(torch, nullptr);
+      torch->set_growth_interval(std::stoll(value));
     } else {
       ASSERT_EQ(op, "reload");
-      GradScaler fresh;
-      fresh.load_state(scaler.state());
-      scaler = std::move(fresh);
+      reload();
     }
   }
 
-  void expect(const Json& row, const Json& columns) {
+  void reload() {
+    auto fresh = kFamilies.at(vector_.at("family"))(vector_.at("params"));
+    fresh->load(scaler->saved());
+    fresh->scale(Tensor::full({}, 1, DType::kF32));
+    scaler = std::move(fresh);
+  }
+
+  void expect(const Json& row) {
+    const Json& columns = vector_.at("columns");
+    const LossScaler::Saved saved = scaler->saved();
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      if (columns[i] == "scale_f32_bits") {
-        EXPECT_EQ(bits_of(scaler.get_scale()), hex(row[i])) << row;
-      } else if (columns[i] == "growth_tracker") {
-        EXPECT_EQ(scaler.growth_tracker(), row[i].get<std::int64_t>()) << row;
-      } else if (columns[i] == "inv_scale_f32_bits") {
-        const double scale = static_cast<double>(static_cast<float>(scaler.get_scale()));
+      const std::string column = columns[i];
+      if (column == "scale" && columns[i + 1] != "scale_f32_bits") {
+        EXPECT_EQ(scaler->get_scale(), number(row[i])) << row;
+      } else if (column == "scale_f32_bits") {
+        EXPECT_EQ(bits_of(scaler->get_scale()), hex(row[i])) << row;
+      } else if (column == "inv_scale_f32_bits") {
+        const double scale = static_cast<double>(static_cast<float>(scaler->get_scale()));
         EXPECT_EQ(bits_of(1 / scale), hex(row[i])) << row;
+      } else if (i >= 4 && column != "scale" && !saved.empty()) {  // behind number, op, flag and outcome: the family's own
+        const auto at = std::find_if(saved.begin(), saved.end(), [&](const auto& entry) { return entry.first == column; });
+        ASSERT_NE(at, saved.end()) << column;
+        EXPECT_EQ(at->second, number(row[i])) << column << " in " << row;
       }
     }
   }
 
-  GradScaler scaler;
+  void expect_outcome(const std::string& outcome, const Json& row) {
+    if (row[3].is_boolean()) {
+      EXPECT_EQ(outcome, row[3].get<bool>() ? "true" : "false") << row;
+    } else {
+      EXPECT_TRUE(outcome.starts_with("error: ")) << outcome << " in " << row;
+    }
+    expect(row);
+  }
+
+  const Json& vector_;
+  std::unique_ptr<LossScaler> scaler;
   CountingOptimizer optimizer{"p"};
 };
 
-TEST(ScalerVectors, every_sequence_of_flags_gives_the_scales_of_torch) {
+// Every row of a vector; `reloads`: the scaler is saved and loaded anew after each.
+int run_vector(const Json& vector, bool reloads) {
+  Driven run(vector);
+  run.expect(vector.at("initial"));
   int rows = 0;
-  for (const Json& vector : vectors("scaler_vectors")) {
-    SCOPED_TRACE(vector.at("id").get<std::string>());
-    Driven run(vector.at("params"));
-    run.expect(vector.at("initial"), vector.at("columns"));
-    const auto check = [&](const Json& row, bool ran) {
-      EXPECT_EQ(ran, row[3].get<bool>()) << row;
-      run.expect(row, vector.at("columns"));
-      ++rows;
-    };
-    if (vector.at("dense")) {
-      for (const Json& row : vector.at("rows")) {
-        if (row[1] == "update") {
-          check(row, run.update(row[2].get<int>() != 0));
-        } else {
-          run.control(row[1]);
-          run.expect(row, vector.at("columns"));
-        }
+  if (vector.at("dense")) {
+    for (const Json& row : vector.at("rows")) {
+      if (row[1] == "update") {
+        run.expect_outcome(run.update(row[2].get<int>() != 0), row);
+        ++rows;
+      } else {
+        run.control(row[1]);
+        run.expect(row);
       }
-      continue;
+      if (reloads) run.reload();
     }
-    std::map<std::int64_t, Json> checkpoints;
-    for (const Json& row : vector.at("rows")) checkpoints[row[0]] = row;
-    std::int64_t i = 0;
-    for (const Json& run_of : vector.at("input_rle")) {
-      for (int k = 0; k < run_of[1].get<int>(); ++k, ++i) {
-        const bool ran = run.update(run_of[0].get<int>() != 0);
-        if (checkpoints.count(i) != 0) check(checkpoints.at(i), ran);
-      }
+    return rows;
+  }
+  std::map<std::int64_t, Json> checkpoints;
+  for (const Json& row : vector.at("rows")) checkpoints[row[0]] = row;
+  std::int64_t i = 0;
+  for (const Json& run_of : vector.at("input_rle")) {
+    for (int k = 0; k < run_of[1].get<int>(); ++k, ++i) {
+      const std::string outcome = run.update(run_of[0].get<int>() != 0);
+      if (checkpoints.count(i) == 0) continue;
+      run.expect_outcome(outcome, checkpoints.at(i));
+      if (reloads) run.reload();
+      ++rows;
     }
   }
-  EXPECT_GT(rows, 300);
+  return rows;
+}
+
+TEST(ScalerVectors, every_sequence_of_flags_gives_the_scales_of_its_library) {
+  int rows = 0;
+  std::size_t number = 0;
+  std::set<std::string> families;
+  for (const Json& vector : vectors("scaler_vectors")) {
+    SCOPED_TRACE(vector.at("id").get<std::string>());
+    ASSERT_EQ(kFamilies.count(vector.at("family")), 1U) << vector.at("family");
+    rows += run_vector(vector, /*reloads=*/false);
+    families.insert(vector.at("family"));
+    ++number;
+  }
+  EXPECT_EQ(number, 49U);
+  EXPECT_EQ(families.size(), kFamilies.size());
+  EXPECT_GT(rows, 900);
+}
+
+TEST(ScalerVectors, a_scaler_that_is_saved_and_loaded_after_every_update_gives_the_same_scales) {
+  for (const Json& vector : vectors("scaler_vectors")) {
+    SCOPED_TRACE(vector.at("id").get<std::string>());
+    run_vector(vector, /*reloads=*/true);
+  }
 }
 
 TEST(ScalerVectors, several_optimizers_skip_for_themselves_and_back_off_together) {

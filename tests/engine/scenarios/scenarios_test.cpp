@@ -284,7 +284,7 @@ TEST(ScalerCalibration, skips_its_first_steps_and_then_trains_with_finite_number
 }
 
 TEST(LostUpdates, leave_most_weights_as_they_were_and_its_twin_moves_them) {
-  const auto unmoved_share = [](const char* name, std::uint64_t seed) {
+  const auto unmoved_share = [](const std::string& name, std::uint64_t seed) {
     ScenarioRun run = find_scenario(name)->make({.seed = seed, .rename_seed = {}, .fix = ""});
     const auto weights = [&] {
       std::vector<double> all;
@@ -303,8 +303,10 @@ TEST(LostUpdates, leave_most_weights_as_they_were_and_its_twin_moves_them) {
   };
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     // 17 % of the weights belong to pixels that are always 0 and have no gradient.
-    EXPECT_GT(unmoved_share("lost-updates", seed), 0.85) << "seed " << seed;
-    EXPECT_LT(unmoved_share("lost-updates-fixed", seed), 0.5) << "seed " << seed;
+    for (const std::string name : {"lost-updates", "o2-no-masters"}) {
+      EXPECT_GT(unmoved_share(name, seed), 0.85) << name << " seed " << seed;
+      EXPECT_LT(unmoved_share(name + "-fixed", seed), 0.5) << name << " seed " << seed;
+    }
   }
 }
 

@@ -99,7 +99,7 @@ TEST(MixedPrecisionTrainer, runs_a_step_in_the_order_of_torch) {
 
 // The loop a user would write, without a Trainer.
 struct Loop {
-  explicit Loop(const TrainerOptions& given) : options(given), scaler(*given.scaler) {}
+  Loop(const TrainerOptions& given, const GradScalerOptions& scale) : options(given), scaler(scale) {}
 
   double step(std::uint32_t step) {
     optimizer->zero_grad();
@@ -132,12 +132,13 @@ struct Loop {
 TEST(MixedPrecisionTrainer, computes_the_bits_of_the_loop_written_out) {
   for (std::uint32_t micro_batches : {1U, 3U}) {
     // given a scale that starts so high that the first steps are skipped
+    const GradScalerOptions scale{.init_scale = 0x1p24, .growth_interval = 4};
     const TrainerOptions options{.autocast = AutocastOptions{},
-                                 .scaler = GradScalerOptions{.init_scale = 0x1p24, .growth_interval = 4},
+                                 .scaler = scale,
                                  .micro_batches = micro_batches,
                                  .clip_norm = 1};
     auto trainer = make_trainer(options);
-    Loop loop(options);
+    Loop loop(options, scale);
     int skipped = 0;
     // when both train
     for (std::uint32_t i = 0; i < 20; ++i) {
@@ -149,7 +150,7 @@ TEST(MixedPrecisionTrainer, computes_the_bits_of_the_loop_written_out) {
     EXPECT_GT(skipped, 0);
     EXPECT_LT(skipped, 20);
     EXPECT_EQ(bytes_of(trainer->model().named_parameters()), bytes_of(loop.model.named_parameters()));
-    EXPECT_EQ(trainer->scaler()->state(), loop.scaler.state());
+    EXPECT_EQ(trainer->scaler()->saved(), loop.scaler.saved());
   }
 }
 
@@ -242,6 +243,28 @@ TEST(MixedPrecisionTrainer, a_static_scale_steps_whatever_the_gradients_are) {
   EXPECT_EQ(trainer->scaler()->get_scale(), 0x1p30);
 }
 
+TEST(MixedPrecisionTrainer, ends_with_the_step_in_which_the_library_of_its_scaler_gives_up) {
+  // given a scale that is at its smallest and too large all the same
+  auto trainer = make_trainer({.autocast = AutocastOptions{},
+                               .scaler = DeepSpeedScalerOptions{.init_scale = 0x1p30, .min_scale = 0x1p29}});
+  EventLog log;
+  const HookHandle handle = add_observer(log);
+  const auto before = bytes_of(*trainer);
+  const auto start = trainer->snapshot();
+  // when: hysteresis, one halving, and no further
+  EXPECT_EQ(trainer->step().ended_by, "");
+  EXPECT_EQ(trainer->step().ended_by, "");
+  const StepResult last = trainer->step();
+  // then that step is over, and there is no other until the trainer is put back
+  EXPECT_EQ(last.ended_by, "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.");
+  EXPECT_TRUE(last.skipped);
+  EXPECT_LT(log.index_of("scaler gave_up"), log.index_of("end 2"));
+  EXPECT_EQ(bytes_of(*trainer), before);
+  EXPECT_THROW(trainer->step(), std::runtime_error);
+  trainer->restore(*start);
+  EXPECT_EQ(trainer->step().ended_by, "");
+}
+
 TEST(MixedPrecisionTrainer, changes_nothing_when_it_is_observed) {
   const TrainerOptions options{.autocast = AutocastOptions{},
                                .scaler = GradScalerOptions{.init_scale = 0x1p22},
@@ -255,7 +278,7 @@ TEST(MixedPrecisionTrainer, changes_nothing_when_it_is_observed) {
   }
   for (int i = 0; i < 8; ++i) plain->step();
   EXPECT_EQ(bytes_of(*plain), bytes_of(*watched));
-  EXPECT_EQ(plain->scaler()->state(), watched->scaler()->state());
+  EXPECT_EQ(plain->scaler()->saved(), watched->scaler()->saved());
 }
 
 struct ReplayCase {
@@ -274,6 +297,12 @@ INSTANTIATE_TEST_SUITE_P(
                                   .scaler = GradScalerOptions{.init_scale = 0x1p23, .growth_interval = 2},
                                   .micro_batches = 3,
                                   .clip_norm = 0.1}},
+                      ReplayCase{"with_hysteresis",
+                                 {.autocast = AutocastOptions{},
+                                  .scaler = MegatronScalerOptions{.initial_scale = 0x1p24, .growth_interval = 2}}},
+                      ReplayCase{"dropping_gradients_as_fastai",
+                                 {.autocast = AutocastOptions{},
+                                  .scaler = FastaiScalerOptions{.loss_scale = 0x1p24, .max_noskip = 2}}},
                       ReplayCase{"keeping_bad_gradients",
                                  {.autocast = AutocastOptions{},
                                   .scaler = GradScalerOptions{.init_scale = 0x1p24},

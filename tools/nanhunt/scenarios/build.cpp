@@ -58,6 +58,25 @@ class Fp32RmsNorm : public engine::Module {
   DType dtype_;
 };
 
+class LargeProjection : public engine::Module {
+ public:
+  LargeProjection(std::int64_t in, std::int64_t out, engine::RandomStream& random, bool in_fp32)
+      : weight_(register_parameter("weight", engine::normal_tensor({out, in}, 0, kStddev, DType::kF32, random))),
+        in_fp32_(in_fp32) {}
+
+ protected:
+  engine::Tensor forward(const engine::Tensor& input) override {
+    if (!in_fp32_) return engine::linear(input, weight_, engine::Tensor());
+    const engine::Autocast off({.enabled = false});
+    return engine::linear(engine::to(input, DType::kF32), weight_, engine::Tensor());
+  }
+
+ private:
+  static constexpr double kStddev = 32;
+  engine::Tensor& weight_;
+  bool in_fp32_;
+};
+
 }  // namespace
 
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
@@ -68,9 +87,13 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
   model->to(config.device);
   auto parameters = model->named_parameters();
   if (!config.device.is_cpu()) batches = on_device(std::move(batches), config.device);
+  engine::TrainerOptions chosen = options;
+  for (const engine::NamedScaler& scaler : engine::named_scalers()) {
+    if (scaler.name == config.scaler) chosen.scaler = scaler.choice;
+  }
   run.trainer = std::make_unique<engine::Trainer>(
       std::move(model), engine::make_optimizer(std::move(parameters), optimizer), std::move(batches), std::move(loss),
-      options);
+      chosen);
   return run;
 }
 
@@ -148,6 +171,11 @@ std::unique_ptr<engine::Module> digits_model_around(std::string name, std::uniqu
 }
 
 std::unique_ptr<engine::Module> make_fp32_rms_norm(DType dtype) { return std::make_unique<Fp32RmsNorm>(dtype); }
+
+std::unique_ptr<engine::Module> make_large_projection(std::int64_t in, std::int64_t out, engine::RandomStream& random,
+                                                      bool in_fp32) {
+  return std::make_unique<LargeProjection>(in, out, random, in_fp32);
+}
 
 engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch) {
   return engine::cross_entropy(engine::to(logits, DType::kF32), batch.targets);

@@ -47,6 +47,11 @@ std::unique_ptr<engine::Module> digits_model_around(std::string name, std::uniqu
 // Root mean square norm, computed in fp32 and handed on as `dtype`, as large language models have it.
 std::unique_ptr<engine::Module> make_fp32_rms_norm(DType dtype);
 
+// A product without bias, its weights as large as trained ones can be (standard deviation 32). `in_fp32`: outside
+// autocast.
+std::unique_ptr<engine::Module> make_large_projection(std::int64_t in, std::int64_t out, engine::RandomStream& random,
+                                                      bool in_fp32);
+
 // Mean cross entropy of class numbers, in fp32 as autocast does.
 engine::Tensor classification_loss(const engine::Tensor& logits, const engine::Batch& batch);
 

@@ -27,5 +27,8 @@ std::vector<Scenario> lost_updates();
 std::vector<Scenario> t5_feed_forward();
 std::vector<Scenario> no_valid_label();
 std::vector<Scenario> vae_log_variance();
+std::vector<Scenario> static_scale_too_high();
+std::vector<Scenario> hysteresis_collapse();
+std::vector<Scenario> o2_no_masters();
 
 }  // namespace nanhunt::scenarios

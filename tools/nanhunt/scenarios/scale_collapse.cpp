@@ -1,44 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // From some step on the loader forgets to normalise images, and a layer's activations pass 65504 in fp16 whatever the
 // loss scale is. The scaler takes the NaN for gradients that are too large: it skips and halves for ever.
-#include "nanhunt/engine/ops.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/scenarios/registry.h"
 
 namespace nanhunt::scenarios {
 namespace scale_collapse_parts {
 
-using engine::Tensor;
-
 constexpr char kFp32Layer[] = "fp32-layer";
 
 constexpr std::uint32_t kBadStep = 6;
-// 12-bit intensities, and weights as large as trained ones can be. Over twelve seeds, before training: every image then
-// makes the layer pass 65504 by a factor of 10 at least, and normal ones stay below 620.
-constexpr double kIntensity = 4095, kWeightStddev = 32;
-
-class Projection : public engine::Module {
- public:
-  Projection(std::int64_t in, std::int64_t out, engine::RandomStream& random, bool in_fp32)
-      : weight_(register_parameter("weight", engine::normal_tensor({out, in}, 0, kWeightStddev, DType::kF32, random))),
-        in_fp32_(in_fp32) {}
-
- protected:
-  Tensor forward(const Tensor& input) override {
-    if (!in_fp32_) return engine::linear(input, weight_, Tensor());
-    const engine::Autocast off({.enabled = false});
-    return engine::linear(engine::to(input, DType::kF32), weight_, Tensor());
-  }
-
- private:
-  Tensor& weight_;
-  bool in_fp32_;
-};
+// 12-bit intensities. Over twelve seeds, before training: every image then makes the layer pass 65504 by a factor of 10
+// at least, and normal ones stay below 620.
+constexpr double kIntensity = 4095;
 
 ScenarioRun make(const ScenarioConfig& config) {
   engine::RandomStream random(config.seed, /*stream=*/0);
   auto model = std::make_unique<engine::Sequential>();
-  model->append("fc1", std::make_unique<Projection>(engine::kDigitsPixels, 64, random, config.fix == kFp32Layer));
+  model->append("fc1", make_large_projection(engine::kDigitsPixels, 64, random, config.fix == kFp32Layer));
   model->append("norm", make_fp32_rms_norm(DType::kF32));
   model->append("fc2", std::make_unique<engine::Linear>(64, engine::kDigitsClasses, random));
 

@@ -67,8 +67,9 @@ ScenarioRun make(const ScenarioConfig& config) {
   model->append("head", std::make_unique<engine::Linear>(kHeadSize, engine::kDigitsClasses, random));
   engine::TrainerOptions options;
   options.autocast = engine::AutocastOptions{};
-  options.scaler = engine::GradScalerOptions{};
-  if (config.fix == kCalibrated) options.scaler->init_scale = 64;
+  engine::GradScalerOptions scaler;
+  if (config.fix == kCalibrated) scaler.init_scale = 64;
+  options.scaler = scaler;
   return assemble(std::move(model), {.algorithm = "adam", .lr = 1e-2},
                   engine::digits_train_batches(kBatchSize, config.seed, DType::kF32), summed_loss, config, options);
 }

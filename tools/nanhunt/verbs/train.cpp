@@ -2,11 +2,13 @@
 // nanhunt train: trains a bundled scenario, watched or not; when it went wrong, tries its fixes on the same run.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
+#include "nanhunt/engine/loss_scalers.h"
 #include "reports/json/json_values.h"
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
@@ -41,6 +44,9 @@ struct TrainOutcome {
   std::uint32_t steps = 0;
   double first_loss = 0, last_loss = 0;
   std::optional<std::uint32_t> first_bad_loss;
+  std::string ended_by;                 // why training ended before its last step
+  std::string scaler_said;              // the first message of the loss scaler's library
+  std::uint32_t scaler_messages = 0;    // how many there were
   std::string attempt_dir;  // empty: not watched
   RecorderCounters counters;
   std::optional<hunt::HuntOutcome> hunted;
@@ -83,12 +89,14 @@ json outcome_json(const Scenario& scenario, const TrainOutcome& outcome) {
           {"values", outcome.counters.values},
           {"dropped_ops", outcome.counters.dropped_ops},
           {"headline", headline.empty() ? json() : json(headline)},
+          {"ended_by", outcome.ended_by.empty() ? json() : json(printable(outcome.ended_by))},
           {"experiments", std::move(experiments)}};
 }
 
 std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
+  if (!outcome.ended_by.empty()) text += "Training ended there: " + printable(outcome.ended_by) + "\n";
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -134,6 +142,8 @@ class TrainVerb final : public Verb {
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
         .in_range(5u, 1000000000u);
+    options.add("--scaler", scaler_, "Train with another loss scaler than the scenario's: " + scaler_names())
+        .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda or cuda:N").show_default();
     options.add("--boundary", boundary_,
@@ -184,6 +194,9 @@ class TrainVerb final : public Verb {
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
     if (Status usable = choose_device(); !usable) return fail(usable);
+    if (!scaler_.empty() && !is_scaler(scaler_)) {
+      return fail({StatusCode::kUsage, "train: there is no scaler '" + scaler_ + "'. There are " + scaler_names() + "."});
+    }
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
     if (level_.empty()) level_ = scenario->level;
@@ -218,9 +231,20 @@ class TrainVerb final : public Verb {
     config.rename_seed = rename_seed_;
     config.fix = fix.empty() ? changed_by_ : fix;
     config.device = device_;
+    config.scaler = scaler_;
     return config;
   }
 
+  static bool is_scaler(const std::string& name) {
+    return std::ranges::any_of(engine::named_scalers(), [&](const auto& known) { return known.name == name; });
+  }
+  static std::string scaler_names() {
+    std::string names;
+    for (const engine::NamedScaler& known : engine::named_scalers()) {
+      names += (names.empty() ? "" : ", ") + std::string(known.name);
+    }
+    return names;
+  }
 
   Status choose_device() {
     const std::optional<engine::Device> device = engine::parse_device(device_name_);
@@ -315,12 +339,24 @@ class TrainVerb final : public Verb {
     }
     Progress progress("training " + scenario.name, steps);
     for (std::uint32_t i = 0; i < steps; ++i) {
-      const engine::StepResult result = run.trainer->step();
+      engine::StepResult result;
+      try {
+        result = run.trainer->step();
+      } catch (const std::invalid_argument& refused) {  // by a scaler that does not fit the scenario
+        outcome.ended_by = refused.what();
+        break;
+      }
+      if (!result.message.empty() && outcome.scaler_messages++ == 0) outcome.scaler_said = result.message;
       if (i == 0) outcome.first_loss = result.loss;
       outcome.last_loss = result.loss;
       if (!std::isfinite(result.loss) && !outcome.first_bad_loss) outcome.first_bad_loss = result.step;
       outcome.steps = i + 1;
       progress.update(i + 1, "loss " + reports::format_short(result.loss));
+      if (outcome.ended_by = result.ended_by; !outcome.ended_by.empty()) break;
+    }
+    if (outcome.scaler_messages != 0) {
+      say("the loss scaler says: " + printable(outcome.scaler_said) +
+          (outcome.scaler_messages == 1 ? "" : fmt::format(" (and {} more)", outcome.scaler_messages - 1)));
     }
     watch.reset();
     if (kernels) kernels->finish(*recorder);
@@ -366,10 +402,11 @@ class TrainVerb final : public Verb {
     if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
+    if (!scaler_.empty()) info.options.emplace_back("scaler", scaler_);
     return info;
   }
 
-  std::string scenario_, out_, level_, recipe_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
+  std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0;

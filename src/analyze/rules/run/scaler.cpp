@@ -57,6 +57,20 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   return trial.kept || scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
 }
 
+void blame_static_scale(const Case& c, FindingClass cls, Diagnosis& diagnosis, const ScalerWatch& scaler) {
+  const ScaleTrial& trial = c.birth.trial;
+  const Phase phase = c.birth.at.phase;
+  const bool carries_scale = phase == Phase::kScale || phase == Phase::kBackward;
+  if (cls != FindingClass::kOverflow || !carries_scale || !scaler.seen() || scaler.dynamic()) return;
+  if (!trial.scaled || trial.ended == 0 || !(trial.largest > 1) || !may_be_magnitude(c)) return;
+  diagnosis.explanation += fmt::format(
+      " The loss is multiplied by a static scale of {}, and so are its gradients: without it they would be that much "
+      "smaller. {}",
+      scale_text(trial.largest),
+      trial.all_held_back ? "It never gets lower." : "It never gets lower, and no step was held back.");
+  diagnosis.advice.insert(diagnosis.advice.begin(), "lower-static-scale");
+}
+
 void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler) {
   const bool lowered =
       std::all_of(trials.begin(), trials.end(), [](const ScaleTrial* trial) { return trial->lowered; });
@@ -156,6 +170,17 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
           way, under);
       f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
       break;
+    case Kind::kGaveUp: {
+      f.title = fmt::format("The loss scaler ended training: its scale {} could not get lower", scale_text(s.scale));
+      const std::string kept =
+          s.absorbed == 0 ? ""
+                          : fmt::format(" Hysteresis took {} of them, and was not filled up again.", s.absorbed);
+      f.explanation = fmt::format(
+          "{} took the scale from {} to {}, and between them it never grew: each overflow lowers it, and only a whole "
+          "window without one raises it.{} At the smallest one its library ends training.{}",
+          count_of(s.skips, "skipped step"), scale_text(s.from_scale), scale_text(s.scale), kept, under);
+      break;
+    }
     case Kind::kNeverGrows:
       f.title = fmt::format("The loss scale {} can never grow again", scale_text(s.scale));
       f.explanation = fmt::format(
