@@ -11,8 +11,8 @@
 #include <mutex>
 #include <utility>
 
-#include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/as_ops.h"
+#include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/hush.h"
@@ -113,7 +113,7 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         std::vector<at::Tensor> copies;
         if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
-        if (tap.state->phase == NANHUNT_PHASE_VALIDATION) note_bad_number(tap, BadNumber(given.args), *plan, *stack, site);
+        if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) note_bad_number(tap, BadNumber(given.args), *plan, *stack, site);
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
         tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);

@@ -29,7 +29,9 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     const c10::ArrayRef<c10::IValue> values(*stack);
     if (!plan->decomposes) taped = tape.begin_op(op.schema(), *plan, values.slice(values.size() - plan->args.size()));
     if (taped) {
-      taped->phase = tap.state->phase;
+      // With gradients on it is a loss, be it against what another model gave with gradients off.
+      const bool loss = tap.state->phase == NANHUNT_PHASE_VALIDATION && taped->trains && taped->grad;
+      taped->phase = loss ? NANHUNT_PHASE_LOSS : tap.state->phase;
       taped->micro_batch = tap.state->micro_batch;
       taped->site = tap.rows.frames.here();
     }

@@ -486,7 +486,7 @@ class Sentinel(Listener):
         self.validation.on_call()
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
-        self.validation.on_output(output)
+        self.validation.on_output(output, self.tape.listens)
 
     def before_unfinished(self) -> None:
         if self.validation.judge():

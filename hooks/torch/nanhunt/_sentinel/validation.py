@@ -30,9 +30,9 @@ class Validation:
         self._session, self._values, self._reader, self._may_keep = session, values, reader, may_keep
         self.can_listen: Callable[[], bool] = lambda: True
         self._glances = False
-        self._holds = False      # ... and ops are held until it is known whether they are wanted
+        self._holds = False      # ... and rows of ops, until it is known whether they are wanted
         self._first = FIRST if session.options.budget > 0 else 0
-        self._left = self._first  # calls after which they are
+        self._left = self._first  # calls after which ops are still heard
         self._seen = False  # in this step
         self.is_bad = False
         self.first = ""     # what is bad, where that is known
@@ -42,7 +42,8 @@ class Validation:
         if self._glances:
             self._session.state.deaf = _STRAIGHT
 
-    def on_output(self, output: Any) -> None:
+    def on_output(self, output: Any, taped: bool) -> None:
+        """`taped`: within a step, whose ops go on the tape: a teacher, say."""
         self._seen = True
         tensors = [t for t in tensors_of(output) if t.is_floating_point()]
         here = [t for t in tensors if not is_away(t)]
@@ -50,7 +51,7 @@ class Validation:
         # An infinity among many is a mask as likely as not.
         if bad and any(t.numel() == 1 or bool(torch.isnan(t).any()) for t in here):
             self._note("what a model gave")
-        if self._session.live:
+        if self._session.live or taped:
             return  # the tap hears it all
         self._left -= 1
         if self._glances:
