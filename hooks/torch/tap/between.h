@@ -26,7 +26,7 @@ class Between {
   }
   // Between backward and the optimizer a tensor went between the ranks.
   void on_exchange(const at::Tensor& t, const Identities& identities) {
-    if (stage_ != Stage::kNone) exchanged_.insert(storage_of(t, identities));
+    if (stage_ != Stage::kNone) exchanged_.insert(identities.number_of(t));
   }
   void begin_backward() {
     stage_ = Stage::kUnscale;
@@ -84,11 +84,6 @@ class Between {
     if (plans::starts(name, "_foreach_")) name.remove_prefix(9);
     return plans::without_underscores(name);
   }
-  // 0: not known.
-  static std::int64_t storage_of(const at::Tensor& t, const Identities& identities) {
-    const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
-    return known == nullptr ? 0 : known->word >> kVersionBits;
-  }
   static bool is_fill(const Plan& plan) {
     static constexpr std::string_view kFills[] = {"zero", "fill"};
     return plans::among(bare(plan), kFills);
@@ -126,13 +121,13 @@ class Between {
     const bool averages = plans::among(bare(plan), kAveraging);
     if (exchanged_.empty() || (!averages && !plans::among(bare(plan), kAdding))) return false;
     bool any = false;
-    each([&](const at::Tensor& t) { any = any || exchanged_.contains(storage_of(t, identities)); });
+    each([&](const at::Tensor& t) { any = any || exchanged_.contains(identities.number_of(t)); });
     if (!any) return false;
     each([&](const at::Tensor& t) {
       if (averages)
-        exchanged_.erase(storage_of(t, identities));
+        exchanged_.erase(identities.number_of(t));
       else if (plan.writes)
-        exchanged_.insert(storage_of(t, identities));
+        exchanged_.insert(identities.number_of(t));
     });
     if (!averages && result != nullptr && result->isTensor() && result->toTensor().has_storage())
       exchanged_.insert(identities.of(result->toTensor().storage().unsafeGetStorageImpl()).word >> kVersionBits);

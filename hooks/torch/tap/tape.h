@@ -175,11 +175,6 @@ class Tape {
   }
 
  private:
-  struct Shown {
-    std::int64_t offset;
-    at::ScalarType type;
-    std::vector<std::int64_t> sizes, strides;
-  };
   struct Made {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that its address is not given away
     std::int64_t number;
@@ -235,15 +230,9 @@ class Tape {
     return *made;
   }
   static std::int64_t key_of(Made& made, const at::Tensor& t, bool requires_grad) {
-    const std::int64_t offset = t.storage_offset();
     std::size_t at = 0;
-    for (; at < made.shown.size(); ++at) {
-      const Shown& one = made.shown[at];
-      if (one.offset == offset && one.type == t.scalar_type() && t.sizes() == c10::IntArrayRef(one.sizes) &&
-          t.strides() == c10::IntArrayRef(one.strides))
-        break;
-    }
-    if (at == made.shown.size()) made.shown.push_back({offset, t.scalar_type(), t.sizes().vec(), t.strides().vec()});
+    while (at < made.shown.size() && !made.shown[at].is_shown_by(t)) ++at;
+    if (at == made.shown.size()) made.shown.emplace_back(t);
     return made.number << kKeyBits | static_cast<std::int64_t>(at) << 1 | (requires_grad ? 1 : 0);
   }
 

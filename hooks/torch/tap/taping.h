@@ -20,18 +20,24 @@ namespace nanhunt::tap {
 inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
   Tape& tape = tap.tape;
   std::optional<TapedOp> taped;
+  std::optional<BadNumber> number;  // of a validation: the tape keeps what a loss needs
   const Plan* plan = nullptr;
   try {
     {
       const std::lock_guard lock(tap.mutex);
       plan = &tap.plans.of(op);
     }
-    const c10::ArrayRef<c10::IValue> values(*stack);
-    if (!plan->decomposes) taped = tape.begin_op(op.schema(), *plan, values.slice(values.size() - plan->args.size()));
+    const bool validates = tap.state->phase == NANHUNT_PHASE_VALIDATION;
+    if (!plan->decomposes) {
+      const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
+      taped = tape.begin_op(op.schema(), *plan, args);
+      if (validates) number.emplace(args);
+    }
     if (taped) {
       // With gradients on it is a loss, be it against what another model gave with gradients off.
-      const bool loss = tap.state->phase == NANHUNT_PHASE_VALIDATION && taped->trains && taped->grad;
+      const bool loss = validates && taped->trains && taped->grad;
       taped->phase = loss ? NANHUNT_PHASE_LOSS : tap.state->phase;
+      if (loss) number.reset();
       taped->micro_batch = tap.state->micro_batch;
       taped->site = tap.rows.frames.here();
     }
@@ -44,7 +50,9 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     op.redispatchBoxed(below, stack);
   }
-  if (!taped || g_on.load(std::memory_order_acquire) != &tap) return;
+  if (g_on.load(std::memory_order_acquire) != &tap) return;
+  if (number) tap.look_for_bad_number(*number, *plan, *stack);
+  if (!taped) return;
   try {
     tape.end_op(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->returns));
   } catch (const std::exception& error) {
