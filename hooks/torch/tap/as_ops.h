@@ -38,9 +38,9 @@ inline void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stac
   for (const std::uint64_t number : {call.first_seq, call.rows}) stack->emplace_back(static_cast<std::int64_t>(number));
 }
 
-// Of one op on the tape its name, overload, arguments (a tensor is a tuple: tape.h), keys of results, numbers of storages
-// that it writes, states of generators as (device or None, state) and (generator, state), its line, micro-batch, phase,
-// segment, whether gradients were on, and whether it came after backward.
+// Of one op on the tape its name, overload, arguments (a tensor is a tuple: tape.h), keys of results, numbers of
+// storages that it writes, states of generators as (device or None, state) and (generator, state), its line,
+// micro-batch, phase, segment, whether gradients were on, and whether it came after backward.
 inline void taped_op(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
   const std::int64_t index = stack->back().toInt();
   stack->pop_back();
@@ -57,11 +57,15 @@ inline void taped_op(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack
   for (const auto& [device, state] : op.random)
     random.push_back(c10::ivalue::Tuple::create(device ? c10::IValue(*device) : c10::IValue(), state));
   stack->emplace_back(std::move(random));
-  for (const auto& [generator, state] : op.generators) generators.push_back(c10::ivalue::Tuple::create(generator, state));
+  for (const auto& [generator, state] : op.generators)
+    generators.push_back(c10::ivalue::Tuple::create(generator, state));
   stack->emplace_back(std::move(generators));
-  const std::lock_guard lock(tap->mutex);
-  stack->emplace_back(std::string(tap->rows.frames.name_of(op.site)));
-  for (const std::int64_t number : {op.micro_batch, op.phase, op.segment, std::int64_t{op.grad}, std::int64_t{op.after}}) stack->emplace_back(number);
+  {
+    const std::lock_guard lock(tap->mutex);
+    stack->emplace_back(std::string(tap->rows.frames.name_of(op.site)));
+  }
+  for (const std::int64_t number : {op.micro_batch, op.phase, op.segment}) stack->emplace_back(number);
+  for (const bool answer : {op.grad, op.after}) stack->emplace_back(answer);
 }
 
 // Tensors from outside of the step that are named by keys, as they were.
@@ -98,7 +102,8 @@ inline void define_ops() {
   static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
   ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int)",
           torch::CppFunction::makeFromBoxedFunction<&kept_call>());
-  ops.def("taped(int tap, int taped, int index) -> (str, str, Any[], int[], int[], Any[], Any[], str, int, int, int, int, int)",
+  ops.def("taped(int tap, int taped, int index) -> "
+          "(str, str, Any[], int[], int[], Any[], Any[], str, int, int, int, bool, bool)",
           torch::CppFunction::makeFromBoxedFunction<&taped_op>());
   ops.def("taped_start(int taped) -> (int[], Tensor[])", torch::CppFunction::makeFromBoxedFunction<&taped_start>());
   ops.def("taped_numbers(int taped) -> (Tensor[], int[])", torch::CppFunction::makeFromBoxedFunction<&taped_numbers>());

@@ -20,19 +20,23 @@ namespace nanhunt::tap {
 class Between {
  public:
   // A forward begins: what comes after it computes a loss.
-  void begin_forward() { stage_ = Stage::kNone; }
+  void begin_forward() {
+    stage_ = Stage::kNone;
+    loss_ = true;
+  }
   // Between backward and the optimizer a tensor went between the ranks.
   void on_exchange(const at::Tensor& t, const Identities& identities) {
-    if (stage_ != Stage::kNone) exchanged_.insert(storage_of(t, identities));
+    if (stage_ != Stage::kNone) exchanged_.insert(identities.number_of(t));
   }
   void begin_backward() {
     stage_ = Stage::kUnscale;
-    of_gradients_ = false;
+    loss_ = of_gradients_ = false;
     exchanged_.clear();
   }
   // Storages that are known by now last into the step that begins.
   void begin_step() {
     stage_ = Stage::kNone;
+    loss_ = false;
     exchanged_.clear();
     first_new_ = last_storage_number() + 1;
   }
@@ -46,12 +50,22 @@ class Between {
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, identities, each);
-    if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan)) return phase;
-    bool lasts = true, is_there = true, any = false, weights = false, learns = false, first = true, on_weights = false;
+    // Another model was called with gradients off; the loss is against what it gave.
+    if (phase == NANHUNT_PHASE_VALIDATION) return loss_ && learns(each) ? NANHUNT_PHASE_LOSS : phase;
+    if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan) || learns(each)) return phase;
+    return updates(plan, identities, copies, each) ? NANHUNT_PHASE_UPDATE : phase;
+  }
+
+ private:
+  enum class Stage : std::uint8_t { kNone, kUnscale, kClip };
+
+  // Between two steps: whether what lasts is written, or something is made of weights that may be written into them.
+  template <typename Each>
+  bool updates(const Plan& plan, Identities& identities, const Copies& copies, Each&& each) const {
+    bool lasts = true, is_there = true, any = false, weights = false, first = true, on_weights = false;
     each([&](const at::Tensor& t) {
       const bool of_weights = copies.is_of_weights(t);
       weights = weights || of_weights;
-      learns = learns || (t.requires_grad() && at::GradMode::is_enabled());
       if (std::exchange(first, false)) on_weights = copies.is_weights(t);
       if (t.numel() == 1) return;  // counts and running sums of a loop
       const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
@@ -59,26 +73,16 @@ class Between {
       is_there = is_there && (of_weights || (known != nullptr && !known->made));  // met for the first time
       any = true;
     });
-    if (learns) return phase;
     on_weights = on_weights && bare(plan) != "copy";  // what is loaded is data
     const bool stays = any && (lasts || (is_there && weights));
-    const bool updates = plan.writes ? stays || on_weights : plan.fresh && weights && (stays || !any);
-    return updates ? NANHUNT_PHASE_UPDATE : phase;
+    return plan.writes ? stays || on_weights : plan.fresh && weights && (stays || !any);
   }
-
- private:
-  enum class Stage : std::uint8_t { kNone, kUnscale, kClip };
 
   static std::string_view bare(const Plan& plan) {
     std::string_view name = plan.op;
     name.remove_prefix(name.find("::") + 2);
     if (plans::starts(name, "_foreach_")) name.remove_prefix(9);
     return plans::without_underscores(name);
-  }
-  // 0: not known.
-  static std::int64_t storage_of(const at::Tensor& t, const Identities& identities) {
-    const Identity* known = t.has_storage() ? identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
-    return known == nullptr ? 0 : known->word >> kVersionBits;
   }
   static bool is_fill(const Plan& plan) {
     static constexpr std::string_view kFills[] = {"zero", "fill"};
@@ -93,15 +97,13 @@ class Between {
                                                     "isposinf", "isneginf", "eq", "ne", "all", "any", "logical_and",
                                                     "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not",
                                                     "clone", "zero", "fill", "abs", "_amp_foreach_non_finite_check_and_unscale"};
-    bool learns = false;
+    if (learns(each)) return NANHUNT_PHASE_LOSS;
     const void* first = nullptr;
     bool squares = false;
     each([&](const at::Tensor& t) {
-      learns = learns || (t.requires_grad() && at::GradMode::is_enabled());
       squares = squares || first == t.unsafeGetTensorImpl();
       if (first == nullptr) first = t.unsafeGetTensorImpl();
     });
-    if (learns) return NANHUNT_PHASE_LOSS;
     of_gradients_ = of_gradients_ || !all_numbers(each);
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
@@ -119,17 +121,24 @@ class Between {
     const bool averages = plans::among(bare(plan), kAveraging);
     if (exchanged_.empty() || (!averages && !plans::among(bare(plan), kAdding))) return false;
     bool any = false;
-    each([&](const at::Tensor& t) { any = any || exchanged_.contains(storage_of(t, identities)); });
+    each([&](const at::Tensor& t) { any = any || exchanged_.contains(identities.number_of(t)); });
     if (!any) return false;
     each([&](const at::Tensor& t) {
       if (averages)
-        exchanged_.erase(storage_of(t, identities));
+        exchanged_.erase(identities.number_of(t));
       else if (plan.writes)
-        exchanged_.insert(storage_of(t, identities));
+        exchanged_.insert(identities.number_of(t));
     });
     if (!averages && result != nullptr && result->isTensor() && result->toTensor().has_storage())
       exchanged_.insert(identities.of(result->toTensor().storage().unsafeGetStorageImpl()).word >> kVersionBits);
     return true;
+  }
+  // Whether the op is part of what a backward will go through.
+  template <typename Each>
+  static bool learns(Each&& each) {
+    bool any = false;
+    if (at::GradMode::is_enabled()) each([&](const at::Tensor& t) { any = any || t.requires_grad(); });
+    return any;
   }
   template <typename Each>
   static bool all_numbers(Each&& each) {
@@ -139,6 +148,7 @@ class Between {
   }
 
   Stage stage_ = Stage::kNone;
+  bool loss_ = false;          // a forward has come, and no backward since
   bool of_gradients_ = false;  // something was computed of more than numbers since backward
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
   std::int64_t first_new_ = 0;  // number of a storage

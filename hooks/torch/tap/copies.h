@@ -36,7 +36,7 @@ class Copies {
     return storage != nullptr && (parameters_.contains(storage) || known_.contains(storage));
   }
   // One of them, or made of one since the step began.
-  bool is_of_weights(const at::Tensor& t) const { return is_weights(t) || derived_.contains(number_of_storage(t)); }
+  bool is_of_weights(const at::Tensor& t) const { return is_weights(t) || derived_.contains(number_of(t)); }
 
   // After an op, in which badness `began`. Marks of copies that it wrote go to `marks`, and they themselves to
   // `written`. Whether it wrote weights, and one of the updates between these steps made something bad: they are written
@@ -61,7 +61,7 @@ class Copies {
     for (std::size_t i = 0; i < targets.size(); ++i) {
       const at::Tensor& t = targets[i];
       if (is_weights(t)) any = true;
-      if (parameters_.contains(storage_of(t)) || derived_.contains(number_of_storage(t))) continue;
+      if (parameters_.contains(storage_of(t)) || derived_.contains(number_of(t))) continue;
       const Copy* const known = find(t);
       const std::int64_t name = known != nullptr ? known->name : names[i];
       const auto quad = name != 0 ? describer_.describe(t, true) : std::nullopt;
@@ -81,8 +81,8 @@ class Copies {
       const auto held = its.front().storage.lock();
       if (!held) continue;
       for (const Copy& one : its) {
-        at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(held), one.keys, one.dtype);
-        t.unsafeGetTensorImpl()->set_sizes_and_strides(one.sizes, one.strides, one.offset);
+        at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(held), one.keys, one.shown.dtype);
+        t.unsafeGetTensorImpl()->set_sizes_and_strides(one.shown.sizes, one.shown.strides, one.shown.offset);
         t.unsafeGetTensorImpl()->set_version_counter(one.version);
         all.push_back(std::move(t));
       }
@@ -94,29 +94,20 @@ class Copies {
   struct Copy {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     c10::DispatchKeySet keys;
-    caffe2::TypeMeta dtype;
-    std::vector<std::int64_t> sizes, strides;
-    std::int64_t offset, name;
+    Shown shown;
+    std::int64_t name;
     c10::VariableVersion version;
   };
 
   static c10::StorageImpl* storage_of(const at::Tensor& t) {
     return t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
   }
-  // 0: not known.
-  std::int64_t number_of_storage(const at::Tensor& t) const {
-    const Identity* known = t.has_storage() ? describer_.identities.find(storage_of(t)) : nullptr;
-    return known == nullptr ? 0 : known->word >> kVersionBits;
-  }
-  static bool shows(const Copy& one, const at::Tensor& t) {
-    return one.offset == t.storage_offset() && one.dtype == t.dtype() && t.sizes() == c10::IntArrayRef(one.sizes) &&
-           t.strides() == c10::IntArrayRef(one.strides);
-  }
+  std::int64_t number_of(const at::Tensor& t) const { return describer_.identities.number_of(t); }
   const Copy* find(const at::Tensor& t) const {
     const auto known = known_.find(storage_of(t));
     if (known == known_.end()) return nullptr;
     for (const Copy& one : known->second)
-      if (shows(one, t)) return &one;
+      if (one.shown.is_shown_by(t)) return &one;
     return nullptr;
   }
 
@@ -124,10 +115,9 @@ class Copies {
   bool keep(const at::Tensor& t, std::int64_t name) {
     if (!t.device().is_cpu() || t.is_inference()) return false;
     std::vector<Copy>& its = known_[storage_of(t)];
-    Copy now{Identities::weak(storage_of(t)), t.key_set(), t.dtype(), t.sizes().vec(), t.strides().vec(),
-             t.storage_offset(), name, t.unsafeGetTensorImpl()->version_counter()};
+    Copy now{Identities::weak(storage_of(t)), t.key_set(), Shown(t), name, t.unsafeGetTensorImpl()->version_counter()};
     for (Copy& one : its) {
-      if (!shows(one, t)) continue;
+      if (!one.shown.is_shown_by(t)) continue;
       one = std::move(now);  // `.data` counts writes for itself
       return true;
     }
@@ -163,7 +153,7 @@ class Copies {
     each_tensor(result, [&](const at::Tensor& t) { made.push_back(t); });
     const std::vector<std::int64_t> names = names_for(plan, args, made);
     for (std::size_t i = 0; i < made.size(); ++i)
-      if (const std::int64_t number = number_of_storage(made[i]); number != 0) derived_[number] = names[i];
+      if (const std::int64_t number = number_of(made[i]); number != 0) derived_[number] = names[i];
   }
 
   // 0: it is none of them, and was made of none.
@@ -171,7 +161,7 @@ class Copies {
     if (!t.has_storage()) return 0;
     if (const auto name = parameters_.find(storage_of(t)); name != parameters_.end()) return name->second;
     if (const Copy* known = find(t); known != nullptr) return known->name;
-    const auto name = derived_.find(number_of_storage(t));
+    const auto name = derived_.find(number_of(t));
     return name == derived_.end() ? 0 : name->second;
   }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which contents a tensor shows. A word is storage << 24 | version, as rows have it. Views, `detach`, `.data` and saved
+// Which contents a tensor shows, and what part of them. A word is storage << 24 | version, as rows have it. Views, `detach`, `.data` and saved
 // tensors share the storage and so the number; a storage that takes over the memory of a dead one has none yet: the
 // table keeps a weak reference, so the address of one that it knows is not given away before it was told of its end.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -17,6 +18,20 @@
 namespace nanhunt::tap {
 
 inline constexpr int kVersionBits = 24;
+
+// What part of its storage a tensor shows, and as what.
+struct Shown {
+  std::int64_t offset;
+  caffe2::TypeMeta dtype;
+  std::vector<std::int64_t> sizes, strides;
+
+  explicit Shown(const at::Tensor& t)
+      : offset(t.storage_offset()), dtype(t.dtype()), sizes(t.sizes().vec()), strides(t.strides().vec()) {}
+  bool is_shown_by(const at::Tensor& t) const {
+    return offset == t.storage_offset() && dtype == t.dtype() && t.sizes() == c10::IntArrayRef(sizes) &&
+           t.strides() == c10::IntArrayRef(strides);
+  }
+};
 
 struct Identity {
   std::int64_t word = 0;
@@ -49,6 +64,12 @@ class Identities {
   Identity* find(c10::StorageImpl* storage) {
     const auto known = table_.find(storage);
     return known == table_.end() ? nullptr : known->second.identity.get();
+  }
+
+  // The number of a tensor's storage; 0: not known.
+  std::int64_t number_of(const at::Tensor& t) const {
+    const Identity* const known = t.has_storage() ? find(t.storage().unsafeGetStorageImpl()) : nullptr;
+    return known == nullptr ? 0 : known->word >> kVersionBits;
   }
 
   // `twin` shows what `storage` shows: a copy of ours that stands for it.

@@ -9,12 +9,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "hooks/torch/tap/collectives.h"
 #include "hooks/torch/tap/kept.h"
 #include "hooks/torch/tap/lasting.h"
+#include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/rows.h"
 #include "hooks/torch/tap/tape.h"
 
@@ -38,6 +40,20 @@ struct Tap {
   // In a replay, what a generator of the program's own is drawn from is put back.
   bool keeps_generators = false;
   std::vector<std::pair<at::Generator, at::Tensor>> generators;
+
+  // In validation: the first one is kept.
+  void note_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
+    if (!bad_number.empty() || !number.is_made(plan, stack)) return;
+    bad_number = plan.op;
+    if (const std::string_view line = rows.frames.name_of(site); !line.empty()) bad_number.append(" at ").append(line);
+  }
+  // Without the mutex: Python is asked for the line.
+  void look_for_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack) {
+    if (!bad_number.empty() || !number.is_made(plan, stack)) return;
+    const std::int64_t site = rows.frames.here();
+    const std::lock_guard lock(mutex);
+    note_bad_number(number, plan, stack, site);
+  }
 
   void note_failure(const std::exception& error, const std::string& op) noexcept {
     try {

@@ -113,6 +113,8 @@ class Rows {
     return state_->site >= 0 ? state_->site : frames.here();
   }
 
+  std::int64_t phase() const { return phase_; }  // of the op that was told last
+
   // `site`: of the call.
   void after(Plan& plan, Before& given, const c10::Stack& stack, std::int64_t site) {
     site_ = site;

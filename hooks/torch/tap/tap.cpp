@@ -11,8 +11,8 @@
 #include <mutex>
 #include <utility>
 
-#include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/as_ops.h"
+#include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/hush.h"
@@ -35,13 +35,6 @@ void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
       tap.generators.emplace_back(generator, generator.get_state());
     }
   }
-}
-
-// In validation: the first one is kept.
-void note_bad_number(Tap& tap, const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
-  if (!tap.bad_number.empty() || !number.is_made(plan, stack)) return;
-  tap.bad_number = plan.op;
-  if (const std::string_view line = tap.rows.frames.name_of(site); !line.empty()) tap.bad_number.append(" at ").append(line);
 }
 
 // Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
@@ -113,7 +106,7 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         std::vector<at::Tensor> copies;
         if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
-        if (tap.state->phase == NANHUNT_PHASE_VALIDATION) note_bad_number(tap, BadNumber(given.args), *plan, *stack, site);
+        if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
       if (keeps && tap.to.origins(tap.to.self) != origins)
         tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);
@@ -145,10 +138,7 @@ void glance(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, 
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     op.redispatchBoxed(below, stack);
   }
-  if (!tap.bad_number.empty() || !number->is_made(*plan, *stack) || g_on.load(std::memory_order_acquire) != &tap) return;
-  const std::int64_t site = tap.rows.frames.here();
-  const std::lock_guard lock(tap.mutex);
-  note_bad_number(tap, *number, *plan, *stack, site);
+  if (g_on.load(std::memory_order_acquire) == &tap) tap.look_for_bad_number(*number, *plan, *stack);
 }
 
 // An op that is not watched: what it writes shows other contents than before.

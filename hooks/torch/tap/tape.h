@@ -11,11 +11,13 @@
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
@@ -30,7 +32,7 @@ namespace nanhunt::tap {
 
 struct TapedOp {
   c10::FunctionSchema const* schema = nullptr;
-  std::vector<c10::IValue> args;      // a tensor is a tuple: (key), of one made in the step; (tensor, version), of another
+  std::vector<c10::IValue> args;      // a tensor made in the step is a tuple (key), another one (tensor, version)
   std::vector<std::int64_t> outputs;  // keys of results
   std::vector<std::int64_t> writes;   // numbers of storages that it writes
   std::vector<std::pair<std::optional<c10::Device>, at::Tensor>> random;  // states that it draws from; none: the CPU's
@@ -49,13 +51,13 @@ struct Taped {
 
 class Tape {
  public:
-  static constexpr int kKeyBits = 24;            // of what part of a storage is shown, and of the gradient
-  static constexpr std::size_t kMaxOps = 4000;   // of a step
+  static constexpr int kKeyBits = 24;  // of a key: what part of the storage is shown, whether a gradient is required
+  static constexpr std::size_t kMaxOps = 4000;       // of a step
   static constexpr std::int64_t kMaxCopy = 1 << 22;  // bytes of a tensor from outside that an op writes in place
 
   bool listens = false;
   std::int64_t segment = 0;  // grows at each boundary
-  bool bad_number = false;  // an op made a single number that is not finite of what is trained
+  bool bad_number = false;   // an op made a single number that is not finite of what is trained
   std::string refusal;      // why the step cannot be run again
   std::string given_up;     // why what the program does with gradients is not kept
 
@@ -102,7 +104,7 @@ class Tape {
     const bool requires_grad = t.requires_grad();
     if (requires_grad) {
       if (const auto& node = t.grad_fn(); node != nullptr) {
-        if (is_custom(*node) && (made == nullptr || !made->returned)) meet(node->name(), made);
+        if (is_custom(*node) && (made == nullptr || !made->returned)) meet_custom(node->name(), made);
         if (made == nullptr) refuse("a tensor that takes part in backward was made where nothing is watched");
       }
     }
@@ -128,23 +130,9 @@ class Tape {
 
   // Ops.
   // Before the op runs: what it is given, by name. None: it is not kept.
-  std::optional<TapedOp> before(const c10::FunctionSchema& schema, const Plan& plan, c10::ArrayRef<c10::IValue> args) {
-    if (is_question(plan) || !refusal.empty() || !given_up.empty()) return std::nullopt;
-    bool ours = true, strange = false, first = true;
-    each_tensor(args, [&](const at::Tensor& t) {
-      strange = strange || t.is_meta() || t.key_set().has(c10::DispatchKey::Python);  // what is traced, not computed
-    });
-    if (strange) return std::nullopt;
-    if (plan.view) {
-      for (const c10::IValue& value : args) {
-        if (!first || !value.isTensor() || !value.toTensor().defined()) continue;
-        first = false;
-        const at::Tensor& t = value.toTensor();
-        if (t.requires_grad() && find(t) == nullptr) adopt(t, false);
-        ours = find(t) != nullptr;
-      }
-      if (!ours) return std::nullopt;  // a view of something from outside is from outside itself
-    }
+  std::optional<TapedOp> begin_op(const c10::FunctionSchema& schema, const Plan& plan, c10::ArrayRef<c10::IValue> args) {
+    if (is_question(plan) || !refusal.empty() || !given_up.empty() || is_traced(args)) return std::nullopt;
+    if (plan.view && !shows_ours(args)) return std::nullopt;  // a view of something from outside is from outside itself
     if (after_ && (plans::starts(plan.op, "c10d::") || plans::starts(plan.op, "_c10d"))) {
       refuse("ranks exchange tensors");
       return std::nullopt;
@@ -157,15 +145,17 @@ class Tape {
     taped.schema = &schema;
     taped.segment = segment;
     taped.after = after_.has_value();
-    for (const Arg& arg : plan.args)
-      if (arg.written) each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) { written(t, taped); });
+    for (const Arg& arg : plan.args) {
+      if (!arg.written) continue;
+      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) { written(t, taped); });
+    }
     taped.args.reserve(args.size());
     for (const c10::IValue& value : args) taped.args.push_back(packed(value, taped));
     taped.grad = c10::GradMode::is_enabled();
     if (plan.random) keep_random(args, taped);
     return taped;
   }
-  void after(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
+  void end_op(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
     for (const c10::IValue& value : results)
       each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, false)); });
     if (taped.trains && !bad_number && results.size() == 1 && results[0].isTensor()) {
@@ -185,11 +175,6 @@ class Tape {
   }
 
  private:
-  struct Shown {
-    std::int64_t offset;
-    at::ScalarType type;
-    std::vector<std::int64_t> sizes, strides;
-  };
   struct Made {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that its address is not given away
     std::int64_t number;
@@ -201,6 +186,22 @@ class Tape {
     static constexpr std::string_view kQuestions[] = {"aten::record_stream", "aten::is_same_size"};
     return plan.scalar_read || plans::starts(plan.op, "profiler::") || plans::starts(plan.op, "prim::") ||
            plans::among(plan.op, kQuestions);
+  }
+
+  static bool is_traced(c10::ArrayRef<c10::IValue> args) {  // not computed
+    bool any = false;
+    each_tensor(args, [&](const at::Tensor& t) { any = any || t.is_meta() || t.key_set().has(c10::DispatchKey::Python); });
+    return any;
+  }
+  // Of a view: whether it is one of something that the step made. Parameters have a name once they are looked at so.
+  bool shows_ours(c10::ArrayRef<c10::IValue> args) {
+    for (const c10::IValue& value : args) {
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const at::Tensor& t = value.toTensor();
+      if (t.requires_grad()) adopt(t, false);
+      return find(t) != nullptr;
+    }
+    return true;
   }
 
   template <typename F>
@@ -229,15 +230,9 @@ class Tape {
     return *made;
   }
   static std::int64_t key_of(Made& made, const at::Tensor& t, bool requires_grad) {
-    const std::int64_t offset = t.storage_offset();
     std::size_t at = 0;
-    for (; at < made.shown.size(); ++at) {
-      const Shown& one = made.shown[at];
-      if (one.offset == offset && one.type == t.scalar_type() && t.sizes() == c10::IntArrayRef(one.sizes) &&
-          t.strides() == c10::IntArrayRef(one.strides))
-        break;
-    }
-    if (at == made.shown.size()) made.shown.push_back({offset, t.scalar_type(), t.sizes().vec(), t.strides().vec()});
+    while (at < made.shown.size() && !made.shown[at].is_shown_by(t)) ++at;
+    if (at == made.shown.size()) made.shown.emplace_back(t);
     return made.number << kKeyBits | static_cast<std::int64_t>(at) << 1 | (requires_grad ? 1 : 0);
   }
 
@@ -245,10 +240,9 @@ class Tape {
     return std::string_view(typeid(node).name()).find("6PyNode") != std::string_view::npos;
   }
   // A custom autograd function made it outside of modules: what it ran is known, its backward is not.
-  void meet(std::string name, const Made* made) {
+  void meet_custom(std::string name, const Made* made) {
     static constexpr std::string_view kBackward = "Backward";
-    if (name.size() > kBackward.size() && name.compare(name.size() - kBackward.size(), std::string::npos, kBackward) == 0)
-      name.resize(name.size() - kBackward.size());
+    if (name.ends_with(kBackward)) name.resize(name.size() - kBackward.size());
     if (name == "_DDPSink" && made != nullptr) {  // of data parallel: a copy, whose backward hands on what it gets
       for (auto op = taped_.ops.rbegin(); op != taped_.ops.rend(); ++op) {
         for (const std::int64_t key : (*op)->outputs) {
@@ -306,7 +300,7 @@ class Tape {
     return list;
   }
   static std::int64_t version_of(const at::Tensor& t) {
-    return t.is_inference() ? -1 : static_cast<std::int64_t>(t.unsafeGetTensorImpl()->version_counter().current_version());
+    return t.is_inference() ? -1 : t._version();
   }
 
   void keep_random(c10::ArrayRef<c10::IValue> args, TapedOp& taped) {

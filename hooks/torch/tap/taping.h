@@ -20,16 +20,25 @@ namespace nanhunt::tap {
 inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
   Tape& tape = tap.tape;
   std::optional<TapedOp> taped;
+  std::optional<BadNumber> number;  // of a validation: the tape keeps what a loss needs
   const Plan* plan = nullptr;
   try {
     {
       const std::lock_guard lock(tap.mutex);
       plan = &tap.plans.of(op);
     }
-    if (!plan->decomposes)
-      taped = tape.before(op.schema(), *plan, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
+    const bool validates = tap.state->phase == NANHUNT_PHASE_VALIDATION;
+    if (!plan->decomposes) {
+      const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
+      taped = tape.begin_op(op.schema(), *plan, args);
+      if (validates) number.emplace(args);
+    }
     if (taped) {
-      taped->phase = tap.state->phase, taped->micro_batch = tap.state->micro_batch;
+      // With gradients on it is a loss, be it against what another model gave with gradients off.
+      const bool loss = validates && taped->trains && taped->grad;
+      taped->phase = loss ? NANHUNT_PHASE_LOSS : tap.state->phase;
+      if (loss) number.reset();
+      taped->micro_batch = tap.state->micro_batch;
       taped->site = tap.rows.frames.here();
     }
   } catch (const std::exception& error) {
@@ -41,9 +50,11 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     op.redispatchBoxed(below, stack);
   }
-  if (!taped || g_on.load(std::memory_order_acquire) != &tap) return;
+  if (g_on.load(std::memory_order_acquire) != &tap) return;
+  if (number) tap.look_for_bad_number(*number, *plan, *stack);
+  if (!taped) return;
   try {
-    tape.after(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->returns));
+    tape.end_op(std::move(*taped), c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->returns));
   } catch (const std::exception& error) {
     tap.note_failure(error, op.schema().name());
     tape.refuse("an operation's result could not be named");
@@ -88,7 +99,8 @@ NANHUNT_TAP void nanhunt_tap_tape_drop(void* tap, std::int64_t ops, std::int64_t
 NANHUNT_TAP void nanhunt_tap_tape_segment(void* tap, std::int64_t segment) noexcept {
   if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.segment = segment;
 }
-// The key of a tensor that was made in the step; 0: it comes from outside; -1: the same, and the tape cannot be run again.
+// The key of a tensor that was made in the step; 0: it comes from outside; -1: the same, and the tape cannot be run
+// again.
 NANHUNT_TAP std::int64_t nanhunt_tap_tape_name(void* tap, std::int64_t tensor) noexcept {
   try {
     if (tap == nullptr) return 0;
@@ -108,12 +120,14 @@ NANHUNT_TAP std::int64_t nanhunt_tap_tape_belongs(void* tap, std::int64_t tensor
     return -1;
   }
 }
+// Nothing of this step is kept any more: it is too much.
 NANHUNT_TAP void nanhunt_tap_tape_overflow(void* tap, const char* why) noexcept {
   if (tap != nullptr) static_cast<nanhunt::tap::Tap*>(tap)->tape.overflow(why);
 }
 // How many ops are on it.
 NANHUNT_TAP std::int64_t nanhunt_tap_tape_size(const void* tap) noexcept {
-  return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const nanhunt::tap::Tap*>(tap)->tape.taped().ops.size());
+  if (tap == nullptr) return 0;
+  return static_cast<std::int64_t>(static_cast<const nanhunt::tap::Tap*>(tap)->tape.taped().ops.size());
 }
 NANHUNT_TAP std::int32_t nanhunt_tap_tape_bad(const void* tap) noexcept {
   return tap != nullptr && static_cast<const nanhunt::tap::Tap*>(tap)->tape.bad_number ? 1 : 0;

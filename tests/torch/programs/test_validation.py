@@ -72,6 +72,33 @@ def test_the_op_of_a_first_bad_validation_is_named_though_its_step_is_not_watche
     assert (found["class"], found["op"], found["phase"]) == ("divide_by_zero", "aten::log", "validation"), found
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("form", ["bad", "sound"])
+def test_a_metric_between_a_forward_and_its_backward_is_judged_as_one_after_the_step(form, how, tmp_path):
+    # Given another model, called with gradients off, whose outputs a metric and the loss read
+    def build():
+        model, other = torch.nn.Linear(6, 3), torch.nn.Linear(6, 3)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+        def step(i):
+            x = torch.ones(8, 6)
+            opt.zero_grad()
+            out = model(x)
+            with torch.no_grad():
+                wanted = other(x)
+                torch.log(wanted.abs() * (0.0 if form == "bad" and i == STEPS - 2 else 1.0)).mean()
+            F.mse_loss(out, wanted).backward()
+            opt.step()
+
+        return step, model, opt
+
+    level, budget = HOW[how]
+    report = watched(build, tmp_path, STEPS, level=level, budget=budget).report
+    # then the metric is told where it is bad, and the loss is not
+    assert report["verdict"]["status"] == ("fault" if form == "bad" else "clean"), report["findings"]
+    assert {f["phase"] for f in report["findings"]} == ({"validation"} if form == "bad" else set())
+
+
 def finite(out, y):
     loss = F.cross_entropy(out, y)
     best = torch.tensor(math.inf)

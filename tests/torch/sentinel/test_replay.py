@@ -184,14 +184,14 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_healthy_step_of_a_model_with(name, tmp_path, library):
+def test_a_healthy_step_is_computed_again_whatever_the_model_has(name, tmp_path, library):
     run = watched(loop(MODELS[name]), tmp_path, wanted={1, 3})
     assert run.results == [(1, "reproduced"), (3, "reproduced")], run.texts
     assert run.report["verdict"]["status"] == "clean"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_op_that_made_nan_in_a_model_with(name, tmp_path, library):
+def test_the_op_that_made_nan_is_named_whatever_the_model_has(name, tmp_path, library):
     run = watched(loop(MODELS[name], bad={3}), tmp_path, steps=4)
     assert run.results == [(3, "reproduced")], run.texts
     found = run.headline
@@ -213,7 +213,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_outputs(name, tmp_path, library):
+def test_a_step_is_computed_again_whatever_its_loss_does_with_the_outputs(name, tmp_path, library):
     make, loss = OUTPUTS[name]
     run = watched(loop(make, loss=loss), tmp_path, wanted={2})
     assert run.results == [(2, "reproduced")], run.texts
@@ -222,7 +222,7 @@ def test_outputs(name, tmp_path, library):
     assert (run.headline["op"], run.headline["module"]) == ("aten::sqrt", "inner")
 
 
-def test_a_loss_made_inside_the_model(tmp_path, library):
+def test_a_step_whose_loss_the_model_makes_is_computed_again(tmp_path, library):
     def build(bad=()):
         model = WithLoss()
         opt = torch.optim.AdamW(model.parameters())
@@ -242,7 +242,7 @@ def test_a_loss_made_inside_the_model(tmp_path, library):
     assert (run.headline["op"], run.headline["step"]) == ("aten::sqrt", 3)
 
 
-def test_a_fault_in_the_loss_region(tmp_path, library):
+def test_an_op_of_the_loss_that_made_nan_is_named(tmp_path, library):
     loss = lambda out, y: (F.softmax(out, -1)[:, 0] - out.detach().abs().max() // 1e3).log().mean()  # noqa: E731
     run = watched(loop(lambda: net(), loss=loss, forward=lambda m, x: m(x) * (1 + 1e4 * (x[0, 0] > 40))), tmp_path)
     assert run.replays == []
@@ -252,7 +252,7 @@ def test_a_fault_in_the_loss_region(tmp_path, library):
     assert (run.headline["op"], run.headline["module"], run.headline["phase"]) == ("aten::log", "<loss>", "loss")
 
 
-def test_gradients_that_are_added_up(tmp_path, library):
+def test_gradients_that_are_added_up_come_out_again_and_the_bad_micro_batch_is_named(tmp_path, library):
     """Of two micro-batches the second is bad."""
     def build(bad=()):
         model = Body(nn.Dropout(0.2))
@@ -275,7 +275,7 @@ def test_gradients_that_are_added_up(tmp_path, library):
     assert (found["op"], found["module"], found["micro_batch"]) == ("aten::sqrt", "inner", 1)
 
 
-def test_several_calls_of_a_model_in_a_step(tmp_path, library):
+def test_several_calls_of_a_model_in_a_step_are_made_again(tmp_path, library):
     def build(bad=()):
         model = Body()
         opt = torch.optim.AdamW(model.parameters())
@@ -296,7 +296,7 @@ def test_several_calls_of_a_model_in_a_step(tmp_path, library):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_calls_that_share_the_cache_of_autocast(dtype, tmp_path, library):
+def test_calls_that_share_the_cache_of_autocast_are_made_again(dtype, tmp_path, library):
     def build():
         model = net()
         opt = torch.optim.AdamW(model.parameters())
@@ -315,7 +315,7 @@ def test_calls_that_share_the_cache_of_autocast(dtype, tmp_path, library):
     assert run.results == [(2, "reproduced"), (3, "reproduced")], run.texts
 
 
-def test_layers_called_one_by_one(tmp_path, library):
+def test_layers_that_are_called_one_by_one_are_called_again(tmp_path, library):
     def build(bad=()):
         layers = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)])
         opt = torch.optim.AdamW(layers.parameters())
@@ -339,7 +339,7 @@ def test_layers_called_one_by_one(tmp_path, library):
     assert "aten::rsqrt" in {f["op"] for f in run.report["findings"]} | {run.headline["op"]}
 
 
-def test_an_optimizer_with_a_closure(tmp_path, library):
+def test_a_step_of_an_optimizer_with_a_closure_is_computed_again(tmp_path, library):
     def build():
         model = Body()
         opt = torch.optim.LBFGS(model.parameters(), max_iter=3)
@@ -360,7 +360,7 @@ def test_an_optimizer_with_a_closure(tmp_path, library):
     watched(build, tmp_path)
 
 
-def test_a_network_against_another(tmp_path, library):
+def test_the_step_of_a_network_against_another_is_computed_again(tmp_path, library):
     """Two roots and two optimizers: what the second depends on was called before the first stepped."""
     def build(bad=()):
         maker, judge = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), Body(nn.BatchNorm1d(8))
@@ -385,7 +385,7 @@ def test_a_network_against_another(tmp_path, library):
     assert (run.headline["op"], run.headline["module"]) == ("aten::sqrt", "Body.inner")
 
 
-def test_a_gradient_penalty(tmp_path, library):
+def test_a_gradient_penalty_is_computed_again(tmp_path, library):
     def build():
         model = net()
         opt = torch.optim.Adam(model.parameters())
@@ -405,7 +405,7 @@ def test_a_gradient_penalty(tmp_path, library):
     assert run.results == [(2, "reproduced")], run.texts
 
 
-def test_two_backward_calls_through_one_graph(tmp_path, library):
+def test_two_backward_calls_through_one_graph_are_made_again(tmp_path, library):
     def build():
         model = net()
         opt = torch.optim.Adam(model.parameters())
@@ -424,7 +424,7 @@ def test_two_backward_calls_through_one_graph(tmp_path, library):
     assert run.results == [(2, "reproduced")], run.texts
 
 
-def test_a_loss_that_is_computed_after_another_ones_backward(tmp_path, library):
+def test_a_loss_that_is_computed_after_another_ones_backward_is_computed_again(tmp_path, library):
     """It is seen from the second step on."""
     def build():
         a, b = net(), net()
@@ -444,19 +444,19 @@ def test_a_loss_that_is_computed_after_another_ones_backward(tmp_path, library):
     assert run.results == [(0, "refused"), (2, "reproduced")], run.texts
 
 
-def test_an_input_that_forward_writes(tmp_path, library):
+def test_an_input_that_forward_writes_is_copied_from_the_next_step_on(tmp_path, library):
     run = watched(loop(WritesInput), tmp_path, wanted={0, 2})
     assert run.results == [(0, "refused"), (2, "reproduced")], run.texts
     assert "writes its inputs" in run.texts[0]
 
 
-def test_gradients_that_were_there_before(tmp_path, library):
+def test_of_gradients_that_were_there_before_only_finiteness_is_compared(tmp_path, library):
     run = watched(loop(Body, zero=False), tmp_path, wanted={0, 2})
     assert run.results == [(0, "reproduced"), (2, "reproduced")], run.texts
     assert "only finiteness" in run.texts[1]
 
 
-def test_several_losses_and_optimizers(tmp_path, library):
+def test_several_losses_and_optimizers_are_one_step(tmp_path, library):
     def build():
         a, b = net(), net()
         first, second = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.Adam(b.parameters())

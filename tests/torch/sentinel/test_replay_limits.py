@@ -210,7 +210,7 @@ def test_an_interrupt_during_a_replay_reaches_the_run_and_leaves_it_whole(tmp_pa
     assert [r[2] for r in run.replays][0] == "begin"
 
 
-def test_an_input_that_was_overwritten_before_the_boundary(tmp_path, library):
+def test_an_input_that_was_overwritten_before_the_boundary_is_refused(tmp_path, library):
     def build():
         model = Body()
         opt = torch.optim.AdamW(model.parameters())
@@ -230,7 +230,7 @@ def test_an_input_that_was_overwritten_before_the_boundary(tmp_path, library):
     assert run.results == [(2, "refused")] and "input was written" in run.texts[0]
 
 
-def test_hooks_of_the_run_on_gradients(tmp_path, library):
+def test_hooks_of_the_run_that_change_gradients_run_again(tmp_path, library):
     """What changes a gradient is part of the step; what comes after its accumulation belongs to the run."""
     def build():
         model = Body()
@@ -259,7 +259,7 @@ def one_rank(tmp_path):
 
 
 @pytest.mark.parametrize("unused", [False, True], ids=["plain", "unused parameters"])
-def test_a_model_in_data_parallel(unused, one_rank, tmp_path, library):
+def test_a_model_in_data_parallel_is_computed_again(unused, one_rank, tmp_path, library):
     def wrap(model):
         return nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
 
@@ -291,7 +291,7 @@ def test_sharded_parameters_are_refused(one_rank, tmp_path, library):
     assert run.health[2][1] & 3
 
 
-def test_a_plain_network_takes_part_under_the_runs_own_mode(tmp_path, library):
+def test_a_step_under_a_dispatch_mode_of_the_program_is_computed_again(tmp_path, library):
     """The program's own dispatch mode stays its own."""
     from torch.utils.flop_counter import FlopCounterMode
 

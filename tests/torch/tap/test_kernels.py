@@ -59,8 +59,8 @@ def cupti(monkeypatch):
 
 
 def counted(func, *args, **kwargs):
-    """Such an op counts as a write of each of its tensors; under a mode, kernels that go tensor by tensor do not count,
-    and autograd would miss that what it saved was written."""
+    """PyTorch counts an op on a list as a write of each of its tensors; not so under a mode, where its kernel takes one
+    after another: autograd would miss that what it saved was written."""
     tensors = args[0] if args else ()
     first = tensors[0] if tensors and not tensors[0].is_inference() else None
     before = first._version if first is not None else 0

@@ -322,6 +322,24 @@ def test_modules_of_several_roots_have_names_of_their_own():
         assert {op.module for op in watched.named("mm", "backward")} == {"first", "last", "Sequential.0"}
 
 
+def test_a_loss_against_what_another_model_gave_with_gradients_off_is_a_loss_and_a_metric_of_it_is_not():
+    model, teacher = Net(), Net()
+    with watched_ops() as watched:
+        out = model(torch.ones(5, 4))
+        with torch.no_grad():
+            wanted = teacher(torch.ones(5, 4))
+        metric = wanted.exp()
+        loss = (out - wanted).square().mean()
+        loss.backward()
+        assert watched.producer(metric).phase == "validation"
+        assert (watched.producer(loss).phase, watched.producer(loss).module) == ("loss", "<loss>")
+        # and once the backward has come a number that could be differentiated is none
+        with torch.no_grad():
+            teacher(torch.ones(5, 4))
+        penalty = model.last.weight.square().sum()
+        assert watched.producer(penalty).phase == "validation"
+
+
 def test_what_is_loaded_between_steps_is_data_and_what_changes_parameters_there_is_an_update():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

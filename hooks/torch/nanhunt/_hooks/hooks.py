@@ -341,7 +341,8 @@ def _meet_losses(session: Session, tensors: Any) -> None:
         find_leaves(session, losses)
         for loss in losses:
             factor = factor_of(loss) if loss.numel() == 1 else None
-            session.facts.factor = session.facts.factor if factor is None else factor
+            if factor is not None:
+                session.facts.factor = factor
     except Exception as error:
         session.failed(error, "what a backward begins from")
 

@@ -48,7 +48,7 @@ def peek(t: Any) -> float | None:
 
 
 _SAME_NUMBER = {"ToCopyBackward0", "ViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
-_MOST_CASTS = 4  # and views, after it was multiplied
+_MOST_CASTS = 4  # and views, after the loss was multiplied
 
 
 def factor_of(loss: Any) -> float | None:
@@ -59,11 +59,16 @@ def factor_of(loss: Any) -> float | None:
         if node is None or node.name() not in _SAME_NUMBER:
             break
         node = node.next_functions[0][0]
-    if node is None or node.name() not in ("MulBackward0", "DivBackward0"):
+    name = node.name() if node is not None else ""
+    if name not in ("MulBackward0", "DivBackward0"):
         return None
-    name = node.name()
     learns = tuple([to is not None for to, _ in node.next_functions])
-    side = "other" if learns == (True, False) else "self" if learns == (False, True) and name == "MulBackward0" else ""
+    if learns == (True, False):
+        side = "other"
+    elif learns == (False, True) and name == "MulBackward0":
+        side = "self"
+    else:
+        return None
     try:
         saved = getattr(node, f"_raw_saved_{side}")
         number = peek(saved.data) if saved.unpack_hook is None else None

@@ -23,9 +23,9 @@ class After:
     def __init__(self, session: Session, tape: Tape, reader: Reader,
                  parameters: Callable[[], Sequence[tuple[torch.Tensor, str]]]) -> None:
         self._session, self._tape, self._reader, self._parameters = session, tape, reader, parameters
-        self._writes = False     # the program does
-        self._may_come = False   # ... since a call of torch's own left gradients
-        self._stamp: Any = None  # as it left them; None: not known
+        self._writes = False     # the program writes gradients, as far as that was learnt
+        self._may_come = False   # ... and may have done so since a backward or a call of torch's own left them
+        self._stamp: Any = None  # of gradients as that left them; None: not known
 
     def begin(self) -> None:
         """A backward has ended."""

@@ -75,7 +75,6 @@ class Replay:
         self.session, self.values, self.tape, self.slot = session, values, tape, slot
         self.writer, self.places = writer, writer.places
         self.parameters = parameters
-        self.hold: dict[Key, _Tensor] = {}  # gradients of root outputs, for the fallback
         self.facts: Facts = {}
         self.gradients: dict[int, _Tensor] = {}  # id(leaf) -> its gradient in the replay
         self.env: dict[Key, _Tensor] = {}
@@ -84,7 +83,6 @@ class Replay:
         self._swapped: list[tuple[dict[str, Any], str, Any]] = []  # (dict, name, original buffer)
         self._of_buffers: set[int] = set()                         # ids of the dicts
         self._copies: dict[int, _Tensor] = {}                      # id(buffer) -> copy that the replay writes
-        self._begun_backward = False
 
     # Before.
     def check(self, needed: Sequence[Any]) -> None:
@@ -140,9 +138,8 @@ class Replay:
 
     def needed(self) -> list[Any]:
         """Entries that the backward calls since the last boundary depend on, in order."""
-        entries, segment = self.tape.entries, self.tape.segment
-        wanted: set[int] = set()
-        wanted.update(storage_of(key) for key in self.tape.gradients.values() if key)
+        entries, segment = self.tape.entries(), self.tape.segment
+        wanted = {storage_of(key) for key in self.tape.gradients.values() if key}
         chosen = []
         for entry in reversed(entries):
             if isinstance(entry, BackwardEntry):

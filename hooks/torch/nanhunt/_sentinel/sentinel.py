@@ -81,7 +81,7 @@ class Sentinel(Listener):
 
     def _begin_work(self) -> None:
         self.tape.clear()
-        self._names = ()
+        self._names: Sequence[tuple[str, Any]] = ()  # of losses of the backward that begins
         self._keeps_graph = False
         self._running: RootCall | None = None  # a call of which an entry will be
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
@@ -204,9 +204,6 @@ class Sentinel(Listener):
         entry.inputs = tape.pack(_listed(kwargs.get("inputs")))
         tape.add(entry)
         self._keeps_graph = bool(entry.options["retain_graph"] or entry.options["create_graph"])
-
-    _keeps_graph = False
-    _names: Sequence[tuple[str, Any]] = ()
 
     def _entry(self, tensors: Sequence[_Tensor], gradients: Any) -> BackwardEntry:
         tape = self.tape
@@ -489,7 +486,7 @@ class Sentinel(Listener):
         self.validation.on_call()
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
-        self.validation.on_output(output)
+        self.validation.on_output(output, self.tape.listens)
 
     def before_unfinished(self) -> None:
         if self.validation.judge():

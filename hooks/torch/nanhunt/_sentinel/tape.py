@@ -103,19 +103,18 @@ class RootEntry:
 
 
 class OpEntry:
-    """An op outside of roots, as the tap has kept it."""
+    """An op outside of roots, as the tap has kept it. `after`: between backward and the optimizer."""
 
     __slots__ = ("func", "args", "kwargs", "outputs", "writes", "rng", "generators", "site", "micro_batch", "phase",
                  "segment", "grad", "after")
 
     def __init__(self, taped: Taped, index: int) -> None:
         (op, overload, args, self.outputs, self.writes, random, self.generators, self.site, self.micro_batch,
-         self.phase, self.segment, grad, after) = taped.op(index)
+         self.phase, self.segment, self.grad, self.after) = taped.op(index)
         self.func, given, by_name = call_of(op, overload, args)
         self.args: Any = _named(given)
         self.kwargs: Any = {name: _named(value) for name, value in by_name.items()}
         self.rng: RandomState | None = random or None  # that it draws from
-        self.grad, self.after = bool(grad), bool(after)  # it came between backward and the optimizer
 
 
 def _named(value: Any) -> Any:
@@ -158,10 +157,18 @@ class TapeOfStep:
                for call in self.calls):
             self.gradients = {id(p): tape.find(p.grad) for p, _ in parameters if p.grad is not None}
 
-    @property
     def entries(self) -> list[RootEntry | OpEntry | BackwardEntry]:
         """All of it, in order."""
-        return _in_order(self.calls, self._taped)
+        taped = self._taped
+        size, at = taped.ops if taped is not None else 0, 0
+        found: list[RootEntry | OpEntry | BackwardEntry] = []
+        for call in [*self.calls, None]:
+            while taped is not None and at < (size if call is None else min(call.at, size)):
+                found.append(OpEntry(taped, at))
+                at += 1
+            if call is not None:
+                found.append(call)
+        return found
 
     @property
     def start(self) -> dict[Key, _Tensor]:
@@ -173,26 +180,13 @@ class TapeOfStep:
         return [Held(*one) for one in self._taped.numbers()] if self._taped is not None else []
 
 
-def _in_order(calls: Sequence[RootEntry | BackwardEntry],
-              taped: Taped | None) -> list[RootEntry | OpEntry | BackwardEntry]:
-    size, at = taped.ops if taped is not None else 0, 0
-    found: list[RootEntry | OpEntry | BackwardEntry] = []
-    for call in [*calls, None]:
-        while taped is not None and at < (size if call is None else min(call.at, size)):
-            found.append(OpEntry(taped, at))
-            at += 1
-        if call is not None:
-            found.append(call)
-    return found
-
-
 class Tape:
     """One step's tape. Without a tap no op is on it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.stays_on = False            # a step was seen that computes a loss after a backward
-        self._listens = False            # the tap keeps what this thread runs
+        self.listens = False             # the tap keeps what this thread runs
         self._tap: Tap | None = None
         self.clear()
 
@@ -253,16 +247,16 @@ class Tape:
     # Listening: outside of roots and of backward.
     def on(self) -> None:
         tap = self._tap
-        if tap is None or self._listens or self.refusal:
+        if tap is None or self.listens or self.refusal:
             return
-        self._listens = True
+        self.listens = True
         tap.tape(True)
 
     def off(self) -> bool:
         """Whether it was on."""
-        if not self._listens:
+        if not self.listens:
             return False
-        self._listens = False
+        self.listens = False
         if self._tap is not None:
             self._tap.tape(False)
             self._ask()
@@ -383,9 +377,10 @@ class Tape:
 
     def overflow(self, why: str) -> None:
         """Nothing of this step is kept: it is too much."""
-        if self.after is not None:
-            return self.refuse(why)
+        is_after = self.after is not None
         self.refuse(why)
+        if is_after:
+            return
         self.calls, self._held = [], [0]
         if self._tap is not None:
             self._tap.library.tape_overflow(self._tap.handle, why.encode())

@@ -29,20 +29,21 @@ class Validation:
     def __init__(self, session: Session, values: Values, reader: Reader, may_keep: Callable[[int], bool]) -> None:
         self._session, self._values, self._reader, self._may_keep = session, values, reader, may_keep
         self.can_listen: Callable[[], bool] = lambda: True
-        self._glances = False
-        self._holds = False      # ... and ops are held until it is known whether they are wanted
+        self._listens = False    # the tap hears what follows a model's call
+        self._holds = False      # ... and rows of ops, until it is known whether they are wanted
         self._first = FIRST if session.options.budget > 0 else 0
-        self._left = self._first  # calls after which they are
+        self._left = self._first  # calls after which ops are still heard
         self._seen = False  # in this step
         self.is_bad = False
         self.first = ""     # what is bad, where that is known
 
     def on_call(self) -> None:
         """What goes on inside is the module's business. The tap stays on: that is dear to switch."""
-        if self._glances:
+        if self._listens:
             self._session.state.deaf = _STRAIGHT
 
-    def on_output(self, output: Any) -> None:
+    def on_output(self, output: Any, taped: bool) -> None:
+        """`taped`: within a step, whose ops go on the tape: a teacher, say."""
         self._seen = True
         tensors = [t for t in tensors_of(output) if t.is_floating_point()]
         here = [t for t in tensors if not is_away(t)]
@@ -50,10 +51,10 @@ class Validation:
         # An infinity among many is a mask as likely as not.
         if bad and any(t.numel() == 1 or bool(torch.isnan(t).any()) for t in here):
             self._note("what a model gave")
-        if self._session.live:
+        if self._session.live or taped:
             return  # the tap hears it all
         self._left -= 1
-        if self._glances:
+        if self._listens:
             self._session.state.deaf = 0 if self._holds and self._left >= 0 else _GLANCE
             return
         tap = self._values.tap
@@ -68,13 +69,13 @@ class Validation:
             tap.keep(KEPT, KEPT_WRITTEN)
         tap.on()
         self._session.state.deaf = 0 if self._holds else _GLANCE
-        self._glances = True
+        self._listens = True
 
     def stop(self) -> None:
         """Gradients are on again, or the step ends."""
-        if not self._glances:
+        if not self._listens:
             return
-        self._glances = False
+        self._listens = False
         self._session.state.deaf = 0
         tap, recorder = self._values.tap, self._session.recorder
         if tap is None or recorder is None:
