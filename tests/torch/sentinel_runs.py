@@ -154,7 +154,7 @@ def run_once(build, steps, out=None, wanted=(), **options):
         for i in range(steps):
             step(i)
         run.digest = digest_of(*things, torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist())
-        assert torch._C._len_torch_dispatch_stack() == modes
+        assert torch._C._len_torch_dispatch_stack() <= modes + 1  # what is built may hold one of its own
     finally:
         if session is not None:
             session.close()

@@ -45,7 +45,7 @@ struct Recording {
   nanhunt_status (*setup)(void* self, const nanhunt_setup* setup);
 };
 
-// Where the run is: written by Python, read at each op. The layout is that of `_tap.State`.
+// Where the run is: written by Python, read at each op. The layout is that of `_library.State`.
 struct State {
   std::int64_t step = 0, micro_batch = 0, phase = 0;
   std::int64_t site = -1;    // text of the call site that stands for Python's frames; -1: ask those

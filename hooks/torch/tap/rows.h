@@ -161,7 +161,7 @@ class Rows {
           if (words.size() == inputs) wide = quad->wide;
           put(words, *quad);
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
-          if (state_->bad_number == 0 && state_->phase <= NANHUNT_PHASE_LOSS && requires_grad(given.args)) note_number(t);
+          if (state_->bad_number == 0 && phase_ <= NANHUNT_PHASE_LOSS && requires_grad(given.args)) note_number(t);
         });
       }
     }

@@ -124,6 +124,31 @@ def test_a_custom_function_of_a_higher_order_op_is_refused_by_name(tmp_path, lib
     assert run.results == [(1, "refused")] and "CondAutogradOp" in run.texts[0], run.texts
 
 
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("teacher", ["frozen", "as it was copied"])
+def test_a_step_given_up_over_a_loss_against_a_teacher_is_a_fault_of_the_loss(teacher, level, tmp_path, library):
+    def build():
+        model, other = net(), net().requires_grad_(teacher != "frozen")
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = batch()
+            opt.zero_grad()
+            out = model(x).abs() + 0.1
+            with torch.no_grad():
+                wanted = other(x)
+            loss = log_loss(out - 1e3 * (i == 2), y) + F.mse_loss(out, wanted) * 0.1
+            if torch.isfinite(loss):
+                loss.backward()
+                opt.step()
+
+        return step, model, opt
+
+    run = watched(build, tmp_path, steps=4, level=level)
+    assert run.headline is not None, run.report["verdict"]
+    assert (run.headline["op"], run.headline["phase"], run.headline["step"]) == ("aten::log", "loss", 2), run.headline
+
+
 def test_what_a_loss_writes_into_tensors_that_last_is_computed_again_from_what_they_were(tmp_path, library):
     def build():
         seen, mean = torch.zeros(3), torch.ones(3)

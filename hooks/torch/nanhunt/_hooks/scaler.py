@@ -59,9 +59,9 @@ def factor_of(loss: Any) -> float | None:
         if node is None or node.name() not in _SAME_NUMBER:
             break
         node = node.next_functions[0][0]
-    name = node.name() if node is not None else ""
-    if name not in ("MulBackward0", "DivBackward0"):
+    if node is None or node.name() not in ("MulBackward0", "DivBackward0"):
         return None
+    name = node.name()
     learns = tuple([to is not None for to, _ in node.next_functions])
     if learns == (True, False):
         side = "other"
