@@ -318,6 +318,9 @@ class Session(lib.HasState):
         self.note(TRAINING_ELSEWHERE if trains else OTHER_THREADS)
         return False
 
+    # Around what is ours: the program's own modes do not see it.
+    modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
+
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
         listeners = self.listeners
@@ -330,7 +333,7 @@ class Session(lib.HasState):
                                                if getattr(type(listener), method, None) is not silent]
         if not hearers:
             return
-        with self._own_launches():
+        with self._own_launches(), self.modes_aside():
             for listener, hear in hearers:
                 if self.listeners is not listeners and listener not in self.listeners:
                     continue  # taken off by one before it, which may have closed the watch

@@ -47,8 +47,8 @@ inline void taped_op(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack
   const Taped* const taped = pop_pointer<const Taped>(stack);
   Tap* const tap = pop_pointer<Tap>(stack);
   const TapedOp& op = *taped->ops.at(static_cast<std::size_t>(index));
-  stack->emplace_back(op.schema->name());
-  stack->emplace_back(op.schema->overload_name());
+  stack->emplace_back(op.op);
+  stack->emplace_back(op.overload);
   c10::impl::GenericList args = any_list(), random = any_list(), generators = any_list();
   for (const c10::IValue& value : op.args) args.push_back(value);
   stack->emplace_back(std::move(args));

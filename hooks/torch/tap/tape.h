@@ -31,7 +31,7 @@
 namespace nanhunt::tap {
 
 struct TapedOp {
-  c10::FunctionSchema const* schema = nullptr;
+  std::string op, overload;
   std::vector<c10::IValue> args;      // a tensor made in the step is a tuple (key), another one (tensor, version)
   std::vector<std::int64_t> outputs;  // keys of results
   std::vector<std::int64_t> writes;   // numbers of storages that it writes
@@ -51,7 +51,9 @@ struct Taped {
 
 class Tape {
  public:
-  static constexpr int kKeyBits = 24;  // of a key: what part of the storage is shown, whether a gradient is required
+  static constexpr int kKeyBits = 24;  // of a key: what part of the storage is shown, and in the last two a Gradient
+  // What is computed from a tensor: no gradient; one that goes on to what it was made from; one that ends at it.
+  enum Gradient : std::int64_t { kNone = 0, kPasses = 1, kEnds = 2 };
   static constexpr std::size_t kMaxOps = 4000;       // of a step
   static constexpr std::int64_t kMaxCopy = 1 << 22;  // bytes of a tensor from outside that an op writes in place
 
@@ -108,7 +110,7 @@ class Tape {
         if (made == nullptr) refuse("a tensor that takes part in backward was made where nothing is watched");
       }
     }
-    if (made != nullptr) return key_of(*made, t, requires_grad);
+    if (made != nullptr) return key_of(*made, t, gradient_of(t));
     // Parameters are there anyway.
     if (!requires_grad && t.has_storage() && weighed_.insert(t.unsafeGetTensorImpl()).second)
       held_ += t.numel() * static_cast<std::int64_t>(t.element_size());
@@ -119,19 +121,20 @@ class Tape {
   // The same, and nothing is refused.
   std::int64_t find_key(const at::Tensor& t) {
     Made* const made = find(t);
-    return made == nullptr ? 0 : key_of(*made, t, false);
+    return made == nullptr ? 0 : key_of(*made, t, kNone);
   }
   // The key of a tensor that now belongs to the step.
   std::int64_t belongs(const at::Tensor& t, bool returned) {
     Made& made = own(t);
     made.returned = made.returned || returned;
-    return key_of(made, t, false);
+    return key_of(made, t, kNone);
   }
 
   // Ops.
   // Before the op runs: what it is given, by name. None: it is not kept.
-  std::optional<TapedOp> begin_op(const c10::FunctionSchema& schema, const Plan& plan, c10::ArrayRef<c10::IValue> args) {
-    if (is_question(plan) || !refusal.empty() || !given_up.empty() || is_traced(args)) return std::nullopt;
+  std::optional<TapedOp> begin_op(const Plan& plan, c10::ArrayRef<c10::IValue> args) {
+    if (is_question(plan) || !refusal.empty() || !given_up.empty() || is_traced(args) || !are_nameable(args))
+      return std::nullopt;
     if (plan.view && !shows_ours(args)) return std::nullopt;  // a view of something from outside is from outside itself
     if (after_ && (plans::starts(plan.op, "c10d::") || plans::starts(plan.op, "_c10d"))) {
       refuse("ranks exchange tensors");
@@ -142,7 +145,7 @@ class Tape {
       return std::nullopt;
     }
     TapedOp taped;
-    taped.schema = &schema;
+    taped.op = plan.op, taped.overload = plan.overload;
     taped.segment = segment;
     taped.after = after_.has_value();
     for (const Arg& arg : plan.args) {
@@ -156,8 +159,9 @@ class Tape {
     return taped;
   }
   void end_op(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
+    if (!are_nameable(results)) return;
     for (const c10::IValue& value : results)
-      each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, false)); });
+      each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, kNone)); });
     if (taped.trains && !bad_number && results.size() == 1 && results[0].isTensor()) {
       const std::optional<double> number = one_number(results[0].toTensor());
       bad_number = number && !std::isfinite(*number);
@@ -193,6 +197,15 @@ class Tape {
     each_tensor(args, [&](const at::Tensor& t) { any = any || t.is_meta() || t.key_set().has(c10::DispatchKey::Python); });
     return any;
   }
+  // Sparse tensors and nested ones have no storage, or no shape, to name them by.
+  bool are_nameable(c10::ArrayRef<c10::IValue> values) {
+    bool all = true;
+    each_tensor(values, [&](const at::Tensor& t) {
+      all = all && t.layout() == c10::kStrided && t.has_storage() && !t.is_nested();
+    });
+    if (!all) refuse("a sparse or nested tensor was used outside of modules");
+    return all;
+  }
   // Of a view: whether it is one of something that the step made. Parameters have a name once they are looked at so.
   bool shows_ours(c10::ArrayRef<c10::IValue> args) {
     for (const c10::IValue& value : args) {
@@ -222,6 +235,9 @@ class Tape {
     const auto known = made_.find(t.storage().unsafeGetStorageImpl());
     return known == made_.end() ? nullptr : known->second.get();
   }
+  static Gradient gradient_of(const at::Tensor& t) {
+    return !t.requires_grad() ? kNone : t.is_leaf() ? kEnds : kPasses;
+  }
   // Its storage belongs to the step from now on.
   Made& own(const at::Tensor& t) {
     c10::StorageImpl* const storage = t.storage().unsafeGetStorageImpl();
@@ -229,11 +245,11 @@ class Tape {
     if (made == nullptr) made = std::make_unique<Made>(Made{Identities::weak(storage), ++last_number_, false, {}});
     return *made;
   }
-  static std::int64_t key_of(Made& made, const at::Tensor& t, bool requires_grad) {
+  static std::int64_t key_of(Made& made, const at::Tensor& t, Gradient gradient) {
     std::size_t at = 0;
     while (at < made.shown.size() && !made.shown[at].is_shown_by(t)) ++at;
     if (at == made.shown.size()) made.shown.emplace_back(t);
-    return made.number << kKeyBits | static_cast<std::int64_t>(at) << 1 | (requires_grad ? 1 : 0);
+    return made.number << kKeyBits | static_cast<std::int64_t>(at) << 2 | gradient;
   }
 
   static bool is_custom(const torch::autograd::Node& node) {
@@ -261,7 +277,7 @@ class Tape {
     const std::int64_t size = t.numel() * static_cast<std::int64_t>(t.element_size());
     if (copied && size > kMaxCopy)
       refuse("a tensor of " + std::to_string(size) + " bytes from outside of the step was written in place");
-    const std::int64_t key = key_of(own(t), t, t.requires_grad());
+    const std::int64_t key = key_of(own(t), t, gradient_of(t));
     if (!copied || size > kMaxCopy) {
       taped_.start.emplace_back(key, t);
     } else {

@@ -30,7 +30,7 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     const bool validates = tap.state->phase == NANHUNT_PHASE_VALIDATION;
     if (!plan->decomposes) {
       const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
-      taped = tape.begin_op(op.schema(), *plan, args);
+      taped = tape.begin_op(*plan, args);
       if (validates) number.emplace(args);
     }
     if (taped) {

@@ -2,6 +2,8 @@
 """Compiled and wrapped models, and what a sentinel cannot do again: said with its reason, and the run is left alone."""
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -312,3 +314,34 @@ def test_a_step_under_a_dispatch_mode_of_the_program_is_computed_again(tmp_path,
 
     run = watched(build, tmp_path, wanted={2})
     assert run.results == [(2, "reproduced")], run.texts
+
+
+@pytest.mark.parametrize("where", ["an output", "a parameter"])
+def test_what_a_hook_on_gradients_made_is_not_told_as_a_fault_of_the_machine(where, tmp_path, library):
+    # Given a program whose hook makes a gradient NaN
+    def build():
+        model = net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+        spoils = [False]
+        if where == "a parameter":
+            def spoil(p):
+                p.grad.mul_(math.nan if spoils[0] else 1.0)
+
+            next(model.parameters()).register_post_accumulate_grad_hook(spoil)
+
+        def step(i):
+            x, y = batch()
+            spoils[0] = i == 2
+            opt.zero_grad()
+            out = model(x)
+            if where == "an output":
+                out.register_hook(lambda g: g * (math.nan if spoils[0] else 1.0))
+            F.cross_entropy(out, y).backward()
+            opt.step()
+
+        return step, model, opt
+
+    # then its replay, which comes out finite, says that it does not run.
+    run = watched(build, tmp_path, steps=3)
+    assert run.results == [(2, "refused")] and "hooks" in run.texts[0], run.texts
+    assert run.headline["class"] == "unexplained", run.headline

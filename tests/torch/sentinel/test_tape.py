@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sentinel_runs import batch, net, watched
+from sentinel_runs import batch, net, run_once, watched
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -91,8 +92,34 @@ def into_memory_of_its_own(out, y):
     return log_loss(probabilities, y)
 
 
+def beside_what_is_detached(out, y):
+    """The same contents, and their gradients end there: what is infinite of them is not of the model."""
+    apart = out.detach().requires_grad_()
+    penalty = torch.autograd.grad(apart.square().sum(), apart, create_graph=True)[0].norm()
+    return log_loss(out, y) + 0.1 * penalty
+
+
+def with_a_penalty_on_a_mixture(out, y):
+    mixed = (0.5 * out.detach() + 0.5).requires_grad_(True)
+    slope = torch.autograd.grad(mixed.pow(3).sum(), mixed, create_graph=True)[0]
+    return log_loss(out, y) + (slope.norm() - 1).square() * 1e-3
+
+
+def with_memory_that_is_trained(out, y):
+    noise = torch.zeros(out.shape, requires_grad=True)
+    return log_loss(out + noise, y)
+
+
+def written_in_parts(out, y):
+    parts = torch.zeros_like(out)
+    parts[:, :1] = out[:, :1]
+    parts[:, 1:] = out[:, 1:]
+    return log_loss(parts, y)
+
+
 LOSSES = [under_a_mode, with_a_higher_order_op, with_draws, with_draws_of_a_generator, with_views,
-          into_memory_of_its_own]
+          into_memory_of_its_own, beside_what_is_detached, with_a_penalty_on_a_mixture, with_memory_that_is_trained,
+          written_in_parts]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -236,3 +263,58 @@ def test_the_numbers_of_a_loss_that_is_read_on_the_way_lead_no_other_way(tmp_pat
 
 def test_a_module_without_parameters_in_the_loss_is_part_of_it(tmp_path, library):
     assert_kept(lambda out, y: nn.NLLLoss()(nn.Identity()(out).log(), y), tmp_path)
+
+
+def test_a_loss_over_sparse_tensors_is_no_error_of_ours(tmp_path, library):
+    pairs = torch.eye(8).to_sparse()
+    run = watched(training(lambda out, y: log_loss(torch.sparse.mm(pairs, out), y)), tmp_path, steps=12)
+    assert run.report["verdict"]["status"] == "clean", (run.report["verdict"], run.notes)
+
+
+def test_a_step_with_an_op_that_is_gone_when_it_is_bad_is_refused_and_a_fault(tmp_path, library):
+    # Given a loss that uses an op of a library that lives no longer than the loss
+    def loss(out, y):
+        with torch.library._scoped_library("nanhunt_gone", "DEF") as mine:
+            mine.define("halved_for_a_while(Tensor x) -> Tensor")
+            mine.impl("halved_for_a_while", lambda x: x / 2, "CompositeExplicitAutograd")
+            with torch.no_grad():
+                half = torch.ops.nanhunt_gone.halved_for_a_while(out.detach())
+        return log_loss(out + 0 * half, y)
+
+    # then its step, which is bad, is refused by that name, and a fault.
+    run = watched(training(loss, bad={2}), tmp_path, steps=3)
+    assert run.results == [(2, "refused")] and "nanhunt_gone::halved_for_a_while" in run.texts[0], run.texts
+    assert run.report["verdict"]["status"] == "fault"
+
+
+class Drawing(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        torch.rand(())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Counting, Drawing])
+def test_modes_of_the_program_around_all_of_a_step_see_nothing_of_ours(mode, tmp_path, library):
+    # Given a program that counts, or draws at, each op
+    def build():
+        model = net(nn.BatchNorm1d(8))
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+        scale, seen = torch.tensor(1.5), []
+
+        def step(i):
+            x, y = batch()
+            with mode() as on:
+                opt.zero_grad()
+                F.cross_entropy(model(x) * scale, y).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+            seen.append(torch.tensor([float(len(getattr(on, "ops", ()))), *torch.get_rng_state()[:64].float()]))
+            with torch.no_grad():
+                model[-1].bias.add_(1e-3 * seen[-1].sum() / 1e4)
+
+        return step, model, opt, seen
+
+    # then a watched step shows it what an unwatched one does.
+    alone = run_once(build, 4)
+    for options in ({}, {"budget": 0.0}, {"level": "ops"}):
+        assert run_once(build, 4, tmp_path / str(len(str(options))), **options).digest == alone.digest, options

@@ -24,6 +24,7 @@ from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
+from nanhunt._modes import modes_aside
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -50,7 +51,7 @@ def install(session: Session) -> None:
     """Points the patches at this session; puts them in place the first time."""
     global _session
     _session = session
-    session.is_inside = is_inside  # type: ignore[method-assign]
+    session.is_inside, session.modes_aside = is_inside, modes_aside  # type: ignore[method-assign]
     session.at_end.append(lambda: uninstall(session))
     _forget()
     _patch_modules()
@@ -223,6 +224,12 @@ def _patch_modules() -> None:
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> RootCall | None:
     """The call as one of a root; None where it is none."""
+    with modes_aside():
+        return _begin_root(session, module, args, kwargs)
+
+
+def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
+                kwargs: dict[str, Any]) -> RootCall | None:
     global _root, _calls, _step_of_calls, _had_backward, _validated
     try:
         if session.borders.unsure and not _in_backward:
@@ -290,7 +297,8 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
     groups = getattr(owner, "param_groups", None)
     parameters = [p for group in groups for p in group["params"]] if groups is not None else (
         list(owner.parameters()) if isinstance(owner, torch.nn.Module) else [])
-    session.drops.before_clearing(parameters)
+    with modes_aside():
+        session.drops.before_clearing(parameters)
     return original(*args, **kwargs)
 
 
@@ -311,9 +319,10 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
-    session.begins_work()
-    _meet_losses(session, tensors)
-    session.drops.before_backward()
+    with modes_aside():
+        session.begins_work()
+        _meet_losses(session, tensors)
+        session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
@@ -323,7 +332,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     try:
         result = original(*args, **kwargs)
         session.differentiated = True
-        session.drops.after_backward()
+        with modes_aside():
+            session.drops.after_backward()
         return result
     except BaseException:
         session.raised = session.worked

@@ -20,6 +20,7 @@ from nanhunt._random import set_random_state
 from nanhunt._sentinel.comparison import OUTPUT, Facts, measure, read_facts
 from nanhunt._sentinel.contents import has_contents, modules_in, put
 from nanhunt._sentinel.tape import (
+    ENDS,
     BackwardEntry,
     Copied,
     Held,
@@ -28,6 +29,7 @@ from nanhunt._sentinel.tape import (
     Ref,
     RootEntry,
     TapeOfStep,
+    gradient_of,
     leaves,
     op_results,
     storage_of,
@@ -108,6 +110,8 @@ class Replay:
                     if isinstance(value, Held) and not self._is_as_it_was(value) and id(value.tensor) not in things:
                         raise Refused(f"the tensor that was {name} of a module was written after the call")
             elif isinstance(entry, OpEntry):
+                if entry.func is None:
+                    raise Refused(f"the operation {entry.op} is not there any more")
                 for value in leaves(entry.args, entry.kwargs):
                     if isinstance(value, Held) and not self._is_as_it_was(value):
                         raise Refused(f"an input of {entry.func} was written after the operation had read it")
@@ -298,15 +302,13 @@ class Replay:
 
     # Names.
     def _define(self, key: Key, t: _Tensor) -> None:
-        self.env[key & ~1 | t.requires_grad] = t
+        self.env[key & ~3 | gradient_of(t)] = t
 
     def _unpack(self, value: Any) -> Any:
         kind = type(value)
         if kind is Ref:
             t = self.env.get(value.key)
-            if t is None:
-                raise Refused("a tensor of the step came out otherwise or was made where nothing is watched")
-            return t
+            return self._as_trained(value.key) if t is None else t
         if kind is Held:
             number = self.slot.number(value) if self.slot is not None else None
             return value.tensor if number is None else number
@@ -319,6 +321,16 @@ class Replay:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*[self._unpack(v) for v in value])
         return value
+
+    def _as_trained(self, key: Key) -> _Tensor:
+        """One that did not require a gradient when an op gave it, and does now."""
+        t = self.env.get(key & ~3)
+        if t is not None and key & ENDS and not t.requires_grad:  # the program said so: requires_grad_()
+            t.requires_grad_()
+        if t is None or gradient_of(t) != key & 3:  # a write to a part of it passes gradients on
+            raise Refused("a tensor of the step came out otherwise or was made where nothing is watched")
+        self.env[key] = t
+        return t
 
     # Facts and marks.
     def _fact(self, kind: int, path: str, t: _Tensor) -> None:

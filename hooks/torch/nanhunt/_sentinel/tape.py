@@ -30,13 +30,18 @@ _functorch_level: Callable[[], int | None] = getattr(torch._C._functorch, "maybe
 MAX_ROOTS = 4000          # calls of a step
 MAX_HELD = 1 << 30        # bytes of inputs held for the calls before the last two
 
-# Of a tensor that was made in the step: the number of its storage, what part of it is shown, and in the last bit
-# whether it requires a gradient.
+# Of a tensor that was made in the step: the number of its storage, what part of it is shown, and in the last two bits
+# what becomes of gradients: none, they go on to what it was made from, or they end at it.
 Key = int
+PASSES, ENDS = 1, 2
 
 
 def storage_of(key: Key) -> int:
     return key >> 24
+
+
+def gradient_of(t: _Tensor) -> int:
+    return (ENDS if t.is_leaf else PASSES) if t.requires_grad else 0
 
 
 def is_transformed() -> bool:
@@ -105,13 +110,16 @@ class RootEntry:
 class OpEntry:
     """An op outside of roots, as the tap has kept it. `after`: between backward and the optimizer."""
 
-    __slots__ = ("func", "args", "kwargs", "outputs", "writes", "rng", "generators", "site", "micro_batch", "phase",
-                 "segment", "grad", "after")
+    __slots__ = ("op", "func", "args", "kwargs", "outputs", "writes", "rng", "generators", "site", "micro_batch",
+                 "phase", "segment", "grad", "after")
 
     def __init__(self, taped: Taped, index: int) -> None:
-        (op, overload, args, self.outputs, self.writes, random, self.generators, self.site, self.micro_batch,
+        (self.op, overload, args, self.outputs, self.writes, random, self.generators, self.site, self.micro_batch,
          self.phase, self.segment, self.grad, self.after) = taped.op(index)
-        self.func, given, by_name = call_of(op, overload, args)
+        try:
+            self.func, given, by_name = call_of(self.op, overload, args)
+        except AttributeError:  # its library is gone
+            self.func, given, by_name = None, args, {}
         self.args: Any = _named(given)
         self.kwargs: Any = {name: _named(value) for name, value in by_name.items()}
         self.rng: RandomState | None = random or None  # that it draws from

@@ -282,6 +282,9 @@ class Trips:
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
         result, text = compare(original, replay.facts, not look.older and not is_reduced())
+        if result == CLEAN and _has_hooks_on_gradients(look, needed):
+            return Outcome(REFUSED, "The replay came out finite, but hooks that the program has put on gradients do "
+                           "not run in it: one of them may have made what is bad.", False, False)
         forward = compare({name: fact for name, fact in original.items() if name[0] != lib.MARK_GRADIENT}, replay.facts)
         strayed = forward[0] in (CLEAN, DIFFERS)
         remarks = self._remarks(look, result, over)
@@ -402,6 +405,12 @@ class Trips:
 
 def _is_compiled(look: Look) -> bool:
     return any(type(e.module).__name__ == "OptimizedModule" for e in look.tape.calls if isinstance(e, RootEntry))
+
+
+def _has_hooks_on_gradients(look: Look, needed: Sequence[Any]) -> bool:
+    outputs = [seen() for entry in needed if isinstance(entry, RootEntry) for seen, _ in entry.seen]
+    return any(t is not None and t._backward_hooks for t in outputs) or any(
+        getattr(p, "_post_accumulate_grad_hooks", None) for p, _ in look.parameters)
 
 
 def is_reduced() -> bool:
