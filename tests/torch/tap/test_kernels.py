@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import nanhunt
@@ -17,6 +18,7 @@ import ready_python
 import torch
 from hunting import cli, with_package
 from nanhunt import _attach
+from nanhunt._hooks import hooks
 from nanhunt._pending import Pending
 from nanhunt._recorder import Recorder
 from nanhunt._session import Options
@@ -123,6 +125,7 @@ def launching(cupti, monkeypatch):
             naming.__exit__(None, None, None)
         off(self)
 
+    monkeypatch.setattr(hooks, "modes_aside", nullcontext)  # the mode is put on and off from within ours
     monkeypatch.setattr(Recorder, "recording", recording)
     monkeypatch.setattr(Tap, "on", on_with_names)
     monkeypatch.setattr(Tap, "off", off_with_names)
