@@ -49,12 +49,12 @@ class Told:
         return "\n".join(lines)
 
 
-def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6) -> Told:
-    return Told(watched(build, folder, steps, level=level, budget=3.0))
+def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float = 3.0) -> Told:
+    return Told(watched(build, folder, steps, level=level, budget=budget))
 
 
-def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6) -> None:
-    said = told(build, folder, level, steps)
+def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float = 3.0) -> None:
+    said = told(build, folder, level, steps, budget)
     assert said.status == "clean" and not said.loud, said.show()
 
 

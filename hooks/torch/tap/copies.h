@@ -71,6 +71,7 @@ class Copies {
       put(marks, *quad);
       if (keep(t, name)) written.push_back(t);
     }
+    if (any) state_->wrote_weights = 1;
     return bad_ && any;
   }
 

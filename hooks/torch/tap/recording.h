@@ -58,6 +58,7 @@ struct State {
   std::int64_t bad_copy = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
+  std::int64_t wrote_weights = 0;  // set by the tap: one wrote weights, or copies of them that last, between two steps
 };
 
 inline constexpr std::int64_t kGlance = 2, kStraight = 3;

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -126,6 +126,8 @@ class Live(Listener):
         self._heard = True   # ops since contents were last known
         self._shown = 0      # healthy steps whose ops are in the trace, for the audits that need no failure
         self._narrow = False  # a model has parameters of 16 bits
+        self._between = False  # what the program does to weights before a step that is not watched is heard, and held
+        self._betweens = 0  # of those that are in the trace
         self._watch(False)
 
     def begin(self) -> None:
@@ -158,13 +160,49 @@ class Live(Listener):
             recorder.hold(lib.HOLD)
             tap.keep(KEPT, KEPT_WRITTEN)
             session.tell("on_hold")
+            if session.state.wrote_weights:  # else it is on from the first call of a root
+                tap.on()
         else:
             tap.keep(0)
             tap.off()
             session.places = None
         self._heard = on
 
+    # Once the program is known to write weights between two steps, what it does there is heard before steps that are
+    # not watched as well, and is in the trace where it made them bad.
+    def _begin_between(self) -> None:
+        session, tap, recorder = self.session, self.session.tap, self.session.recorder
+        if tap is None or recorder is None or not session.state.wrote_weights or self.budget.share <= 0:
+            return
+        tap.forget()
+        recorder.hold(lib.HOLD)
+        tap.keep(KEPT, KEPT_WRITTEN)
+        tap.on()
+        self._between = True
+
+    def _end_between(self) -> None:
+        if not self._between:
+            return
+        self._between = False
+        session, tap, recorder = self.session, self.session.tap, self.session.recorder
+        if tap is None or recorder is None:
+            return
+        tap.off()
+        keeps = bool(session.state.bad_copy) and self._betweens < session.options.max_trips
+        self._betweens += keeps
+        recorder.hold(lib.KEEP if keeps else lib.DROP)
+        if keeps:
+            prove(session, tap)
+        tap.keep(0)
+
+    def before_validated(self, module: torch.nn.Module) -> None:
+        self._end_between()
+
+    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        self._end_between()
+
     def on_root_enter(self, call: RootCall) -> None:
+        self._end_between()
         self.session.state.deaf = 0
         if not self.session.live or call.module in self._plain:
             return
@@ -184,6 +222,7 @@ class Live(Listener):
         self.budget.share = 0.0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._end_between()
         self.session.state.deaf = 0  # after one that raised
         self.session.shows_ops = self._is_shown()
         if self.session.live and self._origins is None and self.session.recorder is not None:
@@ -194,6 +233,7 @@ class Live(Listener):
         self.session.state.deaf = 0
 
     def on_step_end(self, step: int, skipped: bool) -> None:
+        self._end_between()
         self._bad_copy = bool(self.session.state.bad_copy)
 
     def on_step_recorded(self, step: int) -> None:
@@ -218,7 +258,10 @@ class Live(Listener):
         elif self.budget.share > 0:
             session.note("operations of steps that the budget had no room for")
         session.wants_ops = False
-        self._watch(self.budget.has_room() and self.can_watch())
+        can_watch = self.can_watch()
+        self._watch(self.budget.has_room() and can_watch)
+        if not session.live and can_watch:
+            self._begin_between()
 
     def _is_shown(self) -> bool:
         return self.session.live and self._shown < (FIRST if self._narrow else 1)
@@ -234,5 +277,6 @@ class Live(Listener):
             prove(session, tap)
 
     def on_close(self) -> None:
+        self._end_between()
         if self.session.live:
             self._end_hold()
