@@ -71,7 +71,9 @@ class Copies {
       put(marks, *quad);
       if (keep(t, name)) written.push_back(t);
     }
-    if (any) state_->wrote_weights = 1;
+    if (any) state_->wrote_weights |= kWrote;
+    for (const at::Tensor& t : written)
+      if (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16) state_->wrote_weights |= kWroteNarrow;
     return bad_ && any;
   }
 

@@ -58,10 +58,12 @@ struct State {
   std::int64_t bad_copy = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
-  std::int64_t wrote_weights = 0;  // set by the tap: one wrote weights, or copies of them that last, between two steps
+  // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
+  std::int64_t wrote_weights = 0;
 };
 
 inline constexpr std::int64_t kGlance = 2, kStraight = 3;
+inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;
 
 // What is not watched, and how often since Python asked.
 using Notes = std::map<std::string, std::int64_t>;

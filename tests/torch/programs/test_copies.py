@@ -143,10 +143,11 @@ def test_what_is_made_of_a_weight_after_the_optimizer_is_an_update(form, level, 
     assert_silent(unit(1e-6), tmp_path, level, at + 4, budget)
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("form", FORMS)
-def test_updates_that_an_average_in_16_bits_loses_are_found(form, dtype, tmp_path):
-    lost = told(averaged(lambda i: 0.99999, dtype=dtype, lr=1e-3, form=form), tmp_path, "ops", steps=24)
+def test_updates_that_an_average_in_16_bits_loses_are_found(form, dtype, level, tmp_path):
+    lost = told(averaged(lambda i: 0.99999, dtype=dtype, lr=1e-3, form=form), tmp_path, level, steps=24)
     assert "update_loss" in [cls for cls, _ in lost.loud], lost.show()
     assert lost.first["phase"] == "update" and lost.first["module"].startswith("copy of "), lost.show()
-    assert_silent(averaged(lambda i: 0.99999, lr=1e-3, form=form), tmp_path, "ops", steps=24)
+    assert_silent(averaged(lambda i: 0.99999, lr=1e-3, form=form), tmp_path, level, steps=24)

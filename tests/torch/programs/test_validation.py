@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from nanhunt._sentinel.live import Budget
 from own_programs import classifier
 from sentinel_runs import watched
 from torch.nn import functional as F
@@ -70,6 +71,19 @@ def test_the_op_of_a_first_bad_validation_is_named_though_its_step_is_not_watche
     report = run(loss_of_log_0, tmp_path, how, every=False)
     found = report["findings"][0]
     assert (found["class"], found["op"], found["phase"]) == ("divide_by_zero", "aten::log", "validation"), found
+
+
+@pytest.mark.parametrize("validate", [loss_of_log_0, lambda out, y: F.cross_entropy(out, y)], ids=["bad", "sound"])
+def test_a_validation_before_a_watched_step_that_follows_one_that_was_not_is_judged(validate, tmp_path, monkeypatch):
+    # Given a validation behind a step that was not watched, at the beginning of one that is
+    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps != STEPS - 2)
+    report = run(validate, tmp_path, "default", every=False)
+    # then its loss is judged.
+    if validate is loss_of_log_0:
+        found = report["findings"][0]
+        assert (found["class"], found["op"], found["phase"]) == ("divide_by_zero", "aten::log", "validation"), found
+    else:
+        assert report["verdict"]["status"] == "clean", report["findings"]
 
 
 @pytest.mark.parametrize("how", HOW)

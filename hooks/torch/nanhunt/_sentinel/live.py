@@ -39,6 +39,7 @@ _LONGEST = 3  # usual steps
 _LOOK_EVERY = 8  # steps: how long these take is looked at
 _COST_AT_MOST = 2.0  # of watching a step, in steps
 _PLAIN_AFTER = 8  # watched steps one that is not
+_WROTE_NARROW = 2  # State::wrote_weights of the tap
 _LEARN = 4    # steps that must have run unwatched before it is known what watching costs
 
 
@@ -160,8 +161,7 @@ class Live(Listener):
             recorder.hold(lib.HOLD)
             tap.keep(KEPT, KEPT_WRITTEN)
             session.tell("on_hold")
-            if session.state.wrote_weights:  # else it is on from the first call of a root
-                tap.on()
+            tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
             tap.keep(0)
             tap.off()
@@ -264,7 +264,8 @@ class Live(Listener):
             self._begin_between()
 
     def _is_shown(self) -> bool:
-        return self.session.live and self._shown < (FIRST if self._narrow else 1)
+        narrow = self._narrow or bool(self.session.state.wrote_weights & _WROTE_NARROW)
+        return self.session.live and self._shown < (FIRST if narrow else 1)
 
     def _end_hold(self) -> None:
         session, recorder, tap = self.session, self.session.recorder, self.session.tap
