@@ -235,7 +235,7 @@ TEST_F(CApi, scaler_events_reach_the_report) {
   event.growth_interval = 2000;
   event.text = "my scaler";
   ASSERT_EQ(nanhunt_record_scaler(recorder_, &event), NANHUNT_OK);
-  event.action = 9;
+  event.action = 10;
   EXPECT_EQ(nanhunt_record_scaler(recorder_, &event), NANHUNT_USAGE);
   record_log({1, 2}, {0, 0.6931472F});
   ASSERT_EQ(nanhunt_recorder_flush(recorder_), NANHUNT_OK);
