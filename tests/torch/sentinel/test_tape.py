@@ -42,7 +42,7 @@ def assert_kept(loss, tmp_path):
     """A healthy step comes out the same, and so does the step whose loss takes a logarithm of numbers below 0."""
     run = watched(training(loss), tmp_path / "healthy", steps=4, wanted={1, 3})
     assert run.results == [(1, "reproduced"), (3, "reproduced")], run.texts
-    assert run.report["verdict"]["status"] == "clean", (run.report["findings"], run.report["coverage"])
+    assert run.report["verdict"]["status"] == "clean", (run.report["verdict"], run.notes)
     run = watched(training(loss, bad={2}), tmp_path / "bad", steps=3)
     assert run.results == [(2, "reproduced")], run.texts
     found = run.headline
