@@ -51,8 +51,8 @@ inline bool is_wrapped(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is
 
 // What a floating tensor of one element holds, where the host has it.
 inline std::optional<double> one_number(const at::Tensor& t) {
-  if (!t.defined() || t.numel() != 1 || !t.device().is_cpu() || !t.has_storage() ||
-      t.key_set().has(c10::DispatchKey::Python))
+  if (!t.defined() || !t.device().is_cpu() || !t.has_storage() || t.key_set().has(c10::DispatchKey::Python) ||
+      t.numel() != 1)
     return std::nullopt;
   const void* data = t.const_data_ptr();
   if (data == nullptr) return std::nullopt;

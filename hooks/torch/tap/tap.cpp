@@ -37,8 +37,19 @@ void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
   }
 }
 
+// Whether one of them is traced with symbols for its sizes: nothing is computed, and asking for them is an error.
+bool any_symbolic(c10::ArrayRef<c10::IValue> values) {
+  bool any = false;
+  for (const c10::IValue& value : values)
+    each_tensor(value, [&](const at::Tensor& t) { any = any || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); });
+  return any;
+}
+
 // Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
 void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
+  if (any_symbolic(last(schema.arguments().size()))) return op.redispatchBoxed(below, stack);
   Plan* plan = nullptr;
   Rows::Before given;
   std::optional<Collectives::Call> call;
@@ -54,7 +65,7 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
       } else if (!plan->skip) {
         bool own = false;
         if (tap.collectives.waiting() && !plan->waits) {
-          const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
+          const auto args = last(plan->args.size());
           own = tap.collectives.is_own(*plan, args);
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
@@ -86,7 +97,7 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
     }
   }
   // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
-  if (g_on.load(std::memory_order_acquire) != &tap) return;
+  if (g_on.load(std::memory_order_acquire) != &tap || any_symbolic(last(schema.returns().size()))) return;
   try {
     const std::int64_t site = tap.rows.site(*plan);
     const std::lock_guard lock(tap.mutex);

@@ -27,6 +27,7 @@
 #include "hooks/torch/tap/identity.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
+#include "hooks/torch/tap/words.h"
 
 namespace nanhunt::tap {
 
@@ -159,7 +160,7 @@ class Tape {
     return taped;
   }
   void end_op(TapedOp&& taped, c10::ArrayRef<c10::IValue> results) {
-    if (!are_nameable(results)) return;
+    if (is_traced(results) || !are_nameable(results)) return;
     for (const c10::IValue& value : results)
       each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, kNone)); });
     if (taped.trains && !bad_number && results.size() == 1 && results[0].isTensor()) {
@@ -218,17 +219,11 @@ class Tape {
   }
 
   template <typename F>
-  static void each_tensor(const c10::IValue& value, F&& f) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) f(value.toTensor());
-    } else if (value.isList()) {
-      for (const c10::IValue& item : value.toListRef()) each_tensor(item, f);
-    }
+  static void each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
+    for (const c10::IValue& value : values) tap::each_tensor(value, f);
   }
   template <typename F>
-  static void each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
-    for (const c10::IValue& value : values) each_tensor(value, f);
-  }
+  static void each_tensor(const c10::IValue& value, F&& f) { tap::each_tensor(value, f); }
 
   Made* find(const at::Tensor& t) {
     if (!t.has_storage()) return nullptr;

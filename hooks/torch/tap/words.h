@@ -21,9 +21,6 @@ template <typename F>
 void each_tensor(const c10::IValue& value, F&& take) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) take(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& t : value.toTensorVector())
-      if (t.defined()) take(t);
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) each_tensor(item, take);
   } else if (value.isTuple()) {

@@ -149,6 +149,19 @@ def test_a_loss_against_what_a_teacher_gave_without_gradients_is_computed_again(
     assert_kept(loss, tmp_path)
 
 
+@pytest.mark.parametrize("options", [{"wanted": {1, 3}}, {"budget": 100.0}, {"level": "ops"}],
+                         ids=["computed again", "watched", "ops"])
+def test_a_loss_that_is_traced_with_sizes_that_are_not_fixed_is_judged(options, tmp_path, library):
+    torch._dynamo.reset()
+    with torch.no_grad():
+        for rows in (5, 6):  # the second size makes torch.compile trace with symbols for sizes
+            with_a_higher_order_op(torch.rand(rows, 3) + 0.1, torch.zeros(rows, dtype=torch.long))
+    nothing_compiled.__wrapped__()
+    run = watched(training(with_a_higher_order_op), tmp_path, steps=4, **options)
+    assert run.report["verdict"]["status"] == "clean", (run.report["verdict"], run.notes)
+    assert not [text for text in run.notes if "errors" in text]
+
+
 def test_a_custom_function_of_a_higher_order_op_is_refused_by_name(tmp_path, library):
     from torch._higher_order_ops.cond import cond
 
