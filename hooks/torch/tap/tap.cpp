@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hooks/torch/tap/as_ops.h"
+#include "hooks/torch/tap/asked.h"
 #include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
@@ -71,6 +72,8 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
         }
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
         if (!own) given = tap.rows.before(*plan, *stack);
+        if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
+          tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
         if (tap.kept.on() && !plan->garbage && !own) {
           saved = tap.kept.before(*plan, given.args);
           origins = tap.to.origins(tap.to.self);

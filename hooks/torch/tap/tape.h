@@ -163,7 +163,7 @@ class Tape {
     if (is_traced(results) || !are_nameable(results)) return;
     for (const c10::IValue& value : results)
       each_tensor(value, [&](const at::Tensor& t) { taped.outputs.push_back(key_of(own(t), t, kNone)); });
-    if (taped.trains && !bad_number && results.size() == 1 && results[0].isTensor()) {
+    if (taped.trains && !bad_number && !results.empty() && results[0].isTensor()) {  // of a loss the first: weights follow
       const std::optional<double> number = one_number(results[0].toTensor());
       bad_number = number && !std::isfinite(*number);
     }

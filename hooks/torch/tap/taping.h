@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "hooks/torch/tap/asked.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/one_tap.h"
 
@@ -31,6 +32,10 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     if (!plan->decomposes) {
       const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size());
       taped = tape.begin_op(*plan, args);
+      if (!tape.bad_number && tap.state->phase == NANHUNT_PHASE_LOSS) {
+        const std::lock_guard lock(tap.mutex);
+        tape.bad_number = learns_of_bad(*plan, args, tap.rows.describer, tap.to);
+      }
       if (validates) number.emplace(args);
     }
     if (taped) {

@@ -12,7 +12,7 @@ import ready_python
 from hunting import cli, needs_cli, with_package
 
 pytestmark = needs_cli
-LEVELS = ("ops", "sentinel")
+LEVELS = ("ops", "sentinel", "sentinel --budget 0")  # the last: as in a step that the budget has no room for
 
 # BAD makes the loss NaN in step 3. {look} is what the program does about it, {late} what it does after backward.
 PROGRAM = """
@@ -89,6 +89,55 @@ def test_a_step_that_the_program_skips_by_design_is_a_warning_with_how_often(tmp
         finding = report["findings"][0]
         assert (finding["op"], finding["step"]) == ("aten::log", 3)
         assert finding["explanation"].startswith("The program skipped this step: in 1 of 6 steps")
+
+
+# What a program may look at before it goes on with the next batch.
+SKIPS = {
+    "a loss of two results": ("loss = F.nll_loss(torch.log(out), y)", "not torch.isfinite(loss)"),
+    "a number of Python's": ("loss = torch.log(out).mean()", "loss.item() != loss.item()"),
+    "an array of NumPy's": ("loss = torch.log(out).mean()", "numpy.isnan(loss.detach().numpy())"),
+    "losses of all samples": ("losses = -torch.log(out).mean(1); loss = losses.nanmean()", "torch.isnan(losses).any()"),
+    "what the model returned": ("loss = torch.log(out).mean()", "not torch.isfinite(torch.log(out)).all()"),
+    "outputs of a module alone": ("out = head(out); loss = out.mean()", "not torch.isfinite(out).all()"),
+}
+SKIPPING = """
+import numpy, torch
+from torch.nn import functional as F
+torch.manual_seed(0)
+class Head(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return torch.log(x) * self.scale
+model, head = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3), torch.nn.Softmax(1)), Head()
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+for i in range(8):
+    x, y = torch.randn(16, 4), torch.randint(3, (16,))
+    out = model(x) - (2 if {bad} and i == 5 else 0) * (torch.arange(16) < 3)[:, None]
+    {loss}
+    if {look}:
+        continue
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [True, False])
+@pytest.mark.parametrize("how", SKIPS)
+def test_whatever_a_program_looks_at_before_it_skips_a_step_is_judged(tmp_path, library, how, bad, level):
+    loss, look = SKIPS[how]
+    script = tmp_path / "train.py"
+    script.write_text(SKIPPING.format(bad=bad, loss=loss, look=look))
+    subprocess.run([cli(), "run", "--level", *level.split(), "--out", tmp_path / "run", "--", *ready_python.command(),
+                    script], check=True, capture_output=True, timeout=1800, env=with_package())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["verdict"]["status"] == ("warning" if bad else "clean"), report["verdict"]
+    if bad:
+        finding = report["findings"][0]
+        assert (finding["op"], finding["step"]) == ("aten::log", 5), finding
 
 
 @pytest.mark.parametrize("level", LEVELS)
