@@ -81,7 +81,7 @@ def install(session: Session) -> None:
 def _runs_backward() -> bool:
     # Another thread of the program's may run a backward of its own meanwhile.
     return _in_backward > 0 and _graph_task_id() >= 0 and (
-        _session is None or threading.get_ident() not in _session.others)
+        _session is None or threading.get_ident() not in _session.threads.others)
 
 
 def is_inside() -> bool:
@@ -167,7 +167,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if _follow.mode == calls.STRAIGHT:
             return _call_module(module, *args, **kwargs)
         session = _session
-        if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
+        if session is None or _is_compiling() or _tracing() is not None or not _hears_call(session, module):
             return _call_module(module, *args, **kwargs)
         if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
             places = session.places
@@ -194,6 +194,12 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     except BaseException as error:
         take_frames_off(error)
         raise
+
+
+def _hears_call(session: Session, module: torch.nn.Module) -> bool:
+    if not session.threads.trains and torch.is_grad_enabled() and _trainable(module):
+        session.threads.begin_training()
+    return session.hears(trains=False)
 
 
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -519,7 +525,11 @@ def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     """What it returns are the arguments to use instead."""
     session = _session
-    if session is None or _is_compiling() or not session.hears():
+    if session is None or _is_compiling():
+        return None
+    if not session.threads.trains:
+        session.threads.begin_training()
+    if not session.hears():
         return None
     try:
         session.optimizer_ran = True

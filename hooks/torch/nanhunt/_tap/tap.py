@@ -145,6 +145,12 @@ class Tap:
             if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0 and not self._tapes:
                 pass_by(False)
 
+    def move_here(self) -> None:
+        """The calling thread is watched from now on: in the one before ops are not heard any more."""
+        if self._on:
+            self.off()
+            self.on()
+
     def use(self, state: lib.State) -> None:
         """Where the run is, from now on: read at each op, so it may be written at any time."""
         self._state = state
