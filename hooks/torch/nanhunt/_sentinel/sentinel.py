@@ -188,6 +188,7 @@ class Sentinel(Listener):
             if not self._sound_at_first and not self.session.borders.alive:
                 paths, _, bad = self._reader.gradients(self._parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
+                self.trips.tell_sound([one for one in self._parameters() if one[1] in self._sound_at_first])
         self._backwards += 1
         self._unread = True
         before = tape.refusal

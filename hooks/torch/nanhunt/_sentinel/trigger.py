@@ -121,6 +121,7 @@ class Trips:
         self.updates = 0     # optimizer steps that have run, ever
         self.threads = 1     # that the run computes with, and a replay does not
         self.usual_step: Callable[[], float] = lambda: 0.0  # seconds
+        self._sound: set[str] = set()  # parameters that were told to be
         self._ended = ""     # why nothing is replayed any more
 
     def _harm(self, look: Look) -> int:
@@ -395,12 +396,25 @@ class Trips:
         items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in look.parameters]
         items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
         bad = set(self.reader.bad_among(items))
+        self._mark([one for one in items if one[:2] in bad])
+
+    def _mark(self, items: Sequence[tuple[int, str, _Tensor]]) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
         for kind, path, t in items:
-            if (kind, path) in bad:
-                value = self.values.describe(t.detach())
-                if value is not None:
-                    recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
+            if path in self._sound and not session.live:  # its contents were told before they became bad
+                self.values.written(t)
+            value = self.values.describe(t.detach())
+            if value is not None:
+                recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
         self.values.release_hosts()
+
+    def tell_sound(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
+        """Of a program without an optimizer, whose steps may have no end: what is bad of them later became so."""
+        if self.session.recorder is None or self.session.live:
+            return
+        self._mark([(lib.MARK_PARAMETER, path, p) for p, path in parameters])
+        self._sound = {path for _, path in parameters}
 
 
 def _is_compiled(look: Look) -> bool:
