@@ -197,8 +197,10 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hears_call(session: Session, module: torch.nn.Module) -> bool:
-    if not session.threads.trains and torch.is_grad_enabled() and _trainable(module):
-        session.threads.begin_training()
+    if not session.threads.trains and torch.is_grad_enabled():
+        with modes_aside():
+            if _trainable(module):
+                session.threads.begin_training()
     return session.hears(trains=False)
 
 
