@@ -329,7 +329,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     tensors = bound["tensors"]
     with modes_aside():
         session.begins_work()
-        _meet_losses(session, tensors)
+        _meet_losses(session, tensors, bound["grad_tensors"])
         session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
@@ -353,12 +353,13 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
-def _meet_losses(session: Session, tensors: Any) -> None:
+def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
     try:
         losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
         find_leaves(session, losses)
-        for loss in losses:
-            factor = factor_of(loss) if loss.numel() == 1 else None
+        given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(losses)
+        for loss, gradient in zip(losses, given):
+            factor = factor_of(loss, gradient) if loss.numel() == 1 else None
             if factor is not None:
                 session.facts.factor = factor
     except Exception as error:
