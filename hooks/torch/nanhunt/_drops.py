@@ -86,11 +86,11 @@ class Drops:
         """Before the next forward: whether the step is over without an optimizer."""
         if not self._session.differentiated:
             return False
-        if not self._told and self._were_left():
+        if not self._told and self._are_abandoned():
             self._tell()
         return self._bad
 
-    def _were_left(self) -> bool:
+    def _are_abandoned(self) -> bool:
         """No optimizer took them although the program has looked at them. Where no op is heard: although it looks, and
         has called as many modules as in other steps."""
         session = self._session

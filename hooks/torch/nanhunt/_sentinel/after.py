@@ -27,7 +27,7 @@ class After:
         self._session, self._tape, self._reader, self._parameters = session, tape, reader, parameters
         self._writes = False     # the program writes gradients, as far as that was learnt
         self._may_come = False   # ... and may have done so since a backward or a call of torch's own left them
-        self._stamp: Any = None  # of gradients as that left them; None: not known
+        self._versions: Any = None  # of gradients as that left them; None: not known
         self._of_all = True      # ... all of them, else of one
         self.unheard = False     # in this step it has written them, and no op of that is known
 
@@ -49,19 +49,19 @@ class After:
 
     def _look(self) -> None:
         self._of_all = self._session.live or self._session.step < _LEARNING
-        self._stamp = None if self._writes else self._stamps()
+        self._versions = None if self._writes else self._versions_now()
 
-    def _stamps(self) -> Any:
+    def _versions_now(self) -> Any:
         if self._of_all:
-            return self._reader.stamps(self._parameters())
+            return self._reader.versions(self._parameters())
         gradients = [p.grad for p in self._session.drops.with_gradient]
         return [(g._cdata, version_of(g)) for g in gradients if g is not None]
 
     def came(self) -> bool:
         """Gradients are about to be used: whether the program has written them since torch did."""
         may, self._may_come = self._may_come, False
-        stamp, self._stamp = self._stamp, None
+        before, self._versions = self._versions, None
         if may and not self._writes:
-            self._writes = bool(self._session.state.wrote) or (stamp is not None and stamp != self._stamps())
+            self._writes = bool(self._session.state.wrote) or (before is not None and before != self._versions_now())
             self.unheard = self._writes and not self._session.live
         return may and self._writes
