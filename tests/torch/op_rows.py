@@ -195,7 +195,7 @@ class Watched:
 
     def __init__(self, recorder):
         self.session = Session(Options(level="ops", quiet=True))
-        self.session.recorder, self.session.thread = recorder, threading.get_ident()
+        self.session.recorder, self.session.threads.watched = recorder, threading.get_ident()
         self.recorder = recorder
         self.values = Values(self.session)
         self.level = OpsLevel(self.session, self.values)

@@ -21,7 +21,7 @@ class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._began: int | None = None       # number of the first op of this step's backward
-        self._with_gradient: list[torch.Tensor] = []  # trained parameters that had one after backward
+        self.with_gradient: list[torch.Tensor] = []  # a trained parameter that had one after backward
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self.drops = False    # gradients are being given up
         self._told = False    # ... and listeners have been told
@@ -49,7 +49,7 @@ class Drops:
             if last is None or last.grad is None:  # one that had one before most often has one again
                 last = next((p for p in self._parameters() if p.grad is not None), None)
                 self._last = weakref.ref(last) if last is not None else None
-            self._with_gradient = [] if last is None else [last]
+            self.with_gradient = [] if last is None else [last]
         except Exception as error:
             self._session.failed(error, "the end of backward")
 
@@ -86,11 +86,11 @@ class Drops:
         """Before the next forward: whether the step is over without an optimizer."""
         if not self._session.differentiated:
             return False
-        if not self._told and self._were_left():
+        if not self._told and self._are_abandoned():
             self._tell()
         return self._bad
 
-    def _were_left(self) -> bool:
+    def _are_abandoned(self) -> bool:
         """No optimizer took them although the program has looked at them. Where no op is heard: although it looks, and
         has called as many modules as in other steps."""
         session = self._session
@@ -100,10 +100,10 @@ class Drops:
         return unheard and self._looks and session.calls >= max(session.usual_calls, 1)
 
     def _is_gone(self) -> bool:
-        return any(p.grad is None for p in self._with_gradient)
+        return any(p.grad is None for p in self.with_gradient)
 
     def end_step(self) -> None:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
-        self._began, self._with_gradient = None, []
+        self._began, self.with_gradient = None, []
         self._told = self._bad = False

@@ -28,6 +28,7 @@ from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
+from nanhunt._threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 LEVELS = ("sentinel", "ops")
 _NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
-_ONE_THREAD = (" in other threads than the first that trained: one thread is watched. Train in one thread, or watch a "
-               "process for each")
-OTHER_THREADS, TRAINING_ELSEWHERE = "calls" + _ONE_THREAD, "training" + _ONE_THREAD
 
 
 @dataclass
@@ -125,9 +123,7 @@ class Session(lib.HasState):
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
         self.forks = False           # for itself: the child goes on as this process would
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
-        self.thread: int | None = None  # of training: what other threads do is not ours
-        self.others: set[int] = set()   # threads that were met beside it
-        self._claiming = threading.Lock()
+        self.threads = Threads(self)
         self.notes: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self.errors = 0
@@ -205,23 +201,9 @@ class Session(lib.HasState):
     # The recorder.
     def open(self) -> Recorder | None:
         """The recorder, opened now if it was not. None: nothing can be recorded, which was said once on stderr."""
-        if self.recorder is None and not self.dead and self._claims():
+        if self.recorder is None and not self.dead and self.threads.claim():
             self._open()
-        return self.recorder if self._is_ours() else None
-
-    def _claims(self) -> bool:
-        """Whether the calling thread is the one that is watched: the first that trains."""
-        if self.thread is None:
-            with self._claiming:
-                if self.thread is None:
-                    self.thread = threading.get_ident()
-        return self._is_ours()
-
-    def _is_ours(self) -> bool:
-        if self.thread == threading.get_ident() or self.in_backward():
-            return True
-        self.others.add(threading.get_ident())
-        return False
+        return self.recorder if self.threads.is_watched() else None
 
     def _open(self) -> None:
         import torch
@@ -311,12 +293,7 @@ class Session(lib.HasState):
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
         if self.dead or self.replaying:  # a device's thread computes for us as well
             return False
-        if self.thread == threading.get_ident():  # most often
-            return True
-        if self._claims() if trains else self.thread is None or self._is_ours():
-            return True
-        self.note(TRAINING_ELSEWHERE if trains else OTHER_THREADS)
-        return False
+        return self.threads.watched == threading.get_ident() or self.threads.hears(trains)
 
     # Around what is ours: the program's own modes do not see it.
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
@@ -365,7 +342,7 @@ class Session(lib.HasState):
     def _keep(self) -> list[Any]:
         """Where another thread trains as well, those that this one has used: what another thread writes is not read."""
         alive = [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
-        return [o for o in alive if id(o) in self._used] if self.others else alive
+        return [o for o in alive if id(o) in self._used] if self.threads.others else alive
 
     def at_boundary(self, optimizer: Any) -> None:
         """Before an optimizer passes its boundary."""
@@ -414,19 +391,28 @@ class Session(lib.HasState):
         self.tell("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
+    def forget_work(self) -> None:
+        """What was done so far was no training."""
+        self.worked = self.differentiated = self.raised = False
+        self.leaves.clear()
+        self.drops.end_step()
+
     def alive_leaves(self) -> list[torch.Tensor]:
         return [leaf for leaf in [reference() for reference in self.leaves] if leaf is not None]
 
     def begins_work(self, module: torch.nn.Module | None = None) -> None:
         """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed
         is over."""
-        if self.borders.passed and not self.exact and self.borders.is_over(not self.others, module):
+        if self.borders.passed and not self.exact and self.borders.is_over(not self.threads.others, module):
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Watch.step: what runs from now on is one step. False: not ours to mark (another thread, a step inside)."""
         try:
-            if self.exact or not self.hears() or self.open() is None:
+            if self.exact:
+                return False
+            self.threads.begin_training()
+            if not self.hears() or self.open() is None:
                 return False
             if self.borders.passed:
                 self.end_step()

@@ -50,7 +50,7 @@ class Gradients {
 
   // Of each gradient (`weights`: of each parameter) a number that is another one where it is known to have been written,
   // or to be another tensor; 0: there is none.
-  void stamps(bool weights, std::int64_t* out) const {
+  void versions(bool weights, std::int64_t* out) const {
     for (const Parameter& parameter : all_) {
       const at::Tensor& gradient = parameter.tensor->grad();
       at::TensorImpl* const impl = weights ? parameter.tensor : gradient.unsafeGetTensorImpl();
@@ -94,7 +94,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weig
     return -1;
   }
 }
-NANHUNT_TAP void nanhunt_tap_gradients_stamps(const void* of, std::int32_t weights, std::int64_t* out) noexcept {
-  if (of != nullptr) static_cast<const nanhunt::tap::Gradients*>(of)->stamps(weights != 0, out);
+NANHUNT_TAP void nanhunt_tap_gradients_versions(const void* of, std::int32_t weights, std::int64_t* out) noexcept {
+  if (of != nullptr) static_cast<const nanhunt::tap::Gradients*>(of)->versions(weights != 0, out);
 }
 NANHUNT_TAP void nanhunt_tap_gradients_free(void* of) noexcept { delete static_cast<nanhunt::tap::Gradients*>(of); }

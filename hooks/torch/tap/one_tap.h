@@ -66,6 +66,16 @@ struct Tap {
 
 inline std::atomic<Tap*> g_on{nullptr};
 
+// Where a thread stands. The switch of the one in which a tap was on before cannot be turned off from another: it is
+// deaf from then on, until it turns a tap on itself.
+inline thread_local const char t_here = 0;
+inline std::atomic<const char*> g_heard{nullptr}, g_deaf{nullptr};
+
+inline void hear_this_thread() {
+  const char* const before = g_heard.exchange(&t_here);
+  if (before != &t_here) g_deaf.store(before);
+}
+
 // Ops that are being watched, in all threads. A tap that is freed meanwhile is kept until there is none.
 inline std::atomic<std::int64_t> g_watching{0};
 inline std::mutex g_freed_mutex;

@@ -184,7 +184,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   if (g_on.load(std::memory_order_acquire) != nullptr) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
-    if (tap != nullptr) {
+    if (tap != nullptr && g_deaf.load(std::memory_order_relaxed) != &t_here) {
       if (tap->tape.listens) return put_on_tape(*tap, op, below, stack);
       switch (tap->state->deaf) {
         case 0: return watch(*tap, op, below, stack);
@@ -275,6 +275,7 @@ NANHUNT_TAP void nanhunt_tap_off(void* tap) {
 // In the calling thread and those that run its backward. One tap at a time: the one that was on before, or null.
 NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   static_cast<Tap*>(tap)->tape.listens = false;
+  hear_this_thread();
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
   c10::impl::tls_set_dispatch_key_included(kKey, true);
   return before;

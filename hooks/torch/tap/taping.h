@@ -81,6 +81,7 @@ NANHUNT_TAP void nanhunt_tap_tape(void* tap, std::int32_t on) noexcept {
   Tap* const t = static_cast<Tap*>(tap);
   if (t == nullptr || t->tape.listens == (on != 0)) return;
   t->tape.listens = on != 0;
+  if (on != 0) hear_this_thread();
   g_on.store(on != 0 ? t : nullptr);
   c10::impl::tls_set_dispatch_key_included(kKey, on != 0);
 }

@@ -9,8 +9,8 @@ std::span<const Rule> all_rules() {
   // Causes before effects: a lost guard and a flushed denominator are also divisions by zero.
   static const std::array rules = {kApiMisuseRule,    kBadInputRule,      kBadStateRule,     kCorruptionRule,
                                    kUnseenKernelRule, kUninitialisedRule, kCommRule,         kWrittenRule,
-                                   kEpsUnderflowRule, kUnderflowRule,     kDivideByZeroRule, kInvalidRule,
-                                   kOverflowRule,     kUnexplainedRule};
+                                   kStrayWriteRule,   kEpsUnderflowRule,  kUnderflowRule,    kDivideByZeroRule,
+                                   kInvalidRule,      kOverflowRule,      kUnexplainedRule};
   return rules;
 }
 

@@ -10,6 +10,7 @@ extern const Rule kApiMisuseRule;
 extern const Rule kBadInputRule;
 extern const Rule kBadStateRule;
 extern const Rule kCorruptionRule;
+extern const Rule kStrayWriteRule;
 extern const Rule kUnseenKernelRule;
 extern const Rule kWrittenRule;
 extern const Rule kUninitialisedRule;

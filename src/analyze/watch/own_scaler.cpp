@@ -45,6 +45,7 @@ std::optional<double> factor_of(const OpInView& op, const Names& names) {
 void OwnScaler::enter(std::uint32_t step) {
   if (step == step_) return;
   factors_.clear();
+  divided_.reset();
   used_ = unscaled_ = false;
   clipped_ = {};
   step_ = step;
@@ -117,7 +118,10 @@ void OwnScaler::on_gradient(const OpInView& op, double number) {
   const auto same = std::find_if(factors_.begin(), factors_.end(), [&](const Factor& factor) {
     return is_same_scale(factor.number, number);
   });
-  if (same == factors_.end()) return;
+  if (same == factors_.end()) {
+    if (number >= kLeastScale) divided_ = number;
+    return;
+  }
   use(*same);
   Factor at = *same;
   at.seq = op.record->seq;
@@ -161,6 +165,8 @@ void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
   if (!site_ && step.skipped && !factors_.empty() && std::fabs(factors_.back().number) >= kLeastScale)
     use(factors_.back());
   const bool told = std::isfinite(step.scale) && step.scale > 0;
+  // Backward began with it: no op has multiplied the loss.
+  if (!site_ && told && divided_ && is_same_scale(step.scale, *divided_)) use({step.scale, {}, step.end_seq, 0});
   if (used_ && told) {
     is_told_ = is_same_scale(step.scale, scale_);
   } else if (site_ && told && is_told_) {  // its ops are not in the trace
@@ -171,6 +177,7 @@ void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
     if (site_ && factor.site == *site_) graph.on_scaling(factor.seq);
   }
   factors_.clear();
+  divided_.reset();
   used_ = unscaled_ = false;
   clipped_ = {};
 }

@@ -51,6 +51,7 @@ class OwnScaler {
   ScalerWatch& scaler_;
   std::uint32_t step_ = 0;
   std::vector<Factor> factors_;  // of the step at hand
+  std::optional<double> divided_;  // by which gradients were, of no loss that was multiplied by it
   std::optional<Site> site_;     // where the scale multiplies the loss, once that is known
   double scale_ = 1;
   bool used_ = false, unscaled_ = false;  // in this step

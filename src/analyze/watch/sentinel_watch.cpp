@@ -226,8 +226,10 @@ void SentinelWatch::report_not_reproducible(Finding& f, const Riddle& riddle) co
     f.title = fmt::format("Step {} went bad once and cannot be made to again: {}", riddle.first, bad);
     f.explanation =
         "Replayed from the same parameters, batch and random numbers, the step stayed finite. What made it bad is not "
-        "in the program's arithmetic: a bit that flipped in passing, faulty hardware, or something that the replay "
-        "does not repeat.";
+        "in the program's arithmetic: contents that were written past the framework, as through an array that shares "
+        "the memory (NumPy) or a storage; a bit that flipped in passing, faulty hardware; or something else that the "
+        "replay does not repeat.";
+    f.advice.insert(f.advice.begin(), make_advice("find-stray-write"));
   } else {
     f.title = fmt::format("Step {} went bad, and its replay came out otherwise: {}", riddle.first, bad);
     f.explanation =

@@ -292,6 +292,24 @@ TEST(Overflow, of_a_product_in_fp16_is_found_and_smaller_numbers_are_silent) {
   }
 }
 
+TEST(Corruption, is_what_an_op_reads_as_nan_of_contents_that_were_finite) {
+  for (const bool bad : {true, false}) {
+    TraceBuilder t;
+    const Handle x = t.value(finite(4)), w = t.value(finite(4));
+    const Handle y = t.in("<loss>", Phase::kLoss).op("mul", {{"self", x}, {"other", w}}, bad ? finite(4).nan(1) : finite(4));
+    if (bad) t.element(y, 2, std::nan(""), {{{"self", x}, 1.0}, {{"other", w}, std::nan("")}});
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    if (!bad) {
+      EXPECT_EQ(table(a), "clean\n");
+      continue;
+    }
+    EXPECT_EQ(table(a), "corruption | mul | <loss> | loss | step 0 | appear | observed\n");
+    EXPECT_EQ(advice_of(a.findings[0]), "find-stray-write check-memory ");
+  }
+}
+
 TEST(Overflow, is_not_claimed_when_the_inputs_are_too_small_for_it) {
   TraceBuilder t;  // 8 * 1 * 1 cannot pass 65504: something else made this Inf
   const Numbers half = finite(64).as(DType::kF16).shape({8, 8});

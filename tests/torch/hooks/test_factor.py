@@ -22,6 +22,7 @@ FACTORS = {
     "divided by its inverse": lambda: loss() / 2**-10,
     "cast afterwards": lambda: (loss() * 1024.0).double(),
     "after a weight": lambda: loss() * 0.1 * 1024.0,
+    "averaged afterwards": lambda: (loss() * 1024.0) / 4,
     "in fp16": lambda: loss().half() * torch.tensor(1024.0, dtype=torch.float16),
 }
 
@@ -29,6 +30,13 @@ FACTORS = {
 @pytest.mark.parametrize("name", FACTORS)
 def test_the_last_factor_of_a_loss_is_read(name):
     assert factor_of(FACTORS[name]()) == 1024.0
+
+
+def test_what_a_backward_begins_with_is_a_factor_and_one_is_none():
+    assert factor_of(loss(), torch.tensor(1024.0)) == 1024.0
+    assert factor_of(loss() * 1024.0, torch.tensor(1.0)) == 1024.0
+    assert factor_of(loss(), torch.tensor(1.0)) == 1.0
+    assert factor_of(loss() / 4) == 0.25
 
 
 NONE = {

@@ -82,3 +82,62 @@ def test_one_thread_that_is_not_the_main_one_is_watched_like_it(tmp_path, librar
     status, _, told = ran(tmp_path, level, threads=1, bad=bad)
     verdict = json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]
     assert (status, verdict["status"]) == (0, "fault" if bad else "clean"), told
+
+
+# A helper differentiates something of its own before training begins: it ends, or lives on and runs ops meanwhile.
+HELPED = """
+import sys, threading, torch
+from torch import nn
+torch.set_num_threads(1)
+BAD, LIVES, HELPER = {bad}, {lives}, {helper}
+over, warm = threading.Event(), threading.Event()
+def differentiate():
+    w = torch.ones(4, requires_grad=True)
+    (w * w).sum().backward()
+    warm.set()
+    while LIVES and not over.is_set(): torch.ones(3).log_()
+def train():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for i in range(14):
+        optimizer.zero_grad()
+        out = model(torch.randn(16, 8))
+        if BAD and i == 10: out = out + torch.log(out - out.detach())
+        nn.functional.cross_entropy(out, torch.randint(0, 3, (16,))).backward()
+        optimizer.step()
+    over.set()
+other = threading.Thread(target=differentiate if HELPER else train)
+if HELPER:
+    other.start()
+    warm.wait()
+    if not LIVES: other.join()
+    train()
+else:
+    w = torch.ones(4, requires_grad=True)
+    (w * w).sum().backward()
+    other.start()
+other.join()
+"""
+
+
+@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize(
+    "who",
+    [{"helper": True, "lives": False}, {"helper": True, "lives": True}, {"helper": False, "lives": False}],
+    ids=["a helper that ends", "a helper that lives on", "the main thread, and another one trains"],
+)
+@pytest.mark.parametrize("bad", [True, False])
+def test_who_differentiates_before_training_begins_does_not_keep_the_watch_from_who_trains(
+    bad, who, level, tmp_path, library
+):
+    script = tmp_path / "helped.py"
+    script.write_text(HELPED.format(bad=bad, **who))
+    command = [cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *ready_python.command(), script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=with_package(), check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), (report["verdict"], report["coverage"])
+    assert report["coverage"]["steps"] == 14 and not any("errors" in s for s in report["coverage"]["unwatched"])
+    found = [(f["class"], f["op"], f["step"]) for f in report["findings"] if f["severity"] == "fault"]
+    assert found[:1] == ([("divide_by_zero", "aten::log", 10)] if bad else []), report["findings"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from nanhunt._sentinel.live import Budget
 from op_rows import watched_ops
 from own_programs import LEVELS, Net, assert_silent, data, told
 from sentinel_runs import watched
@@ -270,3 +271,51 @@ def test_a_further_loss_after_backward_is_a_loss():
             op.phase for op in heard.named("pow")
         ][0] == "loss"
         assert [op.phase for op in heard.named("mean")] == ["loss"]
+
+
+def halve_anew(parameters, bad):
+    for p in parameters:
+        p.grad = p.grad / (0.0 if bad else 2.0)
+
+
+FIRST, LATER = 12, 16
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [FIRST, LATER], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    "write, guarded, op", [(clip, guarded_clip, "aten::reciprocal"), (halve_anew, halve_anew, "aten::div")]
+)
+def test_a_program_that_writes_its_gradients_only_from_a_late_unwatched_step_on(
+    write, guarded, op, bad, level, monkeypatch, tmp_path
+):
+    # Given a program whose own code after backward begins where the default watches no op
+    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < 8)
+    calls = []
+
+    def late(its):
+        def between(parameters, is_bad):
+            calls.append(0)
+            if len(calls) > FIRST:
+                its(parameters, is_bad)
+
+        return between
+
+    def run(its, bad):
+        calls.clear()
+        build = training(late(its), bad)
+
+        def fresh():
+            calls.clear()
+            return build()
+
+        return fresh
+
+    said = told(run(write, (bad,)), tmp_path, level, steps=LATER + 2)
+    # then the op is named, but for the step in which the default learns of it: there it says that it heard none.
+    assert said.status == "fault" and said.first["step"] == bad, said.show()
+    if level == "ops" or bad == LATER:
+        assert said.first["op"] == op, said.show()
+    else:
+        assert said.first["class"] == "unexplained" and "has written gradients" in str(said.run.texts), said.show()
+    assert_silent(run(guarded, (bad,) if guarded is not write else ()), tmp_path, level, steps=LATER + 2)

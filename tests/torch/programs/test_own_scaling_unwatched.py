@@ -57,8 +57,35 @@ class Scalar(Own):
         opt.step()
 
 
+class Given(Own):
+    """Backward begins with its scale."""
+
+    def of(self, loss):
+        self.loss = loss
+        return self
+
+    def backward(self):
+        self.loss.backward(gradient=torch.tensor(self.scale))
+
+
+class GivenByCall(Given):
+    def backward(self):
+        torch.autograd.backward(self.loss, grad_tensors=torch.tensor(self.scale))
+
+
+class Mean(Own):
+    """The scaled loss is divided by a number of micro-batches."""
+
+    def of(self, loss):
+        return (loss * self.scale) / 4
+
+
+MAKES = {"float": Own, "kept": Scalar, "made": lambda scale: Own(scale, as_tensor=True), "given": Given,
+         "given by call": GivenByCall, "averaged": Mean}  # fmt: skip
+
+
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("make", [Own, Scalar, lambda scale: Own(scale, as_tensor=True)], ids=["float", "kept", "made"])
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_a_scale_that_falls_without_end_while_no_op_is_watched_has_collapsed(make, level, tmp_path):
     said = told(own(lambda: make(1024.0), model=Loud), tmp_path, level, steps=LATE + 26)
     assert said.status == "fault", said.show()

@@ -9,9 +9,10 @@ import struct
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, Told, assert_silent, classifier, told
+from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
 from sentinel_runs import watched
 from torch import nn
+from torch.nn import functional as F
 
 
 class Normed(Net):
@@ -110,3 +111,36 @@ def test_a_small_write_past_pytorch_harms_nobody(level, tmp_path):
     assert not [f for f in said.run.report["findings"] if f["severity"] in ("fault", "warning")] or (
         said.status != "fault"
     ), said.show()
+
+
+def weighing(bad):
+    """Each step makes the weights of its classes anew and fills them in through NumPy."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            out = net(x)
+            weights = torch.ones(3)
+            weights.numpy()[0] = math.nan if bad and i == 3 else 2.0
+            F.cross_entropy(out * weights, y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level, budget", [("sentinel", 3.0), ("sentinel", 0.0), ("ops", 3.0)])
+def test_a_write_through_numpy_inside_of_a_loss_is_told_as_a_write_past_pytorch(level, budget, tmp_path):
+    said = told(weighing(True), tmp_path, level, budget=budget)
+    assert said.status == "fault" and said.first["step"] == 3, said.show()
+    assert said.first["advice"][0]["id"] == "find-stray-write", said.first["advice"]
+    assert "past the framework" in said.first["explanation"], said.first["explanation"]
+    if budget:
+        assert said.what[:3] == ("corruption", "aten::mul", "loss") and "other of aten::mul" in said.first["title"]
+    quiet = told(weighing(False), tmp_path, level, budget=budget)
+    assert not quiet.loud and quiet.status == "clean", quiet.show()

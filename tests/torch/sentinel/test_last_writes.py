@@ -45,3 +45,46 @@ def test_weights_that_the_program_ruins_at_its_end_are_a_fault(tmp_path, library
 def test_weights_that_it_scales_are_clean(tmp_path, library, budget):
     run = watched(loop(lambda p: p.div_(2)), tmp_path, STEPS, budget=budget)
     assert (run.report["verdict"]["status"], run.report["findings"]) == ("clean", [])
+
+
+def by_hand(write, lr):
+    """A loop without an optimizer."""
+    def build():
+        model = net()
+
+        def step(i):
+            x, y = batch()
+            F.cross_entropy(model(x), y).backward()
+            for p in model.parameters():
+                write(p, lr(i))
+                p.grad = None
+
+        return step, model
+
+    return build
+
+
+def by_data(p, lr):
+    p.data -= lr * p.grad
+
+
+def without_gradients(p, lr):
+    with torch.no_grad():
+        p -= lr * p.grad
+
+
+@pytest.mark.parametrize("level, budget", [("sentinel", 0.0), ("sentinel", 3.0), ("ops", 3.0)])
+@pytest.mark.parametrize("write", [by_data, without_gradients])
+def test_weights_that_a_loop_without_an_optimizer_ruins_were_not_bad_from_the_start(
+        tmp_path, library, write, level, budget):
+    # Given a rate that passes fp32 late in training
+    run = watched(by_hand(write, lambda i: 0.1 if i < 14 else 1e60), tmp_path, STEPS, level=level, budget=budget)
+    # then that is the fault where ops were heard, and elsewhere the weights are said to have become bad.
+    assert run.report["verdict"]["status"] == "fault"
+    assert not any("from the start" in f["title"] for f in run.report["findings"]), run.report["findings"]
+    if budget:
+        assert run.headline["op"] == "aten::mul", run.headline
+    else:
+        assert run.headline["title"].startswith("The parameter 0.weight became bad between two looks"), run.headline
+    sound = watched(by_hand(write, lambda i: 0.1), tmp_path / "sound", STEPS, level=level, budget=budget)
+    assert (sound.report["verdict"]["status"], sound.report["findings"]) == ("clean", [])

@@ -81,7 +81,7 @@ def install(session: Session) -> None:
 def _runs_backward() -> bool:
     # Another thread of the program's may run a backward of its own meanwhile.
     return _in_backward > 0 and _graph_task_id() >= 0 and (
-        _session is None or threading.get_ident() not in _session.others)
+        _session is None or threading.get_ident() not in _session.threads.others)
 
 
 def is_inside() -> bool:
@@ -167,7 +167,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if _follow.mode == calls.STRAIGHT:
             return _call_module(module, *args, **kwargs)
         session = _session
-        if session is None or _is_compiling() or _tracing() is not None or not session.hears(trains=False):
+        if session is None or _is_compiling() or _tracing() is not None or not _hears_call(session, module):
             return _call_module(module, *args, **kwargs)
         if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
             places = session.places
@@ -194,6 +194,14 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     except BaseException as error:
         take_frames_off(error)
         raise
+
+
+def _hears_call(session: Session, module: torch.nn.Module) -> bool:
+    if not session.threads.trains and torch.is_grad_enabled():
+        with modes_aside():
+            if _trainable(module):
+                session.threads.begin_training()
+    return session.hears(trains=False)
 
 
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -321,7 +329,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     tensors = bound["tensors"]
     with modes_aside():
         session.begins_work()
-        _meet_losses(session, tensors)
+        _meet_losses(session, tensors, bound["grad_tensors"])
         session.drops.before_backward()
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
@@ -345,12 +353,13 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
-def _meet_losses(session: Session, tensors: Any) -> None:
+def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
     try:
         losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
         find_leaves(session, losses)
-        for loss in losses:
-            factor = factor_of(loss) if loss.numel() == 1 else None
+        given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(losses)
+        for loss, gradient in zip(losses, given):
+            factor = factor_of(loss, gradient) if loss.numel() == 1 else None
             if factor is not None:
                 session.facts.factor = factor
     except Exception as error:
@@ -519,7 +528,11 @@ def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     """What it returns are the arguments to use instead."""
     session = _session
-    if session is None or _is_compiling() or not session.hears():
+    if session is None or _is_compiling():
+        return None
+    if not session.threads.trains:
+        session.threads.begin_training()
+    if not session.hears():
         return None
     try:
         session.optimizer_ran = True

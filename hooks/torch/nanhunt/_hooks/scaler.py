@@ -48,20 +48,34 @@ def peek(t: Any) -> float | None:
 
 
 _SAME_NUMBER = {"ToCopyBackward0", "ViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
-_MOST_CASTS = 4  # and views, after the loss was multiplied
+_MOST_NODES = 6  # casts, views and factors, from the loss on
 
 
-def factor_of(loss: Any) -> float | None:
-    """By which number, one that learns nothing, a loss was multiplied last. Read from its graph: no op is called, and
-    no hook of the program's on what is saved. None: by none, or it cannot be read so."""
+def factor_of(loss: Any, gradient: Any = None) -> float | None:
+    """By which number, one that learns nothing, a loss was multiplied last; `gradient`: with which its backward begins.
+    A division that makes it smaller is a mean over micro-batches, and what came before it counts. Read from its graph:
+    no op is called, and no hook of the program's on what is saved. None: by none, or it cannot be read so."""
+    found = peek(gradient) if gradient is not None else None
+    if found is not None and found != 1:
+        return found
     node = getattr(loss, "grad_fn", None)
-    for _ in range(_MOST_CASTS):
-        if node is None or node.name() not in _SAME_NUMBER:
+    for _ in range(_MOST_NODES):
+        if node is None:
             break
-        node = node.next_functions[0][0]
-    if node is None or node.name() not in ("MulBackward0", "DivBackward0"):
-        return None
+        if node.name() not in _SAME_NUMBER:
+            number = _factor_at(node)
+            found = number if number is not None else found
+            if number is None or node.name() != "DivBackward0" or not abs(number) < 1:
+                break
+        node = next((to for to, _ in node.next_functions if to is not None), None)
+    return found
+
+
+def _factor_at(node: Any) -> float | None:
+    """Of a node of the graph: by which number that learns nothing it multiplies."""
     name = node.name()
+    if name not in ("MulBackward0", "DivBackward0"):
+        return None
     learns = tuple([to is not None for to, _ in node.next_functions])
     if learns == (True, False):
         side = "other"

@@ -40,7 +40,7 @@ class _Plain:
         weakref.finalize(self, library.gradients_free, of).atexit = False
         self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
-        self._collect, self._stamp, self._of = library.gradients, library.gradients_stamps, of
+        self._collect, self._collect_versions, self._of = library.gradients, library.gradients_versions, of
 
     def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
@@ -50,9 +50,9 @@ class _Plain:
             return self.paths, self._pairs, rest
         return [self.paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
 
-    def stamps(self, weights: bool) -> array[int]:
+    def versions(self, weights: bool) -> array[int]:
         found = self._none[:]
-        self._stamp(self._of, weights, found.buffer_info()[0])
+        self._collect_versions(self._of, weights, found.buffer_info()[0])
         return found
 
 
@@ -111,17 +111,17 @@ class Reader:
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
 
-    def stamps(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Sequence[int]:
+    def versions(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Sequence[int]:
         """Of each gradient, or weight, a number that is another one where torch has counted a write of it, or where it
-        is another tensor. In the order of `stamped`."""
+        is another tensor. In the order of `version_paths`."""
         self._prepare(parameters)
-        found = self._plain.stamps(weights) if self._plain is not None else array("q")
+        found = self._plain.versions(weights) if self._plain is not None else array("q")
         for p, _ in self._rest:
             t = p if weights else p.grad
             found.append(0 if t is None else hash((id(t), version_of(t))))
         return found
 
-    def stamped(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[str]:
+    def version_paths(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[str]:
         self._prepare(parameters)
         return [*(self._plain.paths if self._plain is not None else ()), *[path for _, path in self._rest]]
 

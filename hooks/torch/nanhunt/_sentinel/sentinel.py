@@ -97,7 +97,7 @@ class Sentinel(Listener):
 
     def _begin(self) -> None:
         """Nothing is known of the step yet."""
-        self.found = Found()
+        self.found, self._after.unheard = Found(), False
         self._before_boundary = (0, 0, 0)  # losses, calls and ops of the tape that came before the last one
         self._told = (0, 0, "")      # what was bad at it
 
@@ -188,6 +188,7 @@ class Sentinel(Listener):
             if not self._sound_at_first and not self.session.borders.alive:
                 paths, _, bad = self._reader.gradients(self._parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
+                self.trips.tell_sound([one for one in self._parameters() if one[1] in self._sound_at_first])
         self._backwards += 1
         self._unread = True
         before = tape.refusal
@@ -408,7 +409,7 @@ class Sentinel(Listener):
         session, parameters = self.session, self._parameters()
         look = Look(self.found, session.facts, session.step, session.micro_batch, TapeOfStep(self.tape, parameters),
                     self.losses, parameters, self._scaler, self._scaled, self._kept, self._older)
-        look.updates = self.trips.updates
+        look.updates, look.unheard = self.trips.updates, self._after.unheard
         return look
 
     # Of any boundary, when its readings are there.

@@ -194,7 +194,6 @@ class Tape:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.stays_on = False            # a step was seen that computes a loss after a backward
-        self.listens = False             # the tap keeps what this thread runs
         self._tap: Tap | None = None
         self.clear()
 
@@ -253,21 +252,22 @@ class Tape:
             self._tap.library.tape_drop(self._tap.handle, ops, base)
 
     # Listening: outside of roots and of backward.
+    @property
+    def listens(self) -> bool:
+        return self._tap is not None and self._tap.tapes
+
     def on(self) -> None:
         tap = self._tap
-        if tap is None or self.listens or self.refusal:
-            return
-        self.listens = True
-        tap.tape(True)
+        if tap is not None and not tap.tapes and not self.refusal:
+            tap.tape(True)
 
     def off(self) -> bool:
         """Whether it was on."""
-        if not self.listens:
+        tap = self._tap
+        if tap is None or not tap.tapes:
             return False
-        self.listens = False
-        if self._tap is not None:
-            self._tap.tape(False)
-            self._ask()
+        tap.tape(False)
+        self._ask()
         return True
 
     def _ask(self) -> None:

@@ -83,7 +83,7 @@ class Look:
     """A step as it was at its boundary: what a trip needs of it, now or when its readings have come."""
 
     __slots__ = ("found", "facts", "step", "micro_batch", "tape", "losses", "parameters", "scaler", "scaled", "kept",
-                 "older", "measured", "weights", "updates", "slot", "why_no_slot")
+                 "older", "measured", "weights", "updates", "slot", "why_no_slot", "unheard")
 
     def __init__(self, found: Found, facts: StepFacts, step: int, micro_batch: int, tape: TapeOfStep,
                  losses: list[tuple[str, _Tensor | None, bool]], parameters: list[tuple[_Tensor, str]], scaler: Any,
@@ -97,6 +97,7 @@ class Look:
         self.measured: list[Reading] | None = None
         self.weights: list[Reading] | None = None  # ... of parameters, where they were read
         self.updates = 0     # optimizer steps that had run
+        self.unheard = False  # the program has written gradients, and no op of that is on the tape
         self.slot: Slot | None = None
         self.why_no_slot = ""
 
@@ -121,6 +122,7 @@ class Trips:
         self.updates = 0     # optimizer steps that have run, ever
         self.threads = 1     # that the run computes with, and a replay does not
         self.usual_step: Callable[[], float] = lambda: 0.0  # seconds
+        self._sound: set[str] = set()  # parameters that were told to be
         self._ended = ""     # why nothing is replayed any more
 
     def _harm(self, look: Look) -> int:
@@ -282,6 +284,10 @@ class Trips:
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
         result, text = compare(original, replay.facts, not look.older and not is_reduced())
+        if result == CLEAN and look.unheard:
+            return Outcome(REFUSED, "The replay came out finite, but between backward and the optimizer the program "
+                           "has written gradients, for the first time: that was not heard and may have made what is "
+                           "bad.", False, False)
         if result == CLEAN and _has_hooks_on_gradients(look, needed):
             return Outcome(REFUSED, "The replay came out finite, but hooks that the program has put on gradients do "
                            "not run in it: one of them may have made what is bad.", False, False)
@@ -390,17 +396,28 @@ class Trips:
         self._mark_bad(look)
 
     def _mark_bad(self, look: Look) -> None:
-        session, recorder = self.session, self.session.recorder
-        assert recorder is not None
         items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in look.parameters]
         items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
         bad = set(self.reader.bad_among(items))
+        self._mark([one for one in items if one[:2] in bad])
+
+    def _mark(self, items: Sequence[tuple[int, str, _Tensor]]) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
         for kind, path, t in items:
-            if (kind, path) in bad:
-                value = self.values.describe(t.detach())
-                if value is not None:
-                    recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
+            if path in self._sound and not session.live:  # its contents were told before they became bad
+                self.values.written(t)
+            value = self.values.describe(t.detach())
+            if value is not None:
+                recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
         self.values.release_hosts()
+
+    def tell_sound(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
+        """Of a program without an optimizer, whose steps may have no end: what is bad of them later became so."""
+        if self.session.recorder is None or self.session.live:
+            return
+        self._mark([(lib.MARK_PARAMETER, path, p) for p, path in parameters])
+        self._sound = {path for _, path in parameters}
 
 
 def _is_compiled(look: Look) -> bool:

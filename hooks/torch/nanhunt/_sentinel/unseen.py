@@ -27,26 +27,26 @@ class Unseen:
     def __init__(self, session: Session, values: Values, reader: Reader) -> None:
         self.session, self.values, self._reader = session, values, reader
         self._parameters: Parameters = ()
-        self._stamps: Sequence[int] = ()  # when an optimizer had run last
+        self._versions: Sequence[int] = ()  # when an optimizer had run last
         self._written: set[str] = set()  # since they were read, by others
         self._seen: dict[str, tuple[int, float]] = {}  # the step that left it so, largest magnitude
 
     def look(self, parameters: Parameters) -> None:
         """Before anything else writes them: who has written since an optimizer ran?"""
         if parameters is not self._parameters:
-            self._parameters, self._stamps = parameters, ()
-        if not self._stamps:
+            self._parameters, self._versions = parameters, ()
+        if not self._versions:
             self._written.update(path for _, path in parameters)
             return
-        now = self._reader.stamps(parameters, weights=True)
-        if now != self._stamps:
-            paths = self._reader.stamped(parameters)
-            self._written.update(path for path, a, b in zip(paths, now, self._stamps) if a != b)
-            self._stamps = now
+        now = self._reader.versions(parameters, weights=True)
+        if now != self._versions:
+            paths = self._reader.version_paths(parameters)
+            self._written.update(path for path, a, b in zip(paths, now, self._versions) if a != b)
+            self._versions = now
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """What torch's own are about to store is audited: what others do is not known."""
-        self._stamps = self._reader.stamps(self._parameters, weights=True)
+        self._versions = self._reader.versions(self._parameters, weights=True)
         if not is_torchs(optimizer) or type(optimizer).__name__ == "LBFGS":
             self._written.update(path for _, path in self._parameters)
 

@@ -80,7 +80,7 @@ class Kernels:
         recorder = self._session.recorder
         try:
             if recorder is not None:
-                recorder.detach_kernels(threading.get_ident() != self._session.thread)
+                recorder.detach_kernels(threading.get_ident() != self._session.threads.watched)
         except Exception as error:
             self._session.failed(error, "watching kernels")
 

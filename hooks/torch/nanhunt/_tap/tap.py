@@ -111,14 +111,16 @@ class Tap:
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
         self.use(session.state)
-        self._on = self._tapes = False
+        self._on = False
+        self.tapes = False  # ops of this thread go on the tape
+        self._has_taped = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
 
     def close(self) -> None:
         if self.handle:
-            if self._tapes:
-                self._tapes = False
+            if self._has_taped:
+                self._has_taped = self.tapes = False
                 self.library.tape(self.handle, False)
                 pass_by(self._on)
             self.off()
@@ -133,17 +135,23 @@ class Tap:
     # Listening.
     def on(self) -> None:
         if not self._on and self.handle:
-            self._on, self._thread = True, threading.get_ident()
+            self._on, self.tapes, self._thread = True, False, threading.get_ident()
             pass_by(True)
             self.library.on(self.handle)
 
     def off(self) -> None:
         if self._on:
-            self._on = False
+            self._on = self.tapes = False
             self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
-            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0 and not self._tapes:
+            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0 and not self._has_taped:
                 pass_by(False)
+
+    def move_here(self) -> None:
+        """The calling thread is watched from now on: in the one before ops are not heard any more."""
+        if self._on:
+            self.off()
+            self.on()
 
     def use(self, state: lib.State) -> None:
         """Where the run is, from now on: read at each op, so it may be written at any time."""
@@ -264,7 +272,8 @@ class Tap:
     def tape(self, on: bool) -> None:
         if on:
             pass_by(True)  # until the end: that is dear to switch
-            self._tapes = True
+            self._has_taped = True
+        self.tapes = on
         self.library.tape(self.handle, on)
 
     def taped(self) -> Taped:

@@ -69,7 +69,7 @@ _HOLDING: dict[str, tuple[Any, list[Any]]] = {
     "calls": (_i32, [_void, _void, _void]),
     "gradients_of": (_void, [_void, _void, _size]),
     "gradients": (_i64, [_void, _i32, _void, _void, _void]),
-    "gradients_stamps": (None, [_void, _i32, _void]),
+    "gradients_versions": (None, [_void, _i32, _void]),
     "gradients_free": (None, [_void]),
     "tape": (None, [_void, _i32]),
     "tape_clear": (None, [_void]),
