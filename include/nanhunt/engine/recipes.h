@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes of mixed precision: what a library makes of an fp32 model and a bare optimizer. One recipe is one file in
+// src/engine/amp/recipes, where its row says what it casts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "nanhunt/engine/module.h"
+#include "nanhunt/engine/optimizer.h"
+#include "nanhunt/engine/trainer.h"
+
+namespace nanhunt::engine {
+
+// What a Trainer is made of, but for its data and its loss.
+struct TrainingSetup {
+  std::unique_ptr<Module> model;
+  OptimizerOptions optimizer;
+  TrainerOptions options;
+};
+std::unique_ptr<Trainer> make_trainer(TrainingSetup setup, BatchSource batches, LossFunction loss);
+
+// The arguments of Apex's amp.initialize. What is not given is the level's.
+struct ApexOptions {
+  bool enabled = true;
+  std::string opt_level = "O1";
+  std::optional<DType> cast_model_type = {};
+  std::optional<bool> patch_torch_functions = {};
+  std::optional<std::variant<bool, std::string>> keep_batchnorm_fp32 = {};  // or "True", "False"
+  std::optional<bool> master_weights = {};
+  std::optional<std::variant<double, std::string>> loss_scale = {};  // or "128.0", "dynamic"
+  std::optional<DType> cast_model_outputs = {};                      // whatever the level
+  std::optional<double> min_loss_scale = {};
+  double max_loss_scale = 0x1p24;
+};
+
+// Apex's property table: a level, and what was overridden.
+struct ApexProperties {
+  bool enabled = true;
+  std::string opt_level;
+  std::optional<DType> cast_model_type = {};   // of parameters, buffers and inputs; outputs become fp32
+  bool patch_torch_functions = false;          // casts around ops, by Apex's lists
+  std::optional<bool> keep_batchnorm_fp32 = {};
+  std::optional<bool> master_weights = {};
+  std::optional<double> loss_scale = {};       // none: dynamic
+  bool operator==(const ApexProperties&) const = default;
+};
+
+// Throws std::invalid_argument with Apex's words on a level or an override that it refuses.
+ApexProperties apex_properties(const ApexOptions& options);
+// As Apex prints them, a line each: "opt_level              : O2".
+std::string apex_properties_text(const ApexProperties& properties);
+
+// amp.initialize of one model and its optimizer, which are in fp32 and bare: throws std::invalid_argument with Apex's
+// words where they are not. With `enabled` false everything stays as it was. Otherwise the model is converted in place,
+// its calls cast inputs and outputs, and optimizer and options get masters, the lists of ops and the scaler of the
+// properties. Without masters a constant scale of 1 is no scaler: nothing is multiplied and nothing checked.
+// The cast of a parameter under O1 lives to the end of forward and loss; Apex keeps it to the end of scale_loss.
+TrainingSetup apex_initialize(TrainingSetup setup, const ApexOptions& options = {});
+// Parameters and buffers as Apex saves those of a model that it has cast: copies, floating ones in fp32.
+std::vector<NamedTensor> apex_saved_model(const Module& model);
+
+// Every recipe by the name that a user gives.
+struct NamedRecipe {
+  std::string_view name, summary;
+  std::function<TrainingSetup(TrainingSetup)> apply;
+};
+std::span<const NamedRecipe> named_recipes();
+
+}  // namespace nanhunt::engine
