@@ -94,14 +94,14 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   return value;
 }
 
-void Trainer::Impl::run_backward(const Tensor& value) {
-  Tensor scaled = value;
+void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
   if (scaler) {
     const ScopedModule module("<loss>");
-    scaled = scaler->scale(value);
+    scaler->backward(value, *optimizer, which);
+    return;
   }
   const ScopedPhase phase(Phase::kBackward);
-  scaled.backward();
+  value.backward();
 }
 
 // Gradients as the optimizer is about to use them.
@@ -138,7 +138,7 @@ void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
     if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
     if (value.device().is_cpu()) result.loss += value.item();
-    run_backward(value);
+    run_backward(value, {.id = batch.loss_id, .last = m + 1 == options.micro_batches});
     if (!value.device().is_cpu()) unread_losses.push_back(value);
   }
   if (scaler) result.scale = scaler->get_scale();

@@ -37,8 +37,10 @@ struct ApexOptions {
   std::optional<bool> master_weights = {};
   std::optional<std::variant<double, std::string>> loss_scale = {};  // or "128.0", "dynamic"
   std::optional<DType> cast_model_outputs = {};                      // whatever the level
+  std::uint32_t num_losses = 1;  // each with a scaler
   std::optional<double> min_loss_scale = {};
   double max_loss_scale = 0x1p24;
+  bool delay_unscale = false;  // of every loss of a step but the last, in a Trainer
 };
 
 // Apex's property table: a level, and what was overridden.
@@ -57,6 +59,53 @@ struct ApexProperties {
 ApexProperties apex_properties(const ApexOptions& options);
 // As Apex prints them, a line each: "opt_level              : O2".
 std::string apex_properties_text(const ApexProperties& properties);
+
+// What Apex keeps of a run: a scaler for each loss, and which optimizers skip their next step.
+struct ApexAmpOptions {
+  ApexScalerOptions scaler = {};
+  std::uint32_t num_losses = 1;
+  bool delay_unscale = false;  // in backward(), of every loss of a step but the last
+};
+class ApexAmp : public LossScaler {
+ public:
+  explicit ApexAmp(const ApexAmpOptions& options);
+  ~ApexAmp() override;
+  std::unique_ptr<LossScaler> clone() const override;
+  void put_back(const LossScaler& copy, double scale) override;
+
+  struct ScaleLoss {
+    std::uint32_t loss_id = 0;
+    bool delay_unscale = false;
+  };
+  // `with amp.scale_loss(loss, optimizers, loss_id, delay_unscale) as scaled: run(scaled)`. Before, gradients that are
+  // there already are put aside, unless an earlier block has left them scaled; those of the model that have a master are
+  // dropped, for the master's hold the sum. After, new ones are checked, divided by this loss's scale and added to the
+  // others, and this scale is updated. A dynamic scale that found an overflow has each of the optimizers skip its next step.
+  // With delay_unscale gradients stay scaled, until a later block without.
+  void scale_loss(const Tensor& loss, const std::vector<Optimizer*>& optimizers, const ScaleLoss& options,
+                  const std::function<void(const Tensor& scaled)>& run);
+  void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {}) override;
+  void unscale_(Optimizer&) override {}  // scale_loss has
+  // False, with Apex's words in message(), where a block told it to skip. Gradients of masters are dropped by the next
+  // block after it.
+  bool step(Optimizer& optimizer) override;
+  void update() override;  // each block has; ends the step
+
+  double get_scale() const override;  // in a step: that of its last loss, with which it was scaled
+  double loss_scale(std::uint32_t loss_id) const;
+  // As amp.state_dict() has them: "loss_scaler0.loss_scale", "loss_scaler0.unskipped", ...
+  Saved saved() const override;
+  void load(const Saved& saved) override;
+
+ private:
+  struct State;
+  std::string next(bool) override { return {}; }
+  ScalerEvent described() const override;
+  bool looks() const override;
+
+  std::unique_ptr<State> state_;
+};
+std::unique_ptr<LossScaler> make_scaler(const ApexAmpOptions& options);
 
 // amp.initialize of one model and its optimizer, which are in fp32 and bare: throws std::invalid_argument with Apex's
 // words where they are not. With `enabled` false everything stays as it was. Otherwise the model is converted in place,

@@ -80,9 +80,11 @@ TrainingSetup apex_initialize(TrainingSetup setup, const ApexOptions& options) {
   setup.optimizer.fp32_masters = properties.master_weights.value_or(false);
   const bool scales = setup.optimizer.fp32_masters || properties.loss_scale != 1.0;
   if (scales) {
-    setup.options.scaler = ApexScalerOptions{.loss_scale = properties.loss_scale,
-                                             .min_loss_scale = options.min_loss_scale,
-                                             .max_loss_scale = options.max_loss_scale};
+    setup.options.scaler = ApexAmpOptions{.scaler = {.loss_scale = properties.loss_scale,
+                                                     .min_loss_scale = options.min_loss_scale,
+                                                     .max_loss_scale = options.max_loss_scale},
+                                          .num_losses = options.num_losses,
+                                          .delay_unscale = options.delay_unscale};
   }
   return setup;
 }
