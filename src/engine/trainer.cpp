@@ -108,8 +108,14 @@ void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
 void Trainer::Impl::prepare_gradients() {
   if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
   if (scaler) scaler->unscale_(*optimizer);
+  if (options.clip_norm && !options.clip_before_unscale) {
+    if (scaler) {
+      scaler->clip(*optimizer, *options.clip_norm);
+    } else {
+      clip_grad_norm_(optimizer->with_gradients(), *options.clip_norm);
+    }
+  }
   const std::vector<NamedTensor> used = optimizer->with_gradients();
-  if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(used, *options.clip_norm);
   const ScopedPhase phase(Phase::kOptimizer);
   for (const auto& [path, target] : used) {
     if (target.grad().defined()) notify_mark(TensorRole::kBoundaryGradient, path, target.grad());

@@ -42,6 +42,8 @@ class LossScaler {
   virtual void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {});
   // Checks the optimizer's gradients and divides them by the scale. At most once per step; step() does it if nobody did.
   virtual void unscale_(Optimizer& optimizer);
+  // Clips what the optimizer will use by its total 2-norm, and returns that.
+  virtual double clip(Optimizer& optimizer, double max_norm);
   // Runs the optimizer unless the family holds it back. True if it ran. Gradients are not cleared on a skip.
   virtual bool step(Optimizer& optimizer);
   // Once, after every optimizer's step. Throws std::runtime_error where the family gives training up.

@@ -116,6 +116,49 @@ TrainingSetup apex_initialize(TrainingSetup setup, const ApexOptions& options = 
 // Parameters and buffers as Apex saves those of a model that it has cast: copies, floating ones in fp32.
 std::vector<NamedTensor> apex_saved_model(const Module& model);
 
+// Apex's FP16_Optimizer, as first published: its arguments.
+struct ApexFp16OptimizerOptions {
+  double static_loss_scale = 1;
+  std::optional<ApexLegacyScalerOptions> dynamic_loss_scale = {};  // instead; with dynamic_loss_args
+};
+// It wraps an optimizer with fp32 masters. `backward` leaves the model's gradients scaled; update_master_grads, once for
+// all losses, copies them to the masters and divides. Under a dynamic scale it looks first, and on an overflow leaves the
+// masters as they were; a static one does not look. A Trainer calls it before it clips (unscale_), so `backward` there
+// is Apex's with update_master_grads=False. The state of the optimizer has the masters.
+class ApexFp16Optimizer : public LossScaler {
+ public:
+  explicit ApexFp16Optimizer(const ApexFp16OptimizerOptions& options);
+  ~ApexFp16Optimizer() override;
+  std::unique_ptr<LossScaler> clone() const override;
+  void put_back(const LossScaler& copy, double scale) override;
+
+  void update_master_grads(Optimizer& optimizer);
+  // -1, and nothing is clipped, where the gradients overflowed.
+  double clip_master_grads(Optimizer& optimizer, double max_norm);
+  bool overflow() const;  // of the last update_master_grads
+
+  void unscale_(Optimizer& optimizer) override { update_master_grads(optimizer); }
+  double clip(Optimizer& optimizer, double max_norm) override { return clip_master_grads(optimizer, max_norm); }
+  bool step(Optimizer& optimizer) override;  // updates the scale first
+  void update() override;
+  double get_scale() const override;  // in a step: that of its loss
+  Tensor scale(const Tensor& output) override;
+  Saved saved() const override;
+  void load(const Saved& saved) override;
+
+ private:
+  struct State;
+  std::string next(bool found_inf) override;
+  ScalerEvent described() const override;
+  bool looks() const override;
+
+  std::unique_ptr<State> state_;
+};
+std::unique_ptr<LossScaler> make_scaler(const ApexFp16OptimizerOptions& options);
+
+// network_to_half and FP16_Optimizer: an fp16 model with fp32 batch norms whose inputs are cast, and masters.
+TrainingSetup apex_fp16_optimizer(TrainingSetup setup, const ApexFp16OptimizerOptions& options = {});
+
 // Every recipe by the name that a user gives.
 struct NamedRecipe {
   std::string_view name, summary;

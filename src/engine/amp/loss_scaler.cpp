@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "nanhunt/engine/amp.h"
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -65,6 +66,10 @@ void LossScaler::backward(const Tensor& loss, Optimizer& /*optimizer*/, const Lo
   const Tensor scaled = scale(loss);
   const ScopedPhase phase(Phase::kBackward);
   scaled.backward();
+}
+
+double LossScaler::clip(Optimizer& optimizer, double max_norm) {
+  return clip_grad_norm_(optimizer.with_gradients(), max_norm);
 }
 
 std::optional<bool> LossScaler::check_and_unscale(Optimizer& optimizer) {

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "nanhunt/engine/loss_scalers.h"
-#include "nanhunt/engine/modules.h"
 #include "nanhunt/engine/recipes.h"
+#include "src/engine/amp/recipes/apex_model.h"
 #include "src/engine/amp/recipes/torch_names.h"
 #include "src/engine/ops/op.h"
 
@@ -49,9 +49,6 @@ void expect_known_formats(const std::vector<NamedTensor>& parameters) {
         torch_tensor_type(tensor.dtype()));
   }
 }
-
-// Of the engine's layers: it has none without weight and bias, which Apex would convert.
-bool is_batch_norm(const Module& module) { return dynamic_cast<const BatchNorm2d*>(&module) != nullptr; }
 
 void cast_model(Module& model, const ApexProperties& properties, std::optional<DType> outputs) {
   if (!properties.cast_model_type) {

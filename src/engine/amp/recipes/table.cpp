@@ -20,6 +20,8 @@ std::span<const NamedRecipe> named_recipes() {
       apex("apex-o1", "Apex O1: casts around ops, dynamic scale", "O1"),
       apex("apex-o2", "Apex O2: an fp16 model with fp32 batch norms and masters, dynamic scale", "O2"),
       apex("apex-o3", "Apex O3: pure fp16", "O3"),
+      NamedRecipe{"apex-fp16-optimizer", "Apex network_to_half and FP16_Optimizer, static scale of 128",
+                  [](TrainingSetup setup) { return apex_fp16_optimizer(std::move(setup), {.static_loss_scale = 128}); }},
   };
   return kAll;
 }
