@@ -94,22 +94,28 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   return value;
 }
 
-void Trainer::Impl::run_backward(const Tensor& value) {
-  Tensor scaled = value;
+void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
   if (scaler) {
     const ScopedModule module("<loss>");
-    scaled = scaler->scale(value);
+    scaler->backward(value, *optimizer, which);
+    return;
   }
   const ScopedPhase phase(Phase::kBackward);
-  scaled.backward();
+  value.backward();
 }
 
 // Gradients as the optimizer is about to use them.
 void Trainer::Impl::prepare_gradients() {
   if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
   if (scaler) scaler->unscale_(*optimizer);
+  if (options.clip_norm && !options.clip_before_unscale) {
+    if (scaler) {
+      scaler->clip(*optimizer, *options.clip_norm);
+    } else {
+      clip_grad_norm_(optimizer->with_gradients(), *options.clip_norm);
+    }
+  }
   const std::vector<NamedTensor> used = optimizer->with_gradients();
-  if (options.clip_norm && !options.clip_before_unscale) clip_grad_norm_(used, *options.clip_norm);
   const ScopedPhase phase(Phase::kOptimizer);
   for (const auto& [path, target] : used) {
     if (target.grad().defined()) notify_mark(TensorRole::kBoundaryGradient, path, target.grad());
@@ -138,7 +144,7 @@ void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
     if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
     if (value.device().is_cpu()) result.loss += value.item();
-    run_backward(value);
+    run_backward(value, {.id = batch.loss_id, .last = m + 1 == options.micro_batches});
     if (!value.device().is_cpu()) unread_losses.push_back(value);
   }
   if (scaler) result.scale = scaler->get_scale();

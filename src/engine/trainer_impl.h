@@ -67,7 +67,7 @@ struct Trainer::Impl {
   Batch load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay);
   Batch fetch_batch(std::uint32_t step, std::uint32_t micro_batch);
   Tensor compute_loss(const Batch& batch);
-  void run_backward(const Tensor& value);
+  void run_backward(const Tensor& value, const LossOfStep& which);
   void prepare_gradients();
 };
 

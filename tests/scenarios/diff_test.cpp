@@ -30,7 +30,8 @@ void record(const Scenario& scenario, const std::string& run_dir, std::uint32_t 
 
 bool is_fault_of_one_op(const Scenario& s) {
   const bool in_numbers = s.expected.op && s.expected.op->front() != '<' && *s.expected.op != "clip_grad_norm_";
-  const bool bad_numbers = in_numbers && s.expected.cls != FindingClass::kUpdateLoss;  // nothing is bad there
+  const bool bad_numbers = in_numbers && s.expected.cls != FindingClass::kUpdateLoss &&
+                           s.expected.cls != FindingClass::kUnderflow;  // nothing is bad there
   return s.expected.status == VerdictStatus::kFault && bad_numbers;
 }
 

@@ -19,10 +19,16 @@
 
 namespace nanhunt::engine {
 
+enum class CastLists : std::uint8_t {
+  kTorch,  // torch.amp for CUDA
+  kApex,   // Apex O1
+};
+
 struct AutocastOptions {
   bool enabled = true;
   DType dtype = DType::kF16;  // or kBF16
   bool cache = true;          // casts of fp32 parameters are made once per outermost region
+  CastLists lists = CastLists::kTorch;
 };
 
 // An autocast region of this thread, from construction to destruction. Regions nest, the innermost one rules, and a

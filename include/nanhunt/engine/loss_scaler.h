@@ -17,6 +17,12 @@
 
 namespace nanhunt::engine {
 
+// Which of a step's losses one is.
+struct LossOfStep {
+  std::uint32_t id = 0;  // libraries that have a scaler for each loss choose it by this
+  bool last = true;      // the optimizer's step comes next
+};
+
 // A step is scale, backward, unscale_, step, update. What happens is told as ScalerEvents with the configuration in
 // each; kCreate comes before the first that somebody hears. A call in the wrong order throws std::invalid_argument,
 // after observers were told.
@@ -32,12 +38,16 @@ class LossScaler {
   virtual void put_back(const LossScaler& copy, double scale) = 0;
 
   virtual Tensor scale(const Tensor& output);  // fp32 output * scale
+  // Scales a loss and runs its backward.
+  virtual void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {});
   // Checks the optimizer's gradients and divides them by the scale. At most once per step; step() does it if nobody did.
-  void unscale_(Optimizer& optimizer);
+  virtual void unscale_(Optimizer& optimizer);
+  // Clips what the optimizer will use by its total 2-norm, and returns that.
+  virtual double clip(Optimizer& optimizer, double max_norm);
   // Runs the optimizer unless the family holds it back. True if it ran. Gradients are not cleared on a skip.
-  bool step(Optimizer& optimizer);
+  virtual bool step(Optimizer& optimizer);
   // Once, after every optimizer's step. Throws std::runtime_error where the family gives training up.
-  void update();
+  virtual void update();
 
   virtual double get_scale() const = 0;
   virtual bool is_enabled() const { return true; }
@@ -77,6 +87,9 @@ class LossScaler {
   [[noreturn]] void refuse(std::string_view text, std::uint32_t optimizer = 0);
   void expect_scale(std::string_view call, std::uint32_t optimizer = 0);
   void reset_stages();
+  std::uint32_t number_of(const Optimizer& optimizer);  // in order of first use
+
+  std::string message_;
 
  private:
   enum class Stage : std::uint8_t { kReady, kUnscaled, kStepped };
@@ -88,10 +101,7 @@ class LossScaler {
     const Optimizer* optimizer;
     OptimizerState state;  // since the last update
   };
-  std::uint32_t number_of(const Optimizer& optimizer);  // in order of first use
-
   std::vector<Known> known_;
-  std::string message_;
   bool reported_ = false;  // somebody heard kCreate
 };
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +33,11 @@ class Module {
   std::vector<NamedTensor> named_buffers() const;
   // Streams that forward draws from, depth first: their positions are part of what a replay restores.
   std::vector<RandomStream*> random_streams() const;
-  void to(DType dtype);  // floating parameters and buffers, in place (before optimizers are made)
+  // Floating parameters and buffers, in place (before optimizers are made). Those of a module that `keeps` is true of
+  // stay as they are.
+  void to(DType dtype, const std::function<bool(const Module&)>& keeps = {});
+  // A call casts a floating input before forward, and what forward returns.
+  void set_call_casts(std::optional<DType> input, std::optional<DType> output);
   void to(const Device& device);  // parameters and buffers, in place (before optimizers are made)
   void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
   bool training() const { return training_; }
@@ -61,6 +67,7 @@ class Module {
                     std::vector<std::pair<std::string, std::string>>& renamed);
   std::string path_;
   bool training_ = true;
+  std::optional<DType> input_cast_, output_cast_;
   std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> parameters_, buffers_;
   std::vector<std::unique_ptr<RandomStream>> random_;
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;

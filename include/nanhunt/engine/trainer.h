@@ -23,6 +23,7 @@ struct Batch {
   Tensor inputs;
   Tensor targets;
   std::vector<std::int64_t> sample_ids;  // row i is this sample of the data set
+  std::uint32_t loss_id = 0;             // which of the step's losses it is for, where each has a scaler of its own
 };
 
 // Batch of a step: a pure function of the step, so that a replay sees the same one. With several micro-batches a step,

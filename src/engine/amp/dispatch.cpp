@@ -27,6 +27,7 @@ struct CachedCast {
 struct RegionState {
   DType dtype = DType::kF16;
   bool cache_enabled = true;
+  CastLists lists = CastLists::kTorch;
   int depth = 0;
   std::unordered_map<const TensorImpl*, CachedCast> cache;
 };
@@ -58,7 +59,7 @@ bool is_used_up(const Tensor& cast) {
 }
 
 Policy row_of(std::string_view op) {
-  const std::optional<Policy> policy = policy_of(op);
+  const std::optional<Policy> policy = policy_of(op, state().lists);
   if (!policy) throw std::logic_error(fmt::format("[{}] expected a row in the autocast table, got none", op));
   return *policy;
 }
@@ -77,6 +78,11 @@ DType promoted(std::string_view op, std::initializer_list<const Tensor*> inputs)
 }
 
 }  // namespace
+
+bool casts_arguments(std::string_view op) {
+  const std::optional<Policy> policy = policy_of(op, state().lists);
+  return policy && *policy != Policy::kFp32Output && *policy != Policy::kAppendDtype;
+}
 
 DType argument_dtype(std::string_view op, std::initializer_list<const Tensor*> inputs) {
   switch (row_of(op)) {
@@ -116,13 +122,14 @@ namespace {
 
 AutocastOptions current_options() {
   const amp::detail::RegionState& region = amp::detail::state();
-  return {.enabled = amp::detail::is_on, .dtype = region.dtype, .cache = region.cache_enabled};
+  return {.enabled = amp::detail::is_on, .dtype = region.dtype, .cache = region.cache_enabled, .lists = region.lists};
 }
 
 void apply(const AutocastOptions& options) {
   amp::detail::is_on = options.enabled;
   amp::detail::state().dtype = options.dtype;
   amp::detail::state().cache_enabled = options.cache;
+  amp::detail::state().lists = options.lists;
 }
 
 }  // namespace

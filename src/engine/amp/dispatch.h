@@ -12,6 +12,7 @@
 //   Tensor out = Tensor::zeros(sizes, amp::output_dtype("softmax", self));
 //
 // Its backward then gets an fp32 gradient and must return one in the dtype of the input. In-place ops never intercept.
+// An op whose arguments are cast by some lists and not by others says amp::intercepts("softmax") instead.
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@ namespace detail {
 
 extern constinit thread_local bool is_on;
 
+bool casts_arguments(std::string_view op);
 DType argument_dtype(std::string_view op, std::initializer_list<const Tensor*> inputs);
 Tensor cast_argument(const Tensor& input, DType dtype);
 
@@ -35,6 +37,7 @@ Tensor cast_argument(const Tensor& input, DType dtype);
 
 // One thread-local read: all that an op costs outside a region.
 inline bool intercepts() { return detail::is_on; }
+inline bool intercepts(std::string_view op) { return detail::is_on && detail::casts_arguments(op); }
 
 // f(inputs...) with its arguments cast as the row of `op` says (low, fp32 or promote). Undefined, integer and fp64
 // arguments stay as they are.

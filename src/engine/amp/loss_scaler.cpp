@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "nanhunt/engine/amp.h"
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -61,33 +62,18 @@ Tensor LossScaler::scale(const Tensor& output) {
   return scaled;
 }
 
+void LossScaler::backward(const Tensor& loss, Optimizer& /*optimizer*/, const LossOfStep& /*which*/) {
+  const Tensor scaled = scale(loss);
+  const ScopedPhase phase(Phase::kBackward);
+  scaled.backward();
+}
+
+double LossScaler::clip(Optimizer& optimizer, double max_norm) {
+  return clip_grad_norm_(optimizer.with_gradients(), max_norm);
+}
+
 std::optional<bool> LossScaler::check_and_unscale(Optimizer& optimizer) {
-  const auto inv_scale = static_cast<float>(1 / get_scale());
-  std::optional<bool> found;
-  std::vector<amp::NamedGradient> on_device;
-  for (amp::NamedGradient& named : amp::gradients_to_unscale(optimizer)) {
-    if (!named.grad.device().is_cpu()) {
-      on_device.push_back(std::move(named));
-      continue;
-    }
-    const ScopedModule module(named.path);
-    const bool bad = amp::check_and_unscale_(named.grad, inv_scale);
-    found = found.value_or(false) || bad;
-  }
-  for (std::span<amp::NamedGradient> left = on_device; !left.empty();) {
-    const Device device = left.front().grad.device();
-    const auto rest = std::stable_partition(left.begin(), left.end(), [&](const amp::NamedGradient& named) {
-      return named.grad.device() == device;
-    });
-    const Tensor found_there = Tensor::zeros({1}, DType::kI32, device);
-    const auto many = static_cast<std::size_t>(rest - left.begin());
-    amp::check_and_unscale_(left.first(many), inv_scale, found_there);
-    // one read for all of them: the scaler's own, with or without observers
-    const bool bad = found_there.item() != 0;
-    found = found.value_or(false) || bad;
-    left = left.subspan(many);
-  }
-  return found;
+  return amp::check_and_unscale_(amp::gradients_to_unscale(optimizer), static_cast<float>(1 / get_scale()));
 }
 
 void LossScaler::unscale_(Optimizer& optimizer) {

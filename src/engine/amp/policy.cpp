@@ -38,11 +38,14 @@ constexpr std::array kTable = {
 
 }  // namespace
 
-std::span<const PolicyRow> policy_table() { return kTable; }
+std::span<const PolicyRow> policy_table(CastLists lists) {
+  return lists == CastLists::kApex ? apex_policy_table() : std::span<const PolicyRow>(kTable);
+}
 
-std::optional<Policy> policy_of(std::string_view op) {
-  const auto row = std::find_if(kTable.begin(), kTable.end(), [op](const PolicyRow& entry) { return entry.op == op; });
-  if (row == kTable.end()) return std::nullopt;
+std::optional<Policy> policy_of(std::string_view op, CastLists lists) {
+  const std::span<const PolicyRow> table = policy_table(lists);
+  const auto row = std::find_if(table.begin(), table.end(), [op](const PolicyRow& entry) { return entry.op == op; });
+  if (row == table.end()) return std::nullopt;
   return row->policy;
 }
 

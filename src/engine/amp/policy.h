@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "nanhunt/engine/amp.h"
+
 namespace nanhunt::engine::amp {
 
 enum class Policy : std::uint8_t {
@@ -22,7 +24,8 @@ struct PolicyRow {
   Policy policy;
 };
 
-std::span<const PolicyRow> policy_table();
-std::optional<Policy> policy_of(std::string_view op);
+std::span<const PolicyRow> policy_table(CastLists lists = CastLists::kTorch);
+std::span<const PolicyRow> apex_policy_table();
+std::optional<Policy> policy_of(std::string_view op, CastLists lists = CastLists::kTorch);
 
 }  // namespace nanhunt::engine::amp

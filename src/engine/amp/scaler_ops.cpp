@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/amp/scaler_ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -39,6 +40,34 @@ void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const T
       finish_in_place(kOp, op_math(named.grad.dtype()), named.grad, {}, {{"inv_scale", inv_scale}});
     }
   }
+}
+
+std::optional<bool> check_and_unscale_(std::vector<NamedGradient> grads, float inv_scale) {
+  std::optional<bool> found;
+  std::vector<NamedGradient> on_device;
+  for (NamedGradient& named : grads) {
+    if (!named.grad.device().is_cpu()) {
+      on_device.push_back(std::move(named));
+      continue;
+    }
+    const ScopedModule module(named.path);
+    const bool bad = check_and_unscale_(named.grad, inv_scale);
+    found = found.value_or(false) || bad;
+  }
+  for (std::span<NamedGradient> left = on_device; !left.empty();) {
+    const Device device = left.front().grad.device();
+    const auto rest = std::stable_partition(left.begin(), left.end(), [&](const NamedGradient& named) {
+      return named.grad.device() == device;
+    });
+    const Tensor found_there = Tensor::zeros({1}, DType::kI32, device);
+    const auto many = static_cast<std::size_t>(rest - left.begin());
+    check_and_unscale_(left.first(many), inv_scale, found_there);
+    // one read for all of them: the scaler's own, with or without observers
+    const bool bad = found_there.item() != 0;
+    found = found.value_or(false) || bad;
+    left = left.subspan(many);
+  }
+  return found;
 }
 
 std::vector<NamedGradient> gradients_to_unscale(Optimizer& optimizer) {

@@ -2,6 +2,7 @@
 // The kernels of a loss scaler, as observed ops.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct NamedGradient {
   Tensor grad;
 };
 void check_and_unscale_(std::span<NamedGradient> grads, float inv_scale, const Tensor& found);
+
+// The same for gradients wherever they are, one read for each device; nullopt: there are none.
+std::optional<bool> check_and_unscale_(std::vector<NamedGradient> grads, float inv_scale);
 
 // The gradients that the optimizer will use, still scaled. Those of parameters with a master are copied to its format
 // and become the master's gradient.

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/random.h"
 #include "src/engine/ops/op.h"
 
@@ -33,6 +34,10 @@ bool has_name(const Entries& entries, const std::string& name) {
   return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.first == name; });
 }
 
+Tensor cast_if_floating(const Tensor& value, const std::optional<DType>& dtype) {
+  return dtype && value.defined() && is_floating(value.dtype()) ? to(value, *dtype) : value;
+}
+
 std::string random_identifier(RandomStream& random) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
   std::string name(8, ' ');
@@ -44,7 +49,7 @@ std::string random_identifier(RandomStream& random) {
 
 Tensor Module::operator()(const Tensor& input) {
   const ScopedModuleCall call(path_);
-  return forward(input);
+  return cast_if_floating(forward(cast_if_floating(input, input_cast_)), output_cast_);
 }
 
 void Module::expect_new_name(const char* what, const std::string& name) const {
@@ -115,16 +120,23 @@ std::vector<RandomStream*> Module::random_streams() const {
   return out;
 }
 
-void Module::to(DType dtype) {
+void Module::to(DType dtype, const std::function<bool(const Module&)>& keeps) {
   auto convert = [dtype](Tensor& tensor) {
     if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
     Tensor converted = Tensor::zeros(tensor.sizes(), dtype);
     converted.copy_from(tensor);
     tensor = std::move(converted.set_requires_grad(tensor.requires_grad()));
   };
-  for (auto& [name, tensor] : parameters_) convert(*tensor);
-  for (auto& [name, tensor] : buffers_) convert(*tensor);
-  for (auto& [name, child] : children_) child->to(dtype);
+  if (!keeps || !keeps(*this)) {
+    for (auto& [name, tensor] : parameters_) convert(*tensor);
+    for (auto& [name, tensor] : buffers_) convert(*tensor);
+  }
+  for (auto& [name, child] : children_) child->to(dtype, keeps);
+}
+
+void Module::set_call_casts(std::optional<DType> input, std::optional<DType> output) {
+  input_cast_ = input;
+  output_cast_ = output;
 }
 
 void Module::to(const Device& device) {

@@ -2,6 +2,7 @@
 // gelu in both forms, silu. Formulas are those of eager PyTorch; fp32 takes erf and exp from kernels/cpu/vector_math.h.
 #include "kernels/cpu/vector_math.h"
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/loops/elementwise.h"
 
 namespace nanhunt::engine {
@@ -31,6 +32,7 @@ Tensor activation(std::string_view op, const Tensor& self, F f, Gradient df, Sca
 }  // namespace
 
 Tensor gelu(const Tensor& self, GeluForm form) {
+  if (amp::intercepts("gelu")) return amp::run("gelu", [form](const Tensor& x) { return gelu(x, form); }, self);
   return form == GeluForm::kErf
              ? activation("gelu", self, ErfGelu{}, ErfGeluGradient{}, {{"approximate", 0}})
              : activation("gelu", self, formulas::TanhGelu{}, formulas::TanhGeluGradient{}, {{"approximate", 1}});

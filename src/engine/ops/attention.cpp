@@ -12,7 +12,7 @@ namespace nanhunt::engine {
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options) {
   constexpr std::string_view kOp = "scaled_dot_product_attention";
-  if (amp::intercepts()) {
+  if (amp::intercepts(kOp)) {
     const auto attend = [&options](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                                    const Tensor& key_mask) {
       AttentionOptions cast = options;

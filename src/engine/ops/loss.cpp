@@ -107,6 +107,10 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t igno
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, std::int64_t ignore_index) {
+  if (amp::intercepts("cross_entropy")) {
+    const auto loss = [ignore_index](const Tensor& x, const Tensor& y) { return cross_entropy(x, y, ignore_index); };
+    return amp::run("cross_entropy", loss, logits, target);
+  }
   return nll_loss(log_softmax(logits, 1), target, ignore_index);
 }
 

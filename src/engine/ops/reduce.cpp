@@ -108,6 +108,7 @@ Tensor finish_reduction(std::string_view op, Dim dim, const Tensor& self, const 
 }  // namespace
 
 Tensor sum(const Tensor& self, Dim dim, bool keepdim) {
+  if (amp::intercepts("sum")) return amp::run("sum", [=](const Tensor& x) { return sum(x, dim, keepdim); }, self);
   const Rows rows = make_rows("sum", self, dim, keepdim);
   const Tensor out = reduce(Reduction::kSum, rows, amp::output_dtype("sum", self),
                             [](auto* x, std::int64_t n) { return sum_values(x, n); });
@@ -133,6 +134,7 @@ Tensor mean(const Tensor& self, Dim dim, bool keepdim) {
 }
 
 Tensor norm(const Tensor& self, Dim dim, bool keepdim) {
+  if (amp::intercepts("norm")) return amp::run("norm", [=](const Tensor& x) { return norm(x, dim, keepdim); }, self);
   const Rows rows = make_rows("norm", self, dim, keepdim);
   const Tensor out = reduce(Reduction::kNorm, rows, amp::output_dtype("norm", self), [](auto* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] *= x[i];

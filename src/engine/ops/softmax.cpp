@@ -111,7 +111,16 @@ Tensor softmax_op(std::string_view op, const Tensor& self, int dim, bool log) {
 
 }  // namespace
 
-Tensor softmax(const Tensor& self, int dim) { return softmax_op("softmax", self, dim, /*log=*/false); }
-Tensor log_softmax(const Tensor& self, int dim) { return softmax_op("log_softmax", self, dim, /*log=*/true); }
+Tensor softmax(const Tensor& self, int dim) {
+  if (amp::intercepts("softmax")) return amp::run("softmax", [dim](const Tensor& x) { return softmax(x, dim); }, self);
+  return softmax_op("softmax", self, dim, /*log=*/false);
+}
+
+Tensor log_softmax(const Tensor& self, int dim) {
+  if (amp::intercepts("log_softmax")) {
+    return amp::run("log_softmax", [dim](const Tensor& x) { return log_softmax(x, dim); }, self);
+  }
+  return softmax_op("log_softmax", self, dim, /*log=*/true);
+}
 
 }  // namespace nanhunt::engine

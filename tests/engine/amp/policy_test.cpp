@@ -38,8 +38,8 @@ struct Seen {
   std::ptrdiff_t casts = 0;
 };
 
-Seen run(const OpCase& c, const std::vector<Tensor>& inputs, bool autocast) {
-  const Autocast region({.enabled = autocast});
+Seen run(const OpCase& c, const std::vector<Tensor>& inputs, bool autocast, CastLists lists = CastLists::kTorch) {
+  const Autocast region({.enabled = autocast, .lists = lists});
   OpRecorder recorder;
   const HookHandle handle = add_observer(recorder);
   Seen seen;
@@ -88,14 +88,32 @@ TEST(AutocastPolicy, every_op_behaves_as_its_row_says) {
   }
 }
 
+TEST(AutocastPolicy, every_op_behaves_as_its_row_of_apex_says) {
+  for (const OpCase& c : op_cases()) {
+    // Attention has no row: its parts do.
+    if (c.label.starts_with("div_number_over") || c.op == "scaled_dot_product_attention") continue;
+    const std::optional<Policy> policy = amp::policy_of(c.op, CastLists::kApex);
+    for (DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
+      const std::vector<Tensor> inputs = inputs_as(c, dtype);
+      const Seen seen = run(c, inputs, /*autocast=*/true, CastLists::kApex);
+      const Seen wanted = policy ? expected(*policy, c, dtype) : run(c, inputs, /*autocast=*/false);
+      EXPECT_EQ(seen.out, wanted.out) << c.label << " of " << dtype_name(dtype);
+      EXPECT_EQ(seen.casts, wanted.casts) << c.label << " of " << dtype_name(dtype);
+    }
+  }
+}
+
 TEST(AutocastPolicy, gradients_arrive_in_the_format_of_the_inputs) {
   for (const OpCase& c : op_cases()) {
     if (!c.differentiable) continue;
-    for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const auto& [dtype, lists] :
+         {std::pair(DType::kF16, CastLists::kTorch), std::pair(DType::kBF16, CastLists::kTorch),
+          std::pair(DType::kF32, CastLists::kTorch), std::pair(DType::kF16, CastLists::kApex),
+          std::pair(DType::kF32, CastLists::kApex)}) {
       const std::vector<Tensor> inputs = inputs_as(c, dtype);
       Tensor out;
       {
-        const Autocast region({.dtype = dtype == DType::kBF16 ? DType::kBF16 : DType::kF16});
+        const Autocast region({.dtype = dtype == DType::kBF16 ? DType::kBF16 : DType::kF16, .lists = lists});
         out = c.call(inputs);
       }
       sum(out).backward();
@@ -118,11 +136,14 @@ TEST(AutocastPolicy, a_composite_casts_through_its_parts) {
 }
 
 TEST(AutocastPolicy, the_table_names_each_op_once_and_only_ops_that_exist) {
-  std::set<std::string> ops, named;
+  std::set<std::string> ops;
   for (const OpCase& c : op_cases()) ops.insert(c.op);
-  for (const amp::PolicyRow& row : amp::policy_table()) {
-    EXPECT_TRUE(named.insert(std::string(row.op)).second) << row.op;
-    EXPECT_EQ(ops.count(std::string(row.op)), 1U) << row.op;
+  for (const CastLists lists : {CastLists::kTorch, CastLists::kApex}) {
+    std::set<std::string> named;
+    for (const amp::PolicyRow& row : amp::policy_table(lists)) {
+      EXPECT_TRUE(named.insert(std::string(row.op)).second) << row.op;
+      EXPECT_EQ(ops.count(std::string(row.op)), 1U) << row.op;
+    }
   }
 }
 

@@ -167,7 +167,8 @@ void expect_fault(const Scenario& scenario, const ScenarioConfig& config) {
     EXPECT_NE(std::find(clip, actions.end(), ScalerAction::kUnscale), actions.end());
     return;
   }
-  if (expected.cls == FindingClass::kUpdateLoss) {  // nothing is bad: LostUpdates below looks at the weights
+  // Nothing is bad: LostUpdates and TwoLossesOneScaler below look at weights and gradients.
+  if (expected.cls == FindingClass::kUpdateLoss || expected.cls == FindingClass::kUnderflow) {
     EXPECT_FALSE(run.watch.first);
     return;
   }
@@ -328,6 +329,27 @@ TEST(GradUnderflow, stores_most_gradients_of_its_weights_as_zero_and_its_twin_do
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     EXPECT_GT(zero_share("grad-underflow", seed), 0.4) << "seed " << seed;
     EXPECT_LT(zero_share("grad-underflow-fixed", seed), 0.02) << "seed " << seed;
+  }
+}
+
+TEST(TwoLossesOneScaler, store_the_gradients_of_the_smaller_loss_as_zero_and_its_twin_does_not) {
+  const auto zero_share = [](const char* name, std::uint64_t seed) {
+    ScenarioRun run = find_scenario(name)->make({.seed = seed, .rename_seed = {}, .fix = ""});
+    std::int64_t zeros = 0, all = 0;
+    run.trainer->set_boundary_callback([&](engine::Trainer& at) {
+      for (const NamedTensor& entry : at.optimizer().parameters()) {
+        if (!entry.path.starts_with("guess.decoder")) continue;
+        const std::vector<double> g = entry.tensor.grad().to_vector();
+        zeros += std::count(g.begin(), g.end(), 0.0);
+        all += static_cast<std::int64_t>(g.size());
+      }
+    });
+    for (int i = 0; i < 10; ++i) EXPECT_FALSE(run.trainer->step().skipped);
+    return static_cast<double>(zeros) / static_cast<double>(all);
+  };
+  for (std::uint64_t seed : {1u, 2u, 3u}) {
+    EXPECT_GT(zero_share("two-losses-one-scaler", seed), 0.9) << "seed " << seed;
+    EXPECT_LT(zero_share("two-losses-one-scaler-fixed", seed), 0.02) << "seed " << seed;
   }
 }
 

@@ -97,6 +97,11 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
   return run;
 }
 
+ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, engine::LossFunction loss,
+                     const ScenarioConfig& config) {
+  return assemble(std::move(setup.model), setup.optimizer, std::move(batches), std::move(loss), config, setup.options);
+}
+
 void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix) {
   if (fix.empty()) return;
   std::string known;

@@ -9,6 +9,7 @@
 
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
+#include "nanhunt/engine/recipes.h"
 #include "tools/nanhunt/scenarios/scenario.h"
 
 namespace nanhunt::scenarios {
@@ -20,6 +21,9 @@ inline constexpr std::uint32_t kSteps = 40;
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
                      engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config,
                      const engine::TrainerOptions& options = {});
+// Of what a recipe has made.
+ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, engine::LossFunction loss,
+                     const ScenarioConfig& config);
 
 // Throws unless `config.fix` is empty or one of `fixes`.
 void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix);

@@ -2,6 +2,7 @@
 // Apex's O2 with master_weights=False: fp16 weights are stepped themselves. On images of 8 bits SGD needs a learning rate
 // of 3e-6; it moves most weights by less than half the distance to their neighbours in fp16 (6e-5 from 0.0625 on), so
 // most sums round back to the weight that they started from. No number is ever bad.
+#include "nanhunt/engine/recipes.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/scenarios/registry.h"
 
@@ -11,22 +12,23 @@ namespace o2_no_masters_parts {
 constexpr char kMasters[] = "fp32-masters";
 constexpr double kLearningRate = 3e-6;
 constexpr double kIntensity = 256;  // of the brightest pixel
-constexpr double kInitScale = 16;   // scaled gradients stay far below 65504
+constexpr double kMaxScale = 16;     // scaled gradients stay far below 65504
 constexpr std::uint32_t kFineTuningSteps = 400;
 
 ScenarioRun make(const ScenarioConfig& config) {
-  engine::OptimizerOptions sgd{.algorithm = "sgd", .lr = kLearningRate};
-  if (config.fix == kMasters) sgd.fp32_masters = true;
-  auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16, .seed = config.seed});
+  engine::TrainingSetup setup;
+  setup.model = std::make_unique<engine::Mlp>(engine::MlpOptions{.seed = config.seed});
+  setup.optimizer = {.algorithm = "sgd", .lr = kLearningRate};
+  setup = engine::apex_initialize(std::move(setup), {.opt_level = "O2",
+                                                     .master_weights = config.fix == kMasters,
+                                                     .max_loss_scale = kMaxScale});
   auto batches = [order = training_order(config.seed)](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
-    engine::Batch batch = engine::make_digits_batch(ids, DType::kF16);
+    engine::Batch batch = engine::make_digits_batch(ids, DType::kF32);
     for (const std::int64_t id : ids) scale_sample(batch, id, kIntensity);
     return batch;
   };
-  engine::TrainerOptions options;
-  options.scaler = engine::ApexScalerOptions{.init_scale = kInitScale};
-  return assemble(std::move(model), sgd, batches, classification_loss, config, options);
+  return assemble(std::move(setup), batches, classification_loss, config);
 }
 
 }  // namespace o2_no_masters_parts

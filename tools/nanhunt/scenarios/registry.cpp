@@ -10,6 +10,7 @@ constexpr std::vector<Scenario> (*kFiles[])() = {
     log_zero,           masked_softmax,   where_branch,  swallowed_inf, high_lr,     grad_underflow,
     scaler_calibration, scale_collapse,   clip_before_unscale, lost_updates, t5_feed_forward, no_valid_label,
     vae_log_variance,   static_scale_too_high, hysteresis_collapse, o2_no_masters,
+    two_losses_one_scaler, fp16_optimizer_clip,
 };
 
 }  // namespace

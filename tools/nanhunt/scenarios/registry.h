@@ -30,5 +30,7 @@ std::vector<Scenario> vae_log_variance();
 std::vector<Scenario> static_scale_too_high();
 std::vector<Scenario> hysteresis_collapse();
 std::vector<Scenario> o2_no_masters();
+std::vector<Scenario> two_losses_one_scaler();
+std::vector<Scenario> fp16_optimizer_clip();
 
 }  // namespace nanhunt::scenarios

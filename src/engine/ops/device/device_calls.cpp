@@ -163,12 +163,12 @@ bool has_no_gaps(const Tensor& tensor) {
 }
 
 // As a matrix product takes it: rows or columns dense, else a copy that is.
-struct Matrix {
+struct StridedMatrix {
   Tensor tensor;  // keeps the memory alive
   kernels::MatrixOperand operand;
 };
 
-Matrix load_matrix(const Tensor& tensor) {
+StridedMatrix load_matrix(const Tensor& tensor) {
   const auto stride = [](const Tensor& t, int from_end) {
     return t.strides()[t.strides().size() - static_cast<std::size_t>(from_end)];
   };
@@ -516,7 +516,7 @@ Tensor device_multiply(std::string_view op, const Tensor& left, const Tensor& ri
     if (!adds) backend_of(device).set_zero(device_data(out), out.storage()->bytes());
     return out;
   }
-  const Matrix a = load_matrix(left), b = load_matrix(right);
+  const StridedMatrix a = load_matrix(left), b = load_matrix(right);
   kernels::ProductCall call;
   call.dtype = left.dtype();
   call.m = left.size(-2);

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The levels of amp.initialize, one file each.
+#pragma once
+
+#include "nanhunt/engine/recipes.h"
+
+namespace nanhunt::engine {
+
+ApexProperties apex_o0();
+ApexProperties apex_o1();
+ApexProperties apex_o2();
+ApexProperties apex_o3();
+
+}  // namespace nanhunt::engine

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "nanhunt/engine/recipes.h"
+
+namespace nanhunt::engine {
+namespace {
+
+NamedRecipe apex(std::string_view name, std::string_view summary, const char* opt_level) {
+  return {name, summary, [opt_level](TrainingSetup setup) {
+            return apex_initialize(std::move(setup), {.opt_level = opt_level});
+          }};
+}
+
+}  // namespace
+
+std::span<const NamedRecipe> named_recipes() {
+  static const std::array kAll = {
+      apex("apex-o0", "Apex O0: pure fp32", "O0"),
+      apex("apex-o1", "Apex O1: casts around ops, dynamic scale", "O1"),
+      apex("apex-o2", "Apex O2: an fp16 model with fp32 batch norms and masters, dynamic scale", "O2"),
+      apex("apex-o3", "Apex O3: pure fp16", "O3"),
+      NamedRecipe{"apex-fp16-optimizer", "Apex network_to_half and FP16_Optimizer, static scale of 128",
+                  [](TrainingSetup setup) { return apex_fp16_optimizer(std::move(setup), {.static_loss_scale = 128}); }},
+  };
+  return kAll;
+}
+
+}  // namespace nanhunt::engine
