@@ -340,6 +340,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level == "sentinel"))
     coverage.unjudged = "no operation was watched";
   for (const auto& [text, count] : coverage.notes) {
+    constexpr std::string_view kRaised = "what would have followed: the program ended with an exception: ";
+    if (text.starts_with(kRaised)) coverage.exception = text.substr(kRaised.size());
     if (text.starts_with("unread gradients") || text.starts_with("unread parameters"))
       coverage.unjudged = "gradients or parameters of a kind that is not read were trained";
     if (constexpr std::string_view kValues = "unread values: "; text.starts_with(kValues))
