@@ -5,14 +5,13 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 
-#include "nanhunt/analyzer.h"
 #include "reports/json/json_values.h"
+#include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/dump/dump_rows.h"
 #include "tools/nanhunt/terminal.h"
@@ -131,29 +130,15 @@ class DumpVerb final : public Verb {
         out.write(row_to_line(kind, row) + "\n");
       }
     };
-    // A scaler of the program's own leaves no record: what it did is recognised.
-    const bool scaler = kind.name == "scaler";
-    const std::unique_ptr<Analyzer> recognised = scaler ? Analyzer::make({}) : nullptr;
+    RecognisedRows recognised(kind.name);
     const std::uint64_t before = seen.rows;
     const auto on_batch = [&](const RecordBatch& batch) {
       names.add(batch);
       kind.rows(batch, names, emit);
-      if (recognised != nullptr) recognised->add(batch);
+      recognised.add(batch);
     };
     const Status status = read_attempt(attempt, on_batch, health);
-    if (recognised == nullptr || !status || seen.rows != before) return status;
-    if (const Analysis analysis = recognised->finish(attempt.info, health); analysis.scaler) {
-      RecordBatch own;
-      for (const ScalerSection::Point& point : analysis.scaler->points) {
-        ScalerRecord& row = own.scaler.emplace_back();
-        row.step = point.step;
-        row.scale = point.scale;
-        row.action = point.skipped ? ScalerAction::kSkip : ScalerAction::kStep;
-        row.found_inf = point.skipped;
-        row.dynamic = analysis.scaler->dynamic;
-      }
-      kind.rows(own, names, emit);
-    }
+    if (status && seen.rows == before) kind.rows(recognised.finish(attempt.info, health), names, emit);
     return status;
   }
 
