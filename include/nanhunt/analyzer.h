@@ -221,7 +221,7 @@ struct ScalerSection {
   double init_scale = 1, growth_factor = 0, backoff_factor = 0;
   std::int64_t growth_interval = 0;
   double final_scale = 1;
-  // Largest power of two at which every gradient that was seen fits its format and no step was skipped; 0: not known.
+  // Largest scale below all at which steps were skipped that was seen to hold; 0: none, or none was needed.
   double recommended_init_scale = 0;
   std::string capped_by;  // the module whose gradients would overflow first above it; "" with 0
   std::uint64_t steps = 0, skipped = 0, backoffs = 0, growths = 0;
@@ -312,6 +312,7 @@ struct Coverage {
   std::vector<std::string> not_modelled;  // what the engine does not model
   // Not clean, for these were not judged, as a clause; "": all that was seen was.
   std::string unjudged = {};
+  std::string exception = {};  // that ended the program, in its words; "": none is known
 };
 
 struct RankSummary {

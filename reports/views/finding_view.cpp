@@ -189,29 +189,24 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
                        : "from step " + format_count(first) + " to step " + format_count(last);
 }
 
-// "seen to happen once, in step 3"
+// "once, in step 3"
 std::string how_often(const Finding& f) {
   if (f.occurrence_count <= 1 && f.bad_steps.count <= 1) return "";
-  if (f.occurrence_count <= 1) return "seen to happen once, " + steps_text(f.first_step, f.first_step);
-  return "seen to happen in " + plural(f.occurrence_count, "step", "steps") + ", " +
-         steps_text(f.first_step, f.last_step);
+  if (f.occurrence_count <= 1) return "once, " + steps_text(f.first_step, f.first_step);
+  return "in " + plural(f.occurrence_count, "step", "steps") + ", " + steps_text(f.first_step, f.last_step);
 }
 
-// "58 steps were bad because of it, from step 3 to step 60: 57 of them only as its aftermath". Nothing where these are
-// the steps in which it was seen to happen.
+// "58 bad steps, from step 3 to step 60 (57 as its aftermath)". Nothing where these are the steps in which it happened.
 std::string bad_steps(const Finding& f) {
   const BadSteps& bad = f.bad_steps;
   const std::uint64_t aftermath = bad.count - std::min(bad.count, bad.anew + bad.unwatched);
   if (f.occurrence_count <= 1 && bad.count <= 1) return "";
   if (aftermath == 0 && bad.unwatched == 0) return "";
   std::vector<std::string> parts;
-  if (aftermath != 0) parts.push_back(format_count(aftermath) + " of them only as its aftermath");
-  if (bad.unwatched != 0) {
-    parts.push_back("the operations of " + format_count(bad.unwatched) +
-                    " are not in the trace, and they count because no good step came between");
-  }
-  return plural(bad.count, "step was", "steps were") + " bad because of it, " + steps_text(bad.first, bad.last) + ": " +
-         join(parts, "; ");
+  if (aftermath != 0) parts.push_back(format_count(aftermath) + " as its aftermath");
+  if (bad.unwatched != 0) parts.push_back(format_count(bad.unwatched) + " not watched op by op");
+  return plural(bad.count, "bad step", "bad steps") + ", " + steps_text(bad.first, bad.last) + " (" + join(parts, ", ") +
+         ")";
 }
 
 // The fact list below the answers: everything that says exactly where.

@@ -86,8 +86,8 @@ std::optional<ScalerView> view_scaler(const Analysis& analysis) {
   view.summary += ". It " + skips(s) + ", lowered its scale " + plural(s.backoffs, "time", "times") +
                   " and raised it " + plural(s.growths, "time", "times") + ".";
   if (s.recommended_init_scale > 0) {
-    view.summary +=
-        " An init_scale of " + format_short(s.recommended_init_scale) + " fits every gradient that was seen";
+    view.summary += " Steps went through at a scale of " + format_short(s.recommended_init_scale) +
+                    ", and none was skipped at it or below: start it there";
     view.summary += s.capped_by.empty() ? "." : "; above it " + clip(s.capped_by, kNameLimit) + " overflows first.";
   }
   if (s.ends_in_streak) view.summary += " The run ends while steps are being skipped.";

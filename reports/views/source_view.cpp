@@ -100,8 +100,10 @@ std::string change_sentence(const Finding& finding) {
   std::string where = clip(finding.call_site, kNameLimit);
   if (where.empty()) return advice;
   if (!finding.frames.empty()) {
-    const std::string code = clip(stripped(line_of(finding.frames.front())), kCodeInSentence);
-    if (!code.empty()) where += " (" + code + ")";
+    // A long line stands below, whole.
+    const std::string line = line_of(finding.frames.front());
+    const std::string code = clip(stripped(line), kCodeLimit);
+    if (!code.empty() && code.size() <= kCodeInSentence) where += " (" + code + ")";
   }
   return "At " + where + ": " + advice;
 }

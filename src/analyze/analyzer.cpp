@@ -162,6 +162,7 @@ class AnalyzerImpl final : public RankPass {
     } else {
       graph_.on_mark(mark);
     }
+    update_loss_.on_mark(mark);
     for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     if (const Value* value = graph_.value(mark.value)) {
       const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
@@ -213,15 +214,20 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   own_scaler_.on_step_end(told, graph_);
   // A run may end right after a step that its own scaler gave up, which only a further step would show.
   const bool ends = record.ending == StepEnding::kEnd || record.ending == StepEnding::kExit;
-  const bool gives_up = ends && scaler_.skips_itself() &&
-                        (sentinel_.only_gradients_are_bad(record.step) || graph_.only_backward_went_bad());
+  const bool may_give_up = ends && scaler_.skips_itself();
+  const bool gives_up =
+      may_give_up && (sentinel_.only_gradients_are_bad(record.step) || graph_.only_backward_went_bad());
   record.skipped = record.skipped || gives_up;
   TimelineStep step;
   step.step = record.step;
   const bool finished = record.ending == StepEnding::kOptimizer;
   step.loss = record.loss;
   step.lr = record.lr;
-  const StepOutcome outcome = scaler_.on_step_end(record);
+  StepRecord counted = record;  // whatever made its gradients bad, the scaler skips it
+  counted.skipped = counted.skipped ||
+                    (may_give_up && (sentinel_.gradients_are_bad(record.step) || graph_.gradients_are_bad()));
+  const StepOutcome outcome = scaler_.on_step_end(counted);
+  if (scaler_.is_own() && outcome.scaled && outcome.scale > 0) step.loss = record.loss /= outcome.scale;
   // Where bad gradients were given up they speak for the step.
   const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
   const bool stopped = record.ending == StepEnding::kException || record.ending == StepEnding::kExit;
@@ -284,16 +290,13 @@ void AnalyzerImpl::add_audits(std::vector<Finding>& findings) const {
   for (Finding& f : audits) findings.push_back(std::move(f));
 }
 
-// The largest power of two that leaves every gradient room, and at which (and above) no step was skipped.
+// What was seen to hold, and whose gradients overflow above it.
 void AnalyzerImpl::recommend_scale(ScalerSection& section) const {
+  const auto held = scaler_.recommended_scale();
+  if (!held) return;
+  section.recommended_init_scale = held->scale;
   const auto cap = layers_.scale_cap();
-  if (!cap || !(cap->scale > 0)) return;
-  double scale = std::exp2(std::floor(std::log2(cap->scale)));
-  if (const auto skipped = scaler_.least_skipped()) {
-    while (scale >= *skipped && scale > kSmallestScale) scale /= 2;
-  }
-  section.recommended_init_scale = scale;
-  section.capped_by = names_.text(cap->module);
+  if (cap && cap->scale < *scaler_.least_skipped()) section.capped_by = names_.text(cap->module);
 }
 
 void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const {
@@ -337,6 +340,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level == "sentinel"))
     coverage.unjudged = "no operation was watched";
   for (const auto& [text, count] : coverage.notes) {
+    constexpr std::string_view kRaised = "what would have followed: the program ended with an exception: ";
+    if (text.starts_with(kRaised)) coverage.exception = text.substr(kRaised.size());
     if (text.starts_with("unread gradients") || text.starts_with("unread parameters"))
       coverage.unjudged = "gradients or parameters of a kind that is not read were trained";
     if (constexpr std::string_view kValues = "unread values: "; text.starts_with(kValues))

@@ -40,6 +40,25 @@ TEST(Chain, runs_from_the_origin_to_the_first_sink_of_each_kind) {
   EXPECT_EQ(chain.omitted, 0u);
 }
 
+TEST(Chain, a_gradient_is_told_in_the_phase_that_made_it_bad_and_what_a_step_ended_with_as_output) {
+  for (const Phase phase : {Phase::kBackward, Phase::kClip, Phase::kUnscale}) {
+    TraceBuilder t;
+    const Handle d = t.value(finite().zeros(1));
+    const Handle g = t.in("fc1", phase).op("div", {{"self", t.value(finite())}, {"other", d}}, finite().nan(8));
+    t.mark(TensorRole::kBoundaryGradient, "fc1.weight", g);
+    t.end_step();
+    const Chain chain = analysis_of(t).findings.at(0).chain;
+    EXPECT_EQ(chain.nodes.back().op, "<gradient>");
+    EXPECT_EQ(chain.nodes.back().phase, phase);
+  }
+  TraceBuilder t;
+  t.in("fc1").op("log", {{"self", t.value(finite().range(-2, -1))}}, finite().nan(8));
+  t.give_up(StepEnding::kException, "RuntimeError: not finite");
+  const Chain chain = analysis_of(t).findings.at(0).chain;
+  EXPECT_EQ(chain.nodes.back().op, "<output>");
+  EXPECT_EQ(chain.nodes.back().phase, Phase::kForward);
+}
+
 TEST(Chain, takes_the_short_way) {
   TraceBuilder t;
   const Handle e = t.in("a").op("exp", {{"self", t.value(finite().range(0, 100))}}, finite().inf(1));

@@ -15,6 +15,7 @@ namespace {
 using namespace testing_support;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::string kLog = "invalid | log | <loss> | loss | step 1 | appear | observed\n";
@@ -207,6 +208,19 @@ TEST(Endings, an_exception_over_sound_numbers_is_told_and_is_no_finding) {
   const Analysis a = analysis_of(t);
   EXPECT_EQ(table(a), "clean\n");
   EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("KeyError: 'labels' ended it")));
+  EXPECT_THAT(a.verdict.headline, HasSubstr("the program ended with an exception: \"KeyError: 'labels'\""));
+}
+
+TEST(Endings, an_exception_between_two_steps_is_told_in_the_headline_and_one_that_was_caught_is_not) {
+  TraceBuilder t;
+  healthy_step(t);
+  loss(t, false);
+  t.give_up(StepEnding::kOptimizer, "KeyError: 'labels'");
+  EXPECT_THAT(analysis_of(t).verdict.headline, HasSubstr("ended with an exception: \"KeyError: 'labels'\""));
+  healthy_step(t);
+  const Analysis went_on = analysis_of(t);
+  EXPECT_EQ(table(went_on), "clean\n");
+  EXPECT_THAT(went_on.verdict.headline, Not(HasSubstr("exception")));
 }
 
 TEST(Endings, clean_is_earned_step_by_step) {

@@ -73,19 +73,23 @@ Analysis scaled_steps(std::vector<std::pair<double, double>> scale_and_amax, dou
   return analysis_of(t);
 }
 
-TEST(Headroom, recommends_the_largest_power_of_two_that_every_gradient_leaves_room_for) {
-  // 655 at scale 256 is 2.56 without it: 65504 / 2.56 = 25600
-  const Analysis a = scaled_steps({{256, 100}, {256, 655}, {256, 90}});
-  ASSERT_TRUE(a.scaler);
-  EXPECT_EQ(a.scaler->recommended_init_scale, 16384);
-  EXPECT_EQ(a.scaler->capped_by, "fc1");
-  EXPECT_NEAR(a.layers.at(0).amax_unscaled, 2.56, 0.01);
-}
-
-TEST(Headroom, recommends_no_scale_at_which_a_step_was_skipped) {
-  const Analysis a = scaled_steps({{4096, 60000}, {2048, 60000}, {1024, 10}, {1024, 10}}, /*overflows=*/2048);
+TEST(Headroom, recommends_the_largest_scale_that_was_seen_to_hold_and_tells_what_overflows_above_it) {
+  // 60000 at scale 1024 passes 65504 at 2048
+  std::vector<std::pair<double, double>> steps = {{4096, 60000}, {2048, 60000}};
+  for (int i = 0; i < 20; ++i) steps.emplace_back(1024, 60000);
+  const Analysis a = scaled_steps(steps, /*overflows=*/2048);
   ASSERT_TRUE(a.scaler);
   EXPECT_EQ(a.scaler->recommended_init_scale, 1024);
+  EXPECT_EQ(a.scaler->capped_by, "fc1");
+}
+
+TEST(Headroom, recommends_no_scale_that_was_not_seen_to_hold) {
+  // none was skipped: nobody knows what a larger one does
+  EXPECT_EQ(scaled_steps({{256, 100}, {256, 655}, {256, 90}}).scaler->recommended_init_scale, 0);
+  // all were
+  EXPECT_EQ(scaled_steps({{4096, 60000}, {2048, 60000}, {1024, 10}}, /*overflows=*/1).scaler->recommended_init_scale, 0);
+  // two steps may be luck
+  EXPECT_EQ(scaled_steps({{4096, 60000}, {1024, 10}, {1024, 10}}, 2048).scaler->recommended_init_scale, 0);
 }
 
 TEST(Headroom, recommends_nothing_without_gradients_of_16_bits) {

@@ -48,7 +48,7 @@ TEST(Sentinel, a_replayed_step_is_judged_as_at_level_ops) {
   EXPECT_EQ(table(a), "divide_by_zero | log | <loss> | loss | step 3 | appear | observed\n");
   EXPECT_THAT(a.findings[0].evidence,
               Contains("Seen in a replay of step 3. Compared: the loss."));
-  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("a flip that came and went")));
+  EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("updates that rounding lost")));
   EXPECT_EQ(a.coverage.steps, 4u);
 }
 

@@ -73,7 +73,7 @@ TEST(Markdown, names_files_as_the_command_did_and_counts_what_repeats) {
   EXPECT_THAT(text, HasSubstr("called from other.py:3 in f\n"));
   EXPECT_THAT(text, Not(HasSubstr("/data/me")));
   EXPECT_THAT(text, HasSubstr("| Cause | `eps_underflow`: "));
-  EXPECT_THAT(text, HasSubstr("seen to happen in 3 steps"));
+  EXPECT_THAT(text, HasSubstr("in 3 steps, from step"));
 }
 
 TEST(Markdown, a_fence_is_longer_than_what_it_holds) {

@@ -89,18 +89,17 @@ TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
   EXPECT_EQ(make_report_model(analysis).origin->how_often, "");
   f.bad_steps = {.count = 58, .anew = 1, .unwatched = 0, .first = 3, .last = 60};
   const FindingView once = *make_report_model(analysis).origin;
-  EXPECT_EQ(once.how_often, "seen to happen once, in step 3");
+  EXPECT_EQ(once.how_often, "once, in step 3");
   EXPECT_EQ(once.bad_steps,
-            "58 steps were bad because of it, from step 3 to step 60: 57 of them only as its aftermath");
+            "58 bad steps, from step 3 to step 60 (57 as its aftermath)");
   f.bad_steps.unwatched = 40;
   EXPECT_EQ(make_report_model(analysis).origin->bad_steps,
-            "58 steps were bad because of it, from step 3 to step 60: 17 of them only as its aftermath; the operations "
-            "of 40 are not in the trace, and they count because no good step came between");
+            "58 bad steps, from step 3 to step 60 (17 as its aftermath, 40 not watched op by op)");
   f.occurrence_count = 58;
   f.last_step = 60;
   f.bad_steps = {.count = 58, .anew = 58, .unwatched = 0, .first = 3, .last = 60};
   const FindingView always = *make_report_model(analysis).origin;
-  EXPECT_EQ(always.how_often, "seen to happen in 58 steps, from step 3 to step 60");
+  EXPECT_EQ(always.how_often, "in 58 steps, from step 3 to step 60");
   EXPECT_EQ(always.bad_steps, "");
 }
 

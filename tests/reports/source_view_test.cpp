@@ -30,6 +30,10 @@ TEST(SourceView, the_first_words_of_a_report_say_what_to_change_and_where) {
   const std::string text = render_text(analysis);
   EXPECT_THAT(text, HasSubstr("\nCHANGE  At adam.py:88 (p.addcdiv_(m, v.sqrt() + eps)): "));
   EXPECT_LT(text.find("CHANGE"), text.find("Operation"));
+  // a line that would have to be cut stands below only
+  SourceFrame& frame = analysis.findings[0].frames.front();
+  frame.code[frame.line - frame.first_line] = "p.addcdiv_(m, v.sqrt() + " + std::string(80, 'e') + ")";
+  EXPECT_THAT(render_text(analysis), HasSubstr("\nCHANGE  At adam.py:88: "));
   analysis.findings[0].advice.clear();
   EXPECT_THAT(render_text(analysis), Not(HasSubstr("CHANGE")));
 }

@@ -86,4 +86,26 @@ Status write_reports(const Analysis& analysis, const ReportFiles& files) {
   return replace_file(files.html, render_html(analysis));
 }
 
+RecognisedRows::RecognisedRows(std::string_view kind) : analyzer_(kind == "scaler" ? Analyzer::make({}) : nullptr) {}
+
+void RecognisedRows::add(const RecordBatch& batch) {
+  if (analyzer_ != nullptr) analyzer_->add(batch);
+}
+
+RecordBatch RecognisedRows::finish(const RunInfo& info, const TraceHealth& health) {
+  RecordBatch own;
+  if (analyzer_ == nullptr) return own;
+  const Analysis analysis = analyzer_->finish(info, health);
+  if (!analysis.scaler) return own;
+  for (const ScalerSection::Point& point : analysis.scaler->points) {
+    ScalerRecord& row = own.scaler.emplace_back();
+    row.step = point.step;
+    row.scale = point.scale;
+    row.action = point.skipped ? ScalerAction::kSkip : ScalerAction::kStep;
+    row.found_inf = point.skipped;
+    row.dynamic = analysis.scaler->dynamic;
+  }
+  return own;
+}
+
 }  // namespace nanhunt::cli

@@ -2,7 +2,9 @@
 // Analysing a run for a verb, with a word about damage, and leaving the report behind.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "nanhunt/analyzer.h"
 
@@ -16,6 +18,17 @@ std::string call_site_text(const Finding& finding);
 std::string verdict_line(const Analysis& analysis);
 // analyze_run; says on stderr when the trace is damaged or a copy of one that was: what is lost, what holds, what next.
 Result<Analysis> load_analysis(const std::string& run);
+
+// Rows of a kind that a trace does not hold because nobody told them: what a loss scaler of the program's own did.
+class RecognisedRows {
+ public:
+  explicit RecognisedRows(std::string_view kind);
+  void add(const RecordBatch& batch);
+  RecordBatch finish(const RunInfo& info, const TraceHealth& health);
+
+ private:
+  std::unique_ptr<Analyzer> analyzer_;  // nullptr: of another kind
+};
 
 struct ReportFiles {
   std::string json, html;

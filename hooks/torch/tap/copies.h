@@ -44,7 +44,8 @@ class Copies {
   bool look(std::int64_t phase, const Plan& plan, const std::vector<c10::IValue>& args, const c10::Stack& stack,
             bool began, Words& marks, std::vector<at::Tensor>& written) {
     const bool updates = phase == NANHUNT_PHASE_UPDATE;
-    bad_ = bad_ || (began && updates);
+    // The first op of an average that is met writes what is not known to be one yet.
+    bad_ = bad_ || (began && (updates || (phase == NANHUNT_PHASE_DATA && plan.writes)));
     if (parameters_.empty() || args.empty() || (!updates && phase != NANHUNT_PHASE_DATA)) return false;
     if (!plan.writes) {
       if (plan.fresh) note_made(plan, args, stack.back());

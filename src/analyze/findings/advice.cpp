@@ -55,6 +55,8 @@ constexpr Row kRows[] = {
      "Such a write is no operation, so nothing that watches operations sees it."},
     {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
      "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
+    {"fp32-average", "Keep the average in fp32.",
+     "Each step moves it by a small share of a weight, which 16 bits round away."},
     {"fp32-compute", "Run this op, or this layer, in fp32.",
      "The numbers are finite in fp32; only fp16 cannot hold them."},
     {"fp32-masters", "Keep fp32 master weights and fp32 optimizer state.",
@@ -87,7 +89,7 @@ constexpr Row kRows[] = {
      "No wider common format helps."},
     {"lower-static-scale", "Lower the static loss scale, or use a dynamic one.",
      "A static scale neither gets lower nor holds a step back."},
-    {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them: take the .half() out.",
+    {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them.",
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
      "With bf16 there is nothing that a scale could keep from becoming 0."},
@@ -205,6 +207,12 @@ Advice make_advice(std::string_view id) {
   } else {
     advice.text = advice.id;
   }
+  return advice;
+}
+
+Advice manual_cast_advice(DType dtype) {
+  Advice advice = make_advice("no-manual-half");
+  advice.text += dtype == DType::kF16 ? " Take the .half() or .to(float16) out." : " Take the .bfloat16() or .to(bfloat16) out.";
   return advice;
 }
 

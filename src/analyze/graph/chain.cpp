@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "src/analyze/findings/text.h"
 
@@ -42,18 +43,35 @@ const char* sink_op(TensorRole kind) {
       return "<state>";
     case TensorRole::kBuffer:
       return "<buffer>";
+    case TensorRole::kOutput:
+      return "<output>";
     default:
       return "<batch>";
   }
 }
 
-ChainNode shown(const SinkHit& sink, std::uint32_t step, const Names& names) {
+// `maker`: the phase in which its numbers were made, where that is known.
+Phase phase_of(TensorRole sink, std::optional<Phase> maker) {
+  switch (sink) {
+    case TensorRole::kLoss:
+      return Phase::kLoss;
+    case TensorRole::kBoundaryGradient: {  // the program may have made it bad after backward
+      const bool after = maker == Phase::kComm || maker == Phase::kUnscale || maker == Phase::kClip;
+      return after ? *maker : Phase::kBackward;
+    }
+    case TensorRole::kBuffer:
+      return Phase::kForward;
+    case TensorRole::kOutput:
+      return maker.value_or(Phase::kForward);
+    default:
+      return Phase::kOptimizer;
+  }
+}
+
+ChainNode shown(const SinkHit& sink, std::uint32_t step, const Names& names, std::optional<Phase> maker) {
   ChainNode out;
   out.step = step;
-  out.phase = sink.kind == TensorRole::kLoss           ? Phase::kLoss
-              : sink.kind == TensorRole::kBoundaryGradient ? Phase::kBackward
-              : sink.kind == TensorRole::kBuffer       ? Phase::kForward
-                                                     : Phase::kOptimizer;
+  out.phase = phase_of(sink.kind, maker);
   out.module = names.text(sink.path);
   out.op = sink_op(sink.kind);
   out.lifecycle = Lifecycle::kPropagate;
@@ -209,7 +227,9 @@ Chain BadGraph::extract(const Birth& birth, const Names& names) const {
       last = at;
     }
     if (way.sink == nullptr) continue;
-    chain.nodes.push_back(shown(*way.sink, birth.events.first(), names));
+    const std::optional<Phase> maker =
+        way.sink->node == kNoNode ? std::nullopt : std::optional(nodes_[way.sink->node].at.phase);
+    chain.nodes.push_back(shown(*way.sink, birth.events.first(), names, maker));
     link(last, static_cast<int>(chain.nodes.size()) - 1);
   }
   return chain;

@@ -194,6 +194,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     });
     counts_.bad_ops += unmeant ? 1 : 0;  // infinities of a mask are no news
     step_bad_ops_ += unmeant ? 1 : 0;
+    backward_is_bad_ = backward_is_bad_ || (unmeant && op.phase == Phase::kBackward);
   } else if (bad_in) {
     note_swallowed(view_, at);
     note_dropped(view_, at);

@@ -98,6 +98,7 @@ class ValueGraph {
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
+  bool gradients_are_bad() const { return backward_is_bad_ || !bad_gradients_.empty(); }
   bool validation_is_bad() const { return last_validated_.bad; }  // ... what was computed with gradients off
   std::uint32_t step() const { return step_; }
 
@@ -138,6 +139,7 @@ class ValueGraph {
   using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId, bool>;
 
   void enter_step(std::uint32_t step);
+  void found_updating(const Value& value);
   void settle();
   // Only between records: ids of label sets and nodes change.
   void collect_garbage_if_needed();
@@ -227,6 +229,7 @@ class ValueGraph {
   std::vector<BirthId> open_trials_;            // reached gradients of skipped steps, and no step was clean since
   std::vector<ValueId> unscaled_bad_;           // gradients that an unscale of this step found bad
   bool changed_while_bad_ = false;              // the optimizer wrote a parameter whose gradient was bad
+  bool backward_is_bad_ = false;                // an op of this step's backward made something bad
   std::vector<StringId> bad_gradients_;         // of this step, by name
   std::set<std::int64_t> other_sizes_;
   std::set<std::pair<LayoutId, bool>> sized_;  // layouts that other_sizes_ has; true: as of the batch

@@ -47,6 +47,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
       place_change(*birth, *value);
   }
   if (value->bad == 0) return;
+  if (mark.kind == TensorRole::kState && value->made_in == Phase::kUpdate) found_updating(*value);
 
   const bool from_outside = mark.kind == TensorRole::kBatch || mark.kind == TensorRole::kLabel;
   const bool lasting =
@@ -317,6 +318,18 @@ bool ValueGraph::only_backward_went_bad() {
   return any;
 }
 
+// What is written between steps is known to last once weights go into it: an average is multiplied by its rate before.
+void ValueGraph::found_updating(const Value& value) {
+  for (BirthId id : born_in_step_) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->at.phase != Phase::kData || birth->context == nullptr) continue;
+    for (const ArgSnapshot& out : birth->context->op.outputs) {
+      const Value* made = values_.find(out.value);
+      if (made != nullptr && made->storage == value.storage) birth->at.phase = Phase::kUpdate;
+    }
+  }
+}
+
 void ValueGraph::on_scaling(std::uint64_t seq) {
   for (BirthId id : born_in_step_) {
     Birth* birth = find_birth(id);
@@ -369,7 +382,7 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
 std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
   mark_unscaled();
   judge_validation();
-  last_number_.bad = looked_at_.bad = false;
+  last_number_.bad = looked_at_.bad = backward_is_bad_ = false;
   questions_.clear();
   judge_hits(outcome, bad_unseen);
   step_over_ = true;

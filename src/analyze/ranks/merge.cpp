@@ -207,6 +207,8 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
                                    harm.empty() ? "" : " but what the user ignores: " + harm,
                                    parts_missing ? "; parts of the trace are missing" : "");
   }
+  if (!coverage.exception.empty() && worst == Severity::kInfo)
+    verdict.headline += fmt::format("; the program ended with an exception: \"{}\"", coverage.exception);
 }
 
 void doubt(std::vector<Analysis>& ranks) {
@@ -237,6 +239,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     all.coverage.records_dropped += one.coverage.records_dropped;
     all.coverage.chunks_lost += one.coverage.chunks_lost;
     all.coverage.clean_end = all.coverage.clean_end && one.coverage.clean_end;
+    if (all.coverage.exception.empty()) all.coverage.exception = one.coverage.exception;
     if (all.coverage.unjudged.empty() && !one.coverage.unjudged.empty()) {
       const std::string on = one.ranks.empty() ? "" : fmt::format("on rank {} ", one.ranks.front().rank);
       all.coverage.unjudged = on + one.coverage.unjudged;

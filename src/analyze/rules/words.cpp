@@ -42,12 +42,21 @@ std::string pole_words(const Case& c) {
   if (name == "sqrt_backward" || name == "log_backward" || name == "rsqrt_backward") {
     return fmt::format("{} has no finite derivative at 0", forward);
   }
+  if (name == "reciprocal") return fmt::format("1/{} is a division by 0", c.pole == nullptr ? "x" : c.text(c.pole->slot));
   return c.output->stats.inf() == 0 ? "0/0" : c.output->stats.nan == 0 ? "division by 0" : "division by 0 and 0/0";
 }
 
 std::string pole_count_text(const Case& c) {
   if (c.pole == nullptr) return "";
-  return fmt::format("{} holds {} of {}", arg_text(c, *c.pole), count_of(c.pole->stats.zero, "zero"),
+  const std::int32_t producer = c.pole->producer;
+  const bool known = producer >= 0 && static_cast<std::size_t>(producer) < c.context->slice.size();
+  std::string made;
+  if (known) {
+    const OpSnapshot& op = c.context->slice[static_cast<std::size_t>(producer)];
+    const std::string& module = c.text(op.module);
+    made = fmt::format(", which {}{} made,", c.text(op.op), module.empty() ? "" : " in " + module);
+  }
+  return fmt::format("{}{} holds {} of {}", arg_text(c, *c.pole), made, count_of(c.pole->stats.zero, "zero"),
                      c.pole->stats.numel);
 }
 

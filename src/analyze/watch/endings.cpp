@@ -11,6 +11,8 @@ namespace nanhunt::analyze {
 
 void Endings::on_step_end(const StepRecord& step, bool bad) {
   ++steps_;
+  const bool raised = step.ending == StepEnding::kException || step.ending == StepEnding::kOptimizer;
+  exception_ = raised ? names_.text(step.message) : "";  // whoever caught it went on
   if (step.ending == StepEnding::kOptimizer) {
     ++finished_;
     last_good_ = step.step;
@@ -69,6 +71,7 @@ void Endings::conclude(std::vector<Finding>& findings) const {
 }
 
 void Endings::fill_coverage(Coverage& coverage) const {
+  coverage.exception = exception_;
   if (forgotten_ > 0)
     coverage.unwatched.push_back(fmt::format(
         "How {} ended: no optimizer ended them, and only the first {} of such steps are told apart.",

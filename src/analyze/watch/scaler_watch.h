@@ -53,6 +53,7 @@ class ScalerWatch {
   std::optional<ScalerSection> section() const;  // nullopt: no scaler was seen
   bool told() const { return told_; }  // one told of itself
   bool seen() const { return seen_; }  // a scaler did anything at all
+  bool is_own() const { return own_; }  // the program's own: the loss that it gives to backward is scaled
   bool dynamic() const { return section_.dynamic; }
   bool skips_itself() const { return own_ && section_.skipped > 0; }  // the program has given steps up before
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it

@@ -391,15 +391,10 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
 
 void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
   if (!seen()) return;
-  coverage.unwatched.push_back(fmt::format(
-      "The operations of steps that were neither watched nor replayed{}: a flip that came and went, an infinity that an "
-      "operation swallowed, or an update that rounding lost is not seen where loss, gradients and parameters stay "
-      "finite. Level ops sees them.",
-      level.empty() ? "" : fmt::format(" (level {})", level)));
-  if (!coverage.clean_end)
-    coverage.unwatched.push_back(
-        "The step that was under way when the trace ends: the process was ended, or goes on, and a sentinel judges a step "
-        "when it is over.");
+  coverage.unwatched.push_back(fmt::format("Operations of steps that were neither watched nor replayed{}.",
+                                           level.empty() ? "" : fmt::format(" (level {})", level)));
+  coverage.unwatched.emplace_back("Infinities that an operation swallowed and updates that rounding lost, in those steps (level ops sees them).");
+  if (!coverage.clean_end) coverage.unwatched.emplace_back("The step that was under way when the trace ends.");
   if (refusals_ > 0) {
     std::string why;
     for (const auto& [step, replay] : replays_) {

@@ -32,6 +32,9 @@ class SentinelWatch {
   bool only_gradients_are_bad(std::uint32_t step) const {
     return pending_ && pending_->step == step && (pending_->bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
   }
+  bool gradients_are_bad(std::uint32_t step) const {
+    return pending_ && pending_->step == step && (pending_->bad & role_bit(TensorRole::kBoundaryGradient)) != 0;
+  }
   std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: the sentinel left no word of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }

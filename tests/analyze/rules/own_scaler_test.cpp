@@ -151,5 +151,37 @@ TEST(OwnScaler, is_none_where_a_program_gives_up_steps_without_scaling) {
   EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
 }
 
+TEST(OwnScaler, a_step_that_it_skips_as_the_last_of_the_run_is_counted) {
+  // given a loss that is NaN from step 2 on, which no optimizer and no further forward follows at the end
+  TraceBuilder t;
+  for (int step = 0; step < 6; ++step) {
+    const bool bad = step >= 2;
+    const double scale = bad ? 1024.0 / (1 << (step - 2)) : 1024.0;
+    const Handle loss = t.in("<loss>", Phase::kLoss)
+                            .called_from("train.py:9")
+                            .op("log", {{"self", t.value(bad ? finite(1).range(-1, -1) : finite(1).range(2, 2))}},
+                                bad ? finite(1).nan(1) : finite(1).range(0.5, 0.5));
+    const Handle scaled = t.called_from("train.py:10").op("mul", {{"self", loss}}, bad ? finite(1).nan(1) : finite(1), {{"other", scale}});
+    t.mark(TensorRole::kLoss, "loss", scaled);
+    Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {{"grad_output", scaled}}, bad ? finite().nan(8) : finite());
+    if (bad) {
+      t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+      t.give_up(step == 5 ? StepEnding::kEnd : StepEnding::kNextForward, "", /*skipped=*/step != 5);
+      continue;
+    }
+    t.in("", Phase::kUnscale).in_place("div_", g, {}, finite(), {{"other", scale}});
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+    t.end_step(512);  // what backward began from
+  }
+  const Analysis a = analysis_of(t);
+  ASSERT_TRUE(a.scaler);
+  EXPECT_EQ(a.scaler->skipped, 4u);
+  EXPECT_EQ(a.scaler->final_scale, 128);
+  EXPECT_TRUE(a.scaler->points.back().skipped);
+  EXPECT_TRUE(a.timeline.back().skipped);
+  // and the loss is told without its scale
+  EXPECT_DOUBLE_EQ(a.timeline.front().loss, 0.5);
+}
+
 }  // namespace
 }  // namespace nanhunt

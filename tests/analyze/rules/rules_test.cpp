@@ -65,7 +65,7 @@ TEST(EpsUnderflow, of_adam_in_fp16_is_found_at_the_update_and_fp32_is_silent) {
   EXPECT_EQ(advice_of(f), "fp32-masters fused-optimizer eps-1e-4 ");
   EXPECT_EQ(f.evidence.at(0),
             "eps 1e-8 is 0 in fp16: the smallest number fp16 keeps is 5.96e-8, and 2.98e-8 or less rounds to 0.");
-  EXPECT_EQ(f.evidence.at(1), "tensor2 holds 5 zeros of 8");
+  EXPECT_EQ(f.evidence.at(1), "tensor2, which add_ in fc1.weight made, holds 5 zeros of 8");
   EXPECT_EQ(f.evidence.at(2), "at [1]: tensor1 (fc1.weight.exp_avg) = 0 and tensor2 = 0 gave NaN");
   ASSERT_TRUE(f.element.has_value());
   EXPECT_EQ(f.element->flat_index, 1);

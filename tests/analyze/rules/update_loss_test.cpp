@@ -139,7 +139,7 @@ Analysis averaged(double lost) {
     const auto counts = [&](const std::string& name, double value) {
       return Scalars{{name, value}, {"nanhunt.updates", 100}, {"nanhunt.lost_updates", lost}, {"nanhunt.lost_update_share", lost / 100}};
     };
-    t.in("", Phase::kUpdate);
+    t.in("", Phase::kUpdate).called_from("train.py:7");
     t.in_place("mul_", kept, {}, finite(100).as(format), counts("other", 0.9999));
     t.in_place("add_", kept, {{"other", weight}}, finite(100).as(format), counts("alpha", 1e-4));
     t.mark(TensorRole::kState, "copy of fc.weight", kept);
@@ -149,7 +149,15 @@ Analysis averaged(double lost) {
 }
 
 TEST(UpdateLoss, of_an_average_of_weights_is_a_warning_and_stops_no_training) {
-  EXPECT_EQ(table(averaged(95)), "warning update_loss | add_ | copy of fc.weight | update | step 1 | unknown | observed\n");
+  const Analysis lost = averaged(95);
+  // the first write counts, though only after it the average is known for one
+  EXPECT_EQ(table(lost), "warning update_loss | add_ | copy of fc.weight | update | step 0 | unknown | observed\n");
+  const Finding& f = lost.findings.front();
+  EXPECT_EQ(f.occurrence_count, 8u);
+  EXPECT_EQ(f.call_site, "train.py:7");
+  ASSERT_EQ(f.advice.size(), 1u);  // the weights are in fp32
+  EXPECT_EQ(f.advice.front().id, "fp32-average");
+  EXPECT_NE(f.title.find("too small for an average in fp16"), std::string::npos) << f.title;
   EXPECT_EQ(table(averaged(10)), "clean\n");
 }
 

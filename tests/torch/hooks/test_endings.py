@@ -158,6 +158,18 @@ def test_an_exception_over_sound_numbers_is_no_finding(tmp_path, library, level)
     report, returned = run(tmp_path, level, False, "if i == 3: raise KeyError('labels')")
     assert (returned, report["verdict"]["status"]) == (1, "clean")
     assert any("KeyError" in line for line in report["coverage"]["unwatched"])
+    assert """ended with an exception: "KeyError: 'labels'\"""" in report["verdict"]["headline"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("caught", [False, True])
+def test_an_exception_between_two_steps_is_told_where_it_ended_the_program(tmp_path, library, level, caught):
+    raises = "if i == 3: raise KeyError('labels')"
+    late = f"try: exec({raises!r})\n    except KeyError: pass" if caught else raises
+    report, returned = run(tmp_path, level, False, late=late)
+    assert (returned, report["verdict"]["status"]) == (int(not caught), "clean")
+    said = """; the program ended with an exception: "KeyError: 'labels'\""""
+    assert report["verdict"]["headline"].endswith(said) == (not caught), report["verdict"]
 
 
 # In step 3 a layer overflows, or makes a mask; it looks at that and {ends}.

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "reports/json/json_values.h"
+#include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/dump/dump_rows.h"
 #include "tools/nanhunt/terminal.h"
@@ -129,11 +130,16 @@ class DumpVerb final : public Verb {
         out.write(row_to_line(kind, row) + "\n");
       }
     };
+    RecognisedRows recognised(kind.name);
+    const std::uint64_t before = seen.rows;
     const auto on_batch = [&](const RecordBatch& batch) {
       names.add(batch);
       kind.rows(batch, names, emit);
+      recognised.add(batch);
     };
-    return read_attempt(attempt, on_batch, health);
+    const Status status = read_attempt(attempt, on_batch, health);
+    if (status && seen.rows == before) kind.rows(recognised.finish(attempt.info, health), names, emit);
+    return status;
   }
 
   int wrong_kind() const {

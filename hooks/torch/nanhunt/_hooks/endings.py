@@ -64,9 +64,12 @@ def _tell(ending: int, message: Callable[[], str]) -> None:
     if session is None or session.dead or os.getpid() != session.pid or not session.hears():
         return
     try:
-        if session.borders.passed:
-            session.end_step()
-        session.unfinished(ending, message()[:_MOST])
+        words = message()[:_MOST]
+        if session.borders.passed:  # between two steps: the exception is told with the one that is over
+            session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
+        elif ending == lib.BY_EXCEPTION and not session.worked and session.recorder is not None:
+            session.note(f"what would have followed: the program ended with an exception: {words}")
+        session.unfinished(ending, words)
     except Exception as error:
         session.failed(error, "the end of the run")
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 NONE, REPLAY, WAITS, SPENT = range(4)
-LEFT_OUT = "operations of bad steps that were watched: so many are kept of one run, and not of steps close together"
+LEFT_OUT = "operations of further bad steps: those of a few are kept"
 TRIGGER_AUDIT, TRIGGER_USER = 6, 8
 NO_HARM, SCALED, HARM = range(3)
 _LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
@@ -201,10 +201,12 @@ class Trips:
                 found.first_kind, found.first_bad = kind, path
             found.note(kind, path)
 
-    def _original(self, look: Look, needed: Sequence[Any]) -> Facts:
+    def _original(self, look: Look, needed: Sequence[Any], unfinished: bool) -> Facts:
         told = {path for entry in needed if isinstance(entry, BackwardEntry) for path, _ in entry.loss or ()}
         items = [(lib.MARK_LOSS, path, t) for path, t, _ in look.losses if t is not None and path in told]
-        if look.measured is None:
+        # Of a step that was given up before its backward they are those of an earlier one.
+        older = unfinished and not any(isinstance(entry, BackwardEntry) for entry in needed)
+        if look.measured is None and not older:
             items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in look.parameters if p.grad is not None]
         for entry in needed:
             if not isinstance(entry, RootEntry):
@@ -270,7 +272,7 @@ class Trips:
 
     def _play(self, look: Look, over: bool, replay: Replay, needed: Sequence[Any]) -> Outcome:
         session = self.session
-        original = self._original(look, needed)
+        original = self._original(look, needed, replay.unfinished)
         try:
             with nullcontext() if session.kernels is None else session.kernels.in_replay():
                 replay.run(needed)
@@ -284,6 +286,10 @@ class Trips:
             original = {name: fact for name, fact in original.items()
                         if name in replay.facts or name[0] != lib.MARK_GRADIENT or not fact[0]}
         result, text = compare(original, replay.facts, not look.older and not is_reduced())
+        if not original:
+            raised = [entry.raised.__name__ for entry in needed if isinstance(entry, RootEntry) and entry.raised]
+            text = (f"The replay raised {raised[-1]} as the step did." if raised else
+                    "The step left nothing that the replay could be compared with.")
         if result == CLEAN and look.unheard:
             return Outcome(REFUSED, "The replay came out finite, but between backward and the optimizer the program "
                            "has written gradients, for the first time: that was not heard and may have made what is "

@@ -113,7 +113,7 @@ std::vector<Finding> PrecisionAudit::findings(bool autocast_fp16) const {
         f.explanation =
             "Autocast chooses the format of each op by itself. What was rounded to fp16 in between has lost its digits, "
             "and is infinite from 65504 on.";
-        f.advice = {make_advice("no-manual-half")};
+        f.advice = {manual_cast_advice(DType::kF16)};
         break;
       case kMixed:
         f.cls = FindingClass::kApiMisuse;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "src/analyze/findings/advice.h"
 #include "src/analyze/findings/text.h"
@@ -115,6 +116,9 @@ void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials
 
 void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   using Kind = ScalerWatch::Collapse;
+  // Where nothing was seen underneath, magnitude is the likely cause.
+  const bool too_large = !f.place.op || f.cls == FindingClass::kOverflow;
+  const bool passes_fp16 = too_large && (!f.place.op || !f.output || f.output->dtype == DType::kF16);
   f.cls = FindingClass::kScalerCollapse;
   f.severity = s.fault ? Severity::kFault : Severity::kWarning;
   f.benign = false;
@@ -126,7 +130,7 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
                                        : fmt::format("{} in a row took the scale from {} to {}",
                                                      count_of(s.skips, "skipped step"), scale_text(s.from_scale),
                                                      scale_text(s.scale));
-  f.advice = {make_advice("cure-origin")};
+  const std::vector<Advice> of_origin = std::exchange(f.advice, {make_advice("cure-origin")});
   switch (s.kind) {
     case Kind::kZero:
       f.title = fmt::format("The loss scale fell to {}: it cannot recover", scale_text(s.scale));
@@ -165,10 +169,14 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
     case Kind::kBelowOne:
       f.title = fmt::format("The loss scale fell below 1, to {}", scale_text(s.scale));
       f.explanation = fmt::format(
-          "{}. Gradients overflow even without any scaling, which often means that a model made for bf16 runs in "
-          "fp16.{}",
-          way, under);
-      f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
+          "{}. {}{}", way,
+          passes_fp16  ? "Gradients overflow even without any scaling, which often means that a model made for bf16 runs "
+                         "in fp16."
+          : too_large ? "Gradients overflow even without any scaling."
+                      : "The bad numbers do not come from the scale.",
+          under);
+      if (passes_fp16) f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
+      if (!passes_fp16 && !of_origin.empty()) f.advice = of_origin;
       break;
     case Kind::kGaveUp: {
       f.title = fmt::format("The loss scaler ended training: its scale {} could not get lower", scale_text(s.scale));

@@ -133,7 +133,7 @@ std::vector<Finding> SetupAudit::findings(const ScalerSection* scaler) const {
         "fp32 copy to update, small updates are lost{}.",
         count_of(static_cast<std::int64_t>(seen->record.number), "parameter"), seen->record.number == 1 ? "is" : "are",
         format, dtype == DType::kF16 ? ", and a GradScaler refuses to unscale fp16 gradients" : "");
-    f.advice = {make_advice("no-manual-half")};
+    f.advice = {manual_cast_advice(dtype)};
     out.push_back(std::move(f));
   }
   return out;

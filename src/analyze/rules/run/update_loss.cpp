@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "src/analyze/findings/advice.h"
 #include "src/analyze/findings/findings.h"
@@ -31,6 +32,7 @@ StringId module_of(const OpInView& op) { return op.record->module != 0 ? op.reco
 void UpdateLoss::take(Row& row, const OpInView& op, double updates, double lost) const {
   const OpRecord& record = *op.record;
   row.at = {record.seq, record.step, record.micro_batch, record.phase, module_of(op), record.op};
+  row.call_site = record.call_site;
   row.output = snapshot(op.out[0], op.outputs[0]);
   row.inputs.clear();
   for (std::size_t i = 0; i < op.in.size(); ++i) row.inputs.push_back(snapshot(op.in[i], op.inputs[i]));
@@ -51,7 +53,7 @@ void UpdateLoss::on_op(const OpInView& op) {
   if (out == nullptr || !out->has_stats) return;
   const bool copy = between && out->has_role(TensorRole::kState);
   const bool parameter = copy || out->has_role(TensorRole::kParameter);
-  const bool sum = between && out->roles == 0 && name == "add";
+  const bool sum = between && out->roles == 0 && name != "mul";
   // A momentum buffer that adds and a first moment follow the gradient; only a decay that does nothing is a loss.
   const bool average = !parameter && out->has_role(TensorRole::kState) && name == "mul";
   // What is multiplied by (weight decay) is no update of a parameter that was learnt.
@@ -73,14 +75,24 @@ void UpdateLoss::take_copied(const OpInView& op) {
   const Value* out = op.out[0];
   if (sums_.empty() || out == nullptr || !out->has_role(TensorRole::kState)) return;
   for (const Value* in : op.in) {
-    const auto known = in == nullptr ? sums_.end() : sums_.find(in->id);
-    if (known == sums_.end()) continue;
-    Row row = std::move(known->second.row);
-    row.at.module = module_of(op);
-    count(row.at.module, row, known->second.over);
-    sums_.erase(known);
+    if (in == nullptr || !sums_.contains(in->id)) continue;
+    take_sum(in->id, module_of(op));
     return;
   }
+}
+
+// An average is known for one once it was written.
+void UpdateLoss::on_mark(const MarkRecord& mark) {
+  if (mark.kind == TensorRole::kState) take_sum(mark.value, mark.path);
+}
+
+void UpdateLoss::take_sum(ValueId sum, StringId average) {
+  const auto known = sums_.find(sum);
+  if (known == sums_.end()) return;
+  Row row = std::move(known->second.row);
+  row.at.module = average;
+  count(average, row, known->second.over);
+  sums_.erase(known);
 }
 
 // `taken`: of one op.
@@ -94,6 +106,7 @@ void UpdateLoss::count(StringId module, const Row& taken, bool over) {
   Row& row = rows_[it->second];
   if (over && row.over == 0 && !row.over_now) {
     row.at = taken.at;
+    row.call_site = taken.call_site;
     row.output = taken.output;
     row.inputs = taken.inputs;
     row.updates = taken.updates;
@@ -151,10 +164,8 @@ bool UpdateLoss::stood_still_early() const {
 
 std::optional<Finding> UpdateLoss::finding() const {
   std::vector<const Row*> over;
-  std::size_t parameters = 0;
   bool averages = false;
   for (const Row& row : rows_) {
-    parameters += row.average ? 0 : 1;
     if (row.longest_run < kLostUpdateSteps) continue;
     if (!row.average) over.push_back(&row);
     averages = averages || row.average;
@@ -168,8 +179,9 @@ std::optional<Finding> UpdateLoss::finding() const {
   }
   const bool stopped = longest_run_ >= kLostUpdateSteps && steps_dead_ > 0;
   const bool fault = !info && stopped && stood_still_early();
-  const Row* first = *std::min_element(over.begin(), over.end(), [](const Row* a, const Row* b) {
-    return std::pair(a->first_over, a->at.seq) < std::pair(b->first_over, b->at.seq);
+  const Row* first = *std::min_element(over.begin(), over.end(), [&](const Row* a, const Row* b) {
+    const auto key = [&](const Row* row) { return std::tuple(fault && row->copy, row->first_over, row->at.seq); };
+    return key(a) < key(b);
   });
   const std::string module = names_.text(first->at.module), op = names_.text(first->at.op);
   const std::string format(dtype_name(first->dtype));
@@ -179,6 +191,7 @@ std::optional<Finding> UpdateLoss::finding() const {
   f.benign = info;
   f.confidence = Confidence::kObserved;
   f.place = place_of(first->at, names_);
+  f.call_site = names_.text(first->call_site);
   f.first_step = first->first_over;
   f.last_step = last_over_;
   for (const Row* row : over) f.last_step = std::max(f.last_step, row->last_over);
@@ -198,14 +211,14 @@ std::optional<Finding> UpdateLoss::finding() const {
     f.title =
         fault ? fmt::format("Training stands still: {} adds updates to {} weights that are too small to change them",
                             op, format)
-              : fmt::format("{} of the updates of {} change nothing: they are too small for {} weights", share, module,
-                            format);
+              : fmt::format("{} of the updates of {} change nothing: they are too small for {} {}", share, module,
+                            first->copy ? "an average in" : format, first->copy ? format : "weights");
     f.explanation = fmt::format(
-        "{} adds to each weight and stores the sum in {}, which keeps {} digits in base 2: what is less than half of "
-        "the step to the next number is rounded away. In step {} {} of the {} weights of {} that should have moved "
+        "{} adds to each {} and stores the sum in {}, which keeps {} digits in base 2: what is less than half of "
+        "the step to the next number is rounded away. In step {} {} of the {} {} of {} that should have moved "
         "stayed as they were. No NaN is needed for this to do harm.",
-        op, format, format_limits(first->dtype).mantissa_bits + 1, first->at.step, number(first->lost),
-        number(first->updates), module);
+        op, first->copy ? "number of the average" : "weight", format, format_limits(first->dtype).mantissa_bits + 1,
+        first->at.step, number(first->lost), number(first->updates), first->copy ? "numbers" : "weights", module);
   }
   std::vector<std::string> shares;
   for (const Row* row : over) {
@@ -214,10 +227,21 @@ std::optional<Finding> UpdateLoss::finding() const {
     if (row != first && f.also.size() < 1024) f.also.push_back(names_.text(row->at.module));
   }
   f.evidence.push_back(fmt::format("Share lost on average over the run, at least: {}.", join(shares, 12)));
-  if (!info) {
-    f.evidence.push_back(fmt::format("{} of {} parameters of 16 bits lose half of their updates or more.", over.size(),
-                                     parameters));
-  }
+  const auto is_weight = [](const Row& row) { return !row.average && !row.copy; };
+  const auto is_copy = [](const Row& row) { return row.copy; };
+  const auto tell_share = [&](const auto& is_one, std::string_view what) {
+    const auto all = std::count_if(rows_.begin(), rows_.end(), is_one);
+    const auto losing = std::count_if(over.begin(), over.end(), [&](const Row* row) { return is_one(*row); });
+    if (losing == 0) return false;
+    const std::string which = all == 1        ? fmt::format("The one {} kept in 16 bits", what)
+                              : losing == all ? fmt::format("All {} {}s kept in 16 bits", all, what)
+                                              : fmt::format("{} of the {} {}s kept in 16 bits", losing, all, what);
+    f.evidence.push_back(fmt::format("{} {} half of {} updates or more.", which, losing == 1 ? "loses" : "lose",
+                                     losing == 1 ? "its" : "their"));
+    return true;
+  };
+  const bool weights = !info && tell_share(is_weight, "parameter");
+  const bool copies = !info && tell_share(is_copy, "average");
   if (fault) {
     f.evidence.push_back(fmt::format("From step {} on, most parameters stood still for {} in a row.", first_dead_,
                                      count_of(longest_run_, "step")));
@@ -231,8 +255,10 @@ std::optional<Finding> UpdateLoss::finding() const {
                           first_dead_, number(now), number(first_loss)));
   }
   if (averages && !info) f.evidence.emplace_back("The second moments do not decay either.");
-  f.advice.push_back(make_advice("fp32-masters"));
-  if (!info) f.advice.push_back(make_advice("stochastic-rounding"));
+  if (copies && first->copy) f.advice.push_back(make_advice("fp32-average"));
+  if (!copies || weights) f.advice.push_back(make_advice("fp32-masters"));
+  if (copies && !first->copy) f.advice.push_back(make_advice("fp32-average"));
+  if (weights) f.advice.push_back(make_advice("stochastic-rounding"));
   return f;
 }
 

@@ -25,6 +25,7 @@ class UpdateLoss {
  public:
   explicit UpdateLoss(Names& names) : names_(names) {}
   void on_op(const OpInView& op);
+  void on_mark(const MarkRecord& mark);
   void on_step_end(std::uint32_t step, double loss);
   std::optional<Finding> finding() const;
   std::vector<UpdateLossRow> rows() const;
@@ -33,6 +34,7 @@ class UpdateLoss {
   static constexpr std::size_t kMaxRows = 4096;
   struct Row {
     OpRef at;  // of the first step past the threshold, else the first
+    StringId call_site = 0;
     ArgSnapshot output;
     std::vector<ArgSnapshot> inputs;
     double updates = 0, lost = 0;  // of that step
@@ -47,10 +49,12 @@ class UpdateLoss {
   bool stood_still_early() const;
   void take(Row& row, const OpInView& op, double updates, double lost) const;
   void take_copied(const OpInView& op);
+  void take_sum(ValueId sum, StringId average);
   void count(StringId module, const Row& taken, bool over);
 
   Names& names_;
-  // Sums that were made between two steps, by value: one that is copied into an average was its update.
+  // Sums that were made between two steps, by value: one that turns out to be an average, or is copied into one, was its
+  // update.
   static constexpr std::size_t kMaxSums = 4096;
   struct Sum {
     Row row;

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of a program is true of it: its advice, its counts, where harm arrived, what was seen."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, Told, assert_silent, data, told
+from own_scalers import Own, own
+from torch.nn import functional as F
+
+
+def advice(said: Told) -> list[str]:
+    return [a["id"] for a in said.first["advice"]]
+
+
+def averaged(dtype, decay=0.99999):
+    def build():
+        model = Net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        shadow = [p.detach().clone().to(dtype) for p in model.parameters()]
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            with torch.no_grad():
+                for s, p in zip(shadow, model.parameters(), strict=True):
+                    s.mul_(decay).add_(p.detach().to(dtype), alpha=1 - decay)
+
+        return step, model, opt, shadow
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_average_that_16_bits_lose_is_to_be_kept_in_fp32_and_has_its_line(dtype, level, tmp_path):
+    # Given weights in fp32 and their average in 16 bits
+    said = told(averaged(dtype), tmp_path, level, steps=24)
+    # then the average is what to change, and its first write counts: it comes after the first optimizer step
+    assert said.what[0] == "update_loss" and advice(said) == ["fp32-average"], said.show()
+    assert "test_words.py" in said.first["call_site"] and said.first["step"] == 1, said.show()
+    assert_silent(averaged(torch.float32), tmp_path, level, steps=24)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_first_op_of_an_average_is_an_update(level, tmp_path):
+    said = told(averaged(torch.float32, math.nan), tmp_path, level)
+    assert said.what[1:3] == ("aten::mul_", "update"), said.show()
+    assert_silent(averaged(torch.float32), tmp_path, level)
+
+
+def weights_of(dtype):
+    def build():
+        torch.manual_seed(0)
+        net = Net().to(dtype)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                out = net(x)
+            F.cross_entropy(out.float(), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_cast_to_bf16_is_not_called_half(level, tmp_path):
+    said = told(weights_of(torch.bfloat16), tmp_path, level)
+    texts = [a["text"] for f in said.run.report["findings"] for a in f["advice"] if a["id"] == "no-manual-half"]
+    assert texts and ".bfloat16()" in texts[0] and "half" not in texts[0], texts
+    assert_silent(weights_of(torch.float32), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_scale_is_recommended_that_was_not_seen_to_hold(level, tmp_path):
+    def scaled(bad):
+        def build():
+            net = Net()
+            opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def step(i):
+                x, y = data()
+                opt.zero_grad()
+                with torch.autocast("cpu", torch.float16):
+                    out = net(x)
+                scaler.scale(F.cross_entropy(out.float(), y) * (math.nan if bad and i >= 4 else 1)).backward()
+                scaler.step(opt)
+                scaler.update()
+
+            return step, net, opt
+
+        return build
+
+    for bad in (False, True):
+        said = told(scaled(bad), tmp_path / str(bad), level, steps=20)
+        assert said.status == ("fault" if bad else "clean"), said.show()
+        assert said.run.report["scaler"]["recommended_init_scale"] is None
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [math.nan, 1e38])
+def test_steps_that_its_own_scaler_skips_at_the_end_are_all_counted(bad, level, tmp_path):
+    said = told(own(lambda: Own(2.0**16), bad=lambda i: bad if i >= 7 else 1.0), tmp_path, level, steps=24)
+    assert said.run.report["scaler"]["skipped"] == 17, said.show()
+    assert said.run.report["scaler"]["points"][-1]["skipped"]
+    twin = told(own(lambda: Own(256.0)), tmp_path, level, steps=24)
+    assert twin.run.report["scaler"]["skipped"] == 0, twin.show()
+    # and the loss is what the model lost, without its scale
+    assert all(abs(step["loss"]) < 16 for step in twin.run.report["timeline"]["steps"])
+
+
+def at_zero(op, zero=True, scale=1.0, steps=(5, 6)):
+    """`op` of numbers that are exactly 0 in these steps."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale != 1)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            out = net(x)
+            z = out - out.detach() if zero and i in steps else out * 0 + 1
+            scaler.scale(F.cross_entropy(out, y) + 1e-3 * op(z).mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize("op", [lambda z: 1 / z, torch.log, torch.sqrt])
+def test_bf16_is_no_cure_of_a_pole(op, scale, level, tmp_path):
+    said = told(at_zero(op, scale=scale, steps=(5, 6, 7)), tmp_path, level, steps=12)
+    assert said.status in ("fault", "warning"), said.show()
+    assert not [a for f in said.run.report["findings"] for a in f["advice"] if a["id"] == "bf16"], said.show()
+    assert_silent(at_zero(op, zero=False, scale=scale), tmp_path, level, steps=12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_over_x_is_told_as_a_division_with_what_made_x(level, tmp_path):
+    said = told(at_zero(lambda z: 1 / z), tmp_path, level, steps=8)
+    assert said.what[:2] == ("divide_by_zero", "aten::reciprocal"), said.show()
+    assert "1/self is a division by 0" in said.first["title"]
+    lines = said.first["evidence"]
+    assert any("aten::sub" in line and "24 zeros of 24" in line for line in lines), lines
+    assert_silent(at_zero(lambda z: 1 / z, zero=False), tmp_path, level, steps=8)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_gradient_that_clipping_made_bad_arrives_in_its_phase(level, tmp_path):
+    def clipped(least):
+        def build():
+            torch.manual_seed(0)
+            net = Net()
+            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+            def step(i):
+                x, y = data()
+                opt.zero_grad()
+                (F.cross_entropy(net(x), y) * (0 if i == 4 else 1)).backward()
+                norm = torch.sqrt(sum((p.grad**2).sum() for p in net.parameters()))
+                for p in net.parameters():
+                    p.grad.div_(norm.clamp(min=least))
+                opt.step()
+
+            return step, net, opt
+
+        return build
+
+    said = told(clipped(0.0), tmp_path, level)
+    assert said.first["phase"] == "clip", said.show()
+    sinks = {node["op"]: node["phase"] for node in said.first["chain"]["nodes"] if node["role"] == "sink"}
+    assert sinks["<gradient>"] == "clip", sinks
+    assert_silent(clipped(1e-6), tmp_path, level)
+
+
+class Raising(Net):
+    bad = False
+
+    def forward(self, x):
+        hidden = self.first(x)
+        if self.bad:
+            hidden = torch.log(hidden - 100)
+        if not torch.isfinite(hidden).all():
+            raise RuntimeError("hidden is not finite")
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize(("level", "budget"), [("sentinel", 1e-6), ("sentinel", 3.0), ("ops", 3.0)])
+@pytest.mark.parametrize("clears", ["before forward", "after forward", "after the step"])
+def test_a_forward_that_raises_is_not_held_against_gradients_of_the_step_before(clears, level, budget, tmp_path):
+    def raising(at):
+        def build():
+            torch.manual_seed(0)
+            net = Raising()
+            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+            def step(i):
+                x, y = data()
+                net.bad = i == at
+                if clears == "before forward":
+                    opt.zero_grad()
+                try:
+                    out = net(x)
+                except RuntimeError:
+                    if i + 1 < 16:
+                        raise
+                    return
+                if clears == "after forward":
+                    opt.zero_grad()
+                F.cross_entropy(out, y).backward()
+                opt.step()
+                if clears == "after the step":
+                    opt.zero_grad()
+
+            return step, net, opt
+
+        return build
+
+    said = told(raising(15), tmp_path, level, steps=16, budget=budget)
+    assert said.what[:3] == ("invalid", "aten::log", "forward"), said.show()
+    assert said.first["confidence"] != "inferred", said.show()
+    lines = " ".join(said.first["evidence"])
+    assert "differ" not in lines and "nothing" not in lines, lines
+    ends = [node for node in said.first["chain"]["nodes"] if node["role"] == "sink"]
+    assert [(node["op"], node["phase"]) for node in ends] == [("<output>", "forward")], ends
+    assert_silent(raising(-1), tmp_path, level, steps=16, budget=budget)
