@@ -4,11 +4,14 @@ is."""
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
 from contextlib import contextmanager
 
 import pytest
 import torch
+from hunting import cli, needs_cli
 from own_programs import LEVELS, assert_silent, data, told
 from own_scalers import Half, Masters, Own, own
 from torch import nn
@@ -57,6 +60,17 @@ def test_a_scale_that_finds_its_size_is_no_fault(name, level, tmp_path):
     assert said.status in ("calibrating", "clean") and not said.loud, said.show()
     assert said.first["class"] == "scaler_calibration", said.show()
     assert said.run.report["scaler"]["skipped"] >= 2, said.run.report["scaler"]
+
+
+@needs_cli
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_an_own_scaler_did_can_be_dumped(level, tmp_path):
+    told(CALIBRATING["plain"], tmp_path, level, steps=16)
+    said = subprocess.run([cli(), "dump", tmp_path / "run", "--kind", "scaler", "--json"], capture_output=True,
+                          text=True, check=True, timeout=600)
+    rows = [json.loads(line) for line in said.stdout.splitlines()]
+    scales = [row["scale"] for row in rows]
+    assert scales[0] == 2.0**24 and sorted(scales, reverse=True) == scales and len(set(scales)) >= 3, rows
 
 
 @pytest.mark.parametrize("level", LEVELS)
