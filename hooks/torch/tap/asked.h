@@ -31,8 +31,8 @@ inline const at::Tensor* asked_about(const Plan& plan, c10::ArrayRef<c10::IValue
   return number_of(args[1], number) && std::isinf(number) ? &t : nullptr;
 }
 
-// Whether the program is about to learn, of what it computed outside of modules and may train, that it is not finite. On
-// a device that is not known.
+// Whether the program is about to learn, of what it computed and may train, that it is not finite. -Inf is what scores
+// are masked with. On a device it is not known.
 inline bool learns_of_bad(const Plan& plan, c10::ArrayRef<c10::IValue> args, Describer& describer, const Recording& to) {
   const at::Tensor* const asked = asked_about(plan, args);
   if (asked == nullptr || to.read == nullptr || !asked->requires_grad() || !asked->device().is_cpu()) return false;
@@ -41,7 +41,8 @@ inline bool learns_of_bad(const Plan& plan, c10::ArrayRef<c10::IValue> args, Des
   const std::int64_t pair[] = {quad->data, quad->layout};
   nanhunt_reading reading{};
   std::size_t bad = 0;
-  return to.read(to.self, pair, 1, 0, &reading, &bad) == NANHUNT_OK && bad > 0;
+  return to.read(to.self, pair, 1, 0, &reading, &bad) == NANHUNT_OK &&
+         (reading.bad & (NANHUNT_HAS_NAN | NANHUNT_HAS_POS_INF)) != 0;
 }
 
 }  // namespace nanhunt::tap

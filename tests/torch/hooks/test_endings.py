@@ -140,6 +140,32 @@ def test_whatever_a_program_looks_at_before_it_skips_a_step_is_judged(tmp_path, 
         assert (finding["op"], finding["step"]) == ("aten::log", 5), finding
 
 
+MASKING = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(10):
+    x = torch.randn(6, 4)
+    scores = model(x).masked_fill(torch.arange(4) > 2, float("-inf"))
+    masked = torch.isinf(scores).sum()
+    again = model(-x)
+    optimizer.zero_grad()
+    (scores.softmax(1).square().mean() + again.square().mean()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_question_about_what_is_masked_on_purpose_gives_no_step_up(tmp_path, library, level):
+    script = tmp_path / "train.py"
+    script.write_text(MASKING)
+    subprocess.run([cli(), "run", "--level", *level.split(), "--out", tmp_path / "run", "--", *ready_python.command(),
+                    script], check=True, capture_output=True, timeout=1800, env=with_package())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert (report["verdict"]["status"], report["coverage"]["steps"]) == ("clean", 10), report["verdict"]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("bad", [True, False])
 def test_anomaly_mode_is_quoted_beside_the_origin(tmp_path, library, level, bad):
