@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 import ready_python
 from hunting import cli, needs_cli, with_package
+from torch import nn
 
 HERE = Path(__file__).resolve().parents[1]
 pytestmark = needs_cli
@@ -141,3 +144,32 @@ def test_who_differentiates_before_training_begins_does_not_keep_the_watch_from_
     assert report["coverage"]["steps"] == 14 and not any("errors" in s for s in report["coverage"]["unwatched"])
     found = [(f["class"], f["op"], f["step"]) for f in report["findings"] if f["severity"] == "fault"]
     assert found[:1] == ([("divide_by_zero", "aten::log", 10)] if bad else []), report["findings"]
+
+
+def test_finding_the_model_of_a_module_lets_other_threads_make_their_tuples():
+    from nanhunt._hooks import root_names
+
+    model, failed, ends = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU()), [], threading.Event()
+
+    def make_tuples():
+        while not ends.is_set():
+            try:
+                assert tuple(i for i in range(30))
+            except SystemError as error:
+                failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=make_tuples) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            root_names.forget_parents()
+            assert root_names._model_of(model[0][0]) == (model, "0.0")
+    finally:
+        ends.set()
+        sys.setswitchinterval(before)
+        for thread in threads:
+            thread.join()
+    assert not failed

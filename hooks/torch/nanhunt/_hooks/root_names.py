@@ -2,6 +2,7 @@
 """What root modules are called: as watch() named them, or by their place in the model that they are part of."""
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -67,37 +68,52 @@ def _forget_parts(session: Session) -> None:
                 del session.roots[root]
 
 
-_parents: dict[int, tuple[weakref.ref[Any], str, weakref.ref[Any]]] = {}  # id(child) -> child, its name, its parent
+# id(child) -> child, its name, its parent
+_parents: dict[int, tuple[weakref.ref[Any], str, weakref.ref[Any]]] = {}
 
 
 def _model_of(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
     """The outermost module that holds this one, but for wrappers, and the path from there."""
-    known = _parents.get(id(module))
-    if known is None or known[0]() is not module:
-        _find_parents()
     path: list[str] = []
     while len(path) < 100:
-        known = _parents.get(id(module))
-        if known is None or known[0]() is not module:
+        known = _parent_of(module)
+        if known is None:
             break
-        parent = known[2]()
-        if parent is None or type(parent).__name__ in WRAPPERS:
-            break
-        path.append(known[1])
-        module = parent
+        path.append(known[0])
+        module = known[1]
     return module, ".".join(reversed(path))
 
 
-def _find_parents() -> None:
-    """Looks at all modules there are: once for each model, when it is first called."""
-    import gc
+def _parent_of(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
+    """The module that holds it, which is no wrapper, and by what name. The garbage collector is asked what refers to
+    what: who looked at all objects would hold tuples that other threads are still making, which makes those fail."""
+    known = _parents.get(id(module))
+    if known is not None and known[0]() is module:
+        parent = known[2]()
+        if parent is not None and parent._modules.get(known[1]) is module:
+            return known[1], parent
+    for held in gc.get_referrers(module):
+        if not issubclass(type(held), dict) or not all(
+                child is None or issubclass(type(child), torch.nn.Module) for child in list(held.values())):
+            continue
+        name = next((str(name) for name, child in list(held.items()) if child is module), "")
+        owner = _owner_of(held)
+        if owner is not None and type(owner).__name__ not in WRAPPERS:
+            _parents[id(module)] = weakref.ref(module), name, weakref.ref(owner)
+            return name, owner
+    return None
 
-    _parents.clear()
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.nn.Module):
-            for name, child in (thing.__dict__.get("_modules") or {}).items():
-                if child is not None and id(child) not in _parents:
-                    _parents[id(child)] = (weakref.ref(child), name, weakref.ref(thing))
+
+def _owner_of(modules: dict[str, Any]) -> torch.nn.Module | None:
+    """The module that holds these."""
+    for holder in gc.get_referrers(modules):
+        owners = [holder] if type(holder) is not dict else gc.get_referrers(holder) if (
+            holder.get("_modules") is modules) else []
+        for owner in owners:  # a module, or what its attributes are in
+            if issubclass(type(owner), torch.nn.Module) and owner.__dict__.get("_modules") is modules:
+                found: torch.nn.Module = owner
+                return found
+    return None
 
 
 def forget_parents() -> None:
