@@ -50,6 +50,7 @@ struct Plan {
   bool scalar_read = false, fresh = false, draws = false, functional = false;
   bool view = false;    // shows what it was given, and writes nothing
   bool random = false;  // draws from a generator, be it given or not
+  bool asks = false;    // programs ask by it whether numbers are finite
   // Numbers of calls, by what was given.
   struct Known {
     std::vector<std::int32_t> key;
@@ -102,6 +103,9 @@ inline constexpr std::string_view kNoise[] = {
     "set_", "_version", "_has_compatible_shallow_copy_type", "stride", "size", "storage_offset", "is_contiguous",
     "dim", "numel", "_print", "_assert_async", "_functional_assert_async", "_assert_tensor_metadata",
     "requires_grad_", "retain_grad"};
+// By which programs ask whether numbers are finite; the comparisons where it is with infinity or with the same numbers.
+inline constexpr std::string_view kQuestions[] = {"isnan", "isinf", "isposinf", "isneginf"};
+inline constexpr std::string_view kComparisons[] = {"eq", "ne"};
 // Written although their schemas do not say so.
 inline constexpr std::string_view kTrains[] = {"aten::native_batch_norm", "aten::cudnn_batch_norm",
                                                "aten::miopen_batch_norm"};
@@ -248,6 +252,7 @@ inline Plan read(const c10::OperatorHandle& handle) {
   plan.view = view;
   plan.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   plan.garbage = among(bare, kGarbage);
+  plan.asks = (among(name, kQuestions) && plan.args.size() == 1) || (among(name, kComparisons) && plan.args.size() == 2);
   plan.skip = among(name, kNoise) || among(bare, kNoise) || view || starts(op, "profiler::") || starts(op, "prim::") ||
               starts(op, "inductor::");
   plan.waits = name == "wait_tensor";

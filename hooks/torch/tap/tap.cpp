@@ -41,8 +41,7 @@ void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
 // Whether one of them is traced with symbols for its sizes: nothing is computed, and asking for them is an error.
 bool any_symbolic(c10::ArrayRef<c10::IValue> values) {
   bool any = false;
-  for (const c10::IValue& value : values)
-    each_tensor(value, [&](const at::Tensor& t) { any = any || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); });
+  each_tensor(values, [&](const at::Tensor& t) { any = any || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); });
   return any;
 }
 

@@ -218,13 +218,6 @@ class Tape {
     return true;
   }
 
-  template <typename F>
-  static void each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
-    for (const c10::IValue& value : values) tap::each_tensor(value, f);
-  }
-  template <typename F>
-  static void each_tensor(const c10::IValue& value, F&& f) { tap::each_tensor(value, f); }
-
   Made* find(const at::Tensor& t) {
     if (!t.has_storage()) return nullptr;
     const auto known = made_.find(t.storage().unsafeGetStorageImpl());

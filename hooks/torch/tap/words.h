@@ -28,6 +28,11 @@ void each_tensor(const c10::IValue& value, F&& take) {
   }
 }
 
+template <typename F>
+void each_tensor(c10::ArrayRef<c10::IValue> values, F&& take) {
+  for (const c10::IValue& value : values) each_tensor(value, take);
+}
+
 // Nothing watched them being written: they show other contents than before.
 inline void note_written(Identities& identities, const c10::IValue& value) {
   each_tensor(value, [&](const at::Tensor& t) {
