@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _MOST = 500  # characters of a message
+RAISED = "what would have followed: the program ended with an exception: "  # the analyzer knows it
 
 _session: Session | None = None
 _hook: Callable[..., Any] | None = None  # sys.excepthook as it was before ours
@@ -68,7 +69,7 @@ def _tell(ending: int, message: Callable[[], str]) -> None:
         if session.borders.passed:  # between two steps: the exception is told with the one that is over
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
         elif ending == lib.BY_EXCEPTION and not session.worked and session.recorder is not None:
-            session.note(f"what would have followed: the program ended with an exception: {words}")
+            session.note(RAISED + words)
         session.unfinished(ending, words)
     except Exception as error:
         session.failed(error, "the end of the run")
