@@ -89,6 +89,7 @@ Status write_reports(const Analysis& analysis, const ReportFiles& files) {
 RecognisedRows::RecognisedRows(std::string_view kind) : analyzer_(kind == "scaler" ? Analyzer::make({}) : nullptr) {}
 
 void RecognisedRows::add(const RecordBatch& batch) {
+  if (!batch.scaler.empty()) analyzer_.reset();  // they are told: nothing is to be recognised
   if (analyzer_ != nullptr) analyzer_->add(batch);
 }
 

@@ -27,7 +27,7 @@ class RecognisedRows {
   RecordBatch finish(const RunInfo& info, const TraceHealth& health);
 
  private:
-  std::unique_ptr<Analyzer> analyzer_;  // nullptr: of another kind
+  std::unique_ptr<Analyzer> analyzer_;  // nullptr: of another kind, or the trace has them
 };
 
 struct ReportFiles {

@@ -10,10 +10,10 @@
 namespace nanhunt::analyze {
 
 Advice make_advice(std::string_view id);  // an id that is not in the table is its own text
+Advice manual_cast_advice(DType dtype);   // against parameters or results that were cast to it by hand
 
 // Says of each piece of advice whether it was tried on this run and what came of it. The headline finding also gets
 // what was tried beyond its advice. Verified first, disproved last.
-Advice manual_cast_advice(DType dtype);  // against parameters or results that were cast to it by hand
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments);
 
 }  // namespace nanhunt::analyze

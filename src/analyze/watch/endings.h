@@ -21,7 +21,6 @@ class Endings {
   // Adds to findings what the program did about them. What it skipped and got over is a warning.
   void conclude(std::vector<Finding>& findings) const;
   void fill_coverage(Coverage& coverage) const;
-  const std::string& exception() const { return exception_; }  // that ended the program; "": none did
   std::uint64_t finished() const { return finished_; }  // steps that an optimizer ended
 
  private:
@@ -38,7 +37,7 @@ class Endings {
   const Names& names_;
   std::map<std::uint32_t, Ending> endings_;
   std::uint64_t steps_ = 0, finished_ = 0, skipped_bad_ = 0, forgotten_ = 0;
-  std::string exception_;
+  std::string exception_;  // that ended the program; "": none did
   std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
   bool any_good_ = false;
 };
