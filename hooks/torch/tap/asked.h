@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program asks about before it goes on: torch.isfinite, isnan and isinf. The first is a comparison of a tensor with
-// itself, and of magnitudes with infinity.
+// What a program asks about before it goes on: torch.isfinite, isnan and isinf. The first is a comparison of a tensor
+// with itself, and of magnitudes with infinity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
