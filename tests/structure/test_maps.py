@@ -64,10 +64,15 @@ def test_every_document_is_reached_from_the_front_page():
     assert rules.orphans({path: tree.read(path) for path in DOCUMENTS}) == []
 
 
-def test_the_table_of_scenarios_lists_every_scenario():
-    sources = [path for path in tree.cpp_files() if path.startswith("tools/nanhunt/scenarios/")]
+FOLDERS_OF_SCENARIOS = sorted({path.parent for path in map(PurePosixPath, tree.cpp_files())
+                               if path.parent.parent.as_posix() == "tools/nanhunt/scenarios"})
+
+
+@pytest.mark.parametrize("folder", FOLDERS_OF_SCENARIOS, ids=lambda folder: folder.name)
+def test_the_table_of_a_recipe_lists_each_of_its_scenarios(folder):
+    sources = [path for path in tree.cpp_files() if PurePosixPath(path).parent == folder]
     scenarios = {name for path in sources for name in re.findall(r'\.name = "([a-z0-9-]+)"', tree.read(path))}
-    table = tree.read("tools/nanhunt/scenarios/README.md")
+    table = tree.read(f"{folder}/README.md")
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)) == scenarios
 
 

@@ -110,6 +110,10 @@ TEST(Usage, values_outside_the_choice_are_wrong_usage) {
   EXPECT_EQ(run_nanhunt({"dump", run, "--rank", "7"}).status, 2);
 }
 
+TEST(Usage, train_lists_scenarios_by_recipe) {
+  EXPECT_THAT(run_nanhunt({"train", "--list"}).out, HasSubstr("\nApex:\n  o2-no-masters "));
+}
+
 TEST(Usage, train_ignores_nothing_silently) {
   const std::string folder = make_folder(), file = folder + "/text.txt";
   EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--list"}).status, 2);

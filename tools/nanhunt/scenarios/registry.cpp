@@ -4,22 +4,37 @@
 namespace nanhunt::scenarios {
 namespace {
 
-// The order of `train --list`.
-constexpr std::vector<Scenario> (*kFiles[])() = {
-    adam_eps,           overflow_forward, sqrt_backward, bad_batch,  bad_weights,    log_negative,
-    log_zero,           masked_softmax,   where_branch,  swallowed_inf, high_lr,     grad_underflow,
-    scaler_calibration, scale_collapse,   clip_before_unscale, lost_updates, t5_feed_forward, no_valid_label,
-    vae_log_variance,   static_scale_too_high, hysteresis_collapse, o2_no_masters,
-    two_losses_one_scaler, fp16_optimizer_clip,
+// One recipe of mixed precision, and the folder of its name.
+struct Group {
+  std::string_view recipe;
+  std::vector<std::vector<Scenario> (*)()> files;
 };
+
+// The order of `train --list`.
+std::vector<Group> groups() {
+  return {
+      {"fp32",
+       {bad_batch, bad_weights, high_lr, log_negative, log_zero, masked_softmax, no_valid_label, sqrt_backward,
+        vae_log_variance, where_branch}},
+      {"16 bits throughout", {overflow_forward, adam_eps, lost_updates, swallowed_inf, t5_feed_forward}},
+      {"torch.amp", {scaler_calibration, scale_collapse, grad_underflow, clip_before_unscale}},
+      {"Apex", {o2_no_masters, static_scale_too_high, two_losses_one_scaler, fp16_optimizer_clip}},
+      {"DeepSpeed", {hysteresis_collapse}},
+  };
+}
 
 }  // namespace
 
 std::span<const Scenario> all_scenarios() {
   static const std::vector<Scenario> all = [] {
     std::vector<Scenario> out;
-    for (const auto file : kFiles) {
-      for (Scenario& scenario : file()) out.push_back(std::move(scenario));
+    for (const Group& group : groups()) {
+      for (const auto file : group.files) {
+        for (Scenario& scenario : file()) {
+          scenario.recipe = group.recipe;
+          out.push_back(std::move(scenario));
+        }
+      }
     }
     return out;
   }();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per scenario file; registry.cpp lists them.
+// One function per scenario file; registry.cpp lists them by recipe.
 #pragma once
 
 #include <vector>
@@ -8,29 +8,38 @@
 
 namespace nanhunt::scenarios {
 
-std::vector<Scenario> adam_eps();  // and adam-eps-raised
-std::vector<Scenario> overflow_forward();
-std::vector<Scenario> sqrt_backward();
+// fp32/
 std::vector<Scenario> bad_batch();
 std::vector<Scenario> bad_weights();
+std::vector<Scenario> high_lr();
 std::vector<Scenario> log_negative();
 std::vector<Scenario> log_zero();
 std::vector<Scenario> masked_softmax();
-std::vector<Scenario> where_branch();
-std::vector<Scenario> swallowed_inf();
-std::vector<Scenario> high_lr();
-std::vector<Scenario> grad_underflow();
-std::vector<Scenario> scaler_calibration();
-std::vector<Scenario> scale_collapse();
-std::vector<Scenario> clip_before_unscale();
-std::vector<Scenario> lost_updates();
-std::vector<Scenario> t5_feed_forward();
 std::vector<Scenario> no_valid_label();
+std::vector<Scenario> sqrt_backward();
 std::vector<Scenario> vae_log_variance();
-std::vector<Scenario> static_scale_too_high();
-std::vector<Scenario> hysteresis_collapse();
-std::vector<Scenario> o2_no_masters();
-std::vector<Scenario> two_losses_one_scaler();
+std::vector<Scenario> where_branch();
+
+// sixteen_bits/
+std::vector<Scenario> adam_eps();  // and adam-eps-raised
+std::vector<Scenario> lost_updates();
+std::vector<Scenario> overflow_forward();
+std::vector<Scenario> swallowed_inf();
+std::vector<Scenario> t5_feed_forward();
+
+// torch_amp/
+std::vector<Scenario> clip_before_unscale();
+std::vector<Scenario> grad_underflow();
+std::vector<Scenario> scale_collapse();
+std::vector<Scenario> scaler_calibration();
+
+// apex/
 std::vector<Scenario> fp16_optimizer_clip();
+std::vector<Scenario> o2_no_masters();
+std::vector<Scenario> static_scale_too_high();
+std::vector<Scenario> two_losses_one_scaler();
+
+// deepspeed/
+std::vector<Scenario> hysteresis_collapse();
 
 }  // namespace nanhunt::scenarios

@@ -47,6 +47,7 @@ struct ScenarioRun {
 struct Scenario {
   std::string name;
   std::string summary;      // one sentence for --list
+  std::string recipe = {};  // of mixed precision, as its group in registry.cpp has it
   std::uint32_t steps = 0;  // default length
   std::string level = "sentinel";  // lowest level that sees it: "sentinel", "sampled" or "ops"
   std::vector<std::string> dtypes;

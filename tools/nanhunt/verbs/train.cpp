@@ -55,15 +55,21 @@ struct TrainOutcome {
 
 std::string scenario_list(bool as_json) {
   json list = json::array();
-  std::string text;
+  std::string text, recipe;
   std::size_t width = 0;
   for (const Scenario& s : scenarios::all_scenarios()) width = std::max(width, s.name.size());
   for (const Scenario& s : scenarios::all_scenarios()) {
     const bool clean = s.expected.status == VerdictStatus::kClean;
     const std::string expected(clean ? "clean" : finding_class_name(s.expected.cls));
-    list.push_back(
-        {{"name", s.name}, {"summary", s.summary}, {"steps", s.steps}, {"level", s.level}, {"expected", expected}});
-    text += fmt::format("{:<{}} {:<18} {}\n", s.name, width, expected, s.summary);
+    list.push_back({{"name", s.name},
+                    {"recipe", s.recipe},
+                    {"summary", s.summary},
+                    {"steps", s.steps},
+                    {"level", s.level},
+                    {"expected", expected}});
+    if (s.recipe != recipe) text += fmt::format("{}{}:\n", text.empty() ? "" : "\n", s.recipe);
+    recipe = s.recipe;
+    text += fmt::format("  {:<{}} {:<18} {}\n", s.name, width, expected, s.summary);
   }
   return as_json ? reports::dump_json(list) + "\n" : text;
 }
