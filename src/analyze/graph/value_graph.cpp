@@ -159,16 +159,19 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
       OpRef use = at;
       use.seq = kNoSeq;
       use.module = 0;
-      // What ops of phase data read first came from the program: samples that a loader puts together.
       if (gives_number(view_, *value, names_.layout(value->layout))) {
         resolve(*value, BirthKind::kGiven, TensorRole::kBatch, at);
-        for (const BirthId id : labels_.get(value->labels).births)
-          if (Birth* birth = find_birth(id); birth != nullptr && birth->kind == BirthKind::kGiven) birth->call_site = op.call_site;
+        read_at(*value, op.call_site);
         continue;
       }
-      const bool sample = op.phase == Phase::kData && value->producer == kNoSeq && value->roles == 0;
-      use.op = sample ? kBatchOp : kUnwatchedOp;
+      // What ops of phase data read first came from the program: samples that a loader puts together. What the loss
+      // reads first it is given beside what the model made: labels, weights.
+      const bool outside = value->producer == kNoSeq && value->roles == 0;
+      const bool sample = outside && op.phase == Phase::kData;
+      const bool given = outside && op.phase == Phase::kLoss;
+      use.op = sample || given ? kBatchOp : kUnwatchedOp;
       resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, TensorRole::kBatch, use);
+      if (given) read_at(*value, op.call_site);
     }
   }
   for (const OpArg& arg : view_.outputs) {
@@ -423,6 +426,15 @@ bool ValueGraph::inherit(Value& value, int depth) {
     take(info->residual_bad, info->residual_labels, info->residual_deliberate, info->residual_node);
   }
   return found;
+}
+
+void ValueGraph::read_at(const Value& value, StringId call_site) {
+  for (const BirthId id : labels_.get(value.labels).births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    const bool its_own = birth->kind == BirthKind::kUnwatched && birth->source.value == value.id;
+    if (its_own || birth->kind == BirthKind::kGiven) birth->call_site = call_site;
+  }
 }
 
 void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at) {

@@ -148,6 +148,7 @@ class ValueGraph {
   // Finds out where the badness of a value that no watched op made comes from.
   bool inherit(Value& value, int depth);
   void resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at);
+  void read_at(const Value& value, StringId call_site);  // what came from outside has the line that read it first
   // Does this op of backward add to gradients that a skipped step has left bad?
   bool reads_kept_gradient(const Value& value, const OpRef& at);
   bool is_left_by_skip(const Value& value, const OpRef& at);

@@ -484,6 +484,19 @@ TEST(BadInput, is_recognised_even_if_the_batch_is_named_after_its_first_use) {
   EXPECT_EQ(table(analysis_of(t)), "bad_input | <batch> | - | data | step 0 | unknown | observed\n");
 }
 
+TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a_module_reads_so) {
+  for (const Phase phase : {Phase::kLoss, Phase::kForward}) {
+    TraceBuilder t;
+    const Handle label = t.value(finite(16).nan(1));
+    const Handle y = t.in("", phase).op("mul", {{"self", label}}, finite(16).nan(1), {{"other", 2}});
+    t.mark(TensorRole::kLoss, "loss", y);
+    const std::string told = phase == Phase::kLoss
+                                 ? "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n"
+                                 : "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n";
+    EXPECT_EQ(table(analysis_of(t)), told);
+  }
+}
+
 TEST(BadInput, a_float_mask_in_the_batch_is_not_bad_input) {
   TraceBuilder t;
   const Handle mask = t.value(finite(16).neg_inf(6));

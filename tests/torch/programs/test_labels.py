@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels, targets and weights that are bad when the loss reads them, at any level, whether the step is watched or not:
+bad input, at the line that reads them. At level ops, where an operation of PyTorch made them so, it is that operation.
+"""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, told
+from torch.nn import functional as F
+
+STEPS, BAD = 14, 11
+HOW = {"watched": ("sentinel", 100.0), "default": ("sentinel", 3.0), "unwatched": ("sentinel", 0.0), "ops": ("ops", 3.0)}
+
+
+def training(target_of, loss_of):
+    """The targets are the program's own, from no call of a module: a file, an environment, a table."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+        def step(i):
+            x = torch.randn(8, 6)
+            target = target_of(i)
+            opt.zero_grad()
+            loss_of(net(x), target).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def of_a_file(bad):
+    """As NumPy has read it: row 5 has no label in one step."""
+
+    def target(i):
+        rows = numpy.full((8, 3), 0.25, dtype=numpy.float32)
+        if bad and i == BAD:
+            rows[5, 1] = numpy.nan
+        return torch.from_numpy(rows)
+
+    return target
+
+
+def advantages(bad):
+    """A program's own, brought to variance 1: all are the same once."""
+
+    def target(i):
+        reward = torch.arange(24.0).view(8, 3) if not bad or i != BAD else torch.full((8, 3), 0.25)
+        return (reward - reward.mean()) / reward.std()
+
+    return target
+
+
+def weighted(out, weight):
+    return (out.square() * weight).mean()
+
+
+LOSSES = {"squared error": lambda out, y: (out - y).square().mean(), "torch's own": F.mse_loss, "weights": weighted}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_label_that_no_operation_made_bad_is_bad_input_at_the_line_that_reads_it(loss, how, tmp_path):
+    level, budget = HOW[how]
+    said = told(training(of_a_file(True), LOSSES[loss]), tmp_path / "bad", level, STEPS, budget)
+    assert said.status == "fault" and said.first["class"] == "bad_input", said.show()
+    assert (said.first["step"], said.first["phase"]) == (BAD, "loss")
+    assert "1 NaN of 24, in row 5" in said.first["title"]
+    assert said.first["call_site"].startswith("test_labels.py:")
+    assert_silent(training(of_a_file(False), LOSSES[loss]), tmp_path / "good", level, STEPS, budget)
+
+
+def test_a_target_that_the_program_computed_is_bad_input_where_that_was_not_watched(tmp_path):
+    said = told(training(advantages(True), weighted), tmp_path / "bad", "sentinel", STEPS, budget=0.0)
+    assert said.status == "fault" and said.first["class"] == "bad_input", said.show()
+    assert "24 NaN of 24" in said.first["title"]
+    assert_silent(training(advantages(False), weighted), tmp_path / "good", "sentinel", STEPS, budget=0.0)
+
+
+def test_a_target_that_the_program_computed_is_that_operation_where_it_was_watched(tmp_path):
+    said = told(training(advantages(True), weighted), tmp_path / "bad", "ops", STEPS)
+    assert said.what[:3] == ("divide_by_zero", "aten::div", "data"), said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_infinite_weights_that_the_loss_leaves_out_are_no_fault(level, tmp_path):
+    def build(bad):
+        def target(i):
+            return torch.full((8, 3), float("inf") if bad and i == BAD else 1.0)
+
+        return training(target, lambda out, w: torch.where(torch.isfinite(w), out.square() * w.clamp(max=2), 0).mean())
+
+    assert_silent(build(True), tmp_path / "kept out", level, STEPS, 0.0)
