@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's own dispatch and function modes: they do not see what we compute."""
+"""Modes that a program has on: dispatch and function modes, which do not see what we compute, and autocast."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import torch
@@ -9,12 +10,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
+_is_any_autocast_on: Callable[[], bool] = getattr(
+    torch._C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")))
 _nothing = nullcontext()
+
+
+def is_autocast_on() -> bool:
+    """For any device."""
+    return _is_any_autocast_on()
+
+
+def has_modes() -> bool:
+    return _dispatch_modes() > 0 or _function_modes() > 0
 
 
 def modes_aside() -> AbstractContextManager[object]:
     """Around what is ours, where code of the program's may have modes on."""
-    if not _dispatch_modes() and not _function_modes():
+    if not has_modes():
         return _nothing
     stack = ExitStack()
     stack.enter_context(_disable_current_modes())

@@ -117,6 +117,7 @@ class Session(lib.HasState):
         self.listeners: list[Listener] = []
         self._told_listeners: list[Listener] = []
         self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
+        self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
         self.pid = os.getpid()
         self._closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
@@ -297,27 +298,45 @@ class Session(lib.HasState):
 
     # Around what is ours: the program's own modes do not see it.
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
+    has_modes: Callable[[], bool] = staticmethod(lambda: False)
 
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
+        hearers = self._hearers.get(method) if self.listeners is self._told_listeners else None
+        if hearers is None:
+            hearers = self._find_hearers(method)
+        if not hearers:
+            return
+        if self.kernels is None and not self.has_modes():  # a context costs as much as what is done in it
+            self._tell(hearers, method, args)
+        else:
+            with self._own_launches(), self.modes_aside():
+                self._tell(hearers, method, args)
+
+    def _tell(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str, args: tuple[Any, ...]) -> None:
+        listeners = self.listeners
+        for listener, hear in hearers:
+            if self.listeners is not listeners and listener not in self.listeners:
+                continue  # taken off by one before it, which may have closed the watch
+            try:
+                hear(*args)
+            except Exception as error:
+                self.failed(error, f"{type(listener).__name__}.{method}")
+
+    def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
         listeners = self.listeners
         if listeners is not self._told_listeners:
-            self._told_listeners, self._hearers = listeners, {}
+            known = next((of for told, of in self._hearers_of if told is listeners), None)
+            if known is None:
+                known = {}
+                self._hearers_of.append((listeners, known))
+            self._told_listeners, self._hearers = listeners, known
         hearers = self._hearers.get(method)
         if hearers is None:
             silent = getattr(Listener, method)
             hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
                                                if getattr(type(listener), method, None) is not silent]
-        if not hearers:
-            return
-        with self._own_launches(), self.modes_aside():
-            for listener, hear in hearers:
-                if self.listeners is not listeners and listener not in self.listeners:
-                    continue  # taken off by one before it, which may have closed the watch
-                try:
-                    hear(*args)
-                except Exception as error:
-                    self.failed(error, f"{type(listener).__name__}.{method}")
+        return hearers
 
     # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.
     # With a scaler it ends after the scaler's update.
@@ -341,7 +360,7 @@ class Session(lib.HasState):
     @property
     def _keep(self) -> list[Any]:
         """Where another thread trains as well, those that this one has used: what another thread writes is not read."""
-        alive = [optimizer for optimizer in [kept() for kept in self._kept] if optimizer is not None]
+        alive = [optimizer for kept in self._kept if (optimizer := kept()) is not None]
         return [o for o in alive if id(o) in self._used] if self.threads.others else alive
 
     def at_boundary(self, optimizer: Any) -> None:
@@ -575,7 +594,7 @@ class Session(lib.HasState):
             except Exception as error:
                 self.failed(error, "the end of the watch")
         # They hold tensors of the last step.
-        self.listeners, self._told_listeners, self._hearers = [], [], {}
+        self.listeners, self._told_listeners, self._hearers, self._hearers_of = [], [], {}, []
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
+from nanhunt._modes import is_autocast_on
 from nanhunt._names import plain_module, plain_path
 from nanhunt._tap.places import call_site, hear_frames
 from nanhunt._tap.source import lines_around
@@ -61,7 +62,7 @@ class SetupWatch(Listener):
                                number=len(narrow))
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self._backward or self.session.recorder is None:
+        if self._backward or self.session.recorder is None or not is_autocast_on():
             return
         for device in {t.device.type for t in tensors if isinstance(t, torch.Tensor)}:
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):

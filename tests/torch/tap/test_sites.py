@@ -67,7 +67,7 @@ def test_one_file_of_a_name_needs_no_folder(tmp_path, level):
 @pytest.fixture
 def known(monkeypatch, tmp_path):
     """Files of modules that are imported, and the working directory."""
-    monkeypatch.setattr(sites, "_met", {})
+    monkeypatch.setattr(sites, "MET", {})
     monkeypatch.setattr(sites, "_HERE", str(tmp_path / "home"))
 
     def with_modules(*files):

@@ -24,7 +24,7 @@ from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
-from nanhunt._modes import modes_aside
+from nanhunt._modes import has_modes, modes_aside
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -51,7 +51,8 @@ def install(session: Session) -> None:
     """Points the patches at this session; puts them in place the first time."""
     global _session
     _session = session
-    session.is_inside, session.modes_aside = is_inside, modes_aside  # type: ignore[method-assign]
+    session.is_inside, session.has_modes = is_inside, has_modes  # type: ignore[method-assign]
+    session.modes_aside = modes_aside  # type: ignore[method-assign]
     session.at_end.append(lambda: uninstall(session))
     _forget()
     _patch_modules()
@@ -232,6 +233,8 @@ def _patch_modules() -> None:
 def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> RootCall | None:
     """The call as one of a root; None where it is none."""
+    if not has_modes():
+        return _begin_root(session, module, args, kwargs)
     with modes_aside():
         return _begin_root(session, module, args, kwargs)
 
@@ -327,10 +330,11 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
-    with modes_aside():
-        session.begins_work()
-        _meet_losses(session, tensors, bound["grad_tensors"])
-        session.drops.before_backward()
+    if not has_modes():
+        _begin_backward(session, bound)
+    else:
+        with modes_aside():
+            _begin_backward(session, bound)
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
@@ -340,8 +344,11 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     try:
         result = original(*args, **kwargs)
         session.differentiated = True
-        with modes_aside():
+        if not has_modes():
             session.drops.after_backward()
+        else:
+            with modes_aside():
+                session.drops.after_backward()
         return result
     except BaseException:
         session.raised = session.worked
@@ -351,6 +358,12 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         session.tell("after_backward")
         session.phase = before if before != lib.BACKWARD else lib.LOSS
+
+
+def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
+    session.begins_work()
+    _meet_losses(session, bound["tensors"], bound["grad_tensors"])
+    session.drops.before_backward()
 
 
 def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:

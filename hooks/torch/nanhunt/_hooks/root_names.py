@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._names import plain_module, plain_path
+from nanhunt._names import first_parameter, plain_module, plain_path
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -23,7 +23,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
     "Discriminator.body"."""
     known = session.roots.get(id(module))
     if known is not None and known[0]() is module:
-        first = next(module.parameters(), None)
+        first = first_parameter(module)
         if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
             for path, parameter in plain_module(module).named_parameters():
                 session.parameter_names.tell_new(parameter, plain_path(known[1], path))

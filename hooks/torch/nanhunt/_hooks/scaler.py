@@ -31,11 +31,12 @@ _PEEK: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: c
 
 def peek(t: Any) -> float | None:
     """The number in a tensor of one element, without an op that anything could see; None where that would take one."""
-    if not isinstance(t, torch.Tensor):
+    kind = type(t)
+    if kind is float:
+        return t  # type: ignore[no-any-return]
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         return float(t) if isinstance(t, (int, float)) else None
-    if not t.is_cpu or (_device.pretend is not None and _device.pretend(t)):
-        return None
-    if t.numel() != 1 or type(t) not in (torch.Tensor, torch.nn.Parameter):
+    if t.numel() != 1 or not t.is_cpu or (_device.pretend is not None and _device.pretend(t)):
         return None
     kind = _PEEK.get(t.dtype)
     if kind is not None:

@@ -36,6 +36,7 @@ _WIDE = (torch.float32, torch.float64, torch.bfloat16)
 _LARGEST_PARAMETER = 2.0**60   # as src/hunt/pre_audit.h assumes of parameters that it does not read
 _CALM = 1e18                   # gradients whose square every wide format holds
 _ROOM = 1e37
+_USUAL = 1e6                   # gradients below it need no second look
 COPIES = 256 << 20            # bytes of parameters that are run on copies at once
 RAISED = "what {} is about to store: on copies it raised {}"
 SHOWN = 8                     # parameters that are shown op by op
@@ -125,6 +126,7 @@ class Audit:
         self.session, self.values = session, values
         self._known: dict[int, Known] = {}
         self._shapes: dict[int, tuple[int, set[torch.dtype]]] = {}
+        self._calm: dict[int, tuple[Any, ...]] = {}  # by group: of what kind, below _USUAL
         self.is_proved = False  # that nothing bad is coming, when last asked
 
     def foresee(self, optimizer: torch.optim.Optimizer, top: float | None = None) -> Foreseen | None:
@@ -145,7 +147,7 @@ class Audit:
         before, known.top = known.top, max(known.top, top)
         name = type(optimizer).__name__
         rest = [g for g in optimizer.param_groups
-                if not (known.proved and is_calm(name, g, self.dtypes(g), known.top, known.steps))]
+                if not (known.proved and self.is_calm(name, g, known.top, known.steps))]
         known.steps += 1
         if name == "Adadelta" and not rest:
             known.growth = 2.1 * known.growth + 1e-6
@@ -168,11 +170,26 @@ class Audit:
             known.top, known.proved = before, False
         return found
 
+    def is_calm(self, name: str, group: dict[str, Any], top: float, steps: int) -> bool:
+        """`is_calm`; what holds of usual gradients is found out once for hyperparameters that stay the same."""
+        get = group.get
+        kind = (name, len(group["params"]), get("lr"), get("weight_decay"), get("betas"), get("eps"), get("momentum"),
+                get("centered"), get("differentiable"), get("decoupled_weight_decay"))
+        if top > _USUAL or name == "Adagrad" or type(kind[2]) is not float:  # that adds up; a tensor may be written
+            return is_calm(name, group, self.dtypes(group), top, steps)
+        if self._calm.get(id(group)) == kind:
+            return True
+        if is_calm(name, group, self.dtypes(group), _USUAL, steps):
+            self._calm[id(group)] = kind
+            return True
+        return is_calm(name, group, self.dtypes(group), top, steps)
+
     def known_of(self, optimizer: torch.optim.Optimizer) -> Known:
         known = self._known.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             known = self._known[id(optimizer)] = Known(optimizer)
             self._shapes.clear()  # ids of groups that ended may be another's by now
+            self._calm.clear()
             known.state = optimizer.state
             known.proved = not optimizer.state
         elif known.state is not optimizer.state:  # loaded

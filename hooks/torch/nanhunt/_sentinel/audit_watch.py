@@ -29,7 +29,6 @@ from nanhunt._sentinel.audit import (
     Copies,
     Foreseen,
     Shown,
-    is_calm,
     is_torchs,
     on_copies,
     replay_optimizer,
@@ -106,7 +105,7 @@ class Hindsight:
         self._open = _Step(optimizer, known, facts, session.step, session.micro_batch, parameters, copies)
 
     def _is_calm(self, name: str, group: dict[str, Any], known: Known, top: float) -> bool:
-        return is_calm(name, group, self._audit.dtypes(group), top, known.steps)
+        return self._audit.is_calm(name, group, top, known.steps)
 
     def _confirm(self, optimizer: torch.optim.Optimizer, name: str, known: Known, facts: StepFacts) -> None:
         """Once the largest gradient of the step is known: whether the guess was right."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._names import plain_module
+from nanhunt._names import first_parameter, plain_module
 from nanhunt._random import other_devices, random_state
 from nanhunt._sentinel.buffers import Buffers
 from nanhunt._sentinel.contents import Picture, is_container, state_of
@@ -113,7 +113,7 @@ class RootInfo:
 
 
 def _device_of(module: torch.nn.Module) -> torch.device | None:
-    parameter = next(module.parameters(), None)
+    parameter = first_parameter(module)
     return parameter.device if parameter is not None else None
 
 

@@ -20,6 +20,7 @@ from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
+from nanhunt._modes import is_autocast_on
 from nanhunt._sentinel.after import After
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader
@@ -36,7 +37,7 @@ from nanhunt._sentinel.tape import (
     version_of,
 )
 from nanhunt._sentinel.trigger import Found, Look, Norms, Trips
-from nanhunt._sentinel.unchanged import Autocast, is_autocast_on
+from nanhunt._sentinel.unchanged import Autocast
 from nanhunt._sentinel.unseen import Unseen
 from nanhunt._sentinel.validation import Validation
 
@@ -86,7 +87,7 @@ class Sentinel(Listener):
         self._running: RootCall | None = None  # a call of which an entry will be
         self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
         self._device_boundary.begin()
-        self._scaled_losses: list[tuple[str, Any, _Tensor, bool]] = []
+        self._scaled_losses: list[tuple[Any, _Tensor, float | None]] = []
         self._read_unasked = False   # ... without one, once
         self._unread = False         # a backward has added to gradients since they were read
         self._backwards = 0
@@ -256,10 +257,10 @@ class Sentinel(Listener):
             return
         self._scaled, self._scaler = True, scaler
         if isinstance(loss, _Tensor):
-            shared, finite = self._look_at_loss(loss)
-            self._scaled_losses.append(("", self.tape.pack(loss), shared, finite))
+            self._scaled_losses.append((self.tape.pack(loss), *self._look_at_loss(loss)))
 
-    def _look_at_loss(self, loss: _Tensor) -> tuple[_Tensor, bool]:
+    def _look_at_loss(self, loss: _Tensor) -> tuple[_Tensor, float | None]:
+        """Its contents, shared, and its number, where that can be read without waiting."""
         resume = self.tape.off()
         shared = loss.detach()
         if resume:
@@ -267,27 +268,23 @@ class Sentinel(Listener):
         number = peek(shared)
         if number is None and loss.numel() == 1 and not is_away(loss):
             number = float(shared.float())
-        return shared, number is None or math.isfinite(number)
+        return shared, number
 
     def _read_losses(self, tensors: Sequence[_Tensor]) -> None:
         scaled, self._scaled_losses = self._scaled_losses, []
         names: list[tuple[str, Any]] = []
         if not scaled:
-            for t in tensors:
-                if t.numel() == 1:
-                    shared, finite = self._look_at_loss(t)
-                    scaled.append(("", self.tape.pack(t), shared, finite))
-        session = self.session
-        for _, named, shared, finite in scaled:
+            scaled = [(self.tape.pack(t), *self._look_at_loss(t)) for t in tensors if t.numel() == 1]
+        facts = self.session.facts
+        for named, shared, number in scaled:
             n = len(self.losses)
             path = "the loss" if n == 0 else f"loss {n} of the step"
+            finite = number is None or math.isfinite(number)
             if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
                 self.losses.append((path, shared, finite))
             names.append((path, named))
-            if math.isnan(session.loss):
-                number = peek(shared)
-                if number is not None:
-                    session.loss = number
+            if number is not None and (facts.loss is None or math.isnan(facts.loss)):
+                facts.loss = number
             if not finite:
                 self.found.note(lib.MARK_LOSS, path)
         self._names = names

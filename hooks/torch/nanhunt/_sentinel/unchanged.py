@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._hooks import calls
+from nanhunt._modes import is_autocast_on
 from nanhunt._random import accelerator, devices_in_use, random_state, set_random_state
 from nanhunt._sentinel.contents import OWN, Contents, Tensors, modules_in
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry
@@ -248,10 +249,6 @@ def module_hooks(places: Places, in_backward: Callable[[], bool]) -> Iterator[No
     finally:
         for handle in handles:
             handle.remove()
-
-
-is_autocast_on: Callable[[], bool] = getattr(
-    torch._C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in Autocast.devices()))
 
 
 class Autocast:

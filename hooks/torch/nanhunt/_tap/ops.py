@@ -56,12 +56,13 @@ class OpsLevel(Listener):
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
+        self._places: Places | None = None
 
     def _on(self) -> Tap | None:
         tap = self.values.tap
         if tap is not None:
             if self.session.places is None:
-                self.session.places = Places(tap)
+                self._places = self.session.places = self._places or Places(tap)
             tap.on()
         return tap
 

@@ -10,7 +10,7 @@ import torch
 
 from nanhunt._known import Known
 from nanhunt._names import plain_module, plain_path
-from nanhunt._tap.sites import THEIRS, file_name
+from nanhunt._tap.sites import MET, THEIRS, file_name
 from nanhunt._tap.tap import LOSS
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def call_site(depth: int = 2) -> str:
     """file:line of the nearest frame outside of torch and of nanhunt; "" where there is none."""
     frame: Any = sys._getframe(depth)
     while frame is not None:
-        name = file_name(frame.f_code.co_filename)
+        file = frame.f_code.co_filename
+        known = MET.get(file)  # most often
+        name = known[1] if known is not None else file_name(file)
         if name:
             site = f"{name}:{frame.f_lineno}"
             if tell_frames is not None and site not in _told:

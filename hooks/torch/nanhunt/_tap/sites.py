@@ -21,7 +21,7 @@ AGAIN = tuple(f"!{folder}_sentinel{os.sep}" for folder in THEIRS[1:] if not fold
 _INSTALLED = (*THEIRS, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
 _HERE = os.getcwd()  # noqa: PTH109
 _CELL = re.compile(r"<ipython-input-(\d+)-")
-_met: dict[str, tuple[str, str]] = {}  # by name in the code: path, and what it is called
+MET: dict[str, tuple[str, str]] = {}  # by name in the code: path, and what it is called
 
 
 def _cell(filename: str) -> str:
@@ -47,7 +47,7 @@ def _others(path: str) -> set[str]:
     files = [vars(module).get("__file__") for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
     paths = {_path(file) for file in files if isinstance(file, str) and file.endswith(last)}
     paths = {known for known in paths if not known.startswith(_INSTALLED)}
-    paths |= {known for known, _ in _met.values() if known.endswith(last)}
+    paths |= {known for known, _ in MET.values() if known.endswith(last)}
     return paths - {path}
 
 
@@ -63,11 +63,11 @@ def _shortest(path: str) -> str:
 
 def file_name(filename: str) -> str:
     """What a file (`co_filename`) is called; "": it is not the user's."""
-    known = _met.get(filename)
+    known = MET.get(filename)
     if known is not None:
         return known[1]
     if filename.startswith(THEIRS):
-        _met[filename] = ("", "")
+        MET[filename] = ("", "")
         return ""
     try:
         cell = _cell(filename)
@@ -77,5 +77,5 @@ def file_name(filename: str) -> str:
         name = path if path.startswith("<") else _shortest(path)
     except Exception:
         path, name = filename, filename.rsplit(os.sep, 1)[-1]
-    _met[filename] = path, name
+    MET[filename] = path, name
     return name
