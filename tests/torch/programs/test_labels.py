@@ -12,7 +12,8 @@ from own_programs import LEVELS, Net, assert_silent, told
 from torch.nn import functional as F
 
 STEPS, BAD = 14, 11
-HOW = {"watched": ("sentinel", 100.0), "default": ("sentinel", 3.0), "unwatched": ("sentinel", 0.0), "ops": ("ops", 3.0)}
+BUDGETS = {"watched": 100.0, "default": 3.0, "unwatched": 0.0}
+HOW = {**{how: ("sentinel", budget) for how, budget in BUDGETS.items()}, "ops": ("ops", 3.0)}
 
 
 def training(target_of, loss_of):

@@ -181,7 +181,7 @@ class Live(Listener):
     # Once the program is known to write weights between two steps, what it does there is heard before steps that are
     # not watched as well, and is in the trace where it made them bad.
     def _begin_between(self) -> None:
-        session, tap, recorder = self.session, self.session.tap, self.session.recorder
+        tap, recorder = self.session.tap, self.session.recorder
         if tap is None or recorder is None or self.budget.share <= 0:
             return
         tap.forget()
