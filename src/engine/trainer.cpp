@@ -39,6 +39,7 @@ struct Trainer::Snapshot {
   Optimizer::Snapshot optimizer;
   std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
   LossScaler::Saved scaler;
+  double lr = 0;
 };
 
 void Trainer::Impl::mark_start() {
@@ -223,10 +224,11 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
     }
   }
   if (impl_->scaler) out->scaler = impl_->scaler->saved();
+  out->lr = impl_->optimizer->options().lr;
   return out;
 }
 
-void Trainer::restore(const Snapshot& snapshot) {
+void Trainer::restore(const Snapshot& snapshot, bool steps_too) {
   copy_back(impl_->model->named_parameters(), snapshot.parameters);
   copy_back(impl_->model->named_buffers(), snapshot.buffers);
   const std::vector<RandomStream*> streams = impl_->model->random_streams();
@@ -239,7 +241,8 @@ void Trainer::restore(const Snapshot& snapshot) {
     if (snapshot.kept_gradients[i].defined()) parameter.set_grad(snapshot.kept_gradients[i].clone());
   }
   if (impl_->scaler && !snapshot.scaler.empty()) impl_->scaler->load(snapshot.scaler);
-  impl_->next_step = snapshot.next_step;
+  if (impl_->optimizer->options().lr != snapshot.lr) impl_->optimizer->set_lr(snapshot.lr);
+  if (steps_too) impl_->next_step = snapshot.next_step;
   impl_->ended_by.clear();
   impl_->start = {};
   impl_->start_marked = false;

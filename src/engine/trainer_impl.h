@@ -31,6 +31,7 @@ struct StepStart {
   bool drew_elsewhere = false;  // forward, loss or backward drew from another stream
   std::unique_ptr<LossScaler> scaler;  // a copy
   double scale = 1;
+  double lr = 0;
   std::vector<std::uint32_t> parameter_versions;
   std::vector<KeptBatch> batches;  // by micro-batch
 };

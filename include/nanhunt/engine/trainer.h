@@ -130,7 +130,8 @@ class Trainer {
 
   struct Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;  // deep copies
-  void restore(const Snapshot& snapshot);            // the next step() repeats the one after the snapshot
+  // The next step() repeats the one after the snapshot; not `steps_too`: its number is one that was not there yet.
+  void restore(const Snapshot& snapshot, bool steps_too = true);
 
   struct Impl;  // src/engine only
 
