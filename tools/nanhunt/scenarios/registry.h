@@ -43,6 +43,7 @@ std::vector<Scenario> two_losses_one_scaler();
 std::vector<Scenario> hysteresis_collapse();
 
 // fastai/
+std::vector<Scenario> lr_finder_diverges();
 std::vector<Scenario> static_scale_unchecked();
 
 }  // namespace nanhunt::scenarios
