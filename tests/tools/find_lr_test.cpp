@@ -37,7 +37,12 @@ TEST(FindLr, says_the_same_on_the_command_line_and_in_the_report) {
   EXPECT_LT(finder["points"].size(), 100U);
   EXPECT_EQ(finder["stops_at"], finder["last_step"]);
   EXPECT_GT(finder["suggestion"]["steepest"], 0);
-  EXPECT_EQ(json::parse(run_nanhunt({"report", run, "--json"}).out)["lr_ramp"], finder);
+  const json report = json::parse(run_nanhunt({"report", run, "--json"}).out);
+  EXPECT_EQ(report["lr_ramp"], finder);
+  // each step was recorded with its rate
+  for (std::size_t i = 0; i < finder["points"].size(); ++i) {
+    EXPECT_EQ(report["timeline"]["steps"][i]["lr"], finder["points"][i]["lr"]);
+  }
 }
 
 TEST(FindLr, takes_as_many_steps_as_it_is_told) {
