@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nanhunt/event.h"
+#include "nanhunt/lr_range.h"
 #include "nanhunt/status.h"
 #include "nanhunt/tensor_stats.h"
 #include "nanhunt/trace.h"
@@ -327,6 +328,14 @@ struct Verdict {
   std::optional<std::string> origin;  // finding id
 };
 
+// Steps whose learning rate grew by one factor each, far: the ramp of a learning rate finder.
+struct LrRamp {
+  std::uint32_t first_step = 0, last_step = 0;
+  std::vector<LrPoint> points;            // at most 4096, the first ones
+  std::optional<std::uint32_t> stops_at;  // the step after which a finder would have stopped; null: nowhere
+  std::optional<LrSuggestion> suggestion;  // from the points up to there
+};
+
 struct Analysis {
   std::vector<RankSummary> ranks;
   Coverage coverage;
@@ -342,6 +351,7 @@ struct Analysis {
   std::uint64_t layers_omitted = 0;
   LayerMap layer_map;
   std::optional<DeviceTime> device_time;  // null: no kernel was watched
+  std::optional<LrRamp> lr_ramp;          // the first one; null: there was none
 };
 
 struct AnalyzeOptions {

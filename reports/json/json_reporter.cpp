@@ -7,6 +7,7 @@
 #include "reports/json/json_device_time.h"
 #include "reports/json/json_finding.h"
 #include "reports/json/json_layers.h"
+#include "reports/json/json_lr_ramp.h"
 #include "reports/json/json_run.h"
 #include "reports/json/json_values.h"
 #include "reports/views/report_model.h"
@@ -123,6 +124,7 @@ std::string render_json(const Analysis& analysis) {
                        {"findings", std::move(findings)},
                        {"findings_omitted", json_count(analysis.findings.size() - findings_shown)},
                        {"scaler", analysis.scaler ? scaler_to_json(*analysis.scaler) : json()},
+                       {"lr_ramp", analysis.lr_ramp ? lr_ramp_to_json(*analysis.lr_ramp) : json()},
                        {"device_time", analysis.device_time ? device_time_to_json(*analysis.device_time) : json()},
                        {"eps_audit", rows_to_json(analysis.eps_audit, kReporterRows, eps_to_json)},
                        {"update_loss", rows_to_json(analysis.update_loss, kReporterRows, update_loss_to_json)},

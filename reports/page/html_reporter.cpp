@@ -7,6 +7,7 @@
 
 #include "nanhunt/reporter.h"
 #include "reports/page/html_chart.h"
+#include "reports/page/html_lr_chart.h"
 #include "reports/page/html_data.h"
 #include "reports/page/html_finding.h"
 #include "reports/page/html_layers.h"
@@ -151,6 +152,7 @@ void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineVie
   if (view.omitted != 0) {
     out.element("p", "more", plural(view.omitted, "step is", "steps are") + " not drawn; bad ones are kept longest.");
   }
+  if (model.lr_ramp) write_lr_ramp(out, *model.lr_ramp);
   if (model.scaler) write_scaler(out, *model.scaler);
   end_part(out);
 }

@@ -25,6 +25,7 @@ constexpr std::size_t kEpsShown = 8;
 constexpr std::size_t kNamesShown = 8;
 constexpr std::size_t kLinesShown = 8;
 constexpr std::size_t kDeviceRowsShown = 8;
+constexpr std::size_t kRatesShown = 12;
 constexpr std::size_t kKernelInTable = 48;
 
 Ink status_ink(VerdictStatus status) {
@@ -281,6 +282,20 @@ void write_device_time(TextLayout& out, const ReportModel& model) {
   if (rest != 0) out.paragraph(and_more(rest), 2);
 }
 
+void write_lr_ramp(TextLayout& out, const ReportModel& model) {
+  if (!model.lr_ramp) return;
+  out.heading("Loss over the learning rate");
+  out.paragraph(model.lr_ramp->answer, 2);
+  std::vector<std::vector<std::string>> rows = {{"step", "rate", "loss", "smoothed"}};
+  const std::vector<LrRow>& all = model.lr_ramp->rows;
+  const std::size_t shown = std::min<std::size_t>(all.size(), kRatesShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const LrRow& row = all[shown < 2 ? 0 : i * (all.size() - 1) / (shown - 1)];
+    rows.push_back({row.step, row.lr, row.loss, row.smoothed});
+  }
+  out.table(rows, {true, true, true, true}, 2);
+}
+
 void write_lines(TextLayout& out, const Lines& lines) {
   for (std::size_t i = 0; i < lines.shown.size() && i < kLinesShown; ++i) out.paragraph(lines.shown[i], 2, "- ");
   const std::uint64_t rest = lines.omitted + (lines.shown.size() > kLinesShown ? lines.shown.size() - kLinesShown : 0);
@@ -349,6 +364,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   }
   write_others(out, model);
   write_scaler(out, model);
+  write_lr_ramp(out, model);
   write_eps(out, model);
   write_device_time(out, model);
   write_coverage(out, model, make_timeline_view(analysis));

@@ -211,6 +211,7 @@ ReportModel make_report_model(const Analysis& analysis, const std::vector<std::u
   model.layers = view_layers(analysis);
   model.layers_omitted = analysis.layers_omitted + (analysis.layers.size() - model.layers.size());
 
+  if (analysis.lr_ramp) model.lr_ramp = view_lr_ramp(*analysis.lr_ramp);
   if (analysis.device_time) model.device_time = view_device_time(*analysis.device_time, many_ranks);
 
   view_coverage(analysis, !going.empty(), model);

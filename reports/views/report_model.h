@@ -13,6 +13,7 @@
 #include "nanhunt/analyzer.h"
 #include "reports/views/device_time_view.h"
 #include "reports/views/layers_view.h"
+#include "reports/views/lr_ramp_view.h"
 #include "reports/views/source_view.h"
 #include "reports/views/wording.h"
 
@@ -149,6 +150,7 @@ struct ReportModel {
   std::vector<LayerRow> layers;  // in the order of the analysis
   std::uint64_t layers_omitted = 0;
   std::optional<DeviceTimeView> device_time;
+  std::optional<LrRampView> lr_ramp;
   std::vector<RunView> runs;
   std::uint64_t runs_omitted = 0;
 };

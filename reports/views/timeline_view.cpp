@@ -12,7 +12,6 @@
 namespace nanhunt::reports {
 namespace {
 
-constexpr double kLogarithmicFrom = 50;
 constexpr std::size_t kMarkKinds = 5;
 
 struct Column {

@@ -14,6 +14,7 @@ namespace nanhunt::reports {
 
 inline constexpr std::size_t kTimelineColumns = 480;
 inline constexpr std::size_t kTimelineRows = 40;
+inline constexpr double kLogarithmicFrom = 50;  // factor between the largest and the smallest loss
 
 enum class StepMark { kNaN, kPosInf, kNegInf, kSkipped, kBadOps };
 

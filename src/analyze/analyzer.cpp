@@ -17,6 +17,7 @@
 #include "src/analyze/watch/eps_audit.h"
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/watch/layer_watch.h"
+#include "src/analyze/watch/lr_ramp.h"
 #include "src/analyze/ranks/merge.h"
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/watch/own_scaler.h"
@@ -193,6 +194,7 @@ class AnalyzerImpl final : public RankPass {
   Endings endings_;
   NormWatch norms_;
   LayerWatch layers_;
+  LrRampWatch lr_ramp_;
   DeviceTimes device_;
   SentinelWatch sentinel_;
   Timeline timeline_;
@@ -242,6 +244,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
   layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
   if (finished) update_loss_.on_step_end(record.step, record.loss);
+  if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
   setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
   step.gradient_norm = norms.gradient;
   step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
@@ -403,6 +406,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
         return bad_loss_ && f.severity == Severity::kFault && f.place.step <= bad_loss_->step;
       });
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
+  lr_ramp_.conclude(analysis.findings);
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
@@ -423,6 +427,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   layers_.fill(analysis);
   analysis.device_time = device_.section();
   if (analysis.device_time) analysis.device_time->rank = info.rank;
+  analysis.lr_ramp = lr_ramp_.ramp();
   analysis.timeline = timeline_.steps();
   analysis.timeline_omitted = timeline_.seen() - analysis.timeline.size();
   return analysis;

@@ -39,6 +39,7 @@ struct Trainer::Snapshot {
   Optimizer::Snapshot optimizer;
   std::vector<Tensor> kept_gradients;  // in the order of the optimizer's parameters; undefined: none
   LossScaler::Saved scaler;
+  double lr = 0;
 };
 
 void Trainer::Impl::mark_start() {
@@ -65,10 +66,11 @@ Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, b
   const ScopedPhase phase(Phase::kData);
   const ScopedModule no_module("");
   mark_start();
-  const Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
+  Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
   notify_micro_batch(micro_batch, batch.sample_ids);
   if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
   if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
+  for (const auto& callback : callbacks) callback->on_batch_begin(batch);
   return batch;
 }
 
@@ -88,33 +90,24 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   }
   const ScopedPhase phase(Phase::kLoss);
   const ScopedModule module("<loss>");
+  for (const auto& callback : callbacks) callback->on_loss_begin(output);
   Tensor value = loss(output, batch);
   if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
   notify_mark(TensorRole::kLoss, "loss", value);
   return value;
 }
 
-void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
-  if (scaler) {
-    const ScopedModule module("<loss>");
-    scaler->backward(value, *optimizer, which);
-    return;
-  }
+void Trainer::Impl::run_backward(Tensor value, const LossOfStep& which) {
+  bool has_run = false;
+  for (const auto& callback : callbacks) has_run = callback->on_backward_begin(value, which) || has_run;
+  if (has_run) return;
   const ScopedPhase phase(Phase::kBackward);
   value.backward();
 }
 
 // Gradients as the optimizer is about to use them.
 void Trainer::Impl::prepare_gradients() {
-  if (options.clip_norm && options.clip_before_unscale) clip_grad_norm_(optimizer->parameters(), *options.clip_norm);
-  if (scaler) scaler->unscale_(*optimizer);
-  if (options.clip_norm && !options.clip_before_unscale) {
-    if (scaler) {
-      scaler->clip(*optimizer, *options.clip_norm);
-    } else {
-      clip_grad_norm_(optimizer->with_gradients(), *options.clip_norm);
-    }
-  }
+  for (const auto& callback : callbacks) callback->on_backward_end();
   const std::vector<NamedTensor> used = optimizer->with_gradients();
   const ScopedPhase phase(Phase::kOptimizer);
   for (const auto& [path, target] : used) {
@@ -125,15 +118,19 @@ void Trainer::Impl::prepare_gradients() {
 bool Trainer::Impl::step_optimizer() {
   notify_optimizer_begin();
   optimizer_ran = true;  // should it throw halfway
-  const bool ran = scaler ? scaler->step(*optimizer) : (optimizer->step(), true);
-  optimizer_ran = ran;
-  notify_optimizer_end(/*skipped=*/!ran);
+  std::optional<bool> ran;
+  for (const auto& callback : callbacks) {
+    if (!ran) ran = callback->on_step();
+  }
+  if (!ran) optimizer->step();
+  optimizer_ran = ran.value_or(true);
+  notify_optimizer_end(/*skipped=*/!optimizer_ran);
   try {
-    if (scaler) scaler->update();
+    for (const auto& callback : callbacks) callback->on_step_end();
   } catch (const std::runtime_error& given_up) {
     ended_by = given_up.what();  // the step is over all the same
   }
-  return ran;
+  return optimizer_ran;
 }
 
 void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
@@ -169,6 +166,8 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
   impl_->optimizer = std::move(optimizer);
   impl_->batches = std::move(batches);
   impl_->loss = std::move(loss);
+  for (const CallbackFactory& make : options.callbacks) impl_->callbacks.push_back(make(*this));
+  impl_->callbacks.push_back(make_scaling(*impl_));
 }
 
 Trainer::~Trainer() = default;
@@ -192,6 +191,8 @@ StepResult Trainer::step() {
   run.mark_changed_buffers();
   ++run.next_step;
   notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
+  for (const auto& callback : run.callbacks) callback->on_batch_end(result);
+  run.ended_by = result.ended_by;
   return result;
 }
 
@@ -200,6 +201,11 @@ Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
 LossScaler* Trainer::scaler() { return impl_->scaler.get(); }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
+Callback& Trainer::add_callback(std::unique_ptr<Callback> callback) {
+  if (callback == nullptr) fail("add_callback", "a callback", "none");
+  impl_->callbacks.push_back(std::move(callback));
+  return *impl_->callbacks.back();
+}
 bool Trainer::stepping() const { return impl_->stepping; }
 
 void Trainer::set_boundary_callback(std::function<void(Trainer&)> callback) { impl_->boundary_callback = std::move(callback); }
@@ -218,10 +224,11 @@ std::shared_ptr<const Trainer::Snapshot> Trainer::snapshot() const {
     }
   }
   if (impl_->scaler) out->scaler = impl_->scaler->saved();
+  out->lr = impl_->optimizer->options().lr;
   return out;
 }
 
-void Trainer::restore(const Snapshot& snapshot) {
+void Trainer::restore(const Snapshot& snapshot, bool steps_too) {
   copy_back(impl_->model->named_parameters(), snapshot.parameters);
   copy_back(impl_->model->named_buffers(), snapshot.buffers);
   const std::vector<RandomStream*> streams = impl_->model->random_streams();
@@ -234,7 +241,8 @@ void Trainer::restore(const Snapshot& snapshot) {
     if (snapshot.kept_gradients[i].defined()) parameter.set_grad(snapshot.kept_gradients[i].clone());
   }
   if (impl_->scaler && !snapshot.scaler.empty()) impl_->scaler->load(snapshot.scaler);
-  impl_->next_step = snapshot.next_step;
+  if (impl_->optimizer->options().lr != snapshot.lr) impl_->optimizer->set_lr(snapshot.lr);
+  if (steps_too) impl_->next_step = snapshot.next_step;
   impl_->ended_by.clear();
   impl_->start = {};
   impl_->start_marked = false;

@@ -31,6 +31,7 @@ struct StepStart {
   bool drew_elsewhere = false;  // forward, loss or backward drew from another stream
   std::unique_ptr<LossScaler> scaler;  // a copy
   double scale = 1;
+  double lr = 0;
   std::vector<std::uint32_t> parameter_versions;
   std::vector<KeptBatch> batches;  // by micro-batch
 };
@@ -42,6 +43,7 @@ struct Trainer::Impl {
   LossFunction loss;
   TrainerOptions options;
   std::unique_ptr<LossScaler> scaler;
+  std::vector<std::unique_ptr<Callback>> callbacks;
   std::function<void(Trainer&)> boundary_callback;
   std::uint32_t next_step = 0;
   bool keep_gradients = false;                           // of the step before, which was skipped
@@ -67,8 +69,11 @@ struct Trainer::Impl {
   Batch load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay);
   Batch fetch_batch(std::uint32_t step, std::uint32_t micro_batch);
   Tensor compute_loss(const Batch& batch);
-  void run_backward(const Tensor& value, const LossOfStep& which);
+  void run_backward(Tensor value, const LossOfStep& which);
   void prepare_gradients();
 };
+
+// Loss scale and clipping of a trainer's options, plugged into its loop like any other callback.
+std::unique_ptr<Callback> make_scaling(Trainer::Impl& run);
 
 }  // namespace nanhunt::engine

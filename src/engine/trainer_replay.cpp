@@ -36,6 +36,11 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
+// Not every optimizer can be told another.
+void set_lr(Optimizer& optimizer, double lr) {
+  if (optimizer.options().lr != lr) optimizer.set_lr(lr);
+}
+
 // The whole floating-point environment, with its sticky flags.
 class ScopedFpEnvironment {
  public:
@@ -72,7 +77,7 @@ class Present {
   std::vector<RandomStream*> streams_;
   std::vector<std::uint64_t> positions_;
   std::unique_ptr<LossScaler> scaler_;
-  double scale_ = 1;
+  double scale_ = 1, lr_;
   std::vector<Tensor> unread_losses_;
   std::string ended_by_;
   bool keep_gradients_, start_marked_, optimizer_ran_;
@@ -84,6 +89,7 @@ Present::Present(Trainer::Impl& run)
       step_counts_(run.optimizer->step_counts()),
       streams_(run.model->random_streams()),
       scaler_(run.scaler ? run.scaler->clone() : nullptr),
+      lr_(run.optimizer->options().lr),
       unread_losses_(std::exchange(run.unread_losses, {})),
       ended_by_(run.ended_by),
       keep_gradients_(run.keep_gradients),
@@ -108,6 +114,7 @@ Present::~Present() {
   run_.optimizer->set_step_counts(step_counts_);
   for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->seek(positions_[i]);
   if (scaler_) run_.scaler->put_back(*scaler_, scale_);
+  set_lr(*run_.optimizer, lr_);
   run_.unread_losses = std::move(unread_losses_);
   run_.ended_by = ended_by_;
   run_.keep_gradients = keep_gradients_;
@@ -133,6 +140,7 @@ void go_to_start(Trainer::Impl& run) {
   const std::vector<RandomStream*> streams = run.model->random_streams();
   for (std::size_t i = 0; i < streams.size(); ++i) streams[i]->seek(start.random_positions[i]);
   if (start.scaler) run.scaler->put_back(*start.scaler, start.scale);
+  set_lr(*run.optimizer, start.lr);
   run.keep_gradients = start.keep_gradients;
   run.start_marked = false;
 }
@@ -215,6 +223,7 @@ void Trainer::Impl::keep_start() {
   for (const RandomStream* stream : start.streams) start.random_positions.push_back(stream->position());
   start.scaler = scaler ? scaler->clone() : nullptr;
   start.scale = scaler ? scaler->get_scale() : 1;
+  start.lr = optimizer->options().lr;
   start.kept = true;
 }
 

@@ -24,6 +24,7 @@ class ReferenceOptimizer {
  public:
   explicit ReferenceOptimizer(ReferenceOptions options) : options_(std::move(options)) {}
 
+  void set_lr(double lr) { options_.lr = lr; }
   // One step of one parameter: what has to be added to `value`, given its gradient. Keeps the parameter's moments;
   // parameters count from 0 and keep their number of elements.
   std::vector<double> update(std::size_t parameter, std::span<const double> value, std::span<const double> gradient);

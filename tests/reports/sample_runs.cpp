@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "tests/reports/sample_analysis.h"
@@ -298,6 +299,31 @@ Analysis make_calibrating_analysis() {
   add_layers(a, 24, 12, 1000);
   a.scaler = make_scaler(24);
   a.ranks[0].info.scenario = "amp-calibration";
+  return a;
+}
+
+Analysis make_ramp_analysis() {
+  Analysis a = make_clean_analysis();
+  a.ranks[0].info.scenario = "lr-finder";
+  a.timeline.clear();
+  LrRange range;
+  LrRamp& ramp = a.lr_ramp.emplace();
+  double high = 1;
+  for (std::uint32_t step = 0; step < 40; ++step) {
+    TimelineStep t;
+    t.step = step;
+    t.lr = std::ldexp(1e-6, static_cast<int>(step));
+    const double x = (static_cast<double>(step) - 20) / 4;
+    t.loss = step < 28 ? 1.5 - x / (1 + std::abs(x)) : high;
+    if (step >= 28) high *= 10;
+    if (step == 36) t.loss = kInf;
+    if (step > 36) t.loss = kNaN;
+    a.timeline.push_back(t);
+    if (range.add(step, t.lr, t.loss) && !ramp.stops_at) ramp.stops_at = step;
+  }
+  ramp.last_step = 39;
+  ramp.points = range.points();
+  ramp.suggestion = suggest_lr(std::span(ramp.points).first(*ramp.stops_at + 1));
   return a;
 }
 

@@ -15,6 +15,8 @@ Analysis make_overflow_analysis();
 DeviceTime make_device_time();
 // The scaler finding its scale; nothing wrong.
 Analysis make_calibrating_analysis();
+// A learning rate finder that ran on: finite, diverging, +Inf, then NaN.
+Analysis make_ramp_analysis();
 // What the analysis of a long run amounts to: its timeline and its map are as large as they may be.
 Analysis make_long_analysis(std::uint32_t steps, std::size_t layers);
 

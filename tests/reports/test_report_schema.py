@@ -17,7 +17,7 @@ GOLDEN = ROOT / "tests" / "golden" / "reports"
 SCHEMA = json.loads((ROOT / "reports" / "schema" / "nanhunt.report.schema.json").read_text())
 
 
-REPORTS = ["fault.json", "overflow.json", "clean.json", "hostile.json", "empty.json"]
+REPORTS = ["fault.json", "overflow.json", "clean.json", "ramp.json", "hostile.json", "empty.json"]
 
 
 def no_bare_constant(name):

@@ -17,6 +17,7 @@ bool make(const std::string& kind, nanhunt::Analysis& analysis) {
   if (kind == "hostile") analysis = make_hostile_analysis();
   if (kind == "overflow") analysis = make_overflow_analysis();
   if (kind == "calibrating") analysis = make_calibrating_analysis();
+  if (kind == "ramp") analysis = make_ramp_analysis();
   if (kind == "long") analysis = make_long_analysis(100'000, 1000);
   return kind == "empty" || analysis.coverage.steps != 0;
 }
@@ -26,7 +27,7 @@ bool make(const std::string& kind, nanhunt::Analysis& analysis) {
 int main(int argc, char** argv) {
   nanhunt::Analysis analysis;
   if (argc != 3 || !make(argv[1], analysis)) {
-    std::fputs("usage: write_sample_report fault|clean|hostile|overflow|calibrating|long|empty FILE\n", stderr);
+    std::fputs("usage: write_sample_report fault|clean|hostile|overflow|calibrating|ramp|long|empty FILE\n", stderr);
     return 2;
   }
   std::ofstream file(argv[2], std::ios::binary);

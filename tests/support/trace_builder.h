@@ -199,9 +199,10 @@ class TraceBuilder {
     event.ends_of_life = {{value.storage, seq_}};
     log_.push_back(std::move(event));
   }
+  void lr(double rate) { lr_ = rate; }  // of the steps that end from here on
   void end_step(double loss = 1, double scale = 1, bool skipped = false) {
     RecordBatch event;
-    event.steps = {{step_, skipped, loss, 1e-3, scale, seq_, 0}};
+    event.steps = {{step_, skipped, loss, lr_, scale, seq_, 0}};
     log_.push_back(std::move(event));
     ++step_;
   }
@@ -453,6 +454,7 @@ class TraceBuilder {
   Phase phase_ = Phase::kForward;
   DType compute_ = DType::kF32;
   std::uint32_t step_ = 0;
+  double lr_ = 1e-3;
   std::uint64_t seq_ = 0, next_storage_ = 1;
   ValueId next_value_ = 1;
 };

@@ -47,6 +47,7 @@ class ReplayRun {
   ReplayRun(std::unique_ptr<engine::Trainer> trainer, hunt::ReferenceOptions options)
       : trainer_(std::move(trainer)), reference_(std::move(options)) {
     trainer_->set_boundary_callback([this](engine::Trainer& at) { at_boundary(at); });
+    trainer_->add_callback(std::make_unique<AfterOptimizer>(*this));
   }
 
   enum class Outcome : std::uint8_t { kTrained, kSkipped, kNotFinite };
@@ -56,6 +57,7 @@ class ReplayRun {
     compare_ = compare;
     gradients_finite_ = true;
     expected_.clear();
+    step_factor_ = 0;
     const engine::StepResult result = trainer_->step();
     last_loss_ = result.loss;
     const engine::Optimizer& optimizer = trainer_->optimizer();
@@ -64,7 +66,7 @@ class ReplayRun {
                         all_finite(optimizer.named_state());
     if (!finite) return Outcome::kNotFinite;
     if (result.skipped) return Outcome::kSkipped;
-    if (compare) compare_updates();
+    update_factor_ = std::max(update_factor_, step_factor_);
     return Outcome::kTrained;
   }
 
@@ -77,6 +79,16 @@ class ReplayRun {
     engine::Tensor stepped;  // what the optimizer changes: the fp32 master, or the parameter itself
     std::vector<double> before;
     std::vector<double> update;  // the reference's
+  };
+
+  // Before anything that is plugged in puts weights back at the end of the step.
+  class AfterOptimizer final : public engine::Callback {
+   public:
+    explicit AfterOptimizer(ReplayRun& run) : run_(run) {}
+    void on_step_end() override { run_.compare_updates(); }
+
+   private:
+    ReplayRun& run_;
   };
 
   // Gradients are final and nothing has changed yet.
@@ -93,6 +105,7 @@ class ReplayRun {
     });
     // A step that is skipped has no update to compare, and must leave the reference where it is.
     if (!compare_ || !gradients_finite_) return;
+    reference_.set_lr(optimizer.options().lr);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& [path, parameter] = parameters[i];
       const engine::Tensor gradient = optimizer.gradient(i);
@@ -110,7 +123,7 @@ class ReplayRun {
     for (const Expected& expected : expected_) {
       std::vector<double> change = expected.stepped.to_vector();
       for (std::size_t i = 0; i < change.size(); ++i) change[i] -= expected.before[i];
-      update_factor_ = std::max(update_factor_, hunt::update_factor(change, expected.update));
+      step_factor_ = std::max(step_factor_, hunt::update_factor(change, expected.update));
     }
   }
 
@@ -122,6 +135,7 @@ class ReplayRun {
   std::vector<Expected> expected_;  // of the step at hand
   double last_loss_ = 0;
   double update_factor_ = 0;  // nothing compared yet
+  double step_factor_ = 0;    // of the step at hand
 };
 
 class EngineReplay final : public hunt::Replay {

@@ -35,6 +35,7 @@ class Optimizer {
   virtual void step() = 0;
   void zero_grad();  // drops every .grad, those of masters too
   virtual const OptimizerOptions& options() const = 0;
+  virtual void set_lr(double lr);  // of the steps to come; options() has it
   virtual std::vector<NamedTensor> named_state() const = 0;    // "fc1.weight.exp_avg", ".exp_avg_sq", ".master"
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   virtual Tensor master(std::size_t /*index*/) const { return {}; }  // of a parameter; undefined: none

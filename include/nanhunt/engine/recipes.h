@@ -159,6 +159,17 @@ std::unique_ptr<LossScaler> make_scaler(const ApexFp16OptimizerOptions& options)
 // network_to_half and FP16_Optimizer: an fp16 model with fp32 batch norms whose inputs are cast, and masters.
 TrainingSetup apex_fp16_optimizer(TrainingSetup setup, const ApexFp16OptimizerOptions& options = {});
 
+// The arguments of fastai v1's to_fp16.
+struct FastaiOptions {
+  std::optional<double> loss_scale = {};  // none: 65536, static 512
+  std::int64_t max_noskip = 1000;
+  bool dynamic = true;
+  std::optional<double> clip = {};  // of the masters' gradients; nothing is clipped where they were dropped
+  double max_scale = 0x1p24;
+};
+// An fp16 model with fp32 batch norms and masters; batches are cast to fp16, what the model makes to fp32.
+TrainingSetup fastai_to_fp16(TrainingSetup setup, const FastaiOptions& options = {});
+
 // Every recipe by the name that a user gives.
 struct NamedRecipe {
   std::string_view name, summary;

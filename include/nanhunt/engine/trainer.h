@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nanhunt/engine/amp.h"
+#include "nanhunt/engine/callback.h"
 #include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/optimizer.h"
@@ -41,6 +42,7 @@ struct TrainerOptions {
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
+  std::vector<CallbackFactory> callbacks = {};  // in this order, before scaler and clipping, which are one too
 };
 
 struct StepResult {
@@ -106,6 +108,7 @@ class Trainer {
   Optimizer& optimizer();
   LossScaler* scaler();  // null without
   const TrainerOptions& options() const;
+  Callback& add_callback(std::unique_ptr<Callback> callback);  // after the others; not inside step()
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference
   // optimizers in tests and replays.
@@ -127,7 +130,8 @@ class Trainer {
 
   struct Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;  // deep copies
-  void restore(const Snapshot& snapshot);            // the next step() repeats the one after the snapshot
+  // The next step() repeats the one after the snapshot; not `steps_too`: its number is one that was not there yet.
+  void restore(const Snapshot& snapshot, bool steps_too = true);
 
   struct Impl;  // src/engine only
 

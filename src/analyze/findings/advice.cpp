@@ -116,6 +116,8 @@ constexpr Row kRows[] = {
      "Each share fits the format; only their sum does not."},
     {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or initialise again.",
      "Training from a bad number can only spread it."},
+    {"restore-after-finder", "Put model, optimizer and loss scaler back to what they were before the ramp.",
+     "What a ramp leaves is no model to train on."},
     {"same-format-targets", "Give the targets the format in which the loss is taken, best fp32.",
      "A comparison is as exact as its narrower side."},
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
@@ -126,6 +128,8 @@ constexpr Row kRows[] = {
     {"stochastic-rounding", "Without room for masters: round updates of weights at random (stochastic rounding).",
      "Then a small update changes a weight with the probability that it would have moved it by, and nothing is lost on "
      "average."},
+    {"stop-finder", "Stop the ramp once the smoothed loss is 4 times its best.",
+     "Beyond that there is nothing to be found."},
     {"unscale-before-clip", "Call unscale_ before gradients are clipped.",
      "A limit on the norm means the norm of the gradients themselves, not of their multiple."},
     {"warm-up", "Let the learning rate rise over the first steps.",

@@ -258,6 +258,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
       all.layers_omitted = one.layers_omitted;
       all.layer_map = std::move(one.layer_map);
     }
+    if (!all.lr_ramp) all.lr_ramp = std::move(one.lr_ramp);
     if (!all.device_time) all.device_time = std::move(one.device_time);
     if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
       all.timeline = std::move(one.timeline);

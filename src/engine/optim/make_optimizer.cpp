@@ -46,6 +46,8 @@ void Optimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
   restore(changed);
 }
 
+void Optimizer::set_lr(double lr) { fail("set_lr", "an optimizer whose learning rate can change", std::to_string(lr)); }
+
 std::unique_ptr<Optimizer> make_optimizer(std::vector<NamedTensor> parameters, const OptimizerOptions& options) {
   const auto is_rate = [](double x) { return x >= 0 && x < 1; };
   expect_option(std::isfinite(options.lr) && options.lr >= 0, "lr", "of 0 or more", options.lr);

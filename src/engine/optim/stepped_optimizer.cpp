@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/optim/stepped_optimizer.h"
 
+#include <cmath>
+
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -56,6 +58,11 @@ void SteppedOptimizer::step() {
     notify_mark(TensorRole::kParameter, path, parameter);
     for (const auto& [name, tensor] : state_of(i)) notify_mark(TensorRole::kState, name, tensor);
   }
+}
+
+void SteppedOptimizer::set_lr(double lr) {
+  if (!std::isfinite(lr) || lr < 0) fail("set_lr", "a learning rate of 0 or more", std::to_string(lr));
+  options_.lr = lr;
 }
 
 std::vector<NamedTensor> SteppedOptimizer::state_of(std::size_t index) const {

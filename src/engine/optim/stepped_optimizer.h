@@ -19,6 +19,7 @@ class SteppedOptimizer : public Optimizer {
 
   void step() override;
   const OptimizerOptions& options() const override { return options_; }
+  void set_lr(double lr) override;
   std::vector<NamedTensor> named_state() const override;
   Tensor master(std::size_t index) const override { return slots_.at(index).master; }
   Snapshot snapshot() const override;

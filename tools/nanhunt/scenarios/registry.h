@@ -42,4 +42,8 @@ std::vector<Scenario> two_losses_one_scaler();
 // deepspeed/
 std::vector<Scenario> hysteresis_collapse();
 
+// fastai/
+std::vector<Scenario> lr_finder_diverges();
+std::vector<Scenario> static_scale_unchecked();
+
 }  // namespace nanhunt::scenarios

@@ -17,6 +17,8 @@
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
 #include "nanhunt/engine/loss_scalers.h"
+#include "nanhunt/engine/lr_finder.h"
+#include "reports/json/json_lr_ramp.h"
 #include "reports/json/json_values.h"
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
@@ -24,6 +26,7 @@
 #include "src/hunt/hunt.h"
 #include "src/trace/run/process_run_info.h"
 #include "tools/nanhunt/kernel_watching.h"
+#include "tools/nanhunt/lr_table.h"
 #include "tools/nanhunt/neutrality.h"
 #include "tools/nanhunt/progress.h"
 #include "tools/nanhunt/recipe.h"
@@ -49,6 +52,7 @@ struct TrainOutcome {
   std::uint32_t scaler_messages = 0;    // how many there were
   std::string attempt_dir;  // empty: not watched
   RecorderCounters counters;
+  std::optional<LrRamp> ramp;  // --find-lr
   std::optional<hunt::HuntOutcome> hunted;
   Status trace_status;
 };
@@ -98,12 +102,14 @@ json outcome_json(const Scenario& scenario, const TrainOutcome& outcome) {
           {"dropped_ops", outcome.counters.dropped_ops},
           {"headline", headline.empty() ? json() : json(headline)},
           {"ended_by", outcome.ended_by.empty() ? json() : json(printable(outcome.ended_by))},
+          {"lr_finder", outcome.ramp ? reports::lr_ramp_to_json(*outcome.ramp) : json()},
           {"experiments", std::move(experiments)}};
 }
 
 std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, const std::string& run) {
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
+  if (outcome.ramp) text += lr_table(*outcome.ramp);
   if (!outcome.ended_by.empty()) text += "Training ended there: " + printable(outcome.ended_by) + "\n";
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
@@ -175,6 +181,9 @@ class TrainVerb final : public Verb {
     const Option prove = options.add_flag("--prove-neutral", prove_neutral_,
                                           "Train unwatched and at every level, and compare losses, parameters, "
                                           "buffers and optimizer state bit for bit; leaves no trace");
+    options.add_flag("--find-lr", find_lr_,
+                     "Instead of training: raise the learning rate from 1e-7 to 10 in 100 steps (or --steps) until the "
+                     "loss diverges, restore the model, and say what rate to train with");
     const Option list = options.add_flag("--list", list_, "List the scenarios and what each must turn out to be");
     options.add_flag("--json", json_, "Print the outcome as JSON");
     // What a list or a proof has no use for is refused, not ignored. excludes() would say so at every option's help.
@@ -185,7 +194,7 @@ class TrainVerb final : public Verb {
         if (list.given() && name != list.name()) Options::refuse_together(option, list);
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--boundary" ||
-                               name == "--shadow-mb" || name == "--device-stats";
+                               name == "--shadow-mb" || name == "--device-stats" || name == "--find-lr";
         if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
     });
@@ -331,11 +340,28 @@ class TrainVerb final : public Verb {
     return {};
   }
 
+  std::uint32_t steps_of(const Scenario& scenario) const {
+    if (steps_ != 0) return steps_;
+    return find_lr_ ? engine::LrFinderOptions{}.steps : scenario.steps;
+  }
+
+  // With --find-lr its steps are those of a finder, which is its last callback.
+  scenarios::ScenarioRun make_run(const Scenario& scenario, const std::string& fix,
+                                  const engine::LrFinder** finder = nullptr) const {
+    scenarios::ScenarioRun run = scenario.make(config(fix));
+    if (!find_lr_) return run;
+    auto made = std::make_unique<engine::LrFinder>(*run.trainer, engine::LrFinderOptions{.steps = steps_of(scenario)});
+    if (finder != nullptr) *finder = made.get();
+    run.trainer->add_callback(std::move(made));
+    return run;
+  }
+
   void train_steps(const Scenario& scenario, Recorder* recorder, TrainOutcome& outcome) const {
-    const std::uint32_t steps = steps_ != 0 ? steps_ : scenario.steps;
+    const std::uint32_t steps = steps_of(scenario);
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
-    const scenarios::ScenarioRun run = scenario.make(config(""));
+    const engine::LrFinder* finder = nullptr;
+    const scenarios::ScenarioRun run = make_run(scenario, "", &finder);
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
@@ -361,7 +387,9 @@ class TrainVerb final : public Verb {
       outcome.steps = i + 1;
       progress.update(i + 1, "loss " + reports::format_short(result.loss));
       if (outcome.ended_by = result.ended_by; !outcome.ended_by.empty()) break;
+      if (finder != nullptr && finder->finished()) break;
     }
+    if (finder != nullptr) outcome.ramp = ramp_of(finder->curve());
     if (outcome.scaler_messages != 0) {
       say("the loss scaler says: " + printable(outcome.scaler_said) +
           (outcome.scaler_messages == 1 ? "" : fmt::format(" (and {} more)", outcome.scaler_messages - 1)));
@@ -373,7 +401,7 @@ class TrainVerb final : public Verb {
   // Computes the failing op again and tries fixes, where something failed.
   void hunt_fault(const Scenario& scenario, Recorder& recorder, TrainOutcome& outcome) const {
     auto replay = hooks::make_engine_replay(
-        [&](const std::string& fix) { return std::move(scenario.make(config(fix)).trainer); }, fixes_of(scenario));
+        [&](const std::string& fix) { return std::move(make_run(scenario, fix).trainer); }, fixes_of(scenario));
     hunt::HuntOptions options;
     options.try_fixes = !no_verify_;
     options.captures.write = !no_captures_;
@@ -401,7 +429,8 @@ class TrainVerb final : public Verb {
     info.level = level_;
     info.scenario = scenario.name;
     info.dtypes = scenario.dtypes;
-    info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_ != 0 ? steps_ : scenario.steps)}};
+    info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_of(scenario))}};
+    if (find_lr_) info.options.emplace_back("find_lr", "true");
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (!device_.is_cpu() && level_ != "ops") {
       info.options.emplace_back("boundary", boundary_);
@@ -421,7 +450,7 @@ class TrainVerb final : public Verb {
   std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
-  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false;
+  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false, find_lr_ = false;
   bool allow_tf32_ = false, allow_reduced_sums_ = false;
 };
 

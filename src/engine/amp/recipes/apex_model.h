@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of the engine's layers those that Apex keeps in fp32. It has no batch norm without weight and bias, which Apex would
-// convert.
+// Of the engine's layers those that Apex and fastai keep in fp32. It has no batch norm without weight and bias, which
+// they would convert.
 #pragma once
 
 #include "nanhunt/engine/modules.h"

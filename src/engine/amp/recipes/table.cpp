@@ -22,6 +22,10 @@ std::span<const NamedRecipe> named_recipes() {
       apex("apex-o3", "Apex O3: pure fp16", "O3"),
       NamedRecipe{"apex-fp16-optimizer", "Apex network_to_half and FP16_Optimizer, static scale of 128",
                   [](TrainingSetup setup) { return apex_fp16_optimizer(std::move(setup), {.static_loss_scale = 128}); }},
+      NamedRecipe{"fastai", "fastai v1 to_fp16: an fp16 model with fp32 batch norms and masters, dynamic scale",
+                  [](TrainingSetup setup) { return fastai_to_fp16(std::move(setup)); }},
+      NamedRecipe{"fastai-static", "fastai v1 to_fp16 with a static scale of 512, which looks for no overflow",
+                  [](TrainingSetup setup) { return fastai_to_fp16(std::move(setup), {.dynamic = false}); }},
   };
   return kAll;
 }

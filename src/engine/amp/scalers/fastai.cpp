@@ -14,6 +14,10 @@ class Fastai final : public Family<Fastai> {
       : options_(options), scale_(options.loss_scale.value_or(options.dynamic ? 0x1p16 : 512)) {}
 
   double get_scale() const override { return scale_; }
+  // It clips where it has copied.
+  double clip(Optimizer& optimizer, double max_norm) override {
+    return dropped_ ? 0 : LossScaler::clip(optimizer, max_norm);
+  }
   void for_each_number(const auto& call) {
     call("scale", scale_);
     call("noskip", noskip_);
@@ -47,6 +51,7 @@ class Fastai final : public Family<Fastai> {
         target.set_grad(div(to(parameter.grad(), target.dtype()), scale_));
       }
     }
+    dropped_ = found.value_or(false);
     if (found && !*found) copied_ = 1;
     return found;
   }
@@ -78,6 +83,7 @@ class Fastai final : public Family<Fastai> {
   FastaiScalerOptions options_;
   double scale_;
   std::int64_t noskip_ = 0;
+  bool dropped_ = false;  // the gradients of the step at hand
   int copied_ = 0;  // masters have a gradient to be zeroed, and no longer none
 };
 
