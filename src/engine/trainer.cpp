@@ -89,6 +89,7 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   const ScopedPhase phase(Phase::kLoss);
   const ScopedModule module("<loss>");
   Tensor value = loss(output, batch);
+  if (!value.defined()) return value;
   if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
   notify_mark(TensorRole::kLoss, "loss", value);
   return value;
@@ -136,19 +137,23 @@ bool Trainer::Impl::step_optimizer() {
   return ran;
 }
 
-void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
+bool Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
+  bool has_loss = false;
   for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
     const Batch batch = load_batch(result.step, m, replay);
     if (m == 0 && !keep_gradients) optimizer->zero_grad();
     std::optional<ScopedDrawWatch> draws;
     if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
+    has_loss = value.defined();
+    if (!has_loss) continue;
     if (value.device().is_cpu()) result.loss += value.item();
     run_backward(value, {.id = batch.loss_id, .last = m + 1 == options.micro_batches});
     if (!value.device().is_cpu()) unread_losses.push_back(value);
   }
   if (scaler) result.scale = scaler->get_scale();
-  prepare_gradients();
+  if (has_loss) prepare_gradients();
+  return has_loss;
 }
 
 void Trainer::Impl::read_losses(StepResult& result) {
@@ -182,15 +187,22 @@ StepResult Trainer::step() {
   run.unread_losses.clear();
   run.keep_start();
   notify_step_begin(result.step);
-  run.run_to_boundary(result, /*replay=*/false);
-  if (run.boundary_callback) run.boundary_callback(*this);
-  result.skipped = !run.step_optimizer();
-  if (run.scaler) result.message = run.scaler->message();
-  result.ended_by = run.ended_by;
+  const bool has_loss = run.run_to_boundary(result, /*replay=*/false);
+  if (has_loss) {
+    if (run.boundary_callback) run.boundary_callback(*this);
+    result.skipped = !run.step_optimizer();
+    if (run.scaler) result.message = run.scaler->message();
+    result.ended_by = run.ended_by;
+  }
   run.read_losses(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;
+  if (!has_loss) {
+    result.skipped = true;
+    notify_step_given_up(result.step, StepEnding::kNextForward, "");
+    return result;
+  }
   notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
   return result;
 }

@@ -54,8 +54,8 @@ struct Trainer::Impl {
   StepStart start;                                       // of the step at hand
 
   void keep_start();
-  // In a replay the batches are those of `start`.
-  void run_to_boundary(StepResult& result, bool replay);
+  // In a replay the batches are those of `start`. False: there was no loss, and there is nothing to step by.
+  bool run_to_boundary(StepResult& result, bool replay);
   // Adds what run_to_boundary() did not wait for. To be called once all work of the step is on its way.
   void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran

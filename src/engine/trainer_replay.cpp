@@ -266,8 +266,8 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     }
     out.result.step = run.start.step;
     notify_step_begin(out.result.step);
-    run.run_to_boundary(out.result, /*replay=*/true);
-    out.result.skipped = !run.step_optimizer();
+    const bool has_loss = run.run_to_boundary(out.result, /*replay=*/true);
+    out.result.skipped = !has_loss || !run.step_optimizer();
     run.read_losses(out.result);
     run.mark_changed_buffers();
     notify_step_end(out.result.step, out.result.loss, run.optimizer->options().lr, out.result.scale,

@@ -328,16 +328,31 @@ void Sentinel::on_optimizer_end(bool) noexcept {
 }
 
 void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  end_step({step, skipped, loss, lr, scale});
+}
+
+void Sentinel::on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept {
+  StepEvent event{.step = step, .ending = ending, .message = message};
+  event.lr = event.scale = std::numeric_limits<double>::quiet_NaN();
+  end_step(event);
+}
+
+void Sentinel::end_step(const StepEvent& event) noexcept {
   if (engine::replaying() || !trainer_.stepping()) return;
-  if (Step* now = at_hand(); now != nullptr && now->number == step) {
+  if (Step* now = at_hand(); now != nullptr && now->number == event.step) {
     now->over = true;
-    now->skipped = skipped;
-    now->end = StepEvent{step, skipped, loss, lr, scale};
+    now->skipped = event.skipped || event.ending != StepEnding::kOptimizer;
+    now->end = event;
+    try {
+      now->said = event.message;
+    } catch (...) {  // no memory for the words
+    }
+    now->end->message = now->said;
     report_steps(/*wait=*/false);
   } else {  // it went unwatched
     if (!steps_.empty()) steps_.back().over = true;
     report_steps(/*wait=*/true);
-    recorder_.on_step_end({step, skipped, loss, lr, scale});
+    recorder_.on_step_end(event);
   }
   audit_.settle();
   sampler_.end();

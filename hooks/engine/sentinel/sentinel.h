@@ -48,6 +48,7 @@ class Sentinel final : public engine::Observer {
   void on_optimizer_begin() noexcept override;
   void on_optimizer_end(bool skipped) noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+  void on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept override;
 
  private:
   // A parameter, a tensor of state or a buffer.
@@ -108,6 +109,7 @@ class Sentinel final : public engine::Observer {
     std::vector<Gradient> gradients;  // by parameter
     std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;
+    std::string said;  // with which it ended
     bool opened = false, over = false, skipped = false, lost = false;
     bool changes_reported = false, audited = false;
     std::uint32_t micro_batch = 0;
@@ -133,6 +135,7 @@ class Sentinel final : public engine::Observer {
   // Oldest step first.
   void report_steps(bool wait) noexcept;
   void report_step(Step& step);
+  void end_step(const StepEvent& event) noexcept;
   void report_deferred(Step& step);
   bool absorb(Step& step, bool wait);  // true: all of it that was asked for
   void absorb_group(Step& step, Group& group);

@@ -29,7 +29,9 @@ struct Batch {
 // Batch of a step: a pure function of the step, so that a replay sees the same one. With several micro-batches a step,
 // micro-batch m of a step is number step * micro_batches + m.
 using BatchSource = std::function<Batch(std::uint32_t step)>;
-// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed.
+// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed. An undefined tensor is no
+// loss: nothing is learnt from the batch. Where a step's last micro-batch has none, unscale, clip, optimizer and update are
+// left out, and observers are told that the step was given up.
 using LossFunction = std::function<Tensor(const Tensor& output, const Batch& batch)>;
 
 struct TrainerOptions {
@@ -46,7 +48,7 @@ struct TrainerOptions {
 struct StepResult {
   std::uint32_t step = 0;
   double loss = 0;       // summed over micro-batches, as divided, unscaled
-  bool skipped = false;  // the scaler held the optimizer back
+  bool skipped = false;  // the scaler held the optimizer back, or there was no loss
   double scale = 1;      // with which the loss was scaled
   std::string message = {};   // what the scaler's library prints after an overflow
   std::string ended_by = {};  // why it ends training with this step

@@ -42,4 +42,7 @@ std::vector<Scenario> two_losses_one_scaler();
 // deepspeed/
 std::vector<Scenario> hysteresis_collapse();
 
+// lightning/
+std::vector<Scenario> sixteen_true_adam();
+
 }  // namespace nanhunt::scenarios
