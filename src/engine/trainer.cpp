@@ -30,6 +30,11 @@ void mark_all(TensorRole kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
 }
 
+void mark_batch(const Batch& batch) {
+  if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
+  if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
+}
+
 }  // namespace
 
 struct Trainer::Snapshot {
@@ -67,8 +72,7 @@ Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, b
   mark_start();
   const Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
   notify_micro_batch(micro_batch, batch.sample_ids);
-  if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
-  if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
+  mark_batch(batch);
   return batch;
 }
 
@@ -93,6 +97,39 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
   notify_mark(TensorRole::kLoss, "loss", value);
   return value;
+}
+
+double Trainer::Impl::validation_loss(const Batch& batch) {
+  std::optional<Autocast> region;
+  if (options.validation->autocast) region.emplace(*options.validation->autocast);
+  const Tensor output = (*model)(batch.inputs);
+  notify_mark(TensorRole::kOutput, "output", output);
+  const ScopedModule module("<loss>");
+  const Tensor value = loss(output, batch);
+  if (!value.defined()) fail("validation", "a loss of every batch", "none");
+  notify_mark(TensorRole::kOutput, "loss", value);
+  return value.item();
+}
+
+void Trainer::Impl::validate(StepResult& result) {
+  if (!options.validation || (result.step + 1) % options.validation->every != 0) return;
+  const NoGradGuard no_grad;
+  const ScopedPhase phase(Phase::kValidation);
+  const bool was_training = model->training();
+  model->train(false);
+  double sum = 0;
+  for (std::uint32_t b = 0; b < options.validation->count; ++b) {
+    Batch batch;
+    {
+      const ScopedPhase loading(Phase::kData);
+      batch = options.validation->batches(b);
+      notify_micro_batch(options.micro_batches + b, batch.sample_ids);
+      mark_batch(batch);
+    }
+    sum += validation_loss(batch);
+  }
+  model->train(was_training);
+  result.validation_loss = sum / options.validation->count;
 }
 
 void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
@@ -168,6 +205,9 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
     fail("trainer", "a model, an optimizer, a batch source and a loss", "an empty one");
   }
   if (options.micro_batches == 0) fail("trainer", "1 or more micro-batches", "0");
+  if (options.validation && (!options.validation->batches || options.validation->count == 0 || options.validation->every == 0)) {
+    fail("trainer", "a validation of 1 or more batches, every 1 or more steps", "one of none");
+  }
   impl_->options = options;
   if (options.scaler) impl_->scaler = options.scaler->make();
   impl_->model = std::move(model);
@@ -195,6 +235,7 @@ StepResult Trainer::step() {
     result.ended_by = run.ended_by;
   }
   run.read_losses(result);
+  run.validate(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;

@@ -60,6 +60,8 @@ struct Trainer::Impl {
   void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran
   void mark_changed_buffers();
+  // The pass of this step, if it has one.
+  void validate(StepResult& result);
   std::string why_not_replayable(const OptimizerCopy* before) const;
 
  private:
@@ -69,6 +71,7 @@ struct Trainer::Impl {
   Tensor compute_loss(const Batch& batch);
   void run_backward(const Tensor& value, const LossOfStep& which);
   void prepare_gradients();
+  double validation_loss(const Batch& batch);
 };
 
 }  // namespace nanhunt::engine

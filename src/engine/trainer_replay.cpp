@@ -269,6 +269,7 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     const bool has_loss = run.run_to_boundary(out.result, /*replay=*/true);
     out.result.skipped = !has_loss || !run.step_optimizer();
     run.read_losses(out.result);
+    run.validate(out.result);
     run.mark_changed_buffers();
     notify_step_end(out.result.step, out.result.loss, run.optimizer->options().lr, out.result.scale,
                     out.result.skipped);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "hooks/engine/replay/replay_record.h"
 #include "hooks/engine/replay/step_replay.h"
 #include "src/engine/backend.h"
 #include "src/record/measure/fp_environment.h"
@@ -207,6 +208,7 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
   if (step == nullptr || !tensor.defined()) return;
   try {
     if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
+      if (step->micro_batch >= trainer_.options().micro_batches) return;  // of a validation: judged by what comes of it
       step->loaded.push_back({.kind = kind, .path = std::string(path), .tensor = tensor, .version = tensor.version()});
       if (!answers_at_once()) return;  // one launch with the loss
       Group group;
@@ -228,6 +230,12 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       add(group, Part::kLoss, step->losses.size() - 1, tensor);
       ask(*step, std::move(group));
       if (plan_.way == Way::kScaler) device_->hand_over();  // the scaler's read brings it to the optimizer boundary
+    } else if (kind == TensorRole::kOutput) {
+      Group group;
+      step->validated.push_back({.path = std::string(path), .name = validated_name(path, step->micro_batch)});
+      step->validated.back().is_one = tensor.numel() == 1;
+      add(group, Part::kValidated, step->validated.size() - 1, tensor);
+      ask(*step, std::move(group));
     } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < optimized_ && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == optimized_) return;
@@ -450,6 +458,15 @@ void Sentinel::absorb_group(Step& step, Group& group) {
         step.losses[index].reading = reading;
         if (!reading.finite) step.verdict.note(TensorRole::kLoss, step.losses[index].path);
         break;
+      case Part::kValidated: {
+        Loss& validated = step.validated[index];
+        validated.reading = reading;
+        // Of many an infinity may be a mask.
+        if (reading.nan || (validated.is_one && !reading.finite)) {
+          step.verdict.note(TensorRole::kOutput, validated.path);
+        }
+        break;
+      }
       case Part::kKept:
         step.verdict.kept = step.verdict.kept || !reading.finite;
         break;

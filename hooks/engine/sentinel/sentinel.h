@@ -69,7 +69,7 @@ class Sentinel final : public engine::Observer {
 
     bool is_bad() const { return !last.finite && (last.nan || !is_mask); }
   };
-  enum class Part : std::uint8_t { kLoaded, kLoss, kKept, kGradient, kParameter, kState, kBuffer };
+  enum class Part : std::uint8_t { kLoaded, kLoss, kValidated, kKept, kGradient, kParameter, kState, kBuffer };
   struct Group {
     ReadGroup read;
     std::vector<std::pair<Part, std::size_t>> parts;
@@ -95,6 +95,7 @@ class Sentinel final : public engine::Observer {
   struct Loss {
     std::string path, name;  // name: in the words of a comparison
     Reading reading = {};
+    bool is_one = false;  // of a validation: a single number
   };
   struct Gradient {
     bool is_stepped = false;
@@ -106,6 +107,7 @@ class Sentinel final : public engine::Observer {
     std::vector<Loaded> loaded;
     std::size_t loaded_asked = 0;
     std::vector<Loss> losses;
+    std::vector<Loss> validated;  // what a validation gave
     std::vector<Gradient> gradients;  // by parameter
     std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;

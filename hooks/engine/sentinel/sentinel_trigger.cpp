@@ -240,6 +240,7 @@ std::vector<hunt::StepFact> Sentinel::facts(const Step& step, Moment moment) con
     if (step.gradients[i].is_stepped) add(TensorRole::kParameter, parameters_[i].path, parameters_[i].last);
   }
   for (const Watched& watched : state_) add(watched.kind, watched.path, watched.last);
+  for (const Loss& validated : step.validated) add(TensorRole::kOutput, validated.name, validated.reading);
   return all;
 }
 

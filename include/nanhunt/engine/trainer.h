@@ -34,12 +34,22 @@ using BatchSource = std::function<Batch(std::uint32_t step)>;
 // left out, and observers are told that the step was given up.
 using LossFunction = std::function<Tensor(const Tensor& output, const Batch& batch)>;
 
+// A pass over data that nothing is learnt from: the model as in use (Module::train(false)), without gradients, forward and
+// loss in phase validation.
+struct ValidationOptions {
+  BatchSource batches;                           // number 0 to count - 1, in every pass
+  std::uint32_t count = 1;
+  std::uint32_t every = 1;                       // steps: a pass ends each that many
+  std::optional<AutocastOptions> autocast = {};  // around it, whatever training has
+};
+
 struct TrainerOptions {
   std::optional<AutocastOptions> autocast = {};  // around forward and loss
   std::optional<ScalerChoice> scaler = {};       // of any family: GradScalerOptions, ApexScalerOptions, ...
   std::uint32_t micro_batches = 1;               // their gradients add up before the one optimizer step
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
+  std::optional<ValidationOptions> validation = {};
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
@@ -50,6 +60,7 @@ struct StepResult {
   double loss = 0;       // summed over micro-batches, as divided, unscaled
   bool skipped = false;  // the scaler held the optimizer back, or there was no loss
   double scale = 1;      // with which the loss was scaled
+  std::optional<double> validation_loss = {};  // mean over the batches, where a pass ended the step
   std::string message = {};   // what the scaler's library prints after an overflow
   std::string ended_by = {};  // why it ends training with this step
 };
@@ -100,7 +111,8 @@ class Trainer {
   // Data, zero_grad, forward and loss, scale, backward (all of these per micro-batch, but gradients are zeroed once),
   // unscale, clip, boundary, optimizer or skip, update of the scale. Marks batch and labels, the loss, boundary gradients (as
   // the optimizer would use them: unscaled and clipped, also in a step that is skipped), parameters and state (those
-  // also before step 0). Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
+  // also before step 0). A validation comes last; its batches count on as micro-batches, and of each the batch, labels, what
+  // the model gave and its loss are marked, the last two as outputs. Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
   StepResult step();
   std::uint32_t next_step() const;
 

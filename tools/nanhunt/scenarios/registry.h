@@ -32,6 +32,7 @@ std::vector<Scenario> clip_before_unscale();
 std::vector<Scenario> grad_underflow();
 std::vector<Scenario> scale_collapse();
 std::vector<Scenario> scaler_calibration();
+std::vector<Scenario> val_overflow();
 
 // apex/
 std::vector<Scenario> fp16_optimizer_clip();
