@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -29,6 +30,19 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
 void mark_all(TensorRole kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
 }
+
+// The model as in use after training.
+class ScopedEvaluation {
+ public:
+  explicit ScopedEvaluation(Module& model) : model_(model), was_training_(model.training()) { model_.train(false); }
+  ~ScopedEvaluation() { model_.train(was_training_); }
+  ScopedEvaluation(const ScopedEvaluation&) = delete;
+  ScopedEvaluation& operator=(const ScopedEvaluation&) = delete;
+
+ private:
+  Module& model_;
+  bool was_training_;
+};
 
 void mark_batch(const Batch& batch) {
   if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
@@ -115,8 +129,7 @@ void Trainer::Impl::validate(StepResult& result) {
   if (!options.validation || (result.step + 1) % options.validation->every != 0) return;
   const NoGradGuard no_grad;
   const ScopedPhase phase(Phase::kValidation);
-  const bool was_training = model->training();
-  model->train(false);
+  const ScopedEvaluation evaluation(*model);
   double sum = 0;
   for (std::uint32_t b = 0; b < options.validation->count; ++b) {
     Batch batch;
@@ -128,11 +141,12 @@ void Trainer::Impl::validate(StepResult& result) {
     }
     sum += validation_loss(batch);
   }
-  model->train(was_training);
   result.validation_loss = sum / options.validation->count;
 }
 
 void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
+  std::optional<DetectAnomaly> anomaly;
+  if (options.detect_anomaly) anomaly.emplace();
   if (scaler) {
     const ScopedModule module("<loss>");
     scaler->backward(value, *optimizer, which);
@@ -223,19 +237,28 @@ StepResult Trainer::step() {
   if (!run.ended_by.empty()) throw std::runtime_error(run.ended_by);
   const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
-  run.optimizer_ran = false;
+  run.optimizer_ran = run.stopped_by_anomaly = false;
   run.unread_losses.clear();
   run.keep_start();
   notify_step_begin(result.step);
-  const bool has_loss = run.run_to_boundary(result, /*replay=*/false);
-  if (has_loss) {
-    if (run.boundary_callback) run.boundary_callback(*this);
-    result.skipped = !run.step_optimizer();
-    if (run.scaler) result.message = run.scaler->message();
-    result.ended_by = run.ended_by;
+  bool has_loss = false;
+  try {
+    has_loss = run.run_to_boundary(result, /*replay=*/false);
+    if (has_loss) {
+      if (run.boundary_callback) run.boundary_callback(*this);
+      result.skipped = !run.step_optimizer();
+      if (run.scaler) result.message = run.scaler->message();
+      result.ended_by = run.ended_by;
+    }
+    run.read_losses(result);
+    run.validate(result);
+  } catch (const std::exception& stopped) {
+    run.stopped_by_anomaly = dynamic_cast<const AnomalyError*>(&stopped) != nullptr;
+    run.keep_gradients = false;
+    ++run.next_step;
+    notify_step_given_up(result.step, StepEnding::kException, stopped.what());
+    throw;
   }
-  run.read_losses(result);
-  run.validate(result);
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;
@@ -254,6 +277,7 @@ Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
 LossScaler* Trainer::scaler() { return impl_->scaler.get(); }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 bool Trainer::stepping() const { return impl_->stepping; }
+bool Trainer::stopped_by_anomaly() const { return impl_->stopped_by_anomaly; }
 
 void Trainer::set_boundary_callback(std::function<void(Trainer&)> callback) { impl_->boundary_callback = std::move(callback); }
 

@@ -49,6 +49,7 @@ struct Trainer::Impl {
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
   bool stepping = false, optimizer_ran = false;          // in the step at hand
   std::string ended_by;                                  // why the scaler ended training
+  bool stopped_by_anomaly = false;                       // the step at hand was
   std::vector<Tensor> unread_losses;                     // of the step at hand, on a device
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand

@@ -356,6 +356,8 @@ void Sentinel::end_step(const StepEvent& event) noexcept {
     } catch (...) {  // no memory for the words
     }
     now->end->message = now->said;
+    // Which gradient is NaN the replay tells: nobody stored it.
+    if (trainer_.stopped_by_anomaly()) now->verdict.note(TensorRole::kBoundaryGradient, "");
     report_steps(/*wait=*/false);
   } else {  // it went unwatched
     if (!steps_.empty()) steps_.back().over = true;
@@ -515,7 +517,8 @@ void Sentinel::report_step(Step& step) {
   if (bad && !step.skipped) trigger(step, Moment::kAfter);
   if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
   if (!step.end) return;
-  if (!step.lost || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
+  const bool unread = step.lost || step.end->ending == StepEnding::kException;
+  if (!unread || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
   recorder_.on_step_end(*step.end);
 }
 

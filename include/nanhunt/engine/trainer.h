@@ -50,6 +50,7 @@ struct TrainerOptions {
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
   std::optional<ValidationOptions> validation = {};
+  bool detect_anomaly = false;  // backward runs under DetectAnomaly (anomaly.h), in replays too
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
@@ -111,7 +112,7 @@ class Trainer {
   // Data, zero_grad, forward and loss, scale, backward (all of these per micro-batch, but gradients are zeroed once),
   // unscale, clip, boundary, optimizer or skip, update of the scale. Marks batch and labels, the loss, boundary gradients (as
   // the optimizer would use them: unscaled and clipped, also in a step that is skipped), parameters and state (those
-  // also before step 0). A validation comes last; its batches count on as micro-batches, and of each the batch, labels, what
+  // also before step 0). What a step throws ends it: observers are told, and the next one is the next. A validation comes last; its batches count on as micro-batches, and of each the batch, labels, what
   // the model gave and its loss are marked, the last two as outputs. Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
   StepResult step();
   std::uint32_t next_step() const;
@@ -129,6 +130,7 @@ class Trainer {
   // skipped step left, positions of random streams, the scaler, its batches by reference.
   void keep_for_replay(bool on);
   bool stepping() const;  // inside step()
+  bool stopped_by_anomaly() const;  // the last step was, or the one at hand
   // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
   // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
   // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
