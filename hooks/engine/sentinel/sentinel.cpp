@@ -236,6 +236,7 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       step->validated.back().is_one = tensor.numel() == 1;
       add(group, Part::kValidated, step->validated.size() - 1, tensor);
       ask(*step, std::move(group));
+      if (device_) device_->hand_over();  // the trainer's read of the validation's loss brings it
     } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < optimized_ && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == optimized_) return;
