@@ -38,6 +38,9 @@ class KernelTags {
     void on_optimizer_begin() noexcept override { tags_.tell(first_, false); }
     void on_optimizer_end(bool) noexcept override { tags_.tell(first_, false); }
     void on_step_end(std::uint32_t step, double, double, double, bool) noexcept override;
+    void on_step_given_up(std::uint32_t step, StepEnding, std::string_view) noexcept override {
+      on_step_end(step, 0, 0, 1, false);
+    }
 
    private:
     KernelTags& tags_;

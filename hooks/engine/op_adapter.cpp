@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/engine/op_adapter.h"
 
+#include <limits>
+
 #include "hooks/engine/host_contents.h"
 #include "hooks/engine/tensor_reader.h"
 
@@ -121,9 +123,19 @@ void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
 }
 
 void OpAdapter::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  end_step({step, skipped, loss, lr, scale});
+}
+
+void OpAdapter::on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept {
+  StepEvent event{.step = step, .ending = ending, .message = message};
+  event.lr = event.scale = std::numeric_limits<double>::quiet_NaN();
+  end_step(event);
+}
+
+void OpAdapter::end_step(const StepEvent& event) noexcept {
   if (reader_ != nullptr) reader_->end_step();
-  if (whole_run_) recorder_.on_step_end({step, skipped, loss, lr, scale});
-  step_ = step + 1;  // what happens between two steps belongs to the coming one
+  if (whole_run_) recorder_.on_step_end(event);
+  step_ = event.step + 1;  // what happens between two steps belongs to the coming one
   micro_batch_ = 0;
 }
 

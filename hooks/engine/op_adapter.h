@@ -31,6 +31,7 @@ class OpAdapter : public engine::Observer {
   void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
   void on_scaler(const ScalerEvent& event) noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+  void on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept override;
   void on_storage_released(std::uint64_t generation) noexcept override;
   // Contents that an op will write over, or that nothing was to write since they were recorded.
   void check(std::span<const engine::Tensor> tensors) noexcept;
@@ -46,6 +47,7 @@ class OpAdapter : public engine::Observer {
   std::uint32_t step_ = 0, micro_batch_ = 0;
 
  private:
+  void end_step(const StepEvent& event) noexcept;
   void gather(const engine::OpCall& call);
   void name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value);
 

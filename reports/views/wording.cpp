@@ -249,6 +249,9 @@ std::string matter_sentence(const Finding& finding) {
            " gives only zeros or one number from step " + format_count(finding.first_step) +
            " on: what it feeds learns nothing.";
   }
+  if (finding.place.phase == Phase::kValidation && finding.unfinished) {
+    return "Yes, to what the validation tells. Training itself was not harmed by it.";
+  }
   return sinks.empty() ? "Yes. It does harm to training." : "Yes. Bad numbers reached " + sinks + ".";
 }
 

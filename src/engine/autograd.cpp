@@ -10,8 +10,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
+#include "nanhunt/tensor_stats.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -128,6 +130,7 @@ class BackwardPass {
     const std::vector<Tensor> gradients = node.backward(gradient, node);
     check(node, gradients);
     observe(node, gradient, gradients);
+    if (detects_anomaly()) expect_no_nan(node, gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       if (gradients[i].defined() && node.edges[i].wanted()) deliver(node.edges[i], gradients[i], node.module);
     }
@@ -148,6 +151,16 @@ class BackwardPass {
       if (gradients[i].sizes() == edge.sizes && gradients[i].dtype() == edge.dtype) continue;
       throw std::logic_error(fmt::format("[{}_backward] expected grad_{} as {} {}, got {}", node.op, edge.slot,
                                          dtype_name(edge.dtype), describe(edge.sizes), describe(gradients[i])));
+    }
+  }
+
+  static void expect_no_nan(const Node& node, const std::vector<Tensor>& gradients) {
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      const Tensor there = gradients[i].device().is_cpu() ? gradients[i] : gradients[i].on(Device{});
+      if (compute_stats(there.view(), StatsLevel::kCounts).nan == 0) continue;
+      throw AnomalyError(fmt::format("Function '{}' returned nan values in its {}th output.",
+                                     backward_function_name(node.op, node.scalars), i));
     }
   }
 

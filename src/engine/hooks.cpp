@@ -172,6 +172,9 @@ void notify_optimizer_end(bool skipped) {
 void notify_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) {
   tell([&](Observer& observer) { observer.on_step_end(step, loss, lr, scale, skipped); });
 }
+void notify_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) {
+  tell([&](Observer& observer) { observer.on_step_given_up(step, ending, message); });
+}
 void notify_storage_released(std::uint64_t generation) noexcept {
   tell([&](Observer& observer) { observer.on_storage_released(generation); }, /*of_ops=*/true);
 }

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
@@ -28,6 +29,24 @@ void copy_back(std::vector<NamedTensor> tensors, const std::vector<Tensor>& copi
 
 void mark_all(TensorRole kind, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& entry : tensors) notify_mark(kind, entry.path, entry.tensor);
+}
+
+// The model as in use after training.
+class ScopedEvaluation {
+ public:
+  explicit ScopedEvaluation(Module& model) : model_(model), was_training_(model.training()) { model_.train(false); }
+  ~ScopedEvaluation() { model_.train(was_training_); }
+  ScopedEvaluation(const ScopedEvaluation&) = delete;
+  ScopedEvaluation& operator=(const ScopedEvaluation&) = delete;
+
+ private:
+  Module& model_;
+  bool was_training_;
+};
+
+void mark_batch(const Batch& batch) {
+  if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
+  if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
 }
 
 }  // namespace
@@ -68,8 +87,7 @@ Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, b
   mark_start();
   Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
   notify_micro_batch(micro_batch, batch.sample_ids);
-  if (batch.inputs.defined()) notify_mark(TensorRole::kBatch, "inputs", batch.inputs);
-  if (batch.targets.defined()) notify_mark(TensorRole::kLabel, "targets", batch.targets);
+  mark_batch(batch);
   for (const auto& callback : callbacks) callback->on_batch_begin(batch);
   return batch;
 }
@@ -92,12 +110,46 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
   const ScopedModule module("<loss>");
   for (const auto& callback : callbacks) callback->on_loss_begin(output);
   Tensor value = loss(output, batch);
+  if (!value.defined()) return value;
   if (options.average_micro_batches && options.micro_batches > 1) value = div(value, options.micro_batches);
   notify_mark(TensorRole::kLoss, "loss", value);
   return value;
 }
 
+double Trainer::Impl::validation_loss(const Batch& batch) {
+  std::optional<Autocast> region;
+  if (options.validation->autocast) region.emplace(*options.validation->autocast);
+  const Tensor output = (*model)(batch.inputs);
+  notify_mark(TensorRole::kOutput, "output", output);
+  const ScopedModule module("<loss>");
+  const Tensor value = loss(output, batch);
+  if (!value.defined()) fail("validation", "a loss of every batch", "none");
+  notify_mark(TensorRole::kOutput, "loss", value);
+  return value.item();
+}
+
+void Trainer::Impl::validate(StepResult& result) {
+  if (!options.validation || (result.step + 1) % options.validation->every != 0) return;
+  const NoGradGuard no_grad;
+  const ScopedPhase phase(Phase::kValidation);
+  const ScopedEvaluation evaluation(*model);
+  double sum = 0;
+  for (std::uint32_t b = 0; b < options.validation->count; ++b) {
+    Batch batch;
+    {
+      const ScopedPhase loading(Phase::kData);
+      batch = options.validation->batches(b);
+      notify_micro_batch(options.micro_batches + b, batch.sample_ids);
+      mark_batch(batch);
+    }
+    sum += validation_loss(batch);
+  }
+  result.validation_loss = sum / options.validation->count;
+}
+
 void Trainer::Impl::run_backward(Tensor value, const LossOfStep& which) {
+  std::optional<DetectAnomaly> anomaly;
+  if (options.detect_anomaly) anomaly.emplace();
   bool has_run = false;
   for (const auto& callback : callbacks) has_run = callback->on_backward_begin(value, which) || has_run;
   if (has_run) return;
@@ -133,19 +185,23 @@ bool Trainer::Impl::step_optimizer() {
   return optimizer_ran;
 }
 
-void Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
+bool Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
+  bool has_loss = false;
   for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
     const Batch batch = load_batch(result.step, m, replay);
     if (m == 0 && !keep_gradients) optimizer->zero_grad();
     std::optional<ScopedDrawWatch> draws;
     if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
+    has_loss = value.defined();
+    if (!has_loss) continue;
     if (value.device().is_cpu()) result.loss += value.item();
     run_backward(value, {.id = batch.loss_id, .last = m + 1 == options.micro_batches});
     if (!value.device().is_cpu()) unread_losses.push_back(value);
   }
   if (scaler) result.scale = scaler->get_scale();
-  prepare_gradients();
+  if (has_loss) prepare_gradients();
+  return has_loss;
 }
 
 void Trainer::Impl::read_losses(StepResult& result) {
@@ -160,6 +216,9 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
     fail("trainer", "a model, an optimizer, a batch source and a loss", "an empty one");
   }
   if (options.micro_batches == 0) fail("trainer", "1 or more micro-batches", "0");
+  if (options.validation && (!options.validation->batches || options.validation->count == 0 || options.validation->every == 0)) {
+    fail("trainer", "a validation of 1 or more batches, every 1 or more steps", "one of none");
+  }
   impl_->options = options;
   if (options.scaler) impl_->scaler = options.scaler->make();
   impl_->model = std::move(model);
@@ -177,19 +236,36 @@ StepResult Trainer::step() {
   if (!run.ended_by.empty()) throw std::runtime_error(run.ended_by);
   const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
-  run.optimizer_ran = false;
+  run.optimizer_ran = run.stopped_by_anomaly = false;
   run.unread_losses.clear();
   run.keep_start();
   notify_step_begin(result.step);
-  run.run_to_boundary(result, /*replay=*/false);
-  if (run.boundary_callback) run.boundary_callback(*this);
-  result.skipped = !run.step_optimizer();
-  if (run.scaler) result.message = run.scaler->message();
-  result.ended_by = run.ended_by;
-  run.read_losses(result);
+  bool has_loss = false;
+  try {
+    has_loss = run.run_to_boundary(result, /*replay=*/false);
+    if (has_loss) {
+      if (run.boundary_callback) run.boundary_callback(*this);
+      result.skipped = !run.step_optimizer();
+      if (run.scaler) result.message = run.scaler->message();
+      result.ended_by = run.ended_by;
+    }
+    run.read_losses(result);
+    run.validate(result);
+  } catch (const std::exception& stopped) {
+    run.stopped_by_anomaly = dynamic_cast<const AnomalyError*>(&stopped) != nullptr;
+    run.keep_gradients = false;
+    ++run.next_step;
+    notify_step_given_up(result.step, StepEnding::kException, stopped.what());
+    throw;
+  }
   run.keep_gradients = result.skipped && run.options.keep_skipped_gradients;
   run.mark_changed_buffers();
   ++run.next_step;
+  if (!has_loss) {
+    result.skipped = true;
+    notify_step_given_up(result.step, StepEnding::kNextForward, "");
+    return result;
+  }
   notify_step_end(result.step, result.loss, run.optimizer->options().lr, result.scale, result.skipped);
   for (const auto& callback : run.callbacks) callback->on_batch_end(result);
   run.ended_by = result.ended_by;
@@ -207,6 +283,7 @@ Callback& Trainer::add_callback(std::unique_ptr<Callback> callback) {
   return *impl_->callbacks.back();
 }
 bool Trainer::stepping() const { return impl_->stepping; }
+bool Trainer::stopped_by_anomaly() const { return impl_->stopped_by_anomaly; }
 
 void Trainer::set_boundary_callback(std::function<void(Trainer&)> callback) { impl_->boundary_callback = std::move(callback); }
 

@@ -51,17 +51,20 @@ struct Trainer::Impl {
   std::map<std::string, std::uint32_t> buffer_versions;  // as last marked
   bool stepping = false, optimizer_ran = false;          // in the step at hand
   std::string ended_by;                                  // why the scaler ended training
+  bool stopped_by_anomaly = false;                       // the step at hand was
   std::vector<Tensor> unread_losses;                     // of the step at hand, on a device
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
 
   void keep_start();
-  // In a replay the batches are those of `start`.
-  void run_to_boundary(StepResult& result, bool replay);
+  // In a replay the batches are those of `start`. False: there was no loss, and there is nothing to step by.
+  bool run_to_boundary(StepResult& result, bool replay);
   // Adds what run_to_boundary() did not wait for. To be called once all work of the step is on its way.
   void read_losses(StepResult& result);
   bool step_optimizer();  // true if it ran
   void mark_changed_buffers();
+  // The pass of this step, if it has one.
+  void validate(StepResult& result);
   std::string why_not_replayable(const OptimizerCopy* before) const;
 
  private:
@@ -71,6 +74,7 @@ struct Trainer::Impl {
   Tensor compute_loss(const Batch& batch);
   void run_backward(Tensor value, const LossOfStep& which);
   void prepare_gradients();
+  double validation_loss(const Batch& batch);
 };
 
 // Loss scale and clipping of a trainer's options, plugged into its loop like any other callback.

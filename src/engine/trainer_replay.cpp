@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/hooks.h"
 #include "src/engine/backend.h"
 #include "src/engine/ops/op.h"
@@ -275,9 +276,19 @@ Replayed Trainer::replay(Observer& observer, const OptimizerCopy* before) {
     }
     out.result.step = run.start.step;
     notify_step_begin(out.result.step);
-    run.run_to_boundary(out.result, /*replay=*/true);
-    out.result.skipped = !run.step_optimizer();
+    bool has_loss = false;
+    try {
+      has_loss = run.run_to_boundary(out.result, /*replay=*/true);
+    } catch (const AnomalyError& stopped) {
+      if (!run.stopped_by_anomaly) throw;
+      notify_step_given_up(out.result.step, StepEnding::kException, stopped.what());
+      out.result.skipped = out.ran = true;
+      return out;
+    }
+    if (run.stopped_by_anomaly) fail("replay", "a NaN in backward, as in the step", "none");
+    out.result.skipped = !has_loss || !run.step_optimizer();
     run.read_losses(out.result);
+    run.validate(out.result);
     run.mark_changed_buffers();
     notify_step_end(out.result.step, out.result.loss, run.optimizer->options().lr, out.result.scale,
                     out.result.skipped);

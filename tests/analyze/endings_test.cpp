@@ -177,6 +177,7 @@ TEST(Endings, a_validation_is_judged_by_itself) {
     EXPECT_EQ(a.verdict.status, bad ? VerdictStatus::kFault : VerdictStatus::kClean);
     if (bad) {
       EXPECT_TRUE(a.findings[0].unfinished);
+      EXPECT_THAT(a.findings[0].sinks, Contains("what a validation computed"));
     }
   }
 }

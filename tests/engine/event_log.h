@@ -51,6 +51,10 @@ class EventLog : public Observer {
   }
   void on_optimizer_begin() noexcept override { lines.push_back("boundary"); }
   void on_optimizer_end(bool skipped) noexcept override { lines.push_back(skipped ? "skipped" : "stepped"); }
+  void on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept override {
+    lines.push_back("gave up " + std::to_string(step) + " " + std::string(step_ending_name(ending)) + " " +
+                    std::string(message));
+  }
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override {
     lines.push_back("end " + std::to_string(step));
     last_loss = loss;

@@ -122,6 +122,10 @@ TEST(ReportModel, fixes_that_all_failed_are_not_sold_as_a_cure) {
 TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   Finding finding = make_fault_analysis().findings[0];
   EXPECT_EQ(matter_sentence(finding), "Yes. Bad numbers reached parameter fc1.weight, parameter fc1.bias, loss.");
+  Finding validated = finding;
+  validated.place.phase = Phase::kValidation;
+  validated.unfinished = true;
+  EXPECT_EQ(matter_sentence(validated), "Yes, to what the validation tells. Training itself was not harmed by it.");
   Finding swallowed = finding;
   swallowed.sinks.clear();
   swallowed.first_step = 6;

@@ -41,6 +41,11 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Recipe, testing::Range(std::size_t{0}, engine:
                            return name;
                          });
 
+// bf16 weights near 1 lie 2^-8 apart or 2^-7: most updates of the batch norms' weights are smaller. To be told so is right.
+bool loses_updates(const engine::NamedRecipe& recipe, std::string_view level) {
+  return recipe.name == "lightning-bf16-true" && level == "ops";
+}
+
 TEST_P(Recipe, is_found_healthy_at_every_level_with_names_and_without) {
   for (const char* level : {"sentinel", "sampled", "ops"}) {
     for (const std::optional<std::uint64_t> rename_seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(11)}) {
@@ -48,6 +53,13 @@ TEST_P(Recipe, is_found_healthy_at_every_level_with_names_and_without) {
       options.level = level;
       options.rename_seed = rename_seed;
       const testing_support::Hunt hunt = testing_support::hunt_scenario(healthy(), options);
+      if (loses_updates(recipe(), level)) {
+        EXPECT_EQ(hunt.analysis.verdict.status, VerdictStatus::kWarning);
+        for (const Finding& finding : hunt.analysis.findings) {
+          EXPECT_TRUE(finding.cls == FindingClass::kUpdateLoss || finding.severity == Severity::kInfo) << finding.title;
+        }
+        continue;
+      }
       const std::string status(verdict_status_name(hunt.analysis.verdict.status));
       EXPECT_TRUE(status == "clean" || status == "calibrating") << level << ": " << hunt.analysis.verdict.headline;
       for (const Finding& finding : hunt.analysis.findings) {

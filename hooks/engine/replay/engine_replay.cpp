@@ -62,6 +62,7 @@ class ReplayRun {
     last_loss_ = result.loss;
     const engine::Optimizer& optimizer = trainer_->optimizer();
     const bool finite = (gradients_finite_ || result.skipped) && std::isfinite(last_loss_) &&
+                        std::isfinite(result.validation_loss.value_or(0)) &&
                         all_finite(optimizer.parameters()) && all_finite(trainer_->model().named_buffers()) &&
                         all_finite(optimizer.named_state());
     if (!finite) return Outcome::kNotFinite;

@@ -22,12 +22,13 @@ void ReplayRecord::on_step_begin(std::uint32_t step) noexcept {
 
 void ReplayRecord::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
   OpAdapter::on_mark(kind, path, tensor);
-  if (!tensor.defined() || !is_sink(kind)) return;
+  if (!tensor.defined() || (!is_sink(kind) && kind != TensorRole::kOutput)) return;
   try {
     std::string name(path);
     if (kind == TensorRole::kLoss) {
       name = several_ ? "the loss of micro-batch " + std::to_string(micro_batch_) : "the loss";
     }
+    if (kind == TensorRole::kOutput) name = validated_name(path, micro_batch_);
     // The last of its name counts.
     ReadGroup& fact = facts_[{kind, std::move(name)}];
     fact.give_up();

@@ -15,6 +15,11 @@
 
 namespace nanhunt::hooks {
 
+// What a validation gave, in the words of a comparison.
+inline std::string validated_name(std::string_view path, std::uint32_t micro_batch) {
+  return "the validation's " + std::string(path) + " of micro-batch " + std::to_string(micro_batch);
+}
+
 class ReplayRecord final : public OpAdapter {
  public:
   // Facts are read as those of the step are: with `readings` (borrowed) on the device, else by the host.

@@ -26,6 +26,9 @@ class LastingWatch final : public engine::Observer {
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_optimizer_begin() noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+  void on_step_given_up(std::uint32_t step, StepEnding, std::string_view) noexcept override {
+    on_step_end(step, 0, 0, 1, false);
+  }
 
  private:
   struct Lasting {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "hooks/engine/replay/replay_record.h"
 #include "hooks/engine/replay/step_replay.h"
 #include "src/engine/backend.h"
 #include "src/record/measure/fp_environment.h"
@@ -207,6 +208,7 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
   if (step == nullptr || !tensor.defined()) return;
   try {
     if (kind == TensorRole::kBatch || kind == TensorRole::kLabel) {
+      if (step->micro_batch >= trainer_.options().micro_batches) return;  // of a validation: judged by what comes of it
       step->loaded.push_back({.kind = kind, .path = std::string(path), .tensor = tensor, .version = tensor.version()});
       if (!answers_at_once()) return;  // one launch with the loss
       Group group;
@@ -228,6 +230,13 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       add(group, Part::kLoss, step->losses.size() - 1, tensor);
       ask(*step, std::move(group));
       if (plan_.way == Way::kScaler) device_->hand_over();  // the scaler's read brings it to the optimizer boundary
+    } else if (kind == TensorRole::kOutput) {
+      Group group;
+      step->validated.push_back({.path = std::string(path), .name = validated_name(path, step->micro_batch)});
+      step->validated.back().is_one = tensor.numel() == 1;
+      add(group, Part::kValidated, step->validated.size() - 1, tensor);
+      ask(*step, std::move(group));
+      if (device_) device_->hand_over();  // the trainer's read of the validation's loss brings it
     } else if (kind == TensorRole::kBoundaryGradient) {
       while (next_gradient_ < optimized_ && parameters_[next_gradient_].path != path) ++next_gradient_;
       if (next_gradient_ == optimized_) return;
@@ -328,16 +337,33 @@ void Sentinel::on_optimizer_end(bool) noexcept {
 }
 
 void Sentinel::on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept {
+  end_step({step, skipped, loss, lr, scale});
+}
+
+void Sentinel::on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept {
+  StepEvent event{.step = step, .ending = ending, .message = message};
+  event.lr = event.scale = std::numeric_limits<double>::quiet_NaN();
+  end_step(event);
+}
+
+void Sentinel::end_step(const StepEvent& event) noexcept {
   if (engine::replaying() || !trainer_.stepping()) return;
-  if (Step* now = at_hand(); now != nullptr && now->number == step) {
+  if (Step* now = at_hand(); now != nullptr && now->number == event.step) {
     now->over = true;
-    now->skipped = skipped;
-    now->end = StepEvent{step, skipped, loss, lr, scale};
+    now->skipped = event.skipped || event.ending != StepEnding::kOptimizer;
+    now->end = event;
+    try {
+      now->said = event.message;
+    } catch (...) {  // no memory for the words
+    }
+    now->end->message = now->said;
+    // Which gradient is NaN the replay tells: nobody stored it.
+    if (trainer_.stopped_by_anomaly()) now->verdict.note(TensorRole::kBoundaryGradient, "");
     report_steps(/*wait=*/false);
   } else {  // it went unwatched
     if (!steps_.empty()) steps_.back().over = true;
     report_steps(/*wait=*/true);
-    recorder_.on_step_end({step, skipped, loss, lr, scale});
+    recorder_.on_step_end(event);
   }
   audit_.settle();
   sampler_.end();
@@ -435,6 +461,15 @@ void Sentinel::absorb_group(Step& step, Group& group) {
         step.losses[index].reading = reading;
         if (!reading.finite) step.verdict.note(TensorRole::kLoss, step.losses[index].path);
         break;
+      case Part::kValidated: {
+        Loss& validated = step.validated[index];
+        validated.reading = reading;
+        // Of many an infinity may be a mask.
+        if (reading.nan || (validated.is_one && !reading.finite)) {
+          step.verdict.note(TensorRole::kOutput, validated.path);
+        }
+        break;
+      }
       case Part::kKept:
         step.verdict.kept = step.verdict.kept || !reading.finite;
         break;
@@ -483,7 +518,8 @@ void Sentinel::report_step(Step& step) {
   if (bad && !step.skipped) trigger(step, Moment::kAfter);
   if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
   if (!step.end) return;
-  if (!step.lost || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
+  const bool unread = step.lost || step.end->ending == StepEnding::kException;
+  if (!unread || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
   recorder_.on_step_end(*step.end);
 }
 

@@ -48,6 +48,7 @@ class Sentinel final : public engine::Observer {
   void on_optimizer_begin() noexcept override;
   void on_optimizer_end(bool skipped) noexcept override;
   void on_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped) noexcept override;
+  void on_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) noexcept override;
 
  private:
   // A parameter, a tensor of state or a buffer.
@@ -68,7 +69,7 @@ class Sentinel final : public engine::Observer {
 
     bool is_bad() const { return !last.finite && (last.nan || !is_mask); }
   };
-  enum class Part : std::uint8_t { kLoaded, kLoss, kKept, kGradient, kParameter, kState, kBuffer };
+  enum class Part : std::uint8_t { kLoaded, kLoss, kValidated, kKept, kGradient, kParameter, kState, kBuffer };
   struct Group {
     ReadGroup read;
     std::vector<std::pair<Part, std::size_t>> parts;
@@ -94,6 +95,7 @@ class Sentinel final : public engine::Observer {
   struct Loss {
     std::string path, name;  // name: in the words of a comparison
     Reading reading = {};
+    bool is_one = false;  // of a validation: a single number
   };
   struct Gradient {
     bool is_stepped = false;
@@ -105,9 +107,11 @@ class Sentinel final : public engine::Observer {
     std::vector<Loaded> loaded;
     std::size_t loaded_asked = 0;
     std::vector<Loss> losses;
+    std::vector<Loss> validated;  // what a validation gave
     std::vector<Gradient> gradients;  // by parameter
     std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;
+    std::string said;  // with which it ended
     bool opened = false, over = false, skipped = false, lost = false;
     bool changes_reported = false, audited = false;
     std::uint32_t micro_batch = 0;
@@ -133,6 +137,7 @@ class Sentinel final : public engine::Observer {
   // Oldest step first.
   void report_steps(bool wait) noexcept;
   void report_step(Step& step);
+  void end_step(const StepEvent& event) noexcept;
   void report_deferred(Step& step);
   bool absorb(Step& step, bool wait);  // true: all of it that was asked for
   void absorb_group(Step& step, Group& group);

@@ -240,12 +240,13 @@ std::vector<hunt::StepFact> Sentinel::facts(const Step& step, Moment moment) con
     if (step.gradients[i].is_stepped) add(TensorRole::kParameter, parameters_[i].path, parameters_[i].last);
   }
   for (const Watched& watched : state_) add(watched.kind, watched.path, watched.last);
+  for (const Loss& validated : step.validated) add(TensorRole::kOutput, validated.name, validated.reading);
   return all;
 }
 
 void Sentinel::replay(Step& step, Moment moment) {
   // The trainer runs again what it ran last.
-  if (step.number + (step.over ? 1 : 0) != trainer_.next_step()) {
+  if (&step != &steps_.back() || step.number + (step.over ? 1 : 0) != trainer_.next_step()) {
     return refuse(step,
                   fmt::format("The step was not replayed: the device told what was bad when step {} was under way.",
                               trainer_.next_step() - (steps_.back().over ? 1 : 0)));

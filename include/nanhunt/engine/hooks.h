@@ -56,6 +56,8 @@ class Observer {
   virtual void on_optimizer_end(bool /*skipped*/) noexcept {}
   virtual void on_step_end(std::uint32_t /*step*/, double /*loss*/, double /*lr*/, double /*scale*/,
                            bool /*skipped*/) noexcept {}
+  // Instead of on_step_end: the step ended before its optimizer, as `ending` says.
+  virtual void on_step_given_up(std::uint32_t /*step*/, StepEnding /*ending*/, std::string_view /*message*/) noexcept {}
   virtual void on_storage_released(std::uint64_t /*generation*/) noexcept {}
 };
 
@@ -129,6 +131,7 @@ void notify_scaler(const ScalerEvent& event);
 void notify_optimizer_begin();
 void notify_optimizer_end(bool skipped);
 void notify_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped);
+void notify_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message);
 void notify_storage_released(std::uint64_t generation) noexcept;  // safe even while the thread ends
 
 }  // namespace nanhunt::engine

@@ -169,6 +169,22 @@ struct FastaiOptions {
 };
 // An fp16 model with fp32 batch norms and masters; batches are cast to fp16, what the model makes to fp32.
 TrainingSetup fastai_to_fp16(TrainingSetup setup, const FastaiOptions& options = {});
+// The arguments of Lightning's Trainer and of its precision plugins.
+struct LightningOptions {
+  // "16-mixed", "bf16-mixed", "16-true", "bf16-true", "32-true", "64-true", or what Lightning also takes for one of them:
+  // "16", "bf16", "32", "64".
+  std::string precision = "32-true";
+  std::optional<GradScalerOptions> scaler = {};  // of 16-mixed, instead of its own
+  double gradient_clip_val = 0;                  // 0: none
+};
+// Mixed precisions put autocast around forward and loss, 16-mixed scales too; a true one converts the whole model, batch
+// norms included, and floating inputs of its call, and scales nothing. Floating targets are as the batch source gives them;
+// Lightning converts these too. A loss function that gives an undefined tensor is a training_step that returns None.
+// Throws std::invalid_argument with Lightning's words on a precision that it does not know or that does not go with
+// scaler, optimizer or clipping: what Lightning would refuse in the first step is refused here.
+TrainingSetup lightning_trainer(TrainingSetup setup, const LightningOptions& options = {});
+// Lightning's warning about a name of old: "" for the others.
+std::string lightning_warning(const std::string& precision);
 
 // Every recipe by the name that a user gives.
 struct NamedRecipe {

@@ -30,8 +30,19 @@ struct Batch {
 // Batch of a step: a pure function of the step, so that a replay sees the same one. With several micro-batches a step,
 // micro-batch m of a step is number step * micro_batches + m.
 using BatchSource = std::function<Batch(std::uint32_t step)>;
-// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed.
+// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed. An undefined tensor is no
+// loss: nothing is learnt from the batch. Where a step's last micro-batch has none, unscale, clip, optimizer and update are
+// left out, and observers are told that the step was given up.
 using LossFunction = std::function<Tensor(const Tensor& output, const Batch& batch)>;
+
+// A pass over data that nothing is learnt from: the model as in use (Module::train(false)), without gradients, forward and
+// loss in phase validation.
+struct ValidationOptions {
+  BatchSource batches;                           // number 0 to count - 1, in every pass
+  std::uint32_t count = 1;
+  std::uint32_t every = 1;                       // steps: a pass ends each that many
+  std::optional<AutocastOptions> autocast = {};  // around it, whatever training has
+};
 
 struct TrainerOptions {
   std::optional<AutocastOptions> autocast = {};  // around forward and loss
@@ -39,6 +50,8 @@ struct TrainerOptions {
   std::uint32_t micro_batches = 1;               // their gradients add up before the one optimizer step
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
+  std::optional<ValidationOptions> validation = {};
+  bool detect_anomaly = false;  // backward runs under DetectAnomaly (anomaly.h), in replays too
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
@@ -48,8 +61,9 @@ struct TrainerOptions {
 struct StepResult {
   std::uint32_t step = 0;
   double loss = 0;       // summed over micro-batches, as divided, unscaled
-  bool skipped = false;  // the scaler held the optimizer back
+  bool skipped = false;  // the scaler held the optimizer back, or there was no loss
   double scale = 1;      // with which the loss was scaled
+  std::optional<double> validation_loss = {};  // mean over the batches, where a pass ended the step
   std::string message = {};   // what the scaler's library prints after an overflow
   std::string ended_by = {};  // why it ends training with this step
 };
@@ -100,7 +114,8 @@ class Trainer {
   // Data, zero_grad, forward and loss, scale, backward (all of these per micro-batch, but gradients are zeroed once),
   // unscale, clip, boundary, optimizer or skip, update of the scale. Marks batch and labels, the loss, boundary gradients (as
   // the optimizer would use them: unscaled and clipped, also in a step that is skipped), parameters and state (those
-  // also before step 0). Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
+  // also before step 0). What a step throws ends it: observers are told, and the next one is the next. A validation comes last; its batches count on as micro-batches, and of each the batch, labels, what
+  // the model gave and its loss are marked, the last two as outputs. Throws std::runtime_error once the scaler's library has ended training (StepResult::ended_by).
   StepResult step();
   std::uint32_t next_step() const;
 
@@ -118,6 +133,7 @@ class Trainer {
   // skipped step left, positions of random streams, the scaler, its batches by reference.
   void keep_for_replay(bool on);
   bool stepping() const;  // inside step()
+  bool stopped_by_anomaly() const;  // the last step was, or the one at hand
   // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
   // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
   // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only

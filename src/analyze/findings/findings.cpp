@@ -79,7 +79,12 @@ bool lasts(const SinkHit& sink) {
 
 bool about_the_batch(Phase phase) {
   return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
-         phase == Phase::kBackward;
+         phase == Phase::kBackward || phase == Phase::kValidation;
+}
+
+std::string text_of(const SinkHit& sink, const Case& c) {
+  const bool validated = sink.kind == TensorRole::kOutput && c.birth.at.phase == Phase::kValidation;
+  return validated ? "what a validation computed" : sink_text(sink.kind, c.text(sink.path));
 }
 
 // Is dimension 0 the batch's? Only where the run said how many samples there are, and nothing else that lasts, and no
@@ -219,7 +224,7 @@ Finding make_finding(const Diagnosed& d) {
   }
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
-  for (const SinkHit& sink : birth.sinks) f.sinks.push_back(sink_text(sink.kind, c.text(sink.path)));
+  for (const SinkHit& sink : birth.sinks) f.sinks.push_back(text_of(sink, c));
   f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
     f.samples = bad_samples(c).ids;
@@ -245,7 +250,7 @@ Finding make_finding(const Diagnosed& d) {
 // Those that are not named yet.
 void tell_sinks(Finding& f, const Case& c) {
   for (const SinkHit& sink : c.birth.sinks) {
-    std::string text = sink_text(sink.kind, c.text(sink.path));
+    std::string text = text_of(sink, c);
     const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
     if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
   }

@@ -88,6 +88,10 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
   auto parameters = model->named_parameters();
   if (!config.device.is_cpu()) batches = on_device(std::move(batches), config.device);
   engine::TrainerOptions chosen = options;
+  chosen.detect_anomaly = chosen.detect_anomaly || config.anomaly;
+  if (chosen.validation && !config.device.is_cpu()) {
+    chosen.validation->batches = on_device(std::move(chosen.validation->batches), config.device);
+  }
   for (const engine::NamedScaler& scaler : engine::named_scalers()) {
     if (scaler.name == config.scaler) chosen.scaler = scaler.choice;
   }

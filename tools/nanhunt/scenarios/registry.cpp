@@ -17,10 +17,11 @@ std::vector<Group> groups() {
        {bad_batch, bad_weights, high_lr, log_negative, log_zero, masked_softmax, no_valid_label, sqrt_backward,
         vae_log_variance, where_branch}},
       {"16 bits throughout", {overflow_forward, adam_eps, lost_updates, swallowed_inf, t5_feed_forward}},
-      {"torch.amp", {scaler_calibration, scale_collapse, grad_underflow, clip_before_unscale}},
+      {"torch.amp", {scaler_calibration, scale_collapse, grad_underflow, clip_before_unscale, val_overflow}},
       {"Apex", {o2_no_masters, static_scale_too_high, two_losses_one_scaler, fp16_optimizer_clip}},
       {"DeepSpeed", {hysteresis_collapse}},
       {"fastai", {static_scale_unchecked, lr_finder_diverges}},
+      {"Lightning", {sixteen_true_adam}},
   };
 }
 

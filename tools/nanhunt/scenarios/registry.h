@@ -32,6 +32,7 @@ std::vector<Scenario> clip_before_unscale();
 std::vector<Scenario> grad_underflow();
 std::vector<Scenario> scale_collapse();
 std::vector<Scenario> scaler_calibration();
+std::vector<Scenario> val_overflow();
 
 // apex/
 std::vector<Scenario> fp16_optimizer_clip();
@@ -45,5 +46,8 @@ std::vector<Scenario> hysteresis_collapse();
 // fastai/
 std::vector<Scenario> lr_finder_diverges();
 std::vector<Scenario> static_scale_unchecked();
+
+// lightning/
+std::vector<Scenario> sixteen_true_adam();
 
 }  // namespace nanhunt::scenarios

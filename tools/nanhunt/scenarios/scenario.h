@@ -36,6 +36,7 @@ struct ScenarioConfig {
   std::optional<std::uint64_t> rename_seed;  // randomise every module and parameter name
   std::string fix;                           // id of one of Scenario::fixes, "" for the scenario as it is
   engine::Device device = {};                // where it trains
+  bool anomaly = false;                      // backward stops at the first NaN, as PyTorch's anomaly mode does
   std::string scaler = {};                   // a name of engine::named_scalers(), "" for the scenario's own
 };
 

@@ -16,6 +16,7 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
+#include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/lr_finder.h"
 #include "reports/json/json_lr_ramp.h"
@@ -48,6 +49,7 @@ struct TrainOutcome {
   double first_loss = 0, last_loss = 0;
   std::optional<std::uint32_t> first_bad_loss;
   std::string ended_by;                 // why training ended before its last step
+  bool by_anomaly = false;              // anomaly mode ended it
   std::string scaler_said;              // the first message of the loss scaler's library
   std::uint32_t scaler_messages = 0;    // how many there were
   std::string attempt_dir;  // empty: not watched
@@ -110,7 +112,10 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
   std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
                                  reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
   if (outcome.ramp) text += lr_table(*outcome.ramp);
-  if (!outcome.ended_by.empty()) text += "Training ended there: " + printable(outcome.ended_by) + "\n";
+  if (!outcome.ended_by.empty()) {
+    text += (outcome.by_anomaly ? "Anomaly mode ended training: " : "Training ended there: ") +
+            printable(outcome.ended_by) + "\n";
+  }
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -119,7 +124,8 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
                         outcome.counters.dropped_ops, outcome.counters.dropped_values);
   }
   if (outcome.hunted) {
-    text += printable(outcome.hunted->analysis.verdict.headline) + "\n";
+    text += (outcome.by_anomaly ? "Where that came from: " : "") +
+            printable(outcome.hunted->analysis.verdict.headline) + "\n";
     for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
       text += fmt::format("  tried on this run: {}: {}\n", e.description,
                           e.verified ? "cured it"
@@ -159,7 +165,7 @@ class TrainVerb final : public Verb {
     options.add("--scaler", scaler_, "Train with another loss scaler than the scenario's: " + scaler_names())
         .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
-    options.add("--device", device_name_, "Where to train: cpu, cuda or cuda:N").show_default();
+    options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
     options.add("--boundary", boundary_,
                    "On a GPU, at levels sentinel and sampled, when a step is judged: sync (at the optimizer boundary, one wait "
                    "a step), deferred (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
@@ -170,6 +176,9 @@ class TrainVerb final : public Verb {
     options.add("--shadow-mb", shadow_mb_, "The most that the copy of --boundary deferred may take, in megabytes (10^6 bytes)")
         .in_range(0u, 1000000u)
         .show_default();
+    options.add_flag("--anomaly", anomaly_,
+                 "Look at what every backward op gives, and stop at the first NaN with PyTorch's words, as its anomaly mode "
+                 "does; the report has these words beside the origin");
     options.add_flag("--allow-tf32", allow_tf32_, "On a GPU: fp32 products may round their inputs to TF32");
     options.add_flag("--allow-reduced-sums", allow_reduced_sums_,
                  "On a GPU: 16-bit products may be added up in 16 bits where cuBLAS splits a product");
@@ -194,7 +203,8 @@ class TrainVerb final : public Verb {
         if (list.given() && name != list.name()) Options::refuse_together(option, list);
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--boundary" ||
-                               name == "--shadow-mb" || name == "--device-stats" || name == "--find-lr";
+                               name == "--shadow-mb" || name == "--device-stats" || name == "--find-lr" ||
+                               name == "--anomaly";
         if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
     });
@@ -249,6 +259,7 @@ class TrainVerb final : public Verb {
     config.fix = fix.empty() ? changed_by_ : fix;
     config.device = device_;
     config.scaler = scaler_;
+    config.anomaly = anomaly_;
     return config;
   }
 
@@ -263,12 +274,17 @@ class TrainVerb final : public Verb {
     return names;
   }
 
+  // Where no GPU can be used the CPU, the reference, takes its place; one that was asked for by its number is missed.
   Status choose_device() {
-    const std::optional<engine::Device> device = engine::parse_device(device_name_);
+    std::optional<engine::Device> device = engine::parse_device(device_name_);
     if (!device) {
       return {StatusCode::kUsage, "train: there is no device '" + device_name_ + "'. Say cpu, cuda or cuda:N."};
     }
-    if (const std::string why = engine::why_unusable(*device); !why.empty()) {
+    const std::string why = engine::why_unusable(*device);
+    if (!why.empty() && device_name_ == "cuda") {
+      say("cuda cannot be used: " + why + ". Training runs on the CPU instead.");
+      device = engine::Device{};
+    } else if (!why.empty()) {
       return {StatusCode::kUsage, "train: " + describe(*device) + " cannot be used: " + why + "."};
     }
     device_ = *device;
@@ -346,9 +362,9 @@ class TrainVerb final : public Verb {
   }
 
   // With --find-lr its steps are those of a finder, which is its last callback.
-  scenarios::ScenarioRun make_run(const Scenario& scenario, const std::string& fix,
+  scenarios::ScenarioRun make_run(const Scenario& scenario, const scenarios::ScenarioConfig& config,
                                   const engine::LrFinder** finder = nullptr) const {
-    scenarios::ScenarioRun run = scenario.make(config(fix));
+    scenarios::ScenarioRun run = scenario.make(config);
     if (!find_lr_) return run;
     auto made = std::make_unique<engine::LrFinder>(*run.trainer, engine::LrFinderOptions{.steps = steps_of(scenario)});
     if (finder != nullptr) *finder = made.get();
@@ -361,7 +377,7 @@ class TrainVerb final : public Verb {
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
     const engine::LrFinder* finder = nullptr;
-    const scenarios::ScenarioRun run = make_run(scenario, "", &finder);
+    const scenarios::ScenarioRun run = make_run(scenario, config(""), &finder);
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
@@ -378,6 +394,11 @@ class TrainVerb final : public Verb {
         result = run.trainer->step();
       } catch (const std::invalid_argument& refused) {  // by a scaler that does not fit the scenario
         outcome.ended_by = refused.what();
+        break;
+      } catch (const engine::AnomalyError& nan) {
+        outcome.ended_by = nan.what();
+        outcome.by_anomaly = true;
+        outcome.steps = i + 1;
         break;
       }
       if (!result.message.empty() && outcome.scaler_messages++ == 0) outcome.scaler_said = result.message;
@@ -401,7 +422,12 @@ class TrainVerb final : public Verb {
   // Computes the failing op again and tries fixes, where something failed.
   void hunt_fault(const Scenario& scenario, Recorder& recorder, TrainOutcome& outcome) const {
     auto replay = hooks::make_engine_replay(
-        [&](const std::string& fix) { return std::move(make_run(scenario, fix).trainer); }, fixes_of(scenario));
+        [&](const std::string& fix) {
+          scenarios::ScenarioConfig again = config(fix);
+          again.anomaly = false;  // it would stop where what is asked comes after
+          return std::move(make_run(scenario, again).trainer);
+        },
+        fixes_of(scenario));
     hunt::HuntOptions options;
     options.try_fixes = !no_verify_;
     options.captures.write = !no_captures_;
@@ -440,6 +466,7 @@ class TrainVerb final : public Verb {
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     if (!scaler_.empty()) info.options.emplace_back("scaler", scaler_);
+    if (anomaly_) info.options.emplace_back("anomaly", "true");
     return info;
   }
 
@@ -450,7 +477,8 @@ class TrainVerb final : public Verb {
   std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
-  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false, find_lr_ = false;
+  bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false, find_lr_ = false,
+       anomaly_ = false;
   bool allow_tf32_ = false, allow_reduced_sums_ = false;
 };
 

@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <stdexcept>
 
 #include "src/engine/amp/recipes/levels.h"
+#include "src/engine/amp/recipes/refuse.h"
 #include "src/engine/amp/recipes/torch_names.h"
 #include "src/engine/amp/scalers/family.h"
 
 namespace nanhunt::engine {
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument(text); }
 
 std::string as_python(bool value) { return value ? "True" : "False"; }
 template <typename T>

@@ -12,6 +12,12 @@ NamedRecipe apex(std::string_view name, std::string_view summary, const char* op
           }};
 }
 
+NamedRecipe lightning(std::string_view name, std::string_view summary, const char* precision) {
+  return {name, summary, [precision](TrainingSetup setup) {
+            return lightning_trainer(std::move(setup), {.precision = precision});
+          }};
+}
+
 }  // namespace
 
 std::span<const NamedRecipe> named_recipes() {
@@ -26,6 +32,12 @@ std::span<const NamedRecipe> named_recipes() {
                   [](TrainingSetup setup) { return fastai_to_fp16(std::move(setup)); }},
       NamedRecipe{"fastai-static", "fastai v1 to_fp16 with a static scale of 512, which looks for no overflow",
                   [](TrainingSetup setup) { return fastai_to_fp16(std::move(setup), {.dynamic = false}); }},
+      lightning("lightning-16-mixed", "Lightning 16-mixed: fp16 autocast, dynamic scale", "16-mixed"),
+      lightning("lightning-bf16-mixed", "Lightning bf16-mixed: bf16 autocast", "bf16-mixed"),
+      lightning("lightning-16-true", "Lightning 16-true: everything in fp16", "16-true"),
+      lightning("lightning-bf16-true", "Lightning bf16-true: everything in bf16", "bf16-true"),
+      lightning("lightning-32-true", "Lightning 32-true: everything in fp32", "32-true"),
+      lightning("lightning-64-true", "Lightning 64-true: everything in fp64", "64-true"),
   };
   return kAll;
 }
