@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanhunt/engine/module.h"
+#include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/random.h"
 
 namespace nanhunt::engine {
@@ -96,7 +97,8 @@ class Conv2d : public Module {
 // first. Takes inputs of its own dtype, and 16-bit ones while it is fp32.
 class BatchNorm2d : public Module {
  public:
-  explicit BatchNorm2d(std::int64_t channels, DType dtype = DType::kF32, double momentum = 0.1, double eps = 1e-5);
+  explicit BatchNorm2d(std::int64_t channels, DType dtype = DType::kF32, double momentum = 0.1, double eps = 1e-5,
+                       NormStatistics statistics = NormStatistics::kOpMath);
 
  protected:
   Tensor forward(const Tensor& input) override;
@@ -104,6 +106,7 @@ class BatchNorm2d : public Module {
  private:
   Tensor &weight_, &bias_, &running_mean_, &running_var_;
   double momentum_, eps_;
+  NormStatistics statistics_;
 };
 
 class MaxPool2d : public Module {

@@ -37,16 +37,18 @@ Tensor Conv2d::forward(const Tensor& input) {
   return conv2d(input, weight_, bias_ ? *bias_ : Tensor(), stride_, padding_);
 }
 
-BatchNorm2d::BatchNorm2d(std::int64_t channels, DType dtype, double momentum, double eps)
+BatchNorm2d::BatchNorm2d(std::int64_t channels, DType dtype, double momentum, double eps, NormStatistics statistics)
     : weight_(register_parameter("weight", Tensor::full({channels}, 1, dtype))),
       bias_(register_parameter("bias", Tensor::zeros({channels}, dtype))),
       running_mean_(register_buffer("running_mean", Tensor::zeros({channels}, dtype))),
       running_var_(register_buffer("running_var", Tensor::full({channels}, 1, dtype))),
       momentum_(momentum),
-      eps_(eps) {}
+      eps_(eps),
+      statistics_(statistics) {}
 
 Tensor BatchNorm2d::forward(const Tensor& input) {
-  return batch_norm(input, weight_, bias_, running_mean_, running_var_, training(), momentum_, eps_);
+  return batch_norm(input, weight_, bias_, running_mean_, running_var_, training(), momentum_, eps_,
+                    statistics_);
 }
 
 Tensor MaxPool2d::forward(const Tensor& input) { return max_pool2d(input, kernel_); }

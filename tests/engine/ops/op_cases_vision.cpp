@@ -60,6 +60,11 @@ void add_normalisations(Cases& c) {
   c.add("batch_norm", "training_rows", statistics({leaf({4, 3}), leaf({3}, 0.5, 2), leaf({3})}), norm(true));
   c.add("batch_norm", "only_parameters_wanted",
         statistics({spread_tensor({3, 2, 2, 2}, -2, 2), leaf({2}, 0.5, 2), leaf({2})}), norm(true));
+  c.add("batch_norm", "statistics_of_the_input", statistics({leaf({3, 2, 4}), leaf({2}, 0.5, 2), leaf({2})}),
+        [](const Inputs& in) {
+          Tensor mean = in[3], var = in[4];
+          return batch_norm(in[0], in[1], in[2], mean, var, true, 0.2, 1e-3, NormStatistics::kInput);
+        });
   c.add("batch_norm", "evaluation", statistics({leaf({3, 2, 2, 3}), leaf({2}, 0.5, 2), leaf({2})}), norm(false));
   c.add("batch_norm", "evaluation_of_one", statistics({leaf({1, 2}), leaf({2}, 0.5, 2), leaf({2})}), norm(false));
 }
