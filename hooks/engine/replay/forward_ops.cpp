@@ -186,8 +186,9 @@ constexpr Row kRows[] = {
     {"clone", unary<engine::clone>},
     {"convolution",
      [](OpUse& u) {
+       const auto groups = static_cast<std::int64_t>(u.find_scalar("groups").value_or(1));  // older traces have none
        return out(engine::conv2d(u.input("input"), u.input("weight"), u.find("bias"), integer(u, "stride"),
-                                 integer(u, "padding")));
+                                 integer(u, "padding"), groups));
      }},
     {"copy_",
      [](OpUse& u) {

@@ -96,8 +96,10 @@ Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, cons
                                     const AttentionOptions& options = {});
 
 // Images (N, C, H, W).
+// weight (O, C / groups, KH, KW), bias (O) or undefined. Each of `groups` shares of the output channels sees its share
+// of the input channels. Observed as "convolution".
 Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std::int64_t stride = 1,
-              std::int64_t padding = 0);  // weight (O, C, KH, KW), bias (O) or undefined; observed as "convolution"
+              std::int64_t padding = 0, std::int64_t groups = 1);
 // input (N, C) or (N, C, ...); the others (C), of the input's dtype or fp32. In training the statistics are the
 // batch's, and the running ones move (unbiased variance) in place; else the running ones are used. Observed as
 // "native_batch_norm", with results "save_mean" and "save_invstd" in training.

@@ -81,6 +81,20 @@ TEST(OnDeviceConvolution, of_every_shape_gives_the_bits_of_the_cpu) {
   }
 }
 
+TEST(OnDeviceConvolution, in_groups_gives_the_bits_of_the_cpu) {
+  for (const std::int64_t groups : {1, 2, 3, 6}) {
+    for (const DType dtype : kFormats) {
+      SCOPED_TRACE(std::to_string(groups) + " groups in " + std::string(dtype_name(dtype)));
+      const std::vector<Tensor> inputs = {spread_tensor({21, 6, 7, 8}, -2, 3, dtype),
+                                          spread_tensor({12, 6 / groups, 3, 3}, -1, 2, dtype),
+                                          spread_tensor({12}, -1, 1, dtype)};
+      expect_bits_of_the_cpu([&](const auto& in) { return conv2d(in[0], in[1], in[2], 2, 1, groups); }, inputs);
+      expect_bits_of_the_cpu([&](const auto& in) { return conv2d(in[0], in[1], {}, 1, 1, groups); },
+                             {inputs[0], inputs[1]});
+    }
+  }
+}
+
 TEST(OnDeviceConvolution, gives_the_same_however_many_images_are_unfolded_at_a_time) {
   // Whole numbers: every order of a sum gives the same bits.
   std::vector<double> values;
