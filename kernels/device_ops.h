@@ -97,17 +97,18 @@ struct SoftmaxGradientCall {
   DeviceArray grad, result, out;
 };
 
-// weight and bias: one element for each of a row, without gaps; data nullptr where there is none. mean and rstd: op
-// math, one for each row.
+// `arithmetic` of norms: fp64, fp32, or a format of 16 bits in which all is rounded and added up (portable/narrow.h).
+// weight and bias: one element for each of a row, without gaps; data nullptr where there is none. mean and rstd: one for
+// each row, of that format.
 struct LayerNormCall {
-  bool wide = false;
+  DType arithmetic = DType::kF32;
   double eps = 0;
   Rows rows;
   DeviceArray in, weight, bias, out, mean, rstd;
 };
 // What is not wanted has no data.
 struct LayerNormGradientCall {
-  bool wide = false;
+  DType arithmetic = DType::kF32;
   Rows rows;
   DeviceArray grad, in, weight, mean, rstd;
   DeviceArray grad_in, grad_weight, grad_bias;
@@ -270,11 +271,13 @@ struct UpsampleGradientCall {
   DeviceArray grad, out;
 };
 
-// A row is a channel. One element for each channel, without gaps: weight, bias, and what follows. mean and invstd: op
-// math, what the channel was normalised with. Not training: of running_mean and running_var. Training: of the row, and
-// new_mean and new_var get the moving averages; op math is double there, rounded to fp32 first where they are narrower.
+// A row is a channel. One element for each channel, without gaps: weight, bias, and what follows. mean and invstd, of
+// the arithmetic's format: what the channel was normalised with. Not training: of running_mean and running_var.
+// Training: of the row, and new_mean and new_var get the moving averages, computed in double and rounded to fp32 first
+// where they are narrower.
 struct BatchNormCall {
-  bool wide = false, training = false;
+  DType arithmetic = DType::kF32;
+  bool training = false;
   double momentum = 0, eps = 0;
   Rows rows;
   DeviceArray in, out;  // over the rows
@@ -283,7 +286,8 @@ struct BatchNormCall {
 };
 // What is not wanted has no data. spread: invstd in training, else the running variance.
 struct BatchNormGradientCall {
-  bool wide = false, training = false;
+  DType arithmetic = DType::kF32;
+  bool training = false;
   double eps = 0;
   Rows rows;
   DeviceArray grad, in, grad_in;  // over the rows

@@ -45,11 +45,10 @@ void launch(const UpsampleGradientCall& call, cudaStream_t stream) {
             : launch_each(UpsampleGradientKernel<float>{call}, stream);
 }
 void launch(const BatchNormCall& call, cudaStream_t stream) {
-  call.wide ? launch_rows(BatchNormKernel<double>{call}, stream) : launch_rows(BatchNormKernel<float>{call}, stream);
+  in_arithmetic_of(call.arithmetic, [&]<class T>(T) { launch_rows(BatchNormKernel<T>{call}, stream); });
 }
 void launch(const BatchNormGradientCall& call, cudaStream_t stream) {
-  call.wide ? launch_rows(BatchNormGradientKernel<double>{call}, stream)
-            : launch_rows(BatchNormGradientKernel<float>{call}, stream);
+  in_arithmetic_of(call.arithmetic, [&]<class T>(T) { launch_rows(BatchNormGradientKernel<T>{call}, stream); });
 }
 
 }  // namespace nanhunt::kernels::cuda

@@ -49,10 +49,10 @@ void launch(const SoftmaxGradientCall& call, cudaStream_t stream) {
             : launch_rows(SoftmaxGradientKernel<float>{call}, stream);
 }
 void launch(const LayerNormCall& call, cudaStream_t stream) {
-  call.wide ? launch_rows(LayerNormKernel<double>{call}, stream) : launch_rows(LayerNormKernel<float>{call}, stream);
+  in_arithmetic_of(call.arithmetic, [&]<class T>(T) { launch_rows(LayerNormKernel<T>{call}, stream); });
 }
 void launch(const LayerNormGradientCall& call, cudaStream_t stream) {
-  call.wide ? layer_norm_gradient<double>(call, stream) : layer_norm_gradient<float>(call, stream);
+  in_arithmetic_of(call.arithmetic, [&]<class T>(T) { layer_norm_gradient<T>(call, stream); });
 }
 void launch(const PickedLossCall& call, cudaStream_t stream) {
   call.wide ? launch_rows(PickedLossKernel<double>{call}, stream) : launch_rows(PickedLossKernel<float>{call}, stream);

@@ -10,6 +10,7 @@
 #include "kernels/portable/constants.h"
 #include "kernels/portable/host_device.h"
 #include "kernels/portable/lanes.h"
+#include "kernels/portable/narrow.h"
 #include "kernels/portable/scalar_math.h"
 #include "kernels/device_ops.h"
 
@@ -203,16 +204,16 @@ struct LayerNormKernel {
 
   template <class Lanes>
   NANHUNT_HOST_DEVICE void operator()(const Lanes& lanes, std::int64_t row) const {
+    using std::sqrt;
     const std::int64_t width = call.rows.length, start = row * width;
     const RowReader<T> in{call.in, call.rows.walk, start};
-    const T mean = lanes.template sum<T>(width, in) / static_cast<T>(width);
-    const T variance = lanes.template sum<T>(width,
-                                             [&](std::int64_t i) {
-                                               const T d = in(i) - mean;
-                                               return d * d;
-                                             }) /
-                       static_cast<T>(width);
-    const T rstd = 1 / std::sqrt(variance + static_cast<T>(call.eps));
+    const T mean = divided(row_sum<T>(lanes, width, in), width);
+    const T squares = row_sum<T>(lanes, width, [&](std::int64_t i) {
+      const T d = in(i) - mean;
+      return d * d;
+    });
+    const T variance = divided(squares, width);
+    const T rstd = T{1} / sqrt(variance + static_cast<T>(call.eps));
     lanes.each(width, [&](std::int64_t i) {
       const T y = (in(i) - mean) * rstd * affine<T>(call.weight, i, T{1}) + affine<T>(call.bias, i, T{0});
       store_flat(call.out, start + i, y);
@@ -236,9 +237,9 @@ struct LayerNormGradientKernel {
     const T mean = load_flat<T>(call.mean, row), rstd = load_flat<T>(call.rstd, row);
     const auto weighted = [&](std::int64_t i) { return dy(i) * affine<T>(call.weight, i, T{1}); };
     const auto normalised = [&](std::int64_t i) { return (x(i) - mean) * rstd; };
-    const T mean_d = lanes.template sum<T>(width, weighted) / static_cast<T>(width);
-    const T mean_product = lanes.template sum<T>(width, [&](std::int64_t i) { return weighted(i) * normalised(i); }) /
-                           static_cast<T>(width);
+    const T mean_d = divided(row_sum<T>(lanes, width, weighted), width);
+    const T mean_product =
+        divided(row_sum<T>(lanes, width, [&](std::int64_t i) { return weighted(i) * normalised(i); }), width);
     lanes.each(width, [&](std::int64_t i) {
       store_flat(call.grad_in, start + i, rstd * (weighted(i) - mean_d - normalised(i) * mean_product));
     });

@@ -179,6 +179,7 @@ class Prober {
     }
     RunnerCall call;
     call.op = op.at.op;
+    call.arithmetic = dtype.value_or(op.arithmetic);
     for (std::size_t i = 0; i < arrays.size(); ++i) call.inputs.push_back({op.inputs[i].slot, &arrays[i]});
     for (const auto& [name, value] : op.scalars) call.scalars.emplace_back(name, value);
     for (const PlannedValue& out : op.outputs)

@@ -42,12 +42,14 @@ struct RunnerOutput {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> sizes;
 };
-// Names are those of the trace. The op computes in the op math of its inputs' formats. Everything is borrowed.
+// Names are those of the trace. The op computes in the op math of its inputs' formats, or in `arithmetic` where that
+// has 16 bits and its inputs too. Everything is borrowed.
 struct RunnerCall {
   std::string_view op;
   std::vector<RunnerInput> inputs;
   std::vector<std::pair<std::string_view, double>> scalars;
   std::vector<RunnerOutput> outputs;  // as they were in the run: ops like "view" take their shape from it
+  DType arithmetic = DType::kF32;
 };
 
 class OpRunner {

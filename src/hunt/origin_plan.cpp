@@ -139,7 +139,7 @@ class StepReader {
 
   PlannedOp planned(std::size_t index) {
     const StepOp& op = ops_[index];
-    PlannedOp out{op.record.seq, position(index), {}, {}, {}};
+    PlannedOp out{op.record.seq, position(index), {}, {}, {}, op.record.compute_dtype};
     for (const ScalarArg& scalar : op.scalars) out.scalars.emplace_back(text(scalar.name), scalar.value);
     const auto value = [&](const OpArg& arg) {
       values_.try_emplace(arg.value);

@@ -44,6 +44,7 @@ struct PlannedOp {
   OpPosition at;
   std::vector<std::pair<std::string, double>> scalars;
   std::vector<PlannedValue> inputs, outputs;
+  DType arithmetic = DType::kF32;  // in which it computed before it stored
 };
 
 struct OriginPlan {

@@ -166,6 +166,9 @@ TEST(OpRows, form_eps_where_the_kernel_does) {
   EXPECT_EQ(eps_dtype(op_info("aten::native_layer_norm"), DType::kF16), DType::kF32);
   EXPECT_EQ(eps_dtype(op_info("aten::native_layer_norm"), DType::kF64), DType::kF64);
   EXPECT_EQ(eps_dtype(op_info("_fused_adamw_"), DType::kBF16), DType::kF32);
+  EXPECT_EQ(eps_dtype(op_info("native_batch_norm"), DType::kF16, DType::kF16), DType::kF16);
+  EXPECT_EQ(eps_dtype(op_info("native_batch_norm"), DType::kF32, DType::kF16), DType::kF32);
+  EXPECT_EQ(eps_dtype(op_info("native_batch_norm"), DType::kF16, DType::kF32), DType::kF32);
   EXPECT_EQ(eps_dtype(op_info("_foreach_add_"), DType::kF16), DType::kF16);
   EXPECT_EQ(eps_dtype(op_info("my_norm"), DType::kF16), DType::kF16);
 }

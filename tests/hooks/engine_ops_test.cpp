@@ -43,6 +43,7 @@ class Repeater final : public engine::Observer {
     std::vector<hunt::Array> arrays;
     arrays.reserve(call.inputs.size());
     hunt::RunnerCall again{call.op, {}, {}, {}};
+    again.arithmetic = call.compute_dtype;
     for (const engine::OpArgument& in : call.inputs) {
       if (in.tensor == nullptr || !in.tensor->defined()) continue;
       if (in.tensor->version() == in.version) {
@@ -156,6 +157,19 @@ TEST(EngineOps, of_a_transformer_repeat_bit_for_bit) {
   expect_all_repeat(repeat_training(*trainer, 2),
                     {"bmm_backward", "softmax_backward", "native_layer_norm_backward", "gelu_backward",
                      "native_dropout_backward", "embedding_backward", "masked_fill_backward"});
+}
+
+TEST(EngineOps, of_norms_with_statistics_in_fp16_repeat_bit_for_bit) {
+  auto model = std::make_unique<engine::Sequential>();
+  constexpr auto kInput = engine::NormStatistics::kInput;
+  engine::RandomStream random(1, 0);
+  model->append(std::make_unique<engine::Linear>(64, 10, random, DType::kF16));
+  model->append(std::make_unique<engine::BatchNorm2d>(10, DType::kF16, 0.1, 1e-5, kInput));
+  model->append(std::make_unique<engine::LayerNorm>(10, DType::kF16, 1e-5, kInput));
+  const auto trainer = trainer_of(std::move(model), {.algorithm = "sgd"},
+                                  engine::digits_train_batches(64, 1, DType::kF16), classify);
+  expect_all_repeat(repeat_training(*trainer, 2), {"native_batch_norm", "native_batch_norm_backward",
+                                                   "native_layer_norm", "native_layer_norm_backward"});
 }
 
 TEST(EngineOps, that_do_not_fit_their_arguments_are_refused_and_named) {

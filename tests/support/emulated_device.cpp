@@ -222,7 +222,7 @@ void EmulatedDevice::run(const LayerNormCall& call) {
                           {&here.out, &call.out}, {&here.mean, &call.mean}, {&here.rstd, &call.rstd}}) {
     *to = host(*from);
   }
-  here.wide ? rows(LayerNormKernel<double>{here}) : rows(LayerNormKernel<float>{here});
+  in_arithmetic_of(here.arithmetic, [&]<class T>(T) { rows(LayerNormKernel<T>{here}); });
 }
 
 void EmulatedDevice::run(const LayerNormGradientCall& call) {
@@ -233,12 +233,11 @@ void EmulatedDevice::run(const LayerNormGradientCall& call) {
         {&here.grad_bias, &call.grad_bias}}) {
     *to = host(*from);
   }
-  const auto run_in = [&]<class T>(T) {
+  in_arithmetic_of(here.arithmetic, [&]<class T>(T) {
     if (here.grad_in.data != nullptr) rows(LayerNormGradientKernel<T>{here});
     if (here.grad_weight.data != nullptr || here.grad_bias.data != nullptr)
       each(LayerNormAffineGradientKernel<T>{here});
-  };
-  here.wide ? run_in(double{}) : run_in(float{});
+  });
 }
 
 void EmulatedDevice::run(const PickedLossCall& call) {
@@ -409,7 +408,7 @@ void EmulatedDevice::run(const BatchNormCall& call) {
                              &here.mean, &here.invstd, &here.new_mean, &here.new_var}) {
     *array = host(*array);
   }
-  here.wide ? rows(BatchNormKernel<double>{here}) : rows(BatchNormKernel<float>{here});
+  in_arithmetic_of(here.arithmetic, [&]<class T>(T) { rows(BatchNormKernel<T>{here}); });
 }
 
 void EmulatedDevice::run(const BatchNormGradientCall& call) {
@@ -418,7 +417,7 @@ void EmulatedDevice::run(const BatchNormGradientCall& call) {
                              &here.grad_weight, &here.grad_bias}) {
     *array = host(*array);
   }
-  here.wide ? rows(BatchNormGradientKernel<double>{here}) : rows(BatchNormGradientKernel<float>{here});
+  in_arithmetic_of(here.arithmetic, [&]<class T>(T) { rows(BatchNormGradientKernel<T>{here}); });
 }
 
 }  // namespace nanhunt::testing_support

@@ -100,6 +100,25 @@ TEST(ReproProgram, knows_the_ops_that_the_command_line_offers) {
   EXPECT_EQ(lines, listed.out);
 }
 
+TEST(ReproProgram, adds_up_the_statistics_of_a_norm_in_fp16_where_the_run_did) {
+  if (!has_numpy()) GTEST_SKIP() << "/usr/bin/python3 has no NumPy: tools/setup installs python3-numpy";
+  // given: 64 numbers near 2000, whose sum passes 65504
+  const std::string program = make_folder() + "/norm.py";
+  std::FILE* file = std::fopen(program.c_str(), "w");
+  std::fputs("import sys\nimport numpy as np\nsys.path.insert(0, '" NANHUNT_SOURCE_DIR "/tools/nanhunt/repro')\n"
+             "import show_op\nfor compute in ('fp16', 'fp32'):\n"
+             "    show_op.CASE.update(op='native_layer_norm', compute=compute, scalars={'eps': 1e-5},\n"
+             "                        inputs=[{'array': 'x', 'slot': 'input'}],\n"
+             "                        output={'shape': [1, 64], 'slot': 'out'})\n"
+             "    x = np.arange(1970, 2034, dtype=np.float16).reshape(1, 64)\n"
+             "    with np.errstate(all='ignore'):\n"
+             "        y = show_op.layer_norm(show_op.Use({'x': x}, show_op.work_type()))\n"
+             "    print(np.isnan(y).sum(), y.dtype)\n",
+             file);
+  std::fclose(file);
+  EXPECT_EQ(run_python("-B " + program).out, "64 float16\n0 float32\n");
+}
+
 // A trace and a capture of a sqrt in a module of that name; `slot` is the capture's.
 std::string hostile_run(const std::string& module, const std::string& file, const std::string& slot = "self") {
   const std::string run = make_folder() + "/run";

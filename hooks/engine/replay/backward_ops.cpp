@@ -68,7 +68,7 @@ std::vector<std::pair<std::string, Tensor>> run_backward(std::string_view forwar
     if (outputs.size() != 1) refuse(forward, "expected one gradient, got " + std::to_string(outputs.size()));
     return {{std::string(outputs[0].slot), engine::to(grad, outputs[0].dtype)}};
   }
-  OpUse stand_in{forward, {}, use.scalars, grad.sizes(), grad.dtype()};
+  OpUse stand_in{forward, {}, use.scalars, grad.sizes(), grad.dtype(), use.arithmetic};
   if (forward == "cat" && outputs.empty()) refuse(forward, "expected a gradient, got none");
   for (const hunt::RunnerOutput& output : outputs) {
     if (!output.slot.starts_with(kGrad)) refuse(forward, "expected outputs grad_..., got another name");

@@ -74,7 +74,7 @@ class EngineOpRunner final : public hunt::OpRunner {
 
  private:
   static std::vector<std::optional<hunt::Array>> compute(const hunt::RunnerCall& call) {
-    OpUse use{call.op, {}, call.scalars, {}, DType::kF32};
+    OpUse use{call.op, {}, call.scalars, {}, DType::kF32, call.arithmetic};
     if (!call.outputs.empty()) {
       use.out_sizes = call.outputs[0].sizes;
       use.out_dtype = call.outputs[0].dtype;

@@ -27,6 +27,7 @@ struct OpUse {
   std::vector<std::pair<std::string_view, double>> scalars;
   engine::Shape out_sizes;  // of its first output
   DType out_dtype = DType::kF32;
+  DType arithmetic = DType::kF32;  // hunt::RunnerCall
 
   engine::Tensor find(std::string_view slot) const;  // undefined: none
   engine::Tensor input(std::string_view slot) const;

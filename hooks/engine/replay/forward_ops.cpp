@@ -87,11 +87,16 @@ NamedResults run_cat(OpUse& use) {
   return out(engine::cat(tensors, dimension(use, "dim")));
 }
 
+// In a format of 16 bits only where the run did.
+engine::NormStatistics statistics_of(const OpUse& use) {
+  return dtype_size(use.arithmetic) < 4 ? engine::NormStatistics::kInput : engine::NormStatistics::kOpMath;
+}
+
 NamedResults run_batch_norm(OpUse& use) {
   Tensor mean = use.input("running_mean"), variance = use.input("running_var");
   const bool training = use.scalar("training") != 0;
   Tensor result = engine::batch_norm(use.input("input"), use.input("weight"), use.input("bias"), mean, variance,
-                                     training, use.scalar("momentum"), use.scalar("eps"));
+                                     training, use.scalar("momentum"), use.scalar("eps"), statistics_of(use));
   if (!training) return out(std::move(result));
   return {{"out", std::move(result)}, {"running_mean", mean}, {"running_var", variance}};
 }
@@ -181,8 +186,9 @@ constexpr Row kRows[] = {
     {"clone", unary<engine::clone>},
     {"convolution",
      [](OpUse& u) {
+       const auto groups = static_cast<std::int64_t>(u.find_scalar("groups").value_or(1));  // older traces have none
        return out(engine::conv2d(u.input("input"), u.input("weight"), u.find("bias"), integer(u, "stride"),
-                                 integer(u, "padding")));
+                                 integer(u, "padding"), groups));
      }},
     {"copy_",
      [](OpUse& u) {
@@ -231,7 +237,8 @@ constexpr Row kRows[] = {
     {"native_batch_norm", run_batch_norm},
     {"native_layer_norm",
      [](OpUse& u) {
-       return out(engine::layer_norm(u.input("input"), u.find("weight"), u.find("bias"), u.scalar("eps")));
+       return out(engine::layer_norm(u.input("input"), u.find("weight"), u.find("bias"), u.scalar("eps"),
+                                     statistics_of(u)));
      }},
     {"neg", unary<engine::neg>},
     {"nll_loss",

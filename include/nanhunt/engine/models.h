@@ -42,6 +42,22 @@ class Cnn : public Sequential {
   Tensor forward(const Tensor& input) override;
 };
 
+struct SeResNeXtOptions {
+  std::int64_t channels = 16, groups = 4, reduction = 4;
+  DType dtype = DType::kF32;
+  std::uint64_t seed = 1;
+};
+
+// Digits as 8 x 8 images (input (N, 64)): conv, bn, relu; block1 keeps size and channels, block2 halves the size and
+// doubles the channels, block3 keeps both; pool (average over what is left), flatten, fc -> (N, 10).
+class SeResNeXt : public Sequential {
+ public:
+  explicit SeResNeXt(const SeResNeXtOptions& options = {});
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+};
+
 // 8 x 8 images to 8 x 8 images, both as (N, 64). Two levels down (max pool), two up (upsample, then cat with the same
 // size from the way down); each level is conv, bn, relu; `out` is a 1 x 1 convolution.
 struct UNetOptions {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanhunt/engine/module.h"
+#include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/random.h"
 
 namespace nanhunt::engine {
@@ -72,10 +73,10 @@ class Sequential : public Module {
   std::vector<Module*> steps_;  // owned by Module
 };
 
-// Images (N, C, H, W) from here on. Weight (out, in, kernel, kernel) and bias start in U(-b, b) with b = 1 / sqrt(in *
-// kernel * kernel). `padding` -1 keeps the size at stride 1 (odd kernels).
+// Images (N, C, H, W) from here on. Weight (out, in / groups, kernel, kernel) and bias start in U(-b, b) with b = 1 /
+// sqrt(in / groups * kernel * kernel). `padding` -1 keeps the size at stride 1 (odd kernels).
 struct Conv2dOptions {
-  std::int64_t kernel = 3, stride = 1, padding = -1;
+  std::int64_t kernel = 3, stride = 1, padding = -1, groups = 1;
   bool with_bias = true;
 };
 class Conv2d : public Module {
@@ -89,14 +90,15 @@ class Conv2d : public Module {
  private:
   Tensor& weight_;
   Tensor* bias_;  // null without
-  std::int64_t stride_, padding_;
+  std::int64_t stride_, padding_, groups_;
 };
 
 // Batch statistics in training, running ones otherwise (buffers running_mean, running_var). Weight 1 and bias 0 at
 // first. Takes inputs of its own dtype, and 16-bit ones while it is fp32.
 class BatchNorm2d : public Module {
  public:
-  explicit BatchNorm2d(std::int64_t channels, DType dtype = DType::kF32, double momentum = 0.1, double eps = 1e-5);
+  explicit BatchNorm2d(std::int64_t channels, DType dtype = DType::kF32, double momentum = 0.1, double eps = 1e-5,
+                       NormStatistics statistics = NormStatistics::kOpMath);
 
  protected:
   Tensor forward(const Tensor& input) override;
@@ -104,6 +106,7 @@ class BatchNorm2d : public Module {
  private:
   Tensor &weight_, &bias_, &running_mean_, &running_var_;
   double momentum_, eps_;
+  NormStatistics statistics_;
 };
 
 class MaxPool2d : public Module {
@@ -144,6 +147,37 @@ class Upsample : public Module {
 class Flatten : public Module {
  protected:
   Tensor forward(const Tensor& input) override;
+};
+
+// Squeeze and excitation: x times sigmoid(fc2(relu(fc1(mean of each channel)))), a number for each image and channel.
+// fc1 has channels / reduction outputs, one at least. Both have a bias.
+class SqueezeExcitation : public Module {
+ public:
+  SqueezeExcitation(std::int64_t channels, std::int64_t reduction, RandomStream& random, DType dtype = DType::kF32);
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Module &fc1_, &fc2_;
+};
+
+// A block of SE-ResNeXt: relu(se(bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x)))))))) + x), where conv1 and conv3 are
+// 1 x 1 and conv2, `width` channels wide, has `groups`. Where channels or size change, x goes through bn(conv) of its
+// own (`shortcut`).
+struct SeResNeXtBlockOptions {
+  std::int64_t in_channels = 16, width = 16, out_channels = 16, groups = 4, stride = 1, reduction = 4;
+};
+class SeResNeXtBlock : public Module {
+ public:
+  SeResNeXtBlock(const SeResNeXtBlockOptions& options, RandomStream& random, DType dtype = DType::kF32);
+
+ protected:
+  Tensor forward(const Tensor& input) override;
+
+ private:
+  Module &conv1_, &bn1_, &conv2_, &bn2_, &conv3_, &bn3_, &se_;
+  Module* shortcut_;  // null: x as it is
 };
 
 // relu(bn2(conv2(relu(bn1(conv1(x))))) + x), sizes unchanged.

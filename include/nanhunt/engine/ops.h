@@ -73,9 +73,14 @@ Tensor linear(const Tensor& input, const Tensor& weight,
                                     // with a "view" before and after for inputs that are not 2-D
 Tensor embedding(const Tensor& weight, const Tensor& indices);  // (V,D), int64 (...) -> (...,D)
 
+// In which format a norm adds up means and squares. kInput: in the input's own, and so is all else that it computes.
+// In 16 bits such sums stall (fp16: ones at 2048) or overflow, squares overflow (from 256), small variances and eps
+// vanish.
+enum class NormStatistics : std::uint8_t { kOpMath, kInput };
 // Normalises the last dimension; weight and bias may be undefined. Observed as "native_layer_norm" with results "mean"
-// and "rstd", which are fp32 for 16-bit inputs: eps is added in fp32.
-Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
+// and "rstd", which are fp32 for 16-bit inputs (eps is added in fp32), or of the input's format with kInput.
+Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps = 1e-5,
+                  NormStatistics statistics = NormStatistics::kOpMath);
 // Drops elements with probability p, by one word of `random` each, and scales the others by 1 / (1 - p). Observed as
 // "native_dropout" with result "mask" (bool, true: kept).
 Tensor dropout(const Tensor& input, double p, RandomStream& random);
@@ -91,13 +96,16 @@ Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, cons
                                     const AttentionOptions& options = {});
 
 // Images (N, C, H, W).
+// weight (O, C / groups, KH, KW), bias (O) or undefined. Each of `groups` shares of the output channels sees its share
+// of the input channels. Observed as "convolution".
 Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, std::int64_t stride = 1,
-              std::int64_t padding = 0);  // weight (O, C, KH, KW), bias (O) or undefined; observed as "convolution"
+              std::int64_t padding = 0, std::int64_t groups = 1);
 // input (N, C) or (N, C, ...); the others (C), of the input's dtype or fp32. In training the statistics are the
 // batch's, and the running ones move (unbiased variance) in place; else the running ones are used. Observed as
 // "native_batch_norm", with results "save_mean" and "save_invstd" in training.
 Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
-                  Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
+                  Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5,
+                  NormStatistics statistics = NormStatistics::kOpMath);
 Tensor max_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride = 0,
                   std::int64_t padding = 0);  // stride 0: kernel; observed as "max_pool2d_with_indices"
 Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0);

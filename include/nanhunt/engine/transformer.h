@@ -14,7 +14,8 @@ class Linear;
 // Over the last dimension; weight starts at 1, bias at 0.
 class LayerNorm : public Module {
  public:
-  explicit LayerNorm(std::int64_t dims, DType dtype = DType::kF32, double eps = 1e-5);
+  explicit LayerNorm(std::int64_t dims, DType dtype = DType::kF32, double eps = 1e-5,
+                     NormStatistics statistics = NormStatistics::kOpMath);
 
  protected:
   Tensor forward(const Tensor& input) override;
@@ -22,6 +23,7 @@ class LayerNorm : public Module {
  private:
   Tensor &weight_, &bias_;
   double eps_;
+  NormStatistics statistics_;
 };
 
 class Gelu : public Module {

@@ -153,7 +153,8 @@ struct Concrete {
 constexpr Concrete kConcrete[] = {
     {"calibrated-scale", "init-scale"},         {"clamp-before-exp", "clamp-input"},
     {"clamp-log-variance", "clamp-input"},      {"fp32-layer", "fp32-compute"},
-    {"fp32-norm", "fp32-compute"},              {"lower-scale", "lower-static-scale"},
+    {"fp32-norm", "fp32-compute"},              {"fp32-statistics", "fp32-compute"},
+    {"lower-scale", "lower-static-scale"},
     {"static-scale-512", "loss-scaling"},
     {"two-selections", "clamp-input"},          {"unscale-first", "unscale-before-clip"},
 };

@@ -18,6 +18,15 @@ namespace {
 // The smallest power of ten that is a normal number.
 double smallest_safe(DType dtype) { return std::pow(10.0, std::ceil(std::log10(format_limits(dtype).min_normal))); }
 
+// In which the op stores the reciprocal deviations that it divides by, if it does.
+std::optional<DType> deviations_of(const OpInView& op, const Names& names) {
+  for (std::size_t i = 0; i < op.out.size(); ++i) {
+    if (op.out[i] == nullptr || !holds_deviations(names.text(op.outputs[i].slot))) continue;
+    if (const LayoutRecord* layout = names.layout(op.out[i]->layout)) return layout->dtype;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void EpsAudit::count(const First& place, double eps, DType dtype, std::uint64_t zeros) {
@@ -48,7 +57,7 @@ void EpsAudit::on_op(const OpInView& op) {
   // A kernel that forms x + eps itself.
   for (const ScalarArg& scalar : op.scalars) {
     if (scalar.value > 0 && names_.is(scalar.name, "eps")) {
-      const DType dtype = eps_dtype(*op.info, op.record->compute_dtype);
+      const DType dtype = eps_dtype(*op.info, op.record->compute_dtype, deviations_of(op, names_));
       const OpRecord& r = *op.record;
       count({{r.seq, r.step, r.micro_batch, r.phase, r.module, r.op}, r.call_site}, scalar.value, dtype, 0);
     }

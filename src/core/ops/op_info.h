@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,7 +67,8 @@ enum class Bound : std::uint8_t {
 // In which format a kernel that takes eps as an argument forms x + eps.
 enum class EpsForm : std::uint8_t {
   kNone,    // that in which it computes
-  kOpMath,  // fp32 for 16-bit inputs, whatever the kernel was given: norm layers, fused optimizers
+  kOpMath,  // fp32 for 16-bit inputs, whatever the kernel was given: norm layers, fused optimizers. A norm that keeps
+            // its own deviations in 16 bits forms it there
 };
 
 enum OpFlag : std::uint32_t {
@@ -156,8 +158,11 @@ struct OpTraits {
 };
 OpTraits op_traits(std::string_view op);
 
-// The format in which the op forms x + eps, given the one it says it computes in.
-DType eps_dtype(const OpInfo& info, DType compute);
+// The format in which the op forms x + eps, given the one it says it computes in, and the one in which it stores the
+// reciprocal deviations that it divides by, if it does.
+DType eps_dtype(const OpInfo& info, DType compute, std::optional<DType> deviations = {});
+// Whether an output of this slot holds them.
+bool holds_deviations(std::string_view slot);
 
 // The forward op of "<op>_backward" and of gradients with names of their own, else "". In-place and dispatcher marks
 // are taken off.

@@ -78,9 +78,13 @@ std::string forward_op(std::string_view op) {
   return std::string(info != nullptr && !info->forward.empty() ? info->forward : forward_op_name(name));
 }
 
-DType eps_dtype(const OpInfo& info, DType compute) {
+DType eps_dtype(const OpInfo& info, DType compute, std::optional<DType> deviations) {
   const bool narrow = is_floating(compute) && dtype_size(compute) < 4;
-  return info.eps == EpsForm::kOpMath && narrow ? DType::kF32 : compute;
+  // Some kernels store deviations in 16 bits that they have computed in fp32, and some are told with the format of
+  // their tensors: only where both say so was eps added there.
+  return info.eps == EpsForm::kOpMath && narrow && deviations != compute ? DType::kF32 : compute;
 }
+
+bool holds_deviations(std::string_view slot) { return slot == "rstd" || slot == "save_invstd"; }
 
 }  // namespace nanhunt

@@ -29,12 +29,13 @@ double checked_probability(double p) {
 
 }  // namespace
 
-LayerNorm::LayerNorm(std::int64_t dims, DType dtype, double eps)
+LayerNorm::LayerNorm(std::int64_t dims, DType dtype, double eps, NormStatistics statistics)
     : weight_(register_parameter("weight", Tensor::full({dims}, 1, dtype))),
       bias_(register_parameter("bias", Tensor::zeros({dims}, dtype))),
-      eps_(eps) {}
+      eps_(eps),
+      statistics_(statistics) {}
 
-Tensor LayerNorm::forward(const Tensor& input) { return layer_norm(input, weight_, bias_, eps_); }
+Tensor LayerNorm::forward(const Tensor& input) { return layer_norm(input, weight_, bias_, eps_, statistics_); }
 
 Tensor Gelu::forward(const Tensor& input) { return gelu(input, form_); }
 

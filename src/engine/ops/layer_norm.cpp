@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // native_layer_norm over the last dimension. Mean and rstd are formed and kept in op math: eps is added in fp32 even
-// when everything else is fp16.
+// when everything else is fp16. With statistics in the input's format all is rounded to that.
 #include <cmath>
 #include <optional>
 
@@ -14,7 +14,9 @@
 namespace nanhunt::engine {
 namespace {
 
-// Weight and bias in op math; ones and zeros where they are not given.
+using kernels::cuda::in_arithmetic_of;
+
+// Weight and bias in the arithmetic's format; ones and zeros where they are not given.
 template <typename T>
 std::vector<T> read_affine(const Tensor& tensor, std::int64_t width, T otherwise) {
   std::vector<T> values(static_cast<std::size_t>(width), otherwise);
@@ -25,21 +27,22 @@ std::vector<T> read_affine(const Tensor& tensor, std::int64_t width, T otherwise
 template <typename T>
 void norm_rows(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
                   T* means, T* rstds) {
+  using std::sqrt;
   const std::int64_t width = input.size(-1), rows = input.numel() / width;
   const Reader<T> reader(input, input.sizes(), input.dtype());
   const Writer<T> writer(out);
-  const std::vector<T> w = read_affine<T>(weight, width, 1), b = read_affine<T>(bias, width, 0);
+  const std::vector<T> w = read_affine<T>(weight, width, T{1}), b = read_affine<T>(bias, width, T{0});
   Scratch<T> row(width), deviations(width), squares(width), result(width);
   T *d = deviations.data(), *square = squares.data();
   for (std::int64_t r = 0; r < rows; ++r) {
     const T* x = reader.read(r * width, width, row.data());
-    const T mean = sum_values(x, width) / static_cast<T>(width);
+    const T mean = divided(sum_values(x, width), width);
     for (std::int64_t i = 0; i < width; ++i) {
       d[i] = x[i] - mean;
       square[i] = d[i] * d[i];
     }
-    const T variance = sum_values(square, width) / static_cast<T>(width);
-    const T rstd = 1 / std::sqrt(variance + static_cast<T>(eps));
+    const T variance = divided(sum_values(square, width), width);
+    const T rstd = T{1} / sqrt(variance + static_cast<T>(eps));
     T* y = writer.target(r * width, result.data());
     for (std::int64_t i = 0; i < width; ++i) y[i] = d[i] * rstd * w[i] + b[i];
     writer.commit(r * width, width, y);
@@ -60,7 +63,7 @@ std::vector<Tensor> norm_rows_backward(const Tensor& g, const Saved& saved, cons
   const T *means = saved.mean.data<T>(), *rstds = saved.rstd.data<T>();
   const Tensor grad_input = node.edges[0].wanted() ? Tensor::empty(g.sizes(), g.dtype()) : Tensor();
   const auto size = static_cast<std::size_t>(width);
-  const std::vector<T> weights = read_affine<T>(saved.weight, width, 1);
+  const std::vector<T> weights = read_affine<T>(saved.weight, width, T{1});
   std::vector<T> grad_weight(size), grad_bias(size);
   Scratch<T> grad_row(width), row(width), normalised(width), weighted(width), products(width), result(width);
   const std::optional<Writer<T>> writer =
@@ -80,8 +83,8 @@ std::vector<Tensor> norm_rows_backward(const Tensor& g, const Saved& saved, cons
       product[i] = d[i] * xhat[i];
     }
     if (!writer) continue;
-    const T mean_d = sum_values(d, width) / static_cast<T>(width);
-    const T mean_product = sum_values(product, width) / static_cast<T>(width);
+    const T mean_d = divided(sum_values(d, width), width);
+    const T mean_product = divided(sum_values(product, width), width);
     T* dx = writer->target(r * width, result.data());
     for (std::int64_t i = 0; i < width; ++i) dx[i] = rstd * (d[i] - mean_d - xhat[i] * mean_product);
     writer->commit(r * width, width, dx);
@@ -120,12 +123,13 @@ void check_affine(const Tensor& input, const Tensor& affine, std::string_view sl
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps) {
+Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps,
+                  NormStatistics statistics) {
   if (amp::intercepts()) {
     return amp::run(
         "layer_norm",
-        [eps](const Tensor& x, const Tensor& w, const Tensor& b) { return layer_norm(x, w, b, eps); }, input, weight,
-        bias);
+        [=](const Tensor& x, const Tensor& w, const Tensor& b) { return layer_norm(x, w, b, eps, statistics); }, input,
+        weight, bias);
   }
   expect_floating("native_layer_norm", input, "input");
   if (input.dim() == 0 || input.size(-1) == 0) {
@@ -133,7 +137,7 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
   }
   check_affine(input, weight, "weight");
   check_affine(input, bias, "bias");
-  const DType compute = op_math(input.dtype());
+  const DType compute = norm_arithmetic(input.dtype(), statistics);
   Shape kept = input.sizes();
   kept.back() = 1;
   const Device device = common_device("native_layer_norm", {&input, &weight, &bias});
@@ -141,10 +145,10 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
   Tensor mean = Tensor::empty(kept, compute, device), rstd = Tensor::empty(kept, compute, device);
   if (!device.is_cpu()) {
     device_layer_norm(input, weight, bias, eps, out, mean, rstd);
-  } else if (compute == DType::kF64) {
-    norm_rows<double>(input, weight, bias, eps, out, mean.data<double>(), rstd.data<double>());
   } else {
-    norm_rows<float>(input, weight, bias, eps, out, mean.data<float>(), rstd.data<float>());
+    in_arithmetic_of(compute, [&]<typename T>(T) {
+      norm_rows<T>(input, weight, bias, eps, out, mean.data<T>(), rstd.data<T>());
+    });
   }
   std::vector<Arg> inputs{{"input", &input}};
   if (weight.defined()) inputs.push_back({"weight", &weight});
@@ -155,8 +159,8 @@ Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
       [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
         const Saved saved{node.saved[0].tensor, node.saved[3].tensor, node.saved[1].tensor, node.saved[2].tensor};
         if (!on_cpu(g)) return backward_on_device(g, saved, node);
-        return node.compute_dtype == DType::kF64 ? norm_rows_backward<double>(g, saved, node)
-                                                 : norm_rows_backward<float>(g, saved, node);
+        return in_arithmetic_of(node.compute_dtype,
+                                [&]<typename T>(T) { return norm_rows_backward<T>(g, saved, node); });
       },
       {{"mean", &mean}, {"rstd", &rstd}});
 }

@@ -81,6 +81,10 @@ Tensor dim_last(const Tensor& tensor, int dim) {
 
 DType op_math(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
+DType norm_arithmetic(DType input, NormStatistics statistics) {
+  return statistics == NormStatistics::kInput ? input : op_math(input);
+}
+
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (category(a) != category(b)) return category(a) > category(b) ? a : b;

@@ -12,6 +12,7 @@
 
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
+#include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine {
@@ -27,6 +28,8 @@ Tensor make_view(const Tensor& base, Shape sizes, Shape strides, std::int64_t of
 Tensor dim_last(const Tensor& tensor, int dim);  // view with `dim` moved to the end
 
 DType op_math(DType dtype);  // fp64 for fp64, else fp32
+// In which a norm computes: op math, or with statistics in the input's format that.
+DType norm_arithmetic(DType input, NormStatistics statistics);
 DType promote(const Tensor& a, const Tensor& b);
 DType promote(DType a, DType b);
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);

@@ -148,6 +148,43 @@ TEST(EpsUnderflow, is_not_told_of_stock_norms_and_fused_optimizers_which_add_eps
   }
 }
 
+TEST(EpsUnderflow, of_a_norm_that_computes_and_keeps_its_deviations_in_fp16_is_told) {
+  for (const DType kept : {DType::kF16, DType::kF32}) {
+    TraceBuilder t;
+    t.in("bn").computing_in(DType::kF16);
+    const bool lost = kept == DType::kF16;
+    const Handle y = t.op("native_batch_norm", {{"input", t.value(finite().as(DType::kF16))}},
+                          lost ? finite().as(kept).inf(2) : finite().as(kept), {{"eps", 1e-8}}, "save_invstd");
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    const Analysis analysis = analysis_of(t);
+    EXPECT_EQ(table(analysis),
+              lost ? "eps_underflow | native_batch_norm | bn | forward | step 0 | appear | observed\n" : "clean\n");
+    ASSERT_EQ(analysis.eps_audit.size(), 1U);
+    EXPECT_EQ(analysis.eps_audit[0].verdict, lost ? "zero" : "ok");
+    EXPECT_EQ(analysis.eps_audit[0].dtype, kept);
+  }
+}
+
+TEST(Overflow, inside_a_norm_that_computes_in_fp16_is_told_as_such_and_one_in_fp32_is_silent) {
+  for (const DType compute : {DType::kF16, DType::kF32}) {
+    TraceBuilder t;
+    t.in("bn").computing_in(compute);
+    const bool lost = compute == DType::kF16;
+    const Numbers in = finite(4096).as(DType::kF16).range(-500, 4000);
+    const Numbers out = finite(4096).as(DType::kF16).range(-2, 3);
+    const Handle y = t.op("native_batch_norm", {{"input", t.value(in)}}, lost ? Numbers(out).nan(4096) : out);
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    const Analysis analysis = analysis_of(t);
+    EXPECT_EQ(table(analysis),
+              lost ? "overflow | native_batch_norm | bn | forward | step 0 | appear | observed\n" : "clean\n");
+    if (!lost) continue;
+    EXPECT_EQ(analysis.findings[0].title, "native_batch_norm in bn overflows fp16 inside: 4096 of 4096 results are NaN");
+    EXPECT_NE(analysis.findings[0].explanation.find("one of them passes 65504"), std::string::npos);
+  }
+}
+
 TEST(DivideByZero, of_the_root_of_an_exact_zero_is_found_in_backward_and_the_guarded_root_is_silent) {
   for (const bool guarded : {false, true}) {
     TraceBuilder t;

@@ -127,6 +127,8 @@ TEST(OnDeviceOddValues, of_every_elementwise_op_give_the_bits_of_the_cpu) {
       {"norm", [](const Tensor& a, const Tensor&) { return norm(a, 1); }},
       {"sum", [](const Tensor& a, const Tensor&) { return sum(a, 0); }},
       {"layer_norm", [](const Tensor& a, const Tensor&) { return layer_norm(a, {}, {}); }},
+      {"layer_norm in its format",
+       [](const Tensor& a, const Tensor&) { return layer_norm(a, {}, {}, 1e-5, NormStatistics::kInput); }},
       {"max_pool2d", [](const Tensor& a, const Tensor&) { return max_pool2d(as_image(a), 3, 2, 1); }},
       {"avg_pool2d", [](const Tensor& a, const Tensor&) { return avg_pool2d(as_image(a), 3, 2, 1); }},
       {"upsample_nearest2d", [](const Tensor& a, const Tensor&) { return upsample_nearest2d(as_image(a), 3); }},

@@ -81,6 +81,20 @@ TEST(OnDeviceConvolution, of_every_shape_gives_the_bits_of_the_cpu) {
   }
 }
 
+TEST(OnDeviceConvolution, in_groups_gives_the_bits_of_the_cpu) {
+  for (const std::int64_t groups : {1, 2, 3, 6}) {
+    for (const DType dtype : kFormats) {
+      SCOPED_TRACE(std::to_string(groups) + " groups in " + std::string(dtype_name(dtype)));
+      const std::vector<Tensor> inputs = {spread_tensor({21, 6, 7, 8}, -2, 3, dtype),
+                                          spread_tensor({12, 6 / groups, 3, 3}, -1, 2, dtype),
+                                          spread_tensor({12}, -1, 1, dtype)};
+      expect_bits_of_the_cpu([&](const auto& in) { return conv2d(in[0], in[1], in[2], 2, 1, groups); }, inputs);
+      expect_bits_of_the_cpu([&](const auto& in) { return conv2d(in[0], in[1], {}, 1, 1, groups); },
+                             {inputs[0], inputs[1]});
+    }
+  }
+}
+
 TEST(OnDeviceConvolution, gives_the_same_however_many_images_are_unfolded_at_a_time) {
   // Whole numbers: every order of a sum gives the same bits.
   std::vector<double> values;
@@ -193,6 +207,7 @@ struct Normalised {
   Shape input;
   DType dtype, parameters;
   bool training;
+  NormStatistics statistics = NormStatistics::kOpMath;
 };
 
 std::vector<Tensor> normalise(const Normalised& n, const Device& device, bool strided) {
@@ -206,7 +221,7 @@ std::vector<Tensor> normalise(const Normalised& n, const Device& device, bool st
   const Tensor input = make(n.input, -2, 3, n.dtype).set_requires_grad(true);
   const Tensor weight = make({channels}, 0.5, 2, n.parameters).set_requires_grad(true);
   const Tensor bias = make({channels}, -1, 1, n.parameters).set_requires_grad(true);
-  const Tensor out = batch_norm(input, weight, bias, mean, var, n.training, 0.3, 1e-3);
+  const Tensor out = batch_norm(input, weight, bias, mean, var, n.training, 0.3, 1e-3, n.statistics);
   EXPECT_EQ(mean.version() - version, n.training ? 1U : 0U);
   sum(mul(out, spread_tensor(out.sizes(), 0.5, 1.5, out.dtype()).on(device))).backward();
   std::vector<Tensor> results;
@@ -221,7 +236,10 @@ TEST(OnDeviceBatchNorm, of_every_shape_gives_the_bits_of_the_cpu_and_its_running
     for (const Shape& input : {Shape{3, 2, 5, 4}, Shape{40, 3, 8, 8}, Shape{7, 5}, Shape{2, 3, 4}, Shape{2, 1, 1, 1}}) {
       for (const DType dtype : kFormats) {
         list.push_back({input, dtype, dtype, training});
-        if (dtype == DType::kF16 || dtype == DType::kBF16) list.push_back({input, dtype, DType::kF32, training});
+        if (dtype != DType::kF16 && dtype != DType::kBF16) continue;
+        list.push_back({input, dtype, DType::kF32, training});
+        list.push_back({input, dtype, dtype, training, NormStatistics::kInput});
+        list.push_back({input, dtype, DType::kF32, training, NormStatistics::kInput});
       }
     }
   }
@@ -231,7 +249,9 @@ TEST(OnDeviceBatchNorm, of_every_shape_gives_the_bits_of_the_cpu_and_its_running
   for (const Normalised& n : list) {
     for (const bool strided : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(n.input) + " in " + std::string(dtype_name(n.dtype)) +
-                   (n.training ? ", training" : "") + (strided ? ", strided" : ""));
+                   (n.training ? ", training" : "") +
+                   (n.statistics == NormStatistics::kInput ? ", statistics in that" : "") +
+                   (strided ? ", strided" : ""));
       const std::vector<Tensor> expected = normalise(n, Device{}, strided);
       for (const Order order : kOrders) {
         ScopedEmulatedDevice emulated;

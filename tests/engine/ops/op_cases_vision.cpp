@@ -25,8 +25,10 @@ class Cases {
 };
 
 void add_convolutions(Cases& c) {
-  const auto conv = [](std::int64_t stride, std::int64_t padding) {
-    return [=](const Inputs& in) { return conv2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), stride, padding); };
+  const auto conv = [](std::int64_t stride, std::int64_t padding, std::int64_t groups = 1) {
+    return [=](const Inputs& in) {
+      return conv2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), stride, padding, groups);
+    };
   };
   c.add("conv2d", "same_size", {leaf({2, 3, 5, 4}), leaf({4, 3, 3, 3}), leaf({4})}, conv(1, 1));
   c.add("conv2d", "no_bias", {leaf({2, 2, 4, 4}), leaf({3, 2, 3, 3})}, conv(1, 0));
@@ -36,6 +38,10 @@ void add_convolutions(Cases& c) {
   c.add("conv2d", "wide_padding", {leaf({1, 2, 2, 3}), leaf({2, 2, 3, 3}), leaf({2})}, conv(1, 3));
   c.add("conv2d", "window_not_square", {leaf({2, 1, 4, 5}), leaf({2, 1, 1, 3})}, conv(1, 1));
   c.add("conv2d", "strided", {strided_leaf({2, 2, 4, 4}), strided_leaf({3, 2, 3, 3}), strided_leaf({3})}, conv(1, 1));
+  c.add("conv2d", "groups", {leaf({2, 4, 5, 4}), leaf({6, 2, 3, 3}), leaf({6})}, conv(1, 1, 2));
+  c.add("conv2d", "groups_of_one_channel", {strided_leaf({2, 3, 4, 4}), strided_leaf({6, 1, 2, 2})}, conv(2, 1, 3));
+  c.add("conv2d", "groups_input_not_wanted", {spread_tensor({1, 4, 3, 3}, -2, 2), leaf({4, 2, 3, 3}), leaf({4})},
+        conv(1, 1, 2));
   c.add("conv2d", "input_not_wanted", {spread_tensor({2, 2, 4, 4}, -2, 2), leaf({3, 2, 3, 3}), leaf({3})}, conv(1, 1));
   c.add("conv2d", "weight_not_wanted", {leaf({2, 2, 4, 4}), spread_tensor({3, 2, 3, 3}, -2, 2)}, conv(1, 1));
   c.add("conv2d", "empty_batch", {leaf({0, 2, 4, 4}), leaf({3, 2, 3, 3}), leaf({3})}, conv(1, 1));
@@ -60,6 +66,11 @@ void add_normalisations(Cases& c) {
   c.add("batch_norm", "training_rows", statistics({leaf({4, 3}), leaf({3}, 0.5, 2), leaf({3})}), norm(true));
   c.add("batch_norm", "only_parameters_wanted",
         statistics({spread_tensor({3, 2, 2, 2}, -2, 2), leaf({2}, 0.5, 2), leaf({2})}), norm(true));
+  c.add("batch_norm", "statistics_of_the_input", statistics({leaf({3, 2, 4}), leaf({2}, 0.5, 2), leaf({2})}),
+        [](const Inputs& in) {
+          Tensor mean = in[3], var = in[4];
+          return batch_norm(in[0], in[1], in[2], mean, var, true, 0.2, 1e-3, NormStatistics::kInput);
+        });
   c.add("batch_norm", "evaluation", statistics({leaf({3, 2, 2, 3}), leaf({2}, 0.5, 2), leaf({2})}), norm(false));
   c.add("batch_norm", "evaluation_of_one", statistics({leaf({1, 2}), leaf({2}, 0.5, 2), leaf({2})}), norm(false));
 }
@@ -127,16 +138,21 @@ std::vector<OpCase> vision_op_cases() {
 std::vector<std::pair<std::string, std::vector<std::string>>> vision_op_lines() {
   return {
       {"conv2d_same_size",
-       {"forward convolution/fp64 input:0 weight:0 bias:0 -> out:0 {stride=1 padding=1}",
+       {"forward convolution/fp64 input:0 weight:0 bias:0 -> out:0 {stride=1 padding=1 groups=1}",
         "backward convolution_backward/fp64 grad_output:0 input:0(saved) weight:0(saved) -> grad_input:0 grad_weight:0 "
-        "grad_bias:0 {stride=1 padding=1}"}},
-      {"conv2d_input_not_wanted",
-       {"forward convolution/fp64 input:0 weight:0 bias:0 -> out:0 {stride=1 padding=1}",
+        "grad_bias:0 {stride=1 padding=1 groups=1}"}},
+      {"conv2d_groups_input_not_wanted",
+       {"forward convolution/fp64 input:0 weight:0 bias:0 -> out:0 {stride=1 padding=1 groups=2}",
         "backward convolution_backward/fp64 grad_output:0 input:0(saved) -> grad_weight:0 grad_bias:0 "
-        "{stride=1 padding=1}"}},
+        "{stride=1 padding=1 groups=2}"}},
+      {"conv2d_input_not_wanted",
+       {"forward convolution/fp64 input:0 weight:0 bias:0 -> out:0 {stride=1 padding=1 groups=1}",
+        "backward convolution_backward/fp64 grad_output:0 input:0(saved) -> grad_weight:0 grad_bias:0 "
+        "{stride=1 padding=1 groups=1}"}},
       {"conv2d_weight_not_wanted",
-       {"forward convolution/fp64 input:0 weight:0 -> out:0 {stride=1 padding=1}",
-        "backward convolution_backward/fp64 grad_output:0 weight:0(saved) -> grad_input:0 {stride=1 padding=1}"}},
+       {"forward convolution/fp64 input:0 weight:0 -> out:0 {stride=1 padding=1 groups=1}",
+        "backward convolution_backward/fp64 grad_output:0 weight:0(saved) -> grad_input:0 "
+        "{stride=1 padding=1 groups=1}"}},
       {"batch_norm_training",
        {"forward native_batch_norm/fp64 input:0 weight:0 bias:0 running_mean:0(overwritten) running_var:0(overwritten) "
         "-> out:0 save_mean:0 save_invstd:0 running_mean:1 running_var:1 {training=1 momentum=0.2 eps=0.001}",

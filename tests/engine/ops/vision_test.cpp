@@ -89,6 +89,46 @@ TEST(Vision, convolution_has_the_values_and_gradients_of_eager) {
   expect_near(b.grad(), {-0.21665597, -2.62270069});
 }
 
+TEST(Vision, grouped_convolution_has_the_values_and_gradients_of_eager) {
+  Tensor x = wave(kSin, 0.7, {1, 4, 3, 3}).set_requires_grad(true);
+  Tensor w = wave(kCos, 0.4, {4, 2, 2, 2}).set_requires_grad(true);
+  Tensor b = values({0.25, -0.5, 0.125, 1}, {4}).set_requires_grad(true);
+  const Tensor y = conv2d(x, w, b, 2, 1, /*groups=*/2);
+  ASSERT_EQ(y.sizes(), (Shape{1, 4, 2, 2}));
+  sum(mul(y, wave(kCos, 0.3, y.sizes()))).backward();
+  expect_near(y, {0.234157562, -0.359615803, 1.20247662, 0.796323419, -0.483855784, 0.234396279, -1.45049036,
+                  -1.1803807, 0.084293887, -0.739694357, 1.07548213, 0.877767146, 1.04319251, 1.98641348,
+                  0.0554746389, 0.116054356});
+  expect_near(x.grad(),
+              {0.250993311,   0.6193524,     0.324433744,   0.963929772,   1.12559521,   1.02526569,   0.368893445,
+               0.763069272,   0.380401015,   -0.594297171,  -0.649597764,  -0.83221966,  -0.449908793, -0.0623242334,
+               -0.495209843,  -0.995802402,  -0.849912703,  -1.07043302,   -0.0110104531, -0.142756879,
+               -0.0860866755, -0.449333102,  -0.773181975,  -0.681639671,  -0.15347302,  -0.48248148,  -0.207150057,
+               -0.165532649,  0.120705783,   0.165420175,   0.235481709,   0.100885764,  0.392993987,  0.48159647,
+               0.623057067,   0.754753113});
+  expect_near(w.grad(),
+              {0.208231971,   0.49438709,    0.00474226475, -0.170308053, 0.198354721,   0.477523804,   0.0189766288,
+               -0.149437368,  -0.169117466,  -0.0190314353, 0.54155755,   0.586424291,   -0.16109556,   -0.00915108621,
+               0.540807426,   0.587925732,   -0.299323231,  -0.45999524,  0.358071506,   0.555570841,   -0.28345868,
+               -0.435704589,  0.343086958,   0.535468519,   -0.0638960749, -0.334097475, -0.280404478,  -0.18663007,
+               -0.0605094954, -0.326376379,  -0.290208399,  -0.202367216});
+  expect_near(b.grad(), {3.40228224, -0.298953176, -3.61893821, -2.32374716});
+}
+
+TEST(Vision, a_grouped_convolution_is_one_of_each_share_of_the_channels) {
+  // given: more images than fit a chunk
+  const NoGradGuard no_grad;
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    const Tensor x = wave(kSin, 0.7, {70, 12, 8, 8}, dtype), w = wave(kCos, 0.4, {6, 4, 3, 3}, dtype);
+    const Tensor b = wave(kSin, 0.3, {6}, dtype);
+    std::vector<Tensor> parts;
+    for (std::int64_t g = 0; g < 3; ++g) {
+      parts.push_back(conv2d(narrow(x, 1, 4 * g, 4), narrow(w, 0, 2 * g, 2), narrow(b, 0, 2 * g, 2), 1, 1));
+    }
+    expect_near(conv2d(x, w, b, 1, 1, 3), cat(parts, 1).to_vector(), dtype == DType::kF16 ? 1e-3 : 2e-6);
+  }
+}
+
 // The sum a convolution is, one term after the other in double.
 std::vector<double> convolve(const Tensor& x, const Tensor& w, std::int64_t stride, std::int64_t padding) {
   const std::int64_t out_h = (x.size(2) + 2 * padding - w.size(2)) / stride + 1;
@@ -237,6 +277,9 @@ TEST(Vision, misuse_is_named) {
   const Tensor x = Tensor::zeros({2, 3, 4, 4}, DType::kF32), w = Tensor::zeros({5, 3, 3, 3}, DType::kF32);
   expect_throws([&] { conv2d(x, Tensor::zeros({5, 2, 3, 3}, DType::kF32), Tensor()); },
                 "[convolution] expected as many channels in the input as in the weight, got fp32 [2, 3, 4, 4] and");
+  expect_throws([&] { conv2d(x, w, Tensor(), 1, 0, 2); },
+                "[convolution] expected groups that divide the channels of input and output, got 2 of fp32");
+  expect_throws([&] { conv2d(x, w, Tensor(), 1, 0, 0); }, "[convolution] expected groups that divide");
   expect_throws([&] { conv2d(x, w, Tensor::zeros({4}, DType::kF32)); }, "[convolution] expected bias of [5], got");
   expect_throws([&] { conv2d(x, to(w, DType::kF16), Tensor()); }, "[convolution] expected operands of one dtype");
   expect_throws([&] { conv2d(x, w, Tensor(), 0); }, "[convolution] expected a stride of 1 or more, got 0");

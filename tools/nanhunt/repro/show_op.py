@@ -142,10 +142,25 @@ def softmax_backward(u: Use, log: bool) -> Array:
     return y * (g - (g * y).sum(axis=axis, keepdims=True))
 
 
+def work_type() -> type:
+    """Sums of a norm may be kept in fp16; everything else widens to float32 before it is stored."""
+    if CASE["compute"] == "fp16" and CASE["op"] == "native_layer_norm":
+        return np.float16
+    return np.float64 if CASE["compute"] == "fp64" else np.float32
+
+
+def row_mean(u: Use, x: Array) -> Array:
+    if u.work is not np.float16:
+        return x.mean(axis=-1, keepdims=True, dtype=u.work)
+    # A kernel that adds up in fp16 adds one term after the other, and rounds each sum.
+    total = np.cumsum(x, axis=-1, dtype=np.float16)[..., -1:]
+    return (total.astype(np.float32) / np.float32(x.shape[-1])).astype(np.float16)
+
+
 def layer_norm(u: Use) -> Array:
     x = u["input"]
-    centered = x - x.mean(axis=-1, keepdims=True, dtype=u.work)
-    y = centered / np.sqrt((centered * centered).mean(axis=-1, keepdims=True, dtype=u.work) + u.number("eps"))
+    centered = x - row_mean(u, x)
+    y = centered * (u.work(1) / np.sqrt(row_mean(u, centered * centered) + u.number("eps")))
     if u.has("weight"):
         y = y * u["weight"]
     return y + u["bias"] if u.has("bias") else y
@@ -338,7 +353,7 @@ def main() -> int:
         return 2
     arrays = read_arrays(Path(__file__).resolve().parent / "inputs.safetensors")
     with np.errstate(all="ignore"):
-        narrow_use = Use(arrays, np.float64 if CASE["compute"] == "fp64" else np.float32)
+        narrow_use = Use(arrays, work_type())
         narrow = stored(np.asarray(OPS[CASE["op"]](narrow_use)), CASE["output"]["dtype"])
         wide = np.asarray(OPS[CASE["op"]](Use(arrays, np.float64)))
     bad = np.flatnonzero(~np.isfinite(narrow))

@@ -22,6 +22,7 @@ std::vector<Scenario> where_branch();
 
 // sixteen_bits/
 std::vector<Scenario> adam_eps();  // and adam-eps-raised
+std::vector<Scenario> bn_fp16_statistics();
 std::vector<Scenario> lost_updates();
 std::vector<Scenario> overflow_forward();
 std::vector<Scenario> swallowed_inf();

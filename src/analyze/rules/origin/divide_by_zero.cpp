@@ -16,7 +16,7 @@ const ArgSnapshot* unguarded(const Case& c) {
   for (const ArgSnapshot& out : c.context->op.outputs) {
     const std::string& slot = c.text(out.slot);
     if (slot == "exp_avg_sq" && out.stats.zero > 0) return &out;
-    if ((slot == "rstd" || slot == "save_invstd") && out.stats.inf() > 0) return &out;
+    if (holds_deviations(slot) && out.stats.inf() > 0) return &out;
   }
   return nullptr;
 }

@@ -49,7 +49,11 @@ std::optional<Diagnosis> diagnose_eps_underflow(const Case& c) {
   }
   // A kernel that adds eps itself (norm layers, fused optimizers), in its compute format.
   const ScalarSnapshot* eps = c.scalar("eps");
-  const DType compute = eps_dtype(*c.info, c.context->op.compute_dtype);
+  std::optional<DType> deviations;
+  for (const ArgSnapshot& out : c.context->op.outputs) {
+    if (holds_deviations(c.text(out.slot))) deviations = dtype_of(out, c.names, DType::kF32);
+  }
+  const DType compute = eps_dtype(*c.info, c.context->op.compute_dtype, deviations);
   if (eps != nullptr && eps->value > 0 && is_floating(compute) && round_to(compute, eps->value) == 0 &&
       c.inputs_finite()) {
     return lost_guard(c, eps->value, compute, fmt::format("{} forms x + eps in {}.", c.op(), dtype_name(compute)));

@@ -80,10 +80,21 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   d.sure = c.info->has(kArithmetic) && (stores_inf || nan_for_inf || c.info->bound != Bound::kUnknown);
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   const std::int64_t bad = out.nonfinite();
-  d.title = fmt::format("{} overflows {}: {} of {} results exceed {}", place, dtype_name(c.stored), bad, out.numel,
-                        number(limits.max_finite));
-  d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
-                              number(limits.max_finite), dtype_name(c.stored), made_text(c));
+  // A kernel that adds up in 16 bits: its results may be as small as they like.
+  const bool inside_narrow = !stores_inf && inf_minus_inf && dtype_size(compute) <= 2;
+  if (inside_narrow) {
+    d.title =
+        fmt::format("{} overflows {} inside: {} of {} results are NaN", place, dtype_name(compute), bad, out.numel);
+    d.explanation = fmt::format(
+        "The kernel computes in {}, its sums too, and one of them passes {}, the largest {} number, though its inputs "
+        "are finite. {}.",
+        dtype_name(compute), number(format_limits(compute).max_finite), dtype_name(compute), made_text(c));
+  } else {
+    d.title = fmt::format("{} overflows {}: {} of {} results exceed {}", place, dtype_name(c.stored), bad, out.numel,
+                          number(limits.max_finite));
+    d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
+                                number(limits.max_finite), dtype_name(c.stored), made_text(c));
+  }
   const ResultSize size = compute_result_size(c);
   if (c.stored != compute && narrow) d.explanation.append(" ").append(where_it_ended(c, compute, size));
   if (out.counted() && out.amax > 0) {

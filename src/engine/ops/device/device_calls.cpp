@@ -325,7 +325,7 @@ void device_softmax_gradient(const Tensor& g, const Tensor& result, const Tensor
 void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
                        const Tensor& mean, const Tensor& rstd) {
   kernels::LayerNormCall call;
-  call.wide = is_wide(input.dtype());
+  call.arithmetic = mean.dtype();
   call.eps = eps;
   call.rows = rows_of(walk_over(input.sizes(), {{&call.in, &input}}), input.size(-1));
   const Tensor w = weight.defined() ? without_gaps(weight) : weight, b = bias.defined() ? without_gaps(bias) : bias;
@@ -340,7 +340,7 @@ void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& 
 void device_layer_norm_gradient(const Tensor& g, const Tensor& input, const Tensor& weight, const Tensor& mean,
                                 const Tensor& rstd, const AffineGradients& out) {
   kernels::LayerNormGradientCall call;
-  call.wide = is_wide(g.dtype());
+  call.arithmetic = mean.dtype();
   call.rows = rows_of(walk_over(g.sizes(), {{&call.grad, &g}, {&call.in, &input}}), g.size(-1));
   const Tensor w = weight.defined() ? without_gaps(weight) : weight;
   call.weight = flat_array(w);
@@ -375,7 +375,7 @@ void device_batch_norm(const BatchNormTensors& t, bool training, double momentum
   const Tensor w = without_gaps(t.weight), b = without_gaps(t.bias);
   const Tensor mean = without_gaps(t.running_mean), var = without_gaps(t.running_var);
   kernels::BatchNormCall call;
-  call.wide = is_wide(t.input.dtype());
+  call.arithmetic = t.mean.dtype();
   call.training = training;
   call.momentum = momentum;
   call.eps = eps;
@@ -391,12 +391,12 @@ void device_batch_norm(const BatchNormTensors& t, bool training, double momentum
   if (call.rows.count != 0) backend_of(t.input.device()).run(call);
 }
 
-void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bool training, double eps,
-                                const AffineGradients& out) {
+void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, DType arithmetic, bool training,
+                                double eps, const AffineGradients& out) {
   const Tensor grad = channels_first(g), input = channels_first(saved.input);
   const Tensor w = without_gaps(saved.weight), mean = without_gaps(saved.mean), spread = without_gaps(saved.spread);
   kernels::BatchNormGradientCall call;
-  call.wide = is_wide(g.dtype());
+  call.arithmetic = arithmetic;
   call.training = training;
   call.eps = eps;
   if (out.input.defined()) {

@@ -52,6 +52,7 @@ void device_copy(const Tensor& target, const Tensor& source);
 void device_reduce(kernels::Reduction kind, const Tensor& view, std::int64_t length, const Tensor& out);
 void device_softmax(const Tensor& self, const Tensor& out, bool log);  // over the last dimension
 void device_softmax_gradient(const Tensor& g, const Tensor& result, const Tensor& out, bool log);
+// In the arithmetic of mean's format.
 void device_layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out,
                        const Tensor& mean, const Tensor& rstd);
 struct AffineGradients {
@@ -59,7 +60,8 @@ struct AffineGradients {
 };
 void device_layer_norm_gradient(const Tensor& g, const Tensor& input, const Tensor& weight, const Tensor& mean,
                                 const Tensor& rstd, const AffineGradients& out);
-// As batch_norm.cpp has them; new_mean and new_var are undefined where the statistics stay.
+// As batch_norm.cpp has them, in the arithmetic of mean's format; new_mean and new_var are undefined where the
+// statistics stay.
 struct BatchNormTensors {
   const Tensor &input, &weight, &bias, &running_mean, &running_var;
   const Tensor &out, &mean, &invstd, &new_mean, &new_var;
@@ -68,8 +70,8 @@ void device_batch_norm(const BatchNormTensors& tensors, bool training, double mo
 struct BatchNormSaved {
   const Tensor &input, &weight, &mean, &spread;
 };
-void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, bool training, double eps,
-                                const AffineGradients& out);
+void device_batch_norm_gradient(const Tensor& g, const BatchNormSaved& saved, DType arithmetic, bool training,
+                                double eps, const AffineGradients& out);
 // `positions` of log_probs (without gaps) are those of the targets that count.
 void device_picked_loss(const Tensor& log_probs, const std::vector<std::int64_t>& positions, const Tensor& out);
 void device_picked_loss_gradient(const Tensor& g, const std::vector<std::int64_t>& positions, const Tensor& out);

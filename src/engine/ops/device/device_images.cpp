@@ -28,19 +28,19 @@ kernels::DeviceArray array_from(const Tensor& tensor, std::int64_t first) {
 }
 void* data_from(const Tensor& tensor, std::int64_t first) { return array_from(tensor, first).data; }
 
-// c = a @ b + beta * c in op math, a and b of `dtype`.
+// c = a @ b + beta * c in op math, a and b of `dtype`; c lies in its tensor from element `first` on.
 struct Product {
   DType dtype;
   MatrixOperand a, b;
   double beta;
-  std::int64_t m, n, k;
+  std::int64_t m, n, k, first = 0;
 };
 void multiply_into(const Tensor& c, const Product& p) {
   if (p.m == 0 || p.n == 0) return;
   kernels::DeviceBackend& backend = backend_of(c.device());
   if (p.k == 0) {
     const auto bytes = static_cast<std::size_t>(p.m * p.n) * dtype_size(c.dtype());
-    if (p.beta == 0) backend.set_zero(data_from(c, 0), bytes);
+    if (p.beta == 0) backend.set_zero(data_from(c, p.first), bytes);
     return;
   }
   kernels::ProductCall call;
@@ -52,7 +52,7 @@ void multiply_into(const Tensor& c, const Product& p) {
   call.b = p.b;
   call.beta = p.beta;
   call.wide_result = c.dtype() != p.dtype;
-  call.c = data_from(c, 0);
+  call.c = data_from(c, p.first);
   backend.run(call);
 }
 
@@ -115,7 +115,8 @@ std::int64_t* index_data(const Tensor& indices) { return static_cast<std::int64_
 
 }  // namespace
 
-Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& weight, const Tensor& bias) {
+Tensor device_convolution(const Windows& w, std::int64_t groups, const Tensor& input, const Tensor& weight,
+                          const Tensor& bias) {
   const std::int64_t outs = weight.size(0);
   const Columns c(w, input);
   Tensor out = Tensor::empty({w.images, outs, w.out_height, w.out_width}, c.dtype, c.device);
@@ -126,10 +127,13 @@ Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& w
   for (std::int64_t first = 0; first < w.images; first += c.chunk) {
     const std::int64_t count = std::min(c.chunk, w.images - first), positions = count * c.plane;
     c.unfold(x, first, count, columns);
-    multiply_into(products, {.dtype = c.dtype,
-                             .a = {.data = data_from(filters, 0), .lead = c.rows},
-                             .b = {.data = data_from(columns, 0), .lead = positions},
-                             .beta = 0, .m = outs, .n = positions, .k = c.rows});
+    const std::int64_t inner = c.rows / groups, share = outs / groups;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      multiply_into(products, {.dtype = c.dtype,
+                               .a = {.data = data_from(filters, g * share * inner), .lead = inner},
+                               .b = {.data = data_from(columns, g * inner * positions), .lead = positions},
+                               .beta = 0, .m = share, .n = positions, .k = inner, .first = g * share * positions});
+    }
     kernels::ChannelBiasCall call;
     call.wide = is_wide(out);
     call.images = count;
@@ -143,11 +147,13 @@ Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& w
   return out;
 }
 
-std::array<Tensor, 3> device_convolution_gradient(const Windows& w, const Tensor& grad, const Tensor& input,
-                                                  const Tensor& weight, const ConvolutionWanted& wanted,
-                                                  const Shape& weight_sizes, std::int64_t group) {
+std::array<Tensor, 3> device_convolution_gradient(const Windows& w, std::int64_t groups, const Tensor& grad,
+                                                  const Tensor& input, const Tensor& weight,
+                                                  const ConvolutionWanted& wanted, const Shape& weight_sizes,
+                                                  std::int64_t images_at_once) {
   const std::int64_t outs = grad.size(1);
   const Columns c(w, grad);
+  const std::int64_t inner = c.rows / groups, share = outs / groups;  // of one group
   const Tensor g = without_gaps(grad);
   Tensor to_input, to_weight, to_bias, x, filters, columns, column_gradients;
   if (wanted.input) {
@@ -167,7 +173,7 @@ std::array<Tensor, 3> device_convolution_gradient(const Windows& w, const Tensor
     call.images = w.images;
     call.channels = outs;
     call.plane = c.plane;
-    call.group = group;
+    call.group = images_at_once;
     call.grad = flat_array(g);
     call.out = flat_array(to_bias);
     if (outs != 0) backend_of(c.device).run(call);
@@ -177,19 +183,23 @@ std::array<Tensor, 3> device_convolution_gradient(const Windows& w, const Tensor
   for (std::int64_t first = 0; first < w.images; first += c.chunk) {
     const std::int64_t count = std::min(c.chunk, w.images - first), positions = count * c.plane;
     c.by_channel(g, outs, first, count, gradients);
-    const MatrixOperand by_channel{.data = data_from(gradients, 0), .lead = positions};
-    if (wanted.weight) {
-      c.unfold(x, first, count, columns);
-      multiply_into(to_weight, {.dtype = c.dtype,
-                                .a = by_channel,
-                                .b = {.data = data_from(columns, 0), .lead = positions, .transposed = true},
-                                .beta = 1, .m = outs, .n = c.rows, .k = positions});
+    if (wanted.weight) c.unfold(x, first, count, columns);
+    for (std::int64_t k = 0; k < groups; ++k) {
+      const MatrixOperand by_channel{.data = data_from(gradients, k * share * positions), .lead = positions};
+      const std::int64_t from = k * inner * positions, filter = k * share * inner;
+      if (wanted.weight) {
+        multiply_into(to_weight, {.dtype = c.dtype,
+                                  .a = by_channel,
+                                  .b = {.data = data_from(columns, from), .lead = positions, .transposed = true},
+                                  .beta = 1, .m = share, .n = inner, .k = positions, .first = filter});
+      }
+      if (!wanted.input) continue;
+      multiply_into(column_gradients, {.dtype = c.dtype,
+                                       .a = {.data = data_from(filters, filter), .lead = inner, .transposed = true},
+                                       .b = by_channel,
+                                       .beta = 0, .m = inner, .n = positions, .k = share, .first = from});
     }
     if (wanted.input && c.rows != 0) {
-      multiply_into(column_gradients, {.dtype = c.dtype,
-                                       .a = {.data = data_from(filters, 0), .lead = c.rows, .transposed = true},
-                                       .b = by_channel,
-                                       .beta = 0, .m = c.rows, .n = positions, .k = outs});
       kernels::FoldCall call;
       call.wide = is_wide(g);
       call.windows = sizes_of(w, count);

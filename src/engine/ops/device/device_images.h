@@ -11,15 +11,17 @@
 
 namespace nanhunt::engine {
 
-Tensor device_convolution(const Windows& w, const Tensor& input, const Tensor& weight, const Tensor& bias);
+Tensor device_convolution(const Windows& w, std::int64_t groups, const Tensor& input, const Tensor& weight,
+                          const Tensor& bias);
 // Gradients of input, weight and bias; undefined where not wanted, as is what they alone need. The bias gradient is
-// summed `group` images at a time.
+// summed `images_at_once` at a time.
 struct ConvolutionWanted {
   bool input, weight, bias;
 };
-std::array<Tensor, 3> device_convolution_gradient(const Windows& w, const Tensor& grad, const Tensor& input,
-                                                  const Tensor& weight, const ConvolutionWanted& wanted,
-                                                  const Shape& weight_sizes, std::int64_t group);
+std::array<Tensor, 3> device_convolution_gradient(const Windows& w, std::int64_t groups, const Tensor& grad,
+                                                  const Tensor& input, const Tensor& weight,
+                                                  const ConvolutionWanted& wanted, const Shape& weight_sizes,
+                                                  std::int64_t images_at_once);
 
 Tensor device_max_pool(const Windows& w, const Tensor& self, const Tensor& indices);
 Tensor device_max_pool_gradient(const Windows& w, const Tensor& grad, const Tensor& indices);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // batch_norm (native_batch_norm) over (N, C) or (N, C, ...). Everything but the stored results is op math: statistics
-// and affine parameters may stay in fp32 while the input has 16 bits. Channel by channel, all images of one in a row.
+// and affine parameters may stay in fp32 while the input has 16 bits. With statistics in the input's format all is
+// rounded to that. Channel by channel, all images of one in a row.
 #include <cmath>
 
 #include "nanhunt/engine/ops.h"
@@ -10,6 +11,8 @@
 
 namespace nanhunt::engine {
 namespace {
+
+using kernels::cuda::in_arithmetic_of;
 
 struct Channels {
   std::int64_t images = 0, channels = 0, plane = 0;  // plane: elements per image and channel
@@ -38,12 +41,12 @@ struct Moments {
   T mean, variance;  // of the sample: divided by n
 
   static Moments of(const T* row, std::int64_t n, T* scratch) {
-    const T mean = sum_values(row, n) / static_cast<T>(n);
+    const T mean = divided(sum_values(row, n), n);
     for (std::int64_t i = 0; i < n; ++i) {
       const T d = row[i] - mean;
       scratch[i] = d * d;
     }
-    return {mean, sum_values(scratch, n) / static_cast<T>(n)};
+    return {mean, divided(sum_values(scratch, n), n)};
   }
 };
 
@@ -54,7 +57,7 @@ struct Arguments {
 };
 
 struct Result {
-  Tensor out, mean, invstd;  // statistics in op math
+  Tensor out, mean, invstd;  // statistics in the format of the arithmetic
 };
 
 void move_average(Tensor& running, const std::vector<double>& batch, double momentum) {
@@ -68,6 +71,7 @@ void move_average(Tensor& running, const std::vector<double>& batch, double mome
 
 template <typename T>
 Result forward(const Channels& s, const Arguments& a, bool training) {
+  using std::sqrt;
   const DenseInput<T> x(a.input), weight(a.weight), bias(a.bias);
   DenseOutput<T> out(a.input.sizes(), a.input.dtype());
   DenseOutput<T> means({s.channels}, kDTypeOf<T>), invstds({s.channels}, kDTypeOf<T>);
@@ -82,7 +86,7 @@ Result forward(const Channels& s, const Arguments& a, bool training) {
       variance[at] = static_cast<double>(moments.variance);
     }
     const T center = static_cast<T>(mean[at]);
-    const T invstd = T{1} / std::sqrt(static_cast<T>(variance[at]) + static_cast<T>(a.eps));
+    const T invstd = T{1} / sqrt(static_cast<T>(variance[at]) + static_cast<T>(a.eps));
     const T scale = invstd * weight.data()[c], offset = bias.data()[c];
     T* values = row.data();
     for (std::int64_t i = 0, n = s.length(); i < n; ++i) values[i] = (values[i] - center) * scale + offset;
@@ -102,15 +106,15 @@ Result forward(const Channels& s, const Arguments& a, bool training) {
 // grad_input, grad_weight, grad_bias. In training the statistics depend on the input, in evaluation they do not.
 template <typename T>
 std::vector<Tensor> backward(const Channels& s, const Tensor& grad, const Node& node, bool training, double eps) {
+  using std::sqrt;
   const Tensor &input = node.saved[0].tensor, &gain = node.saved[1].tensor;
   const DenseInput<T> g(grad), x(input), weight(gain), means(node.saved[2].tensor), spreads(node.saved[3].tensor);
   DenseOutput<T> to_input(input.sizes(), input.dtype()), to_weight({s.channels}, gain.dtype());
   DenseOutput<T> to_bias({s.channels}, gain.dtype());
   Scratch<T> row(s.length()), centered(s.length()), products(s.length());
-  const T n = static_cast<T>(s.length());
   for (std::int64_t c = 0; c < s.channels; ++c) {
     const T mean = means.data()[c];
-    const T invstd = training ? spreads.data()[c] : T{1} / std::sqrt(spreads.data()[c] + static_cast<T>(eps));
+    const T invstd = training ? spreads.data()[c] : T{1} / sqrt(spreads.data()[c] + static_cast<T>(eps));
     gather(s, g.data(), c, row.data());
     gather(s, x.data(), c, centered.data());
     T *dy = row.data(), *d = centered.data(), *product = products.data();
@@ -123,7 +127,7 @@ std::vector<Tensor> backward(const Channels& s, const Tensor& grad, const Node& 
     to_bias.data()[c] = sum;
     const T scale = invstd * weight.data()[c];
     if (training) {
-      const T slope = dot * invstd * invstd / n, average = sum / n;
+      const T slope = divided(dot * invstd * invstd, s.length()), average = divided(sum, s.length());
       for (std::int64_t i = 0; i < s.length(); ++i) dy[i] = (dy[i] - average - d[i] * slope) * scale;
     } else {
       for (std::int64_t i = 0; i < s.length(); ++i) dy[i] *= scale;
@@ -137,9 +141,9 @@ std::vector<Tensor> backward(const Channels& s, const Tensor& grad, const Node& 
   return gradients;
 }
 
-Result forward_on_device(const Channels& s, const Arguments& a, bool training) {
+Result forward_on_device(const Channels& s, const Arguments& a, DType compute, bool training) {
   const Device device = a.input.device();
-  const DType compute = op_math(a.input.dtype()), kept = a.running_mean.dtype();
+  const DType kept = a.running_mean.dtype();
   const Shape per_channel{s.channels};
   Result result{Tensor::empty(a.input.sizes(), a.input.dtype(), device), Tensor::empty(per_channel, compute, device),
                 Tensor::empty(per_channel, compute, device)};
@@ -161,7 +165,8 @@ std::vector<Tensor> backward_on_device(const Tensor& grad, const Node& node, boo
   };
   const Tensor &input = node.saved[0].tensor, &gain = node.saved[1].tensor;
   const AffineGradients out{made(0, input), made(1, gain), made(2, gain)};
-  device_batch_norm_gradient(grad, {input, gain, node.saved[2].tensor, node.saved[3].tensor}, training, eps, out);
+  device_batch_norm_gradient(grad, {input, gain, node.saved[2].tensor, node.saved[3].tensor}, node.compute_dtype,
+                             training, eps, out);
   std::vector<Tensor> gradients{out.input, out.weight, out.bias};
   gradients.resize(node.edges.size());
   return gradients;
@@ -192,14 +197,15 @@ Channels check(const Arguments& a, bool training) {
 }  // namespace
 
 Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
-                  Tensor& running_var, bool training, double momentum, double eps) {
+                  Tensor& running_var, bool training, double momentum, double eps, NormStatistics statistics) {
   const Arguments arguments{input, weight, bias, running_mean, running_var, momentum, eps};
   const Channels s = check(arguments, training);
-  const DType compute = op_math(input.dtype());
+  const DType compute = norm_arithmetic(input.dtype(), statistics);
   const bool on_host = same_device(kOp, {&input, &weight, &bias, &running_mean, &running_var}).is_cpu();
-  Result result = on_host ? in_op_math(compute, [&]<typename T>(T) { return forward<T>(s, arguments, training); })
-                          : forward_on_device(s, arguments, training);
-  const ArgRole statistics = training ? ArgRole::kOverwritten : ArgRole::kRead;
+  const auto forward_here = [&]<typename T>(T) { return forward<T>(s, arguments, training); };
+  Result result = on_host ? in_arithmetic_of(compute, forward_here)
+                          : forward_on_device(s, arguments, compute, training);
+  const ArgRole role = training ? ArgRole::kOverwritten : ArgRole::kRead;
   std::vector<Arg> also;
   if (training) {
     also = {{"save_mean", &result.mean},
@@ -211,8 +217,8 @@ Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
                 {{"input", &input},
                  {"weight", &weight},
                  {"bias", &bias},
-                 {"running_mean", &running_mean, statistics},
-                 {"running_var", &running_var, statistics}},
+                 {"running_mean", &running_mean, role},
+                 {"running_var", &running_var, role}},
                 {{"training", training ? 1.0 : 0.0}, {"momentum", momentum}, {"eps", eps}},
                 {{"input", &input},
                  {"weight", &weight},
@@ -220,7 +226,8 @@ Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  {training ? "save_invstd" : "running_var", training ? &result.invstd : &running_var}},
                 [=](const Tensor& g, const Node& node) {
                   if (!on_cpu(g)) return backward_on_device(g, node, training, eps);
-                  return in_op_math(compute, [&]<typename T>(T) { return backward<T>(s, g, node, training, eps); });
+                  return in_arithmetic_of(
+                      compute, [&]<typename T>(T) { return backward<T>(s, g, node, training, eps); });
                 },
                 Args(also));
 }

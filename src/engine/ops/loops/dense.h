@@ -12,9 +12,6 @@
 
 namespace nanhunt::engine {
 
-template <typename T>
-constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kF64 : DType::kF32;
-
 // An unsigned integer as wide as T, to select values by their bits.
 template <typename T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;

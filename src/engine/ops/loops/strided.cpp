@@ -12,9 +12,6 @@
 namespace nanhunt::engine {
 namespace {
 
-template <typename T>
-constexpr DType kMathType = std::is_same_v<T, double> ? DType::kF64 : DType::kF32;
-
 template <typename T, typename Source, typename Load>
 void load_run(const std::byte* data, std::int64_t stride, std::int64_t count, T* out, Load load) {
   const auto* from = reinterpret_cast<const Source*>(data);
@@ -31,6 +28,14 @@ std::uint16_t to_f16(float x) { return f32_to_f16(x); }
 std::uint16_t to_f16(double x) { return f64_to_f16(x); }
 std::uint16_t to_bf16(float x) { return f32_to_bf16(x); }
 std::uint16_t to_bf16(double x) { return f64_to_bf16(x); }
+template <DType kFormat>
+std::uint16_t to_f16(Narrow<kFormat> x) {
+  return to_half(x);
+}
+template <DType kFormat>
+std::uint16_t to_bf16(Narrow<kFormat> x) {
+  return to_bfloat(x);
+}
 
 constexpr auto kSame = [](auto x) { return x; };
 
@@ -82,7 +87,7 @@ void store(DType dtype, std::byte* data, std::int64_t stride, std::int64_t count
     case DType::kF64:
       return store_run<T, double>(data, stride, count, values, kSame);
     case DType::kBool:
-      return store_run<T, std::uint8_t>(data, stride, count, values, [](T x) { return x != 0 ? 1 : 0; });
+      return store_run<T, std::uint8_t>(data, stride, count, values, [](T x) { return x != T{0} ? 1 : 0; });
     default:
       break;
   }
@@ -158,7 +163,7 @@ Reader<T>::Reader(const Tensor& tensor, const Shape& shape, DType common)
       data_(static_cast<const std::byte*>(tensor.raw())),
       dtype_(tensor.dtype()),
       common_(common),
-      direct_(dtype_ == kMathType<T> && (common == dtype_ || !is_16_bit(common)) && layout_.is_dense()) {}
+      direct_(dtype_ == kDTypeOf<T> && (common == dtype_ || !is_16_bit(common)) && layout_.is_dense()) {}
 
 template <typename T>
 const T* Reader<T>::read(std::int64_t start, std::int64_t count, T* buffer) const {
@@ -187,7 +192,7 @@ Writer<T>::Writer(const Tensor& tensor)
     : layout_(tensor.sizes(), tensor.sizes(), tensor.strides()),
       data_(static_cast<std::byte*>(const_cast<void*>(tensor.raw()))),
       dtype_(tensor.dtype()),
-      direct_(dtype_ == kMathType<T> && layout_.is_dense()) {}
+      direct_(dtype_ == kDTypeOf<T> && layout_.is_dense()) {}
 
 template <typename T>
 void Writer<T>::commit(std::int64_t start, std::int64_t count, const T* values) const {
@@ -270,8 +275,12 @@ void copy_elements(const Tensor& target, const Tensor& source) {
 
 template class Reader<float>;
 template class Reader<double>;
+template class Reader<Narrow<DType::kF16>>;
+template class Reader<Narrow<DType::kBF16>>;
 template class Writer<float>;
 template class Writer<double>;
+template class Writer<Narrow<DType::kF16>>;
+template class Writer<Narrow<DType::kBF16>>;
 template class Summer<float>;
 template class Summer<double>;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels touch tensors: in chunks of op math values (float, or double for fp64). A Reader hands out the
+// How kernels touch tensors: in chunks of op math values (float, or double for fp64; Narrow where an op is told to
+// compute in the format of its tensors). A Reader hands out the
 // elements of a tensor over a broadcast shape, a Writer stores them with one rounding, a Summer adds them up
 // into a smaller shape (gradients of broadcast inputs). Positions are row-major indices into the shape.
 #pragma once
@@ -9,11 +10,21 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/portable/narrow.h"
 #include "nanhunt/engine/tensor.h"
 
 namespace nanhunt::engine {
 
 inline constexpr std::int64_t kChunk = 1024;
+
+template <DType kFormat>
+using Narrow = kernels::cuda::Narrow<kFormat>;
+using kernels::cuda::divided;
+
+template <typename T>
+constexpr DType kDTypeOf = std::is_same_v<T, double> ? DType::kF64 : DType::kF32;
+template <DType kFormat>
+constexpr DType kDTypeOf<Narrow<kFormat>> = kFormat;
 
 // Strides over a shape, with neighbouring dimensions merged where they can be walked as one.
 class Layout {
@@ -128,6 +139,14 @@ T sum_values(const T* values, std::int64_t count) {
   return sum.total();
 }
 
+// One after the other, each sum rounded: what is added to a large one is lost.
+template <DType kFormat>
+Narrow<kFormat> sum_values(const Narrow<kFormat>* values, std::int64_t count) {
+  Narrow<kFormat> sum;
+  for (std::int64_t i = 0; i < count; ++i) sum += values[i];
+  return sum;
+}
+
 // Any number of elements at once, to and from memory without gaps.
 template <typename T>
 void read_all(const Reader<T>& reader, std::int64_t start, std::int64_t count, T* out) {
@@ -166,8 +185,12 @@ void copy_elements(const Tensor& target, const Tensor& source);
 
 extern template class Reader<float>;
 extern template class Reader<double>;
+extern template class Reader<Narrow<DType::kF16>>;
+extern template class Reader<Narrow<DType::kBF16>>;
 extern template class Writer<float>;
 extern template class Writer<double>;
+extern template class Writer<Narrow<DType::kF16>>;
+extern template class Writer<Narrow<DType::kBF16>>;
 extern template class Summer<float>;
 extern template class Summer<double>;
 
