@@ -78,7 +78,18 @@ Batch Trainer::Impl::fetch_batch(std::uint32_t step, std::uint32_t micro_batch) 
   return batch;
 }
 
+void Trainer::Impl::join_ranks() {
+  parallel = std::make_unique<DataParallel>(model->named_parameters(), *options.data_parallel);
+  std::vector<Tensor> masters;
+  for (std::size_t i = 0; i < optimizer->parameters().size(); ++i) {
+    if (Tensor master = optimizer->master(i); master.defined()) masters.push_back(std::move(master));
+  }
+  broadcast_all(masters, parallel->ranks());
+  if (scaler) scaler->agree_over(options.data_parallel->ranks);
+}
+
 Tensor Trainer::Impl::compute_loss(const Batch& batch) {
+  if (parallel && !replaying()) parallel->begin_forward();
   std::optional<Autocast> region;
   if (options.autocast) region.emplace(*options.autocast);
   Tensor output;
@@ -95,6 +106,11 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
 }
 
 void Trainer::Impl::run_backward(const Tensor& value, const LossOfStep& which) {
+  std::optional<ScopedGradientListener> listener;
+  if (parallel && !replaying()) {
+    parallel->enable_allreduce(which.last || (scaler && scaler->unscales_each_backward()));
+    listener.emplace(*parallel);
+  }
   if (scaler) {
     const ScopedModule module("<loss>");
     scaler->backward(value, *optimizer, which);
@@ -169,6 +185,7 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
   impl_->optimizer = std::move(optimizer);
   impl_->batches = std::move(batches);
   impl_->loss = std::move(loss);
+  if (options.data_parallel) impl_->join_ranks();
 }
 
 Trainer::~Trainer() = default;
@@ -199,6 +216,7 @@ std::uint32_t Trainer::next_step() const { return impl_->next_step; }
 Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
 LossScaler* Trainer::scaler() { return impl_->scaler.get(); }
+DataParallel* Trainer::data_parallel() { return impl_->parallel.get(); }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 bool Trainer::stepping() const { return impl_->stepping; }
 

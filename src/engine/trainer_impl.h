@@ -42,6 +42,7 @@ struct Trainer::Impl {
   LossFunction loss;
   TrainerOptions options;
   std::unique_ptr<LossScaler> scaler;
+  std::unique_ptr<DataParallel> parallel;
   std::function<void(Trainer&)> boundary_callback;
   std::uint32_t next_step = 0;
   bool keep_gradients = false;                           // of the step before, which was skipped
@@ -53,6 +54,7 @@ struct Trainer::Impl {
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
 
+  void join_ranks();
   void keep_start();
   // In a replay the batches are those of `start`.
   void run_to_boundary(StepResult& result, bool replay);

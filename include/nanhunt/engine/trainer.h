@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nanhunt/engine/amp.h"
+#include "nanhunt/engine/data_parallel.h"
 #include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/optimizer.h"
@@ -38,6 +39,10 @@ struct TrainerOptions {
   std::uint32_t micro_batches = 1;               // their gradients add up before the one optimizer step
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
+  // This trainer is one of several ranks; its batches are this rank's. Gradients are reduced in the backward of the last
+  // micro-batch, or in each where the scaler unscales after each. Parameters and masters begin as rank 0's. Loss scalers
+  // agree on an overflow: what one rank found, all have found. In a replay nothing is exchanged.
+  std::optional<DataParallelOptions> data_parallel = {};
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
@@ -105,6 +110,7 @@ class Trainer {
   Module& model();
   Optimizer& optimizer();
   LossScaler* scaler();  // null without
+  DataParallel* data_parallel();  // null without
   const TrainerOptions& options() const;
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference
