@@ -20,6 +20,7 @@ std::vector<Group> groups() {
       {"torch.amp", {scaler_calibration, scale_collapse, grad_underflow, clip_before_unscale}},
       {"Apex", {o2_no_masters, static_scale_too_high, two_losses_one_scaler, fp16_optimizer_clip}},
       {"DeepSpeed", {hysteresis_collapse}},
+      {"data parallel", {ddp_one_rank_overflows, predivide_underflow}},
   };
 }
 

@@ -42,4 +42,8 @@ std::vector<Scenario> two_losses_one_scaler();
 // deepspeed/
 std::vector<Scenario> hysteresis_collapse();
 
+// ranks/
+std::vector<Scenario> ddp_one_rank_overflows();
+std::vector<Scenario> predivide_underflow();
+
 }  // namespace nanhunt::scenarios
