@@ -2,6 +2,7 @@
 #include "hooks/engine/op_adapter.h"
 
 #include <limits>
+#include <numeric>
 
 #include "hooks/engine/host_contents.h"
 #include "hooks/engine/tensor_reader.h"
@@ -47,6 +48,33 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
   if (reader_ != nullptr) reader_->take(event);
   recorder_.on_op(event);
   if (reader_ != nullptr) reader_->launch();
+}
+
+// The number of the op that comes next is known; its share is read now, for the call writes over it.
+void OpAdapter::on_collective(const engine::CollectiveCall& call) noexcept {
+  if (paused_) return;
+  const ScopedHostContents contents;
+  if (reader_ != nullptr) reader_->begin();
+  try {
+    ValueView share;
+    name(*call.share, call.share->version(), true, share);
+    std::vector<std::uint32_t> ranks(call.ranks);
+    std::iota(ranks.begin(), ranks.end(), 0u);
+    if (reader_ != nullptr) reader_->take();
+    CollectiveEvent event;
+    if (numbers_ != nullptr) event.seq = numbers_->next_seq();
+    event.step = step_;
+    event.group = "ranks";
+    event.call = call.call;
+    event.kind = call.kind;
+    event.reduction = call.reduction;
+    event.peer = call.root;
+    event.ranks = ranks;
+    event.shares = {&share, 1};
+    recorder_.on_collective(event);
+    if (reader_ != nullptr) reader_->launch();
+  } catch (...) {  // no memory
+  }
 }
 
 void OpAdapter::finish() noexcept {

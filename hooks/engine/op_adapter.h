@@ -9,6 +9,7 @@
 
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/recorder.h"
+#include "src/record/recorder.h"
 
 namespace nanhunt::hooks {
 
@@ -23,9 +24,13 @@ class OpAdapter : public engine::Observer {
   // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to report.
   // `reader`: contents on a device are read there, and reported later; not owned. nullptr: they are copied, which waits.
   explicit OpAdapter(Recorder& recorder, bool whole_run = true, TensorReader* reader = nullptr)
-      : recorder_(recorder), whole_run_(whole_run), reader_(reader) {}
+      : recorder_(recorder),
+        numbers_(dynamic_cast<const record::NumberingRecorder*>(&recorder)),
+        whole_run_(whole_run),
+        reader_(reader) {}
 
   void on_op(const engine::OpCall& call) noexcept override;
+  void on_collective(const engine::CollectiveCall& call) noexcept override;
   void on_step_begin(std::uint32_t step) noexcept override;
   void on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept override;
   void on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept override;
@@ -51,6 +56,7 @@ class OpAdapter : public engine::Observer {
   void gather(const engine::OpCall& call);
   void name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value);
 
+  const record::NumberingRecorder* numbers_;  // nullptr: numbers of ops are not known
   bool whole_run_, paused_ = false;
   TensorReader* reader_;
   std::vector<OpInput> inputs_;

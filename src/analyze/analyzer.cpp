@@ -22,6 +22,7 @@
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/watch/own_scaler.h"
 #include "src/analyze/ranks/rank_pass.h"
+#include "src/analyze/rules/run/comm_underflow.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 #include "src/analyze/rules/run/precision_audit.h"
 #include "src/analyze/rules/run/setup_audit.h"
@@ -54,6 +55,7 @@ class AnalyzerImpl final : public RankPass {
         eps_(names_, graph_),
         state_underflow_(names_),
         gradient_underflow_(names_),
+        comm_underflow_(names_),
         update_loss_(names_),
         setup_(names_),
         precision_(names_, graph_),
@@ -150,6 +152,7 @@ class AnalyzerImpl final : public RankPass {
     eps_.on_op(view);
     state_underflow_.on_op(view);
     gradient_underflow_.on_op(view);
+    comm_underflow_.on_op(view);
     update_loss_.on_op(view);
     setup_.on_op(view);
     precision_.on_op(view);
@@ -185,6 +188,7 @@ class AnalyzerImpl final : public RankPass {
   EpsAudit eps_;
   StateUnderflow state_underflow_;
   GradientUnderflow gradient_underflow_;
+  CommUnderflow comm_underflow_;
   UpdateLoss update_loss_;
   SetupAudit setup_;
   PrecisionAudit precision_;
@@ -242,6 +246,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
                                                     health == nullptr ? nullptr : &health->gradient_norm);
   gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
+  comm_underflow_.on_step_end(record.step);
   layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
   if (finished) update_loss_.on_step_end(record.step, record.loss);
   if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
@@ -409,6 +414,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   lr_ramp_.conclude(analysis.findings);
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
+  if (auto lost = comm_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
   add_audits(analysis.findings);
   if (health.damaged() || lost_before_salvage(info).damaged()) blame_damage(analysis.findings);

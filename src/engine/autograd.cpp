@@ -20,6 +20,7 @@ namespace nanhunt::engine {
 namespace {
 
 thread_local bool grad_mode = true;
+thread_local GradientListener* gradient_listener = nullptr;
 
 // One backward pass. A node's inputs were made before it, so going down the creation numbers meets every
 // node after all of its gradient has arrived.
@@ -56,6 +57,16 @@ class BackwardPass {
     }
   }
 
+  // Leaves in the order in which the last part of their gradient arrived.
+  std::vector<Tensor> leaves_by_arrival() const {
+    std::vector<const Leaf*> order;
+    for (const Leaf& leaf : leaves_) order.push_back(&leaf);
+    std::sort(order.begin(), order.end(), [](const Leaf* a, const Leaf* b) { return a->arrived < b->arrived; });
+    std::vector<Tensor> out;
+    for (const Leaf* leaf : order) out.push_back(leaf->tensor);
+    return out;
+  }
+
   std::vector<Tensor> take_wanted() {
     std::vector<Tensor> out(wanted_->size());
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -78,6 +89,7 @@ class BackwardPass {
     Tensor tensor;
     Tensor gradient;
     std::string module;
+    std::uint64_t arrived = 0;  // number of the last delivery
   };
 
   // Only nodes that lead to a wanted tensor run. Creation numbers ascend from inputs to outputs.
@@ -201,6 +213,7 @@ class BackwardPass {
       leaf.gradient = sum(leaf.gradient, gradient, sender);
       leaf.module = sender;
     }
+    leaves_[at->second].arrived = ++deliveries_;
   }
 
   static Tensor sum(const Tensor& a, const Tensor& b, const std::string& module) {
@@ -214,6 +227,7 @@ class BackwardPass {
   std::map<const TensorImpl*, std::size_t> leaf_index_;
   std::set<const Node*> needed_;
   std::map<const Node*, Tensor> captured_;
+  std::uint64_t deliveries_ = 0;  // to leaves
 };
 
 void check_loss(std::string_view op, const Tensor& loss) {
@@ -247,6 +261,10 @@ bool grad_enabled() { return grad_mode; }
 NoGradGuard::NoGradGuard() : previous_(std::exchange(grad_mode, false)) {}
 NoGradGuard::~NoGradGuard() { grad_mode = previous_; }
 
+ScopedGradientListener::ScopedGradientListener(GradientListener& listener)
+    : previous_(std::exchange(gradient_listener, &listener)) {}
+ScopedGradientListener::~ScopedGradientListener() { gradient_listener = previous_; }
+
 void backward(const Tensor& loss, double seed) {
   check_loss("backward", loss);
   const NoGradGuard no_grad;
@@ -254,6 +272,9 @@ void backward(const Tensor& loss, double seed) {
   BackwardPass pass(nullptr);
   pass.run(loss, seed);
   pass.store_into_leaves();
+  if (gradient_listener == nullptr) return;
+  for (const Tensor& leaf : pass.leaves_by_arrival()) gradient_listener->on_gradient(leaf);
+  gradient_listener->on_backward_end();
 }
 
 std::vector<Tensor> grad(const Tensor& loss, const std::vector<Tensor>& wrt, double seed) {

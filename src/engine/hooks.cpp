@@ -145,6 +145,9 @@ ScopedModule::~ScopedModule() { module_now() = std::move(previous_); }
 void notify_op(const OpCall& call) {
   tell([&](Observer& observer) { observer.on_op(call); }, /*of_ops=*/true);
 }
+void notify_collective(const CollectiveCall& call) {
+  tell([&](Observer& observer) { observer.on_collective(call); }, /*of_ops=*/true);
+}
 void notify_mark(TensorRole kind, std::string_view path, const Tensor& tensor) {
   tell([&](Observer& observer) { observer.on_mark(kind, path, tensor); }, is_of_ops(kind));
 }

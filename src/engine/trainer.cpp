@@ -98,7 +98,18 @@ Batch Trainer::Impl::fetch_batch(std::uint32_t step, std::uint32_t micro_batch) 
   return batch;
 }
 
+void Trainer::Impl::join_ranks() {
+  parallel = std::make_unique<DataParallel>(model->named_parameters(), *options.data_parallel);
+  std::vector<Tensor> masters;
+  for (std::size_t i = 0; i < optimizer->parameters().size(); ++i) {
+    if (Tensor master = optimizer->master(i); master.defined()) masters.push_back(std::move(master));
+  }
+  broadcast_all(masters, parallel->ranks());
+  if (scaler) scaler->agree_over(options.data_parallel->ranks);
+}
+
 Tensor Trainer::Impl::compute_loss(const Batch& batch) {
+  if (parallel && !replaying()) parallel->begin_forward();
   std::optional<Autocast> region;
   if (options.autocast) region.emplace(*options.autocast);
   Tensor output;
@@ -150,6 +161,11 @@ void Trainer::Impl::validate(StepResult& result) {
 void Trainer::Impl::run_backward(Tensor value, const LossOfStep& which) {
   std::optional<DetectAnomaly> anomaly;
   if (options.detect_anomaly) anomaly.emplace();
+  std::optional<ScopedGradientListener> listener;
+  if (parallel && !replaying()) {
+    parallel->enable_allreduce(which.last || (scaler && scaler->unscales_each_backward()));
+    listener.emplace(*parallel);
+  }
   bool has_run = false;
   for (const auto& callback : callbacks) has_run = callback->on_backward_begin(value, which) || has_run;
   if (has_run) return;
@@ -227,6 +243,7 @@ Trainer::Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optim
   impl_->loss = std::move(loss);
   for (const CallbackFactory& make : options.callbacks) impl_->callbacks.push_back(make(*this));
   impl_->callbacks.push_back(make_scaling(*impl_));
+  if (options.data_parallel) impl_->join_ranks();
 }
 
 Trainer::~Trainer() = default;
@@ -276,6 +293,7 @@ std::uint32_t Trainer::next_step() const { return impl_->next_step; }
 Module& Trainer::model() { return *impl_->model; }
 Optimizer& Trainer::optimizer() { return *impl_->optimizer; }
 LossScaler* Trainer::scaler() { return impl_->scaler.get(); }
+DataParallel* Trainer::data_parallel() { return impl_->parallel.get(); }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 Callback& Trainer::add_callback(std::unique_ptr<Callback> callback) {
   if (callback == nullptr) fail("add_callback", "a callback", "none");

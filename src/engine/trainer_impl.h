@@ -44,6 +44,7 @@ struct Trainer::Impl {
   TrainerOptions options;
   std::unique_ptr<LossScaler> scaler;
   std::vector<std::unique_ptr<Callback>> callbacks;
+  std::unique_ptr<DataParallel> parallel;
   std::function<void(Trainer&)> boundary_callback;
   std::uint32_t next_step = 0;
   bool keep_gradients = false;                           // of the step before, which was skipped
@@ -56,6 +57,7 @@ struct Trainer::Impl {
   bool keeps_start = false;                              // for replays
   StepStart start;                                       // of the step at hand
 
+  void join_ranks();
   void keep_start();
   // In a replay the batches are those of `start`. False: there was no loss, and there is nothing to step by.
   bool run_to_boundary(StepResult& result, bool replay);

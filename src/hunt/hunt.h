@@ -60,6 +60,9 @@ struct HuntOutcome {
 inline constexpr std::size_t kProbedFindings = 3;  // each takes a training of its own up to its step
 
 struct HuntOptions {
+  // Of a run of several ranks: its folder, which all have flushed. Where the headline is another rank's, nothing is done.
+  std::string run_dir = {};
+  std::uint32_t rank = 0;  // the recorder's
   bool try_fixes = true;
   CaptureOptions captures = {};
 };

@@ -43,6 +43,7 @@ void prove_others(Replay& replay, Recorder& recorder, const HuntOptions& options
   const std::vector<Finding>& findings = outcome.analysis.findings;
   for (std::size_t i = 1; i < std::min(findings.size(), kProbedFindings); ++i) {
     if (findings[i].severity == Severity::kInfo || findings[i].place.seq == findings[0].place.seq) continue;
+    if (!options.run_dir.empty() && findings[i].rank != options.rank) continue;
     const auto plan = plan_for(replay, recorder, findings[i], options.captures.max_bytes);
     if (!plan) continue;
     try {
@@ -57,12 +58,13 @@ void prove_others(Replay& replay, Recorder& recorder, const HuntOptions& options
 
 Result<HuntOutcome> hunt_run(Replay& replay, Recorder& recorder, const HuntOptions& options) {
   if (Status flushed = recorder.flush(); !flushed) return flushed;
-  auto analysis = analyze_run(recorder.attempt_dir());
+  auto analysis = analyze_run(options.run_dir.empty() ? recorder.attempt_dir() : options.run_dir);
   if (!analysis) return analysis.status();
   HuntOutcome outcome{.analysis = std::move(*analysis), .probes = {}, .trials = {}, .not_captured = {}};
   if (outcome.analysis.findings.empty()) return outcome;
   const Finding& finding = outcome.analysis.findings.front();
-  if (finding.severity == Severity::kInfo) return outcome;
+  const bool of_another = !options.run_dir.empty() && finding.rank != options.rank;
+  if (finding.severity == Severity::kInfo || of_another) return outcome;
   const std::uint32_t step = finding.place.step, last = std::max(step, finding.first_step);
   const auto plan = plan_for(replay, recorder, finding, options.captures.max_bytes);
   const bool must_fail = was_not_finite(finding, outcome.analysis.scaler.has_value());

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "tests/support/temp_dir.h"
+#include "tools/nanhunt/scenarios/build.h"
 
 namespace nanhunt::testing_support {
 namespace {
@@ -24,43 +25,75 @@ std::string Hunt::renamed_path(const std::string& path) const {
   return path;
 }
 
-Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& options) {
-  Hunt hunt;
-  const TempDir run_dir;
+namespace {
+
+// One rank of a run, or all of it: what is left when it has trained.
+struct Rank {
+  std::unique_ptr<Recorder> recorder;
+  std::vector<std::pair<std::string, std::string>> renamed;
+};
+
+Rank train(const scenarios::Scenario& scenario, const HuntOptions& options, scenarios::ScenarioConfig config,
+           const std::string& run_dir) {
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = engine::device_details(options.device);
   info.level = options.level;
   info.scenario = scenario.name;
+  if (config.ranks != nullptr) {
+    info.rank = config.ranks->rank();
+    info.world_size = config.ranks->size();
+  }
   RecorderOptions recorder_options;
-  recorder_options.run_dir = run_dir.path();
+  recorder_options.run_dir = run_dir;
   auto recorder = Recorder::open(recorder_options, info);
   require(recorder.status());
+  const std::uint32_t steps = options.steps != 0 ? options.steps : scenario.steps;
+  scenarios::ScenarioRun run = scenario.make(config);
+  const auto level = hooks::parse_watch_level(options.level);
+  if (!level) throw std::runtime_error("no level '" + options.level + "'");
+  hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level, .device_stats = options.device_stats});
+  for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
+  return {std::move(*recorder), run.renamed};
+}
 
+}  // namespace
+
+Hunt hunt_scenario(const scenarios::Scenario& scenario, const HuntOptions& options) {
+  Hunt hunt;
+  const TempDir run_dir;
   scenarios::ScenarioConfig config;
   config.rename_seed = options.rename_seed;
   config.device = options.device;
-  const std::uint32_t steps = options.steps != 0 ? options.steps : scenario.steps;
-  {
-    scenarios::ScenarioRun run = scenario.make(config);
-    hunt.renamed = run.renamed;
-    const auto level = hooks::parse_watch_level(options.level);
-    if (!level) throw std::runtime_error("no level '" + options.level + "'");
-    hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level, .device_stats = options.device_stats});
-    for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
+  std::vector<Rank> ranks(scenario.ranks);
+  if (scenario.ranks == 1) {
+    ranks[0] = train(scenario, options, config, run_dir.path());
+  } else {
+    engine::run_ranks(scenario.ranks, [&](const std::shared_ptr<engine::RankGroup>& group) {
+      scenarios::ScenarioConfig its = config;
+      its.ranks = group;
+      ranks[group->rank()] = train(scenario, options, its, run_dir.path());
+    });
   }
+  hunt.renamed = ranks[0].renamed;
   if (options.verify_fixes || options.probe) {
-    auto replay = hooks::make_engine_replay(
-        [&](const std::string& fix) {
-          scenarios::ScenarioConfig fixed = config;
-          fixed.fix = fix;
-          return std::move(scenario.make(fixed).trainer);
-        },
-        scenario.fixes);
-    require(hunt::hunt_run(*replay, **recorder, {.try_fixes = options.verify_fixes, .captures = {}}).status());
+    for (const Rank& rank : ranks) require(rank.recorder->flush());
+    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+      auto replay = hooks::make_engine_replay(
+          [&](const std::string& fix) {
+            scenarios::ScenarioConfig fixed = config;
+            fixed.fix = fix;
+            if (scenario.ranks > 1) fixed = scenarios::with_others(scenario.make, fixed, rank, scenario.ranks);
+            return std::move(scenario.make(fixed).trainer);
+          },
+          scenario.fixes);
+      const hunt::HuntOptions hunting{
+          .run_dir = run_dir.path(), .rank = rank, .try_fixes = options.verify_fixes, .captures = {}};
+      require(hunt::hunt_run(*replay, *ranks[rank].recorder, hunting).status());
+    }
   }
-  require((*recorder)->close());
-  hunt.counters = (*recorder)->counters();
+  for (const Rank& rank : ranks) require(rank.recorder->close());
+  hunt.counters = ranks[scenario.expected.rank].recorder->counters();
 
   auto analysis = analyze_run(run_dir.path());
   require(analysis.status());
@@ -76,6 +109,7 @@ void expect_named(const Hunt& hunt, const scenarios::Expectation& expected) {
   EXPECT_EQ(finding_class_name(finding.cls), finding_class_name(expected.cls)) << finding.title;
   EXPECT_EQ(phase_name(finding.place.phase), phase_name(expected.phase));
   EXPECT_EQ(finding.place.step, expected.step);
+  EXPECT_EQ(finding.rank, expected.rank);
   EXPECT_EQ(finding.place.op, expected.op);
   const auto module = expected.module ? std::optional(hunt.renamed_path(*expected.module)) : std::nullopt;
   EXPECT_EQ(finding.place.module, module);

@@ -21,6 +21,15 @@ add_library(nanhunt_dep_blas INTERFACE)
 target_link_libraries(nanhunt_dep_blas INTERFACE BLAS::BLAS)
 target_include_directories(nanhunt_dep_blas SYSTEM INTERFACE "${NANHUNT_CBLAS_INCLUDE}")
 
+# For `nanhunt train --ranks`. Without it nothing else is missing.
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI QUIET COMPONENTS CXX)
+if(MPI_CXX_FOUND)
+  message(STATUS "nanhunt: MPI ${MPI_CXX_VERSION}")
+else()
+  message(STATUS "nanhunt: no MPI, so train --ranks has none: tools/setup installs libopenmpi-dev and openmpi-bin")
+endif()
+
 if(NANHUNT_TESTS)
   find_package(GTest CONFIG REQUIRED)
 endif()

@@ -25,6 +25,23 @@ std::string call_site_text(const Finding& finding) {
   return finding.call_site.empty() ? "" : " (" + reports::clip(finding.call_site, reports::kNameLimit) + ")";
 }
 
+namespace {
+
+// "rank 2", "ranks 0, 1 and 3".
+std::string ranks_of(const Finding& f) {
+  constexpr std::size_t kMost = 8;
+  const std::size_t many = std::min(f.ranks.size(), kMost);
+  std::string text = f.ranks.size() > 1 ? "ranks " : "rank ";
+  for (std::size_t i = 0; i < many; ++i) {
+    const bool last = i + 1 == f.ranks.size();
+    text += (i == 0 ? "" : last ? " and " : ", ") + std::to_string(f.ranks[i]);
+  }
+  if (f.ranks.size() > kMost) text += " and " + std::to_string(f.ranks.size() - kMost) + " more";
+  return text;
+}
+
+}  // namespace
+
 std::string verdict_line(const Analysis& analysis) {
   std::string line(verdict_status_name(analysis.verdict.status));
   if (is_damaged(analysis)) {
@@ -37,7 +54,9 @@ std::string verdict_line(const Analysis& analysis) {
     line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
     if (f->place.module) line += " in " + printable(*f->place.module);
     line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " +
-            std::to_string(f->place.step) + ": ";
+            std::to_string(f->place.step);
+    if (analysis.ranks.size() > 1) line += std::string(", ") + ranks_of(*f);
+    line += ": ";
   }
   return line + printable(analysis.verdict.headline);
 }

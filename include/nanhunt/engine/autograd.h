@@ -76,6 +76,25 @@ class [[nodiscard]] NoGradGuard {
   bool previous_;
 };
 
+// Told of a backward() on this thread: each leaf once its gradient is whole, in the order in which the last part of it
+// arrived, and the end. Not of grad().
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  virtual void on_gradient(const Tensor& leaf) = 0;
+  virtual void on_backward_end() = 0;
+};
+class [[nodiscard]] ScopedGradientListener {
+ public:
+  explicit ScopedGradientListener(GradientListener& listener);
+  ~ScopedGradientListener();
+  ScopedGradientListener(const ScopedGradientListener&) = delete;
+  ScopedGradientListener& operator=(const ScopedGradientListener&) = delete;
+
+ private:
+  GradientListener* previous_;
+};
+
 // Gradients of a one-element `loss` (seed 1, or `seed`) into .grad of every leaf reached; .grad accumulates.
 // Both forms use the graph up: a second backward through any part of it throws.
 void backward(const Tensor& loss, double seed = 1.0);

@@ -51,6 +51,10 @@ BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DT
 Batch make_upscaling_batch(std::span<const std::int64_t> ids, DType dtype);
 BatchSource upscaling_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype);
 
+// Of each batch the rows of one of several ranks: they follow each other, in the order of the ranks. Throws where the
+// rows cannot be shared equally.
+BatchSource rows_of_rank(BatchSource batches, std::uint32_t rank, std::uint32_t ranks);
+
 inline constexpr std::int64_t kTextCharacters = 49555;
 inline constexpr std::int64_t kTextTrain = 44600;  // the rest is for testing
 inline constexpr std::int64_t kTextTokens = 96;    // newline is 0, ' ' to '~' are 1 to 95

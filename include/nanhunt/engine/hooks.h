@@ -33,6 +33,16 @@ struct OpCall {
   std::span<const OpScalar> scalars;
 };
 
+// A call between ranks, told before it runs; its op is the next one.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kNone;
+  std::int32_t root = -1;
+  std::uint64_t call = 0;    // counted from 0 by all ranks alike
+  std::uint32_t ranks = 1;   // from 0 on
+  const Tensor* share = nullptr;  // what this rank gives
+};
+
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -42,6 +52,7 @@ class Observer {
   // Whether it is told what happens in a replay of a step (Trainer::replay) that another observer asked for.
   virtual bool wants_replays() const noexcept { return false; }
   virtual void on_op(const OpCall&) noexcept {}
+  virtual void on_collective(const CollectiveCall&) noexcept {}
   virtual void on_module_enter(std::string_view /*path*/) noexcept {}
   virtual void on_module_exit(std::string_view /*path*/) noexcept {}
   virtual void on_step_begin(std::uint32_t /*step*/) noexcept {}
@@ -122,6 +133,7 @@ class [[nodiscard]] ScopedModule {
 
 // Used by ops, modules, optimizers and the Trainer to tell observers; each does nothing without one.
 void notify_op(const OpCall& call);
+void notify_collective(const CollectiveCall& call);
 void notify_mark(TensorRole kind, std::string_view path, const Tensor& tensor);
 void notify_module_enter(std::string_view path);
 void notify_module_exit(std::string_view path);

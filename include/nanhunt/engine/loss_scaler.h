@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nanhunt/engine/optimizer.h"
+#include "nanhunt/engine/ranks.h"
 #include "nanhunt/engine/tensor.h"
 #include "nanhunt/event.h"
 
@@ -38,6 +39,11 @@ class LossScaler {
   virtual void put_back(const LossScaler& copy, double scale) = 0;
 
   virtual Tensor scale(const Tensor& output);  // fp32 output * scale
+  // From here on an overflow that one of these ranks finds is one that all have found.
+  void agree_over(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
+  // Whether gradients are unscaled in backward() already, each loss for itself.
+  virtual bool unscales_each_backward() const { return false; }
+
   // Scales a loss and runs its backward.
   virtual void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {});
   // Checks the optimizer's gradients and divides them by the scale. At most once per step; step() does it if nobody did.
@@ -83,6 +89,8 @@ class LossScaler {
   virtual bool takes_fp16() const { return true; }
   virtual bool has_scale() const { return true; }  // false: scale() must be called first
 
+  // What the ranks have found together. In a replay: this one alone.
+  bool agreed(bool found_inf) const;
   void tell(ScalerAction action, std::uint32_t optimizer = 0, bool found_inf = false, std::string_view text = {});
   [[noreturn]] void refuse(std::string_view text, std::uint32_t optimizer = 0);
   void expect_scale(std::string_view call, std::uint32_t optimizer = 0);
@@ -102,6 +110,7 @@ class LossScaler {
     OptimizerState state;  // since the last update
   };
   std::vector<Known> known_;
+  std::shared_ptr<RankGroup> ranks_;
   bool reported_ = false;  // somebody heard kCreate
 };
 

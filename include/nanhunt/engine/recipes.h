@@ -85,6 +85,7 @@ class ApexAmp : public LossScaler {
   void scale_loss(const Tensor& loss, const std::vector<Optimizer*>& optimizers, const ScaleLoss& options,
                   const std::function<void(const Tensor& scaled)>& run);
   void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {}) override;
+  bool unscales_each_backward() const override;
   void unscale_(Optimizer&) override {}  // scale_loss has
   // False, with Apex's words in message(), where a block told it to skip. Gradients of masters are dropped by the next
   // block after it.

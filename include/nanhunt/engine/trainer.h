@@ -13,6 +13,7 @@
 
 #include "nanhunt/engine/amp.h"
 #include "nanhunt/engine/callback.h"
+#include "nanhunt/engine/data_parallel.h"
 #include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/module.h"
 #include "nanhunt/engine/optimizer.h"
@@ -52,6 +53,10 @@ struct TrainerOptions {
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
   std::optional<ValidationOptions> validation = {};
   bool detect_anomaly = false;  // backward runs under DetectAnomaly (anomaly.h), in replays too
+  // This trainer is one of several ranks; its batches are this rank's. Gradients are reduced in the backward of the last
+  // micro-batch, or in each where the scaler unscales after each. Parameters and masters begin as rank 0's. Loss scalers
+  // agree on an overflow: what one rank found, all have found. In a replay nothing is exchanged.
+  std::optional<DataParallelOptions> data_parallel = {};
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
   bool keep_skipped_gradients = false;
@@ -122,6 +127,7 @@ class Trainer {
   Module& model();
   Optimizer& optimizer();
   LossScaler* scaler();  // null without
+  DataParallel* data_parallel();  // null without
   const TrainerOptions& options() const;
   Callback& add_callback(std::unique_ptr<Callback> callback);  // after the others; not inside step()
 

@@ -112,6 +112,8 @@ constexpr Row kRows[] = {
     {"reduce-flags",
      "Reduce a flag or a count (isfinite), with SUM or with MAX over whole numbers, not the numbers themselves.",
      "Of a comparison with NaN, which side wins is left to chance; of a sum it is not."},
+    {"reduce-fp32", "Reduce gradients in fp32, or divide them after their sum.",
+     "Divided by the number of ranks, a small gradient is no longer a number of its format."},
     {"reduce-wider", "Divide by the number of ranks before the sum, or reduce in fp32.",
      "Each share fits the format; only their sum does not."},
     {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or initialise again.",

@@ -45,6 +45,13 @@ const OpInfo& Names::op(StringId id) {
   return *entry.op;
 }
 
+bool Names::is_exchange(Phase phase, StringId op) const {
+  if (phase != Phase::kComm) return false;
+  const std::string& name = text(op);
+  if (name.find("::") != std::string::npos) return !name.starts_with("aten::");
+  return !op_info(name).known();  // arithmetic on a bucket is known by its plain name
+}
+
 const LayoutRecord* Names::layout(LayoutId id) const {
   if (id >= layouts_.size() || layouts_[id].id == 0) return nullptr;
   return &layouts_[id];

@@ -25,8 +25,8 @@ class Names {
   const std::string& text(StringId id) const;
   const OpInfo& op(StringId id);                  // cached lookup of text(id)
   const LayoutRecord* layout(LayoutId id) const;  // nullptr: unknown or lost
-  // A call between ranks, not what the program computes around it.
-  bool is_exchange(Phase phase, StringId op) const { return phase == Phase::kComm && !text(op).starts_with("aten::"); }
+  // A call between ranks, not what the program or the engine computes around it.
+  bool is_exchange(Phase phase, StringId op) const;
   bool is(StringId id, std::string_view text_wanted) const { return text(id) == text_wanted; }
 
  private:

@@ -30,6 +30,12 @@ void LossScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_i
   notify_scaler(event);
 }
 
+bool LossScaler::agreed(bool found_inf) const {
+  if (ranks_ == nullptr || replaying()) return found_inf;
+  Tensor flag = Tensor::full({1}, found_inf ? 1 : 0, DType::kF32);
+  return all_reduce_(flag, *ranks_, Reduction::kMax).item() != 0;
+}
+
 void LossScaler::refuse(std::string_view text, std::uint32_t optimizer) {
   tell(ScalerAction::kRefused, optimizer, /*found_inf=*/false, text);
   throw std::invalid_argument(std::string(text));
@@ -98,7 +104,7 @@ void LossScaler::unscale_(Optimizer& optimizer) {
   const ScopedPhase phase(Phase::kUnscale);
   const NoGradGuard no_grad;
   state.found_inf = check_and_unscale(optimizer);
-  if (state.found_inf && !looks()) state.found_inf = false;
+  if (state.found_inf) state.found_inf = looks() && agreed(*state.found_inf);
   state.stage = Stage::kUnscaled;
   tell(ScalerAction::kUnscale, number, state.found_inf.value_or(false));
 }

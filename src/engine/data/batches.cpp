@@ -74,6 +74,37 @@ BatchSource digits_train_batches(std::int64_t batch_size, std::uint64_t seed, DT
   return train_batches(batch_size, seed, dtype, make_digits_batch);
 }
 
+namespace {
+
+Tensor rows_of(const Tensor& whole, std::uint32_t rank, std::uint32_t ranks) {
+  if (!whole.defined()) return whole;
+  const std::int64_t rows = whole.dim() == 0 ? 0 : whole.size(0);
+  if (rows == 0 || rows % ranks != 0) {
+    fail("batch", "rows that " + std::to_string(ranks) + " ranks can share equally", describe(whole));
+  }
+  Shape sizes = whole.sizes();
+  sizes[0] = rows / ranks;
+  return make_view(whole, std::move(sizes), whole.strides(), whole.storage_offset() + rank * (rows / ranks) * whole.strides()[0])
+      .clone();
+}
+
+}  // namespace
+
+BatchSource rows_of_rank(BatchSource batches, std::uint32_t rank, std::uint32_t ranks) {
+  if (rank >= ranks) fail("batch", "a rank below " + std::to_string(ranks), std::to_string(rank));
+  return [batches = std::move(batches), rank, ranks](std::uint32_t step) {
+    const Batch whole = batches(step);
+    Batch part = whole;
+    const bool one = whole.inputs.defined() && whole.targets.defined() && whole.inputs.impl() == whole.targets.impl();
+    part.inputs = rows_of(whole.inputs, rank, ranks);
+    part.targets = one ? part.inputs : rows_of(whole.targets, rank, ranks);
+    const std::size_t ids = whole.sample_ids.size() / ranks;
+    const auto first = whole.sample_ids.begin() + static_cast<std::ptrdiff_t>(rank * ids);
+    part.sample_ids.assign(first, first + static_cast<std::ptrdiff_t>(ids));
+    return part;
+  };
+}
+
 BatchSource upscaling_train_batches(std::int64_t batch_size, std::uint64_t seed, DType dtype) {
   return train_batches(batch_size, seed, dtype, make_upscaling_batch);
 }

@@ -92,6 +92,11 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
   if (chosen.validation && !config.device.is_cpu()) {
     chosen.validation->batches = on_device(std::move(chosen.validation->batches), config.device);
   }
+  if (config.ranks != nullptr) {
+    batches = engine::rows_of_rank(std::move(batches), config.ranks->rank(), config.ranks->size());
+    if (!chosen.data_parallel) chosen.data_parallel.emplace();
+    chosen.data_parallel->ranks = config.ranks;
+  }
   for (const engine::NamedScaler& scaler : engine::named_scalers()) {
     if (scaler.name == config.scaler) chosen.scaler = scaler.choice;
   }
@@ -106,6 +111,18 @@ ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, e
   return assemble(std::move(setup.model), setup.optimizer, std::move(batches), std::move(loss), config, setup.options);
 }
 
+ScenarioConfig with_others(const std::function<ScenarioRun(const ScenarioConfig&)>& make, ScenarioConfig config,
+                           std::uint32_t rank, std::uint32_t ranks) {
+  config.ranks = engine::with_companions(ranks, rank, [make, config](const std::shared_ptr<engine::RankGroup>& group) {
+    ScenarioConfig its = config;
+    its.ranks = group;
+    const ScenarioRun run = make(its);
+    while (run.trainer->step().ended_by.empty()) {
+    }
+  });
+  return config;
+}
+
 void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix) {
   if (fix.empty()) return;
   std::string known;
@@ -117,9 +134,11 @@ void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fi
 }
 
 std::vector<Scenario> with_twin(Scenario scenario, std::vector<std::string> twin_dtypes) {
-  scenario.make = [inner = scenario.make, fixes = scenario.fixes](const ScenarioConfig& config) {
+  scenario.make = [inner = scenario.make, fixes = scenario.fixes, ranks = scenario.ranks,
+                   rank = scenario.expected.rank](const ScenarioConfig& config) {
     expect_known_fix(fixes, config.fix);
-    return inner(config);
+    if (ranks == 1 || config.ranks != nullptr) return inner(config);
+    return inner(with_others(inner, config, rank, ranks));
   };
   const hunt::Fix& fix = scenario.fixes.front();
   Scenario twin = scenario;
@@ -127,6 +146,7 @@ std::vector<Scenario> with_twin(Scenario scenario, std::vector<std::string> twin
   twin.summary = scenario.name + " repaired: " + fix.description;
   twin.dtypes = std::move(twin_dtypes);
   twin.expected = {};
+  twin.expected.rank = scenario.expected.rank;
   twin.fixes = {};
   twin.make = [make = scenario.make, id = fix.id](const ScenarioConfig& config) {
     expect_known_fix({}, config.fix);

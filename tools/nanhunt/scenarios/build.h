@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
 // Of what a recipe has made.
 ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, engine::LossFunction loss,
                      const ScenarioConfig& config);
+
+// To train as rank `rank` while the others train along in this process.
+ScenarioConfig with_others(const std::function<ScenarioRun(const ScenarioConfig&)>& make, ScenarioConfig config,
+                           std::uint32_t rank, std::uint32_t ranks);
 
 // Throws unless `config.fix` is empty or one of `fixes`.
 void expect_known_fix(const std::vector<hunt::Fix>& fixes, const std::string& fix);

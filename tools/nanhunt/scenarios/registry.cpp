@@ -23,6 +23,7 @@ std::vector<Group> groups() {
       {"DeepSpeed", {hysteresis_collapse}},
       {"fastai", {static_scale_unchecked, lr_finder_diverges}},
       {"Lightning", {sixteen_true_adam}},
+      {"data parallel", {ddp_one_rank_overflows, predivide_underflow}},
   };
 }
 

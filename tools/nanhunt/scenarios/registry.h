@@ -51,4 +51,8 @@ std::vector<Scenario> static_scale_unchecked();
 // lightning/
 std::vector<Scenario> sixteen_true_adam();
 
+// ranks/
+std::vector<Scenario> ddp_one_rank_overflows();
+std::vector<Scenario> predivide_underflow();
+
 }  // namespace nanhunt::scenarios

@@ -29,6 +29,7 @@ struct Expectation {
   std::uint32_t step = 0;
   std::vector<std::int64_t> samples;  // must be among the finding's samples
   bool sinks_stay_finite = false;     // the harm is done without a bad loss, gradient, parameter or state
+  std::uint32_t rank = 0;             // where it begins
 };
 
 struct ScenarioConfig {
@@ -38,6 +39,9 @@ struct ScenarioConfig {
   engine::Device device = {};                // where it trains
   bool anomaly = false;                      // backward stops at the first NaN, as PyTorch's anomaly mode does
   std::string scaler = {};                   // a name of engine::named_scalers(), "" for the scenario's own
+  // Train as one of these ranks, on its rows of each batch. None: alone; a scenario of several ranks as the one where its
+  // fault begins, with the others in this process (engine::with_companions).
+  std::shared_ptr<engine::RankGroup> ranks = {};
 };
 
 struct ScenarioRun {
@@ -52,6 +56,7 @@ struct Scenario {
   std::uint32_t steps = 0;  // default length
   std::string level = "sentinel";  // lowest level that sees it: "sentinel", "sampled" or "ops"
   std::vector<std::string> dtypes;
+  std::uint32_t ranks = 1;  // that it needs
   Expectation expected;
   std::vector<hunt::Fix> fixes;  // tried after a failure; empty for twins
   std::function<ScenarioRun(const ScenarioConfig&)> make;

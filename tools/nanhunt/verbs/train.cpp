@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,20 +29,22 @@
 #include "src/trace/run/process_run_info.h"
 #include "tools/nanhunt/kernel_watching.h"
 #include "tools/nanhunt/lr_table.h"
+#include "tools/nanhunt/mpi_ranks.h"
 #include "tools/nanhunt/neutrality.h"
 #include "tools/nanhunt/progress.h"
 #include "tools/nanhunt/recipe.h"
-#include "tools/nanhunt/scenarios/scenario.h"
+#include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
 namespace nanhunt::cli {
 namespace {
 
+using engine::RankGroup;
 using nlohmann::json;
 using scenarios::Scenario;
 
-constexpr int kNotNeutral = 1;
+constexpr int kNotNeutral = 1, kRankEnded = 7;
 
 // What came of a run, for the closing lines and --json.
 struct TrainOutcome {
@@ -57,6 +60,7 @@ struct TrainOutcome {
   std::optional<LrRamp> ramp;  // --find-lr
   std::optional<hunt::HuntOutcome> hunted;
   Status trace_status;
+  std::uint32_t ranks = 1;
 };
 
 std::string scenario_list(bool as_json) {
@@ -116,6 +120,7 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
     text += (outcome.by_anomaly ? "Anomaly mode ended training: " : "Training ended there: ") +
             printable(outcome.ended_by) + "\n";
   }
+  if (outcome.ranks > 1) text += fmt::format("Of {} ranks, of which rank 0 is told here.\n", outcome.ranks);
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
   text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
                       printable(outcome.attempt_dir));
@@ -162,6 +167,10 @@ class TrainVerb final : public Verb {
                    "Keep the trace within so many megabytes (10^6 bytes; at least 5): first and last steps and every "
                    "anomaly stay; others are retired when it is 5/8 full, for a rewrite needs room (default: no limit)")
         .in_range(5u, 1000000000u);
+    options.add("--ranks", ranks_,
+                "Train on so many ranks, each a process of mpirun with its rows of every batch and a trace of its own. "
+                "A scenario that needs several has them in one process otherwise")
+        .in_range(1u, 64u);
     options.add("--scaler", scaler_, "Train with another loss scaler than the scenario's: " + scaler_names())
         .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
@@ -204,7 +213,7 @@ class TrainVerb final : public Verb {
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
                                name == "--no-verify" || name == "--no-captures" || name == "--boundary" ||
                                name == "--shadow-mb" || name == "--device-stats" || name == "--find-lr" ||
-                               name == "--anomaly";
+                               name == "--anomaly" || name == "--ranks";
         if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
     });
@@ -226,6 +235,10 @@ class TrainVerb final : public Verb {
     }
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
+    if (ranks_ != 0 && !started_by_mpirun()) {
+      const auto ended = run_under_mpirun(ranks_);
+      return ended ? *ended : fail(ended.status());
+    }
     if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
@@ -244,14 +257,57 @@ class TrainVerb final : public Verb {
       return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
     }
     TrainOutcome outcome;
-    if (Status trained = train(*scenario, outcome); !trained) return fail(trained);
-    if (!outcome.trace_status)
-      say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
-    return print_and_return(json_ ? reports::dump_json(outcome_json(*scenario, outcome)) + "\n"
-                                  : outcome_text(*scenario, outcome, out_));
+    if (ranks_ != 0) return train_as_rank(*scenario);
+    if (Status trained = train_all(*scenario, outcome); !trained) return fail(trained);
+    return tell(*scenario, outcome);
   }
 
  private:
+  int tell(const Scenario& scenario, const TrainOutcome& outcome) const {
+    if (!outcome.trace_status)
+      say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
+    return print_and_return(json_ ? reports::dump_json(outcome_json(scenario, outcome)) + "\n"
+                                  : outcome_text(scenario, outcome, out_));
+  }
+
+  // One process of mpirun. What goes wrong ends it at once, and so the others.
+  int train_as_rank(const Scenario& scenario) const {
+    auto group = open_mpi_ranks(ranks_);
+    if (!group) return fail(group.status());
+    const std::uint32_t rank = (*group)->rank();
+    TrainOutcome outcome;
+    Status trained;
+    try {
+      trained = train(scenario, *group, outcome);
+    } catch (const std::exception& lost) {
+      trained = {StatusCode::kUsage, fmt::format("train: {}", lost.what())};
+    }
+    if (!trained) {
+      say(fmt::format("rank {}: {}", rank, printable(trained.message())));
+      std::_Exit(kRankEnded);  // without MPI's farewell, which waits for all
+    }
+    return rank == 0 ? tell(scenario, outcome) : kDone;
+  }
+
+  Status train_all(const Scenario& scenario, TrainOutcome& outcome) const {
+    if (scenario.ranks == 1) return train(scenario, nullptr, outcome);
+    std::vector<Status> ended(scenario.ranks);
+    try {
+      engine::run_ranks(scenario.ranks, [&](const std::shared_ptr<RankGroup>& ranks) {
+        TrainOutcome own;
+        ended[ranks->rank()] = train(scenario, ranks, own);
+        if (!ended[ranks->rank()]) throw std::runtime_error(ended[ranks->rank()].message());
+        if (ranks->rank() == 0) outcome = std::move(own);
+      });
+    } catch (const std::exception& error) {
+      for (const Status& status : ended) {
+        if (!status) return status;
+      }
+      return {StatusCode::kUsage, fmt::format("train: {}", error.what())};
+    }
+    return {};
+  }
+
   scenarios::ScenarioConfig config(const std::string& fix) const {
     scenarios::ScenarioConfig config;
     config.seed = seed_;
@@ -333,21 +389,33 @@ class TrainVerb final : public Verb {
     return printed != kDone || proof->neutral() ? printed : kNotNeutral;
   }
 
-  Status train(const Scenario& scenario, TrainOutcome& outcome) const {
+  // `ranks`: as one of these; null: alone.
+  Status train(const Scenario& scenario, const std::shared_ptr<RankGroup>& ranks, TrainOutcome& outcome) const {
+    if (ranks) outcome.ranks = ranks->size();
     std::unique_ptr<Recorder> recorder;
     if (level_ != "off") {
       RecorderOptions options;
       options.run_dir = out_;
       options.writer.retention.max_bytes = std::uint64_t{max_trace_mb_} * 1'000'000;
       if (level_ != "ops") options.on_full = OnFull::kDrop;
-      auto opened = Recorder::open(options, run_info(scenario));
+      auto opened = Recorder::open(options, run_info(scenario, ranks.get()));
       if (!opened) return opened.status();
       recorder = std::move(*opened);
       outcome.attempt_dir = recorder->attempt_dir();
     }
-    train_steps(scenario, recorder.get(), outcome);
+    train_steps(scenario, ranks, recorder.get(), outcome);
+    if (ranks && outcome.steps == 0 && !outcome.ended_by.empty()) return {StatusCode::kUsage, "train: " + outcome.ended_by};
     if (!recorder) return {};
-    hunt_fault(scenario, *recorder, outcome);
+    if (!ranks) {
+      hunt_fault(scenario, nullptr, *recorder, outcome);
+    } else {
+      static_cast<void>(recorder->flush());  // what cannot be written is told when it is closed
+      wait_for_all(*ranks);
+      hunt_fault(scenario, ranks.get(), *recorder, outcome);
+      static_cast<void>(recorder->flush());
+      wait_for_all(*ranks);
+      if (ranks->rank() == 0 && outcome.hunted) read_experiments(outcome);
+    }
     outcome.trace_status = recorder->close();
     outcome.counters = recorder->counters();
     if (outcome.trace_status && outcome.counters.write_errors != 0) {
@@ -372,12 +440,26 @@ class TrainVerb final : public Verb {
     return run;
   }
 
-  void train_steps(const Scenario& scenario, Recorder* recorder, TrainOutcome& outcome) const {
+  static void wait_for_all(RankGroup& ranks) {
+    const std::byte mine{};
+    std::vector<std::byte> all(ranks.size());
+    ranks.gather({&mine, 1}, all);
+  }
+
+  // The rank of the headline has tried the fixes.
+  void read_experiments(TrainOutcome& outcome) const {
+    if (auto analysis = analyze_run(out_)) outcome.hunted->trials.experiments = std::move(analysis->experiments);
+  }
+
+  void train_steps(const Scenario& scenario, const std::shared_ptr<RankGroup>& ranks, Recorder* recorder,
+                   TrainOutcome& outcome) const {
     const std::uint32_t steps = steps_of(scenario);
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
     if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
+    scenarios::ScenarioConfig its = config("");
+    its.ranks = ranks;
     const engine::LrFinder* finder = nullptr;
-    const scenarios::ScenarioRun run = make_run(scenario, config(""), &finder);
+    const scenarios::ScenarioRun run = make_run(scenario, its, &finder);
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
@@ -387,7 +469,9 @@ class TrainVerb final : public Verb {
                                         .device_stats = *hooks::parse_device_stats(device_stats_),
                                         .kernels = kernels.get()});
     }
-    Progress progress("training " + scenario.name, steps);
+    const bool talks = ranks == nullptr || ranks->rank() == 0;
+    std::optional<Progress> progress;
+    if (talks) progress.emplace("training " + scenario.name, steps);
     for (std::uint32_t i = 0; i < steps; ++i) {
       engine::StepResult result;
       try {
@@ -406,12 +490,12 @@ class TrainVerb final : public Verb {
       outcome.last_loss = result.loss;
       if (!std::isfinite(result.loss) && !outcome.first_bad_loss) outcome.first_bad_loss = result.step;
       outcome.steps = i + 1;
-      progress.update(i + 1, "loss " + reports::format_short(result.loss));
+      if (progress) progress->update(i + 1, "loss " + reports::format_short(result.loss));
       if (outcome.ended_by = result.ended_by; !outcome.ended_by.empty()) break;
       if (finder != nullptr && finder->finished()) break;
     }
     if (finder != nullptr) outcome.ramp = ramp_of(finder->curve());
-    if (outcome.scaler_messages != 0) {
+    if (outcome.scaler_messages != 0 && talks) {
       say("the loss scaler says: " + printable(outcome.scaler_said) +
           (outcome.scaler_messages == 1 ? "" : fmt::format(" (and {} more)", outcome.scaler_messages - 1)));
     }
@@ -420,15 +504,20 @@ class TrainVerb final : public Verb {
   }
 
   // Computes the failing op again and tries fixes, where something failed.
-  void hunt_fault(const Scenario& scenario, Recorder& recorder, TrainOutcome& outcome) const {
+  void hunt_fault(const Scenario& scenario, const RankGroup* ranks, Recorder& recorder, TrainOutcome& outcome) const {
     auto replay = hooks::make_engine_replay(
         [&](const std::string& fix) {
           scenarios::ScenarioConfig again = config(fix);
           again.anomaly = false;  // it would stop where what is asked comes after
+          if (ranks != nullptr) again = scenarios::with_others(scenario.make, again, ranks->rank(), ranks->size());
           return std::move(make_run(scenario, again).trainer);
         },
         fixes_of(scenario));
     hunt::HuntOptions options;
+    if (ranks != nullptr) {
+      options.run_dir = out_;
+      options.rank = ranks->rank();
+    }
     options.try_fixes = !no_verify_;
     options.captures.write = !no_captures_;
     auto hunted = hunt::hunt_run(*replay, recorder, options);
@@ -447,8 +536,12 @@ class TrainVerb final : public Verb {
     outcome.hunted = std::move(*hunted);
   }
 
-  RunInfo run_info(const Scenario& scenario) const {
+  RunInfo run_info(const Scenario& scenario, const RankGroup* ranks = nullptr) const {
     RunInfo info = make_run_info();
+    if (ranks != nullptr) {
+      info.rank = ranks->rank();
+      info.world_size = ranks->size();
+    }
     info.command = {"nanhunt", "train", scenario.name};
     info.framework = "nanhunt-engine " + std::string(version());
     info.device = engine::device_details(device_);
@@ -473,7 +566,7 @@ class TrainVerb final : public Verb {
   std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
   std::string changed_by_;  // id of the fix that the recipe applies
-  std::uint32_t steps_ = 0;
+  std::uint32_t steps_ = 0, ranks_ = 0;  // 0: the scenario's own
   std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
@@ -488,7 +581,8 @@ const RegisterVerb<TrainVerb> kTrain{{.order = 10,
                                       .exit_statuses =
                                           "  0  trained, whatever became of the numbers\n"
                                           "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
-                                          "  6  the run folder could not be written"}};
+                                          "  6  the run folder could not be written\n"
+                                          "  7  --ranks: a rank ended before its work was done, and the others too"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

@@ -60,7 +60,7 @@ void ApexFp16Optimizer::update_master_grads(Optimizer& optimizer) {
     of.push_back(i);
   }
   const bool found = amp::check_and_unscale_(fresh, static_cast<float>(1 / state_->rule.scale)).value_or(false);
-  state_->overflow = found && looks();
+  state_->overflow = looks() && agreed(found);
   tell(ScalerAction::kUnscale, number_of(optimizer), state_->overflow);
   if (state_->overflow) return;
   for (std::size_t k = 0; k < fresh.size(); ++k) {

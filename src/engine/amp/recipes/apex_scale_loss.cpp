@@ -160,7 +160,8 @@ void ApexAmp::scale_loss(const Tensor& loss, const std::vector<Optimizer*>& opti
   bool found = false;
   for (Optimizer* optimizer : optimizers) {
     const auto its = std::find_if(aside.begin(), aside.end(), [&](const PutAside& a) { return a.optimizer == optimizer; });
-    const bool bad = unscale_and_add(*optimizer, its == aside.end() ? nullptr : &*its, scale.scale) && scale.dynamic();
+    const bool own = unscale_and_add(*optimizer, its == aside.end() ? nullptr : &*its, scale.scale);
+    const bool bad = scale.dynamic() && agreed(own);
     state.of(*optimizer).has_scaled_gradients = false;
     tell(ScalerAction::kUnscale, number_of(*optimizer), bad);
     found = found || bad;
@@ -181,6 +182,8 @@ void ApexAmp::backward(const Tensor& loss, Optimizer& optimizer, const LossOfSte
                scaled.backward();
              });
 }
+
+bool ApexAmp::unscales_each_backward() const { return !state_->options.delay_unscale; }
 
 bool ApexAmp::step(Optimizer& optimizer) {
   State::OfOptimizer& known = state_->of(optimizer);
