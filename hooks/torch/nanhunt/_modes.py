@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+T = TypeVar("T")
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -32,3 +35,11 @@ def modes_aside() -> AbstractContextManager[object]:
     stack.enter_context(_disable_current_modes())
     stack.enter_context(torch._C.DisableTorchFunction())
     return stack
+
+
+def without_modes(act: Callable[..., T], *args: Any) -> T:
+    """Calls it with them aside. Most often none is on: a context costs as much as what is done in it."""
+    if not has_modes():
+        return act(*args)
+    with modes_aside():
+        return act(*args)

@@ -24,7 +24,7 @@ from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
-from nanhunt._modes import has_modes, modes_aside
+from nanhunt._modes import has_modes, modes_aside, without_modes
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -179,7 +179,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
                 return _call_module(module, *args, **kwargs)
             finally:
                 places.exit()
-        call = _root_called(session, module, args, kwargs)
+        call = without_modes(_begin_root, session, module, args, kwargs)
         if call is None:
             return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
                 session, module, args, kwargs)
@@ -230,17 +230,9 @@ def _patch_modules() -> None:
     tell_dynamo(_call_module, _module_called)
 
 
-def _root_called(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> RootCall | None:
-    """The call as one of a root; None where it is none."""
-    if not has_modes():
-        return _begin_root(session, module, args, kwargs)
-    with modes_aside():
-        return _begin_root(session, module, args, kwargs)
-
-
 def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                 kwargs: dict[str, Any]) -> RootCall | None:
+    """The call as one of a root; None where it is none."""
     global _root, _calls, _step_of_calls, _had_backward, _validated
     try:
         if session.borders.unsure and not _in_backward:
@@ -330,11 +322,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
-    if not has_modes():
-        _begin_backward(session, bound)
-    else:
-        with modes_aside():
-            _begin_backward(session, bound)
+    without_modes(_begin_backward, session, bound)
     before, session.phase = session.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
@@ -344,11 +332,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     try:
         result = original(*args, **kwargs)
         session.differentiated = True
-        if not has_modes():
-            session.drops.after_backward()
-        else:
-            with modes_aside():
-                session.drops.after_backward()
+        without_modes(session.drops.after_backward)
         return result
     except BaseException:
         session.raised = session.worked
