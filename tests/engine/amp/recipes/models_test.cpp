@@ -29,19 +29,10 @@ TrainingSetup under_autocast(TrainingSetup setup, DType dtype) {
   return setup;
 }
 
-// fastai v1: an fp16 model with fp32 batch norms and masters, as O2 makes it, and its own scaler.
-TrainingSetup with_fastai_scaler(TrainingSetup setup, bool dynamic) {
-  setup = apex_initialize(std::move(setup), {.opt_level = "O2"});
-  setup.options.scaler = FastaiScalerOptions{.dynamic = dynamic};
-  return setup;
-}
-
 std::vector<Recipe> all_recipes() {
   std::vector<Recipe> recipes = {
       {"torch-amp-fp16", [](TrainingSetup s) { return under_autocast(std::move(s), DType::kF16); }},
       {"torch-amp-bf16", [](TrainingSetup s) { return under_autocast(std::move(s), DType::kBF16); }},
-      {"fastai-dynamic", [](TrainingSetup s) { return with_fastai_scaler(std::move(s), true); }},
-      {"fastai-static", [](TrainingSetup s) { return with_fastai_scaler(std::move(s), false); }},
   };
   for (const NamedRecipe& named : named_recipes()) recipes.push_back({std::string(named.name), named.apply});
   return recipes;
@@ -132,7 +123,9 @@ TEST_P(EveryModel, learns_as_far_as_in_fp32) {
   const Recipe recipe = all_recipes()[std::get<1>(GetParam())];
   const Course& fp32 = in_fp32(model);
   EXPECT_LT(fp32.last, model.learnt * fp32.first);
-  EXPECT_NEAR(train(model, recipe.apply).last, fp32.last, model.tolerance);
+  // Weights of bf16 lose small updates.
+  const double tolerance = model.tolerance * (recipe.name == "lightning-bf16-true" ? 3 : 1);
+  EXPECT_NEAR(train(model, recipe.apply).last, fp32.last, tolerance);
 }
 
 }  // namespace
