@@ -9,6 +9,9 @@ target_link_libraries(nanhunt_nanhunt INTERFACE nanhunt_record nanhunt_analyze n
 set_target_properties(nanhunt_nanhunt PROPERTIES EXPORT_NAME nanhunt)
 
 install(TARGETS nanhunt RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET nanhunt_mpi) # beside the program, which loads it
+  install(TARGETS nanhunt_mpi LIBRARY DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
 install(TARGETS nanhunt_c_api nanhunt_nanhunt nanhunt_core nanhunt_kernels nanhunt_trace nanhunt_record nanhunt_analyze
                 nanhunt_reports nanhunt_dep_zstd
         EXPORT nanhunt
