@@ -29,7 +29,7 @@ struct LrPoint {
 
 class LrRange {
  public:
-  // True where a finder stops: the smoothed loss is above 4 times its best, or NaN.
+  // True where a finder stops: the smoothed loss is NaN, or above 4 times a best that is above 0.
   bool add(std::uint32_t step, double lr, double loss);
   const std::vector<LrPoint>& points() const { return points_; }
   double best() const { return best_; }

@@ -20,7 +20,8 @@ bool LrRange::add(std::uint32_t step, double lr, double loss) {
   const double smoothed = smoothed_.add(loss);
   if (points_.empty() || smoothed < best_) best_ = smoothed;
   points_.push_back({step, lr, loss, smoothed});
-  return std::isnan(smoothed) || smoothed > kLrDivergence * best_;
+  // fastai compares with any best; below 0 each loss is above 4 times it, and its finder stops at once.
+  return std::isnan(smoothed) || (best_ > 0 && smoothed > kLrDivergence * best_);
 }
 
 std::optional<LrSuggestion> suggest_lr(std::span<const LrPoint> points) {

@@ -23,6 +23,10 @@ struct Ramp {
   int after = 5;            // further steps, at a rate of 0.1
   double loss_after = kInf;
   int uneven = -1;          // the rate of this step is another
+  double lr_after = 0.1;
+  double sign = 1;          // of the loss
+  bool label = false;       // it is not finite for a label that is not
+  int late = -1;            // a step after the ramp in which the loss overflows
 };
 
 Analysis ramping(const Ramp& r) {
@@ -31,16 +35,19 @@ Analysis ramping(const Ramp& r) {
   t.mark(TensorRole::kParameter, "net.weight", weight);
   for (int step = 0; step < r.steps + r.after; ++step) {
     const bool in_ramp = step < r.steps;
-    const bool bad = in_ramp ? step >= r.overflows : !std::isfinite(r.loss_after);
-    double loss = step < r.diverges ? 2 : 2 * std::pow(10, step - r.diverges + 1);
+    const bool bad = step == r.late || (in_ramp ? step >= r.overflows : !std::isfinite(r.loss_after));
+    double loss = r.sign * (step < r.diverges ? 2 : 2 * std::pow(10, step - r.diverges + 1));
     if (!in_ramp) loss = r.loss_after;
     if (bad) loss = kInf;
+    const Handle label = t.value(bad && r.label ? finite().nan(1) : finite());
+    t.mark(TensorRole::kLabel, "targets", label);
     const Handle y = t.in("net").op("mm", {{"self", weight}, {"mat2", weight}},
-                                    bad ? finite().range(-1e25, 1e25) : finite());
-    const Handle l =
-        t.in("<loss>", Phase::kLoss).op("mse_loss", {{"self", y}}, bad ? finite(1).inf(1) : finite(1).range(0, 1));
+                                    bad && !r.label ? finite().range(-1e25, 1e25) : finite());
+    const Handle l = t.in("<loss>", Phase::kLoss)
+                         .op("mse_loss", {{"self", y}, {"target", label}},
+                             !bad ? finite(1).range(0, 1) : r.label ? finite(1).nan(1) : finite(1).inf(1));
     t.mark(TensorRole::kLoss, "loss", l);
-    t.lr(!in_ramp ? 0.1 : r.from * std::pow(r.factor, step) * (step == r.uneven ? 1.1 : 1));
+    t.lr(!in_ramp ? r.lr_after : r.from * std::pow(r.factor, step) * (step == r.uneven ? 1.1 : 1));
     t.end_step(loss);
   }
   return analysis_of(t);
@@ -93,6 +100,30 @@ TEST(LrRamp, excuses_nothing_that_overflows_before_the_loss_has_diverged) {
   const std::string overflow = "overflow | mse_loss | <loss> | loss | step 20 | appear | observed\n";
   EXPECT_EQ(table(ramping({.overflows = 20})), overflow);
   EXPECT_EQ(table(ramping({.diverges = 40, .overflows = 20, .after = 0})), overflow);
+}
+
+TEST(LrRamp, excuses_nothing_that_a_rate_does_not_make) {
+  for (const Ramp& ramp : {Ramp{.label = true}, Ramp{.after = 0, .label = true}}) {
+    const Analysis a = ramping(ramp);
+    EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+    EXPECT_EQ(a.findings.at(0).cls, FindingClass::kBadInput) << table(a);
+  }
+}
+
+TEST(LrRamp, says_nothing_of_divergence_where_losses_are_below_0) {
+  const Analysis a = ramping({.after = 0, .sign = -1});
+  EXPECT_FALSE(a.lr_ramp->stops_at);
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kOverflow) << table(a);
+}
+
+TEST(LrRamp, excuses_nothing_after_training_has_gone_on_soundly) {
+  const Analysis a = ramping({.overflows = 40, .after = 20, .loss_after = 2, .late = 55});
+  EXPECT_EQ(table(a), "overflow | mse_loss | <loss> | loss | step 55 | appear | observed\n");
+}
+
+TEST(LrRamp, that_goes_on_at_its_last_rate_is_a_warm_up_and_excuses_nothing) {
+  const Analysis a = ramping({.lr_after = 1e-6 * std::pow(2, 39)});
+  EXPECT_EQ(a.findings.at(0).cls, FindingClass::kOverflow) << table(a);
 }
 
 TEST(LrRamp, excuses_nothing_where_there_is_none) {

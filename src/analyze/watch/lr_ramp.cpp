@@ -14,6 +14,14 @@
 #include "src/analyze/findings/text.h"
 
 namespace nanhunt::analyze {
+namespace {
+
+// What too high a rate makes: numbers that grow out of their format.
+bool is_growth(FindingClass cls) {
+  return cls == FindingClass::kOverflow || cls == FindingClass::kExploding || cls == FindingClass::kScalerCollapse;
+}
+
+}  // namespace
 
 bool LrRampWatch::is_ramp() const { return count_ >= kRampSteps && last_lr_ / first_lr_ >= kRampFactor; }
 
@@ -34,6 +42,7 @@ void LrRampWatch::add(std::uint32_t step, double lr, double loss) {
 void LrRampWatch::on_step_end(std::uint32_t step, double lr, double loss) {
   if (ended_) {
     ++steps_after_;
+    came_back_ = came_back_ || is_sound(loss);
     return;
   }
   const bool grows = count_ > 0 && step == last_step_ + 1 && last_lr_ > 0 && lr > last_lr_ * (1 + kRampTolerance);
@@ -49,6 +58,7 @@ void LrRampWatch::on_step_end(std::uint32_t step, double lr, double loss) {
     steps_after_ = 1;
     loss_after_ = loss;
     lr_after_ = lr;
+    came_back_ = is_sound(loss);
     return;
   }
   const auto [before_step, before_lr, before_loss] = std::tuple(last_step_, last_lr_, last_loss_);
@@ -59,7 +69,7 @@ void LrRampWatch::on_step_end(std::uint32_t step, double lr, double loss) {
 }
 
 std::optional<LrRamp> LrRampWatch::ramp() const {
-  if (!is_ramp()) return std::nullopt;
+  if (!is_ramp() || is_warm_up()) return std::nullopt;
   LrRamp ramp;
   ramp.first_step = first_step_;
   ramp.last_step = last_step_;
@@ -79,23 +89,25 @@ bool LrRampWatch::had_diverged_by(std::uint32_t step) const {
     if (std::isfinite(point.smoothed)) best = std::min(best, point.smoothed);
     if (std::isfinite(point.loss)) last = point.loss;
   }
-  return last > kLrDivergence * best;
+  return best > 0 && last > kLrDivergence * best;  // of a loss below 0 no multiple says anything
 }
 
-bool LrRampWatch::was_left() const {
-  if (steps_after_ == 0) return false;
-  return !(loss_after_ <= kRestoredLoss * range_.points().front().loss);
-}
+bool LrRampWatch::is_sound(double loss) const { return loss <= kRestoredLoss * range_.points().front().loss; }
+
+bool LrRampWatch::was_left() const { return steps_after_ > 0 && !came_back_; }
+
+// A warm-up goes on at the rate that it has reached.
+bool LrRampWatch::is_warm_up() const { return steps_after_ > 0 && lr_after_ >= last_lr_ * (1 - kRampTolerance); }
 
 void LrRampWatch::conclude(std::vector<Finding>& findings) const {
-  if (!is_ramp()) return;
+  if (!is_ramp() || is_warm_up()) return;
   const auto is_by_design = [&](const Finding& f) {
     if (began(f) < first_step_) return false;
     // Gradients that still overflow when the ramp ends the run: whether they had gone on is no question then.
     if (f.cls == FindingClass::kScalerCalibration) {
       return !f.benign && steps_after_ == 0 && had_diverged_by(last_step_);
     }
-    if (f.severity != Severity::kFault || (began(f) > last_step_ && !was_left())) return false;
+    if (f.severity != Severity::kFault || !is_growth(f.cls) || (began(f) > last_step_ && !was_left())) return false;
     return had_diverged_by(std::min(began(f), last_step_));
   };
   const auto first = std::find_if(findings.begin(), findings.end(), is_by_design);

@@ -31,14 +31,16 @@ class LrRampWatch {
   bool is_ramp() const;
   void add(std::uint32_t step, double lr, double loss);
   bool had_diverged_by(std::uint32_t step) const;
-  bool was_left() const;  // and what it had made of the weights was trained on
+  bool is_sound(double loss) const;  // as before the ramp
+  bool was_left() const;             // and what it had made of the weights was trained on
+  bool is_warm_up() const;
 
   LrRange range_;
   std::size_t count_ = 0;
   std::uint32_t first_step_ = 0, last_step_ = 0;
   double first_lr_ = 0, last_lr_ = 0, last_loss_ = 0, factor_ = 0;
   std::optional<std::uint32_t> stops_at_;
-  bool ended_ = false;
+  bool ended_ = false, came_back_ = false;  // `came_back_`: a loss after it was as before
   std::uint64_t steps_after_ = 0;
   double loss_after_ = 0, lr_after_ = 0;  // of the first of them
 };
