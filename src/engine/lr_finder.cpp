@@ -32,7 +32,8 @@ void LrFinder::on_batch_end(StepResult& result) {
   State& state = *state_;
   if (state.finished) return;
   Optimizer& optimizer = state.trainer.optimizer();
-  const bool diverges = state.range.add(result.step, optimizer.options().lr, result.loss);
+  // Another callback may have set the next step's rate already.
+  const bool diverges = state.range.add(result.step, state.ramp(result.step - state.first_step), result.loss);
   state.diverged = state.diverged || diverges;
   const std::uint32_t next = result.step - state.first_step + 1;
   state.finished = next >= state.options.steps || (diverges && state.options.stop_div) || !result.ended_by.empty();

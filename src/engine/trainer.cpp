@@ -130,9 +130,10 @@ Tensor Trainer::Impl::compute_loss(const Batch& batch) {
 double Trainer::Impl::validation_loss(const Batch& batch) {
   std::optional<Autocast> region;
   if (options.validation->autocast) region.emplace(*options.validation->autocast);
-  const Tensor output = (*model)(batch.inputs);
+  Tensor output = (*model)(batch.inputs);
   notify_mark(TensorRole::kOutput, "output", output);
   const ScopedModule module("<loss>");
+  for (const auto& callback : callbacks) callback->on_loss_begin(output);
   const Tensor value = loss(output, batch);
   if (!value.defined()) fail("validation", "a loss of every batch", "none");
   notify_mark(TensorRole::kOutput, "loss", value);
@@ -152,6 +153,7 @@ void Trainer::Impl::validate(StepResult& result) {
       batch = options.validation->batches(b);
       notify_micro_batch(options.micro_batches + b, batch.sample_ids);
       mark_batch(batch);
+      for (const auto& callback : callbacks) callback->on_batch_begin(batch);
     }
     sum += validation_loss(batch);
   }

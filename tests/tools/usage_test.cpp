@@ -110,6 +110,14 @@ TEST(Usage, values_outside_the_choice_are_wrong_usage) {
   EXPECT_EQ(run_nanhunt({"dump", run, "--rank", "7"}).status, 2);
 }
 
+TEST(Usage, train_does_not_stop_one_rank_of_several) {
+  for (const std::string option : {"--find-lr", "--anomaly"}) {
+    const Outcome refused = run_nanhunt({"train", "ddp-one-rank-overflows", option});
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.err, HasSubstr("train: " + option + " stops one rank while others wait for it"));
+  }
+}
+
 TEST(Usage, train_lists_scenarios_by_recipe) {
   EXPECT_THAT(run_nanhunt({"train", "--list"}).out, HasSubstr("\nApex:\n  o2-no-masters "));
 }

@@ -77,9 +77,13 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
         birth->was_clean = true;
     }
   } else if (kind != BirthKind::kUnwatched && labels_.get(value->labels).births.size() == 1) {
-    // It was used before it was said to be the batch, or a parameter: now its birth has a name.
+    // It was used before it was said to be the batch, or a parameter: now its birth has a name. A parameter may have been
+    // stepped since.
     Birth* birth = find_birth(labels_.get(value->labels).births.front());
-    if (birth != nullptr && birth->kind == BirthKind::kUnwatched && birth->source.value == value->id) {
+    const Value* source = birth != nullptr && lasting ? values_.find(birth->source.value) : nullptr;
+    const bool its_own = birth != nullptr && (birth->source.value == value->id ||
+                                              (source != nullptr && source->storage == value->storage));
+    if (its_own && birth->kind == BirthKind::kUnwatched) {
       birth->kind = kind;
       birth->role = mark.kind;
       birth->watched = true;

@@ -2,10 +2,13 @@
 // A validation learns nothing, changes nothing, is told as what it is, and comes again in a replay.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
+#include "nanhunt/engine/recipes.h"
 #include "nanhunt/engine/trainer.h"
 #include "tests/engine/event_log.h"
 
@@ -42,6 +45,21 @@ TEST(Validation, ends_every_so_many_steps_and_changes_no_bit_of_training) {
   }
   EXPECT_EQ(bytes_of(*plain), bytes_of(*validated));
   EXPECT_TRUE(validated->model().training());
+}
+
+TEST(Validation, meets_the_casts_of_a_recipe_as_training_does) {
+  TrainingSetup setup;
+  setup.model = std::make_unique<Cnn>(CnnOptions{.channels = 4});
+  setup.optimizer = {.algorithm = "sgd", .lr = 0.05};
+  setup.options.validation = every_second();
+  const auto trainer = engine::make_trainer(fastai_to_fp16(std::move(setup)), digits_train_batches(32, 3, DType::kF32),
+                                            [](const Tensor& logits, const Batch& batch) {
+                                              EXPECT_EQ(batch.inputs.dtype(), DType::kF16);
+                                              EXPECT_EQ(logits.dtype(), DType::kF32);
+                                              return cross_entropy(logits, batch.targets);
+                                            });
+  trainer->step();
+  EXPECT_TRUE(std::isfinite(trainer->step().validation_loss.value()));
 }
 
 TEST(Validation, gives_the_mean_loss_of_its_batches_by_the_running_statistics) {

@@ -229,6 +229,10 @@ class TrainVerb final : public Verb {
       return fail(
           {StatusCode::kUsage, "train: there is no scenario '" + scenario_ + "'. `nanhunt train --list` names them."});
     }
+    if (std::max(ranks_, scenario->ranks) > 1 && (find_lr_ || anomaly_)) {
+      return fail({StatusCode::kUsage, fmt::format("train: {} stops one rank while others wait for it. Train a scenario of "
+                                                   "one rank, without --ranks.", find_lr_ ? "--find-lr" : "--anomaly")});
+    }
     if (Status usable = choose_device(); !usable) return fail(usable);
     if (!scaler_.empty() && !is_scaler(scaler_)) {
       return fail({StatusCode::kUsage, "train: there is no scaler '" + scaler_ + "'. There are " + scaler_names() + "."});

@@ -36,6 +36,7 @@ _WIDE = (torch.float32, torch.float64, torch.bfloat16)
 _LARGEST_PARAMETER = 2.0**60   # as src/hunt/pre_audit.h assumes of parameters that it does not read
 _CALM = 1e18                   # gradients whose square every wide format holds
 _ROOM = 1e37
+_NUMBERS = frozenset((float, int, bool, type(None)))
 _USUAL = 1e6                   # gradients below it need no second look
 COPIES = 256 << 20            # bytes of parameters that are run on copies at once
 RAISED = "what {} is about to store: on copies it raised {}"
@@ -173,16 +174,18 @@ class Audit:
     def is_calm(self, name: str, group: dict[str, Any], top: float, steps: int) -> bool:
         """`is_calm`; what holds of usual gradients is found out once for hyperparameters that stay the same."""
         get = group.get
-        kind = (name, len(group["params"]), get("lr"), get("weight_decay"), get("betas"), get("eps"), get("momentum"),
-                get("centered"), get("differentiable"), get("decoupled_weight_decay"))
-        if top > _USUAL or name == "Adagrad" or type(kind[2]) is not float:  # that adds up; a tensor may be written
-            return is_calm(name, group, self.dtypes(group), top, steps)
+        numbers = (get("lr"), get("weight_decay"), get("eps"), get("momentum"), *get("betas", ()))
+        dtypes = self.dtypes(group)
+        # Adagrad adds up; a tensor may be written.
+        if top > _USUAL or name == "Adagrad" or not _NUMBERS.issuperset(map(type, numbers)):
+            return is_calm(name, group, dtypes, top, steps)
+        kind = (name, numbers, dtypes, get("centered"), get("differentiable"), get("decoupled_weight_decay"))
         if self._calm.get(id(group)) == kind:
             return True
-        if is_calm(name, group, self.dtypes(group), _USUAL, steps):
+        if is_calm(name, group, dtypes, _USUAL, steps):
             self._calm[id(group)] = kind
             return True
-        return is_calm(name, group, self.dtypes(group), top, steps)
+        return is_calm(name, group, dtypes, top, steps)
 
     def known_of(self, optimizer: torch.optim.Optimizer) -> Known:
         known = self._known.get(id(optimizer))

@@ -28,7 +28,10 @@ std::optional<Diagnosis> diagnose_given_to_loss(const Case& c) {
   if (samples.rows_known)
     d.evidence.push_back(fmt::format("The first bad element is {}: sample {} of the data set.",
                                      coords_text(samples.coords), samples.ids[0]));
-  d.advice = {"drop-bad-samples"};
+  // All of it bad is no sample's doing.
+  const bool one_sample = in_rows && s.nonfinite() < s.numel;
+  d.advice = one_sample ? std::vector<std::string>{"drop-bad-samples", "record-ops"}
+                        : std::vector<std::string>{"record-ops", "drop-bad-samples"};
   return d;
 }
 

@@ -43,6 +43,9 @@ void CommUnderflow::on_op(const OpInView& op) {
   if (layout == nullptr || !is_floating(layout->dtype) || dtype_size(layout->dtype) > 2) return;
   // One format to itself loses nothing.
   if (op.info->flush == FlushRule::kCopy && from != nullptr && from->dtype == layout->dtype) return;
+  double factor = 1;
+  for (const ScalarArg& scalar : op.scalars) factor = names_.is(scalar.name, "other") ? scalar.value : factor;
+  if (factor == 0) return;  // a rank without samples gives nothing
   const std::int64_t nonzero = in->stats.numel - in->stats.zero;
   const std::int64_t lost = std::max<std::int64_t>(0, out->stats.zero - in->stats.zero);
   Side& side = sides_[after ? 1 : 0];
@@ -54,8 +57,7 @@ void CommUnderflow::on_op(const OpInView& op) {
   side.output = snapshot(out, op.outputs[0]);
   side.inputs.clear();
   for (std::size_t i = 0; i < op.in.size(); ++i) side.inputs.push_back(snapshot(op.in[i], op.inputs[i]));
-  side.factor = 1;
-  for (const ScalarArg& scalar : op.scalars) side.factor = names_.is(scalar.name, "other") ? scalar.value : side.factor;
+  side.factor = factor;
 }
 
 void CommUnderflow::on_step_end(std::uint32_t step) {
