@@ -396,12 +396,22 @@ void blame_damage(std::vector<Finding>& findings) {
   }
 }
 
+// Where every operation was watched already.
+void advise_beyond_ops(std::vector<Finding>& findings) {
+  for (Finding& f : findings) {
+    for (Advice& advice : f.advice) {
+      if (advice.id == "record-ops") advice = make_advice("look-beyond-ops");
+    }
+  }
+}
+
 Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
   fill_coverage(analysis, info, health);
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
+  if (info.level == "ops") advise_beyond_ops(analysis.findings);
   sentinel_.conclude(analysis.findings, norms_.growths(), others);
   endings_.conclude(analysis.findings);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());

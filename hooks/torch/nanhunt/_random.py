@@ -2,7 +2,6 @@
 """States of torch's own random generators: the CPU's, and those of devices, by the module that torch has for them."""
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 RandomState = list[tuple["torch.device | None", Any]]
 
 
-@functools.cache
 def accelerator() -> str:
     """The type of the accelerator that this process can use: "cuda"; "": none."""
     found = torch.accelerator.current_accelerator(check_available=True)

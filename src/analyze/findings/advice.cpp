@@ -81,6 +81,8 @@ constexpr Row kRows[] = {
      "A logarithm keeps few digits in 16 bits."},
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
      "The rank whose own share was bad is where it came from."},
+    {"look-beyond-ops", "Look at how the program makes it: no operation that was watched did.",
+     "Every operation of the framework was watched: NumPy, a file or a kernel of another library made it."},
     {"loss-scaling", "Scale the loss: a dynamic scaler, or a static scale such as 512.",
      "Gradients are multiplied by it in backward, where fp16 would lose them, and divided by it in fp32."},
     {"lower-lr", "Lower the learning rate.", "The updates are as large as the weights, so each one overshoots."},

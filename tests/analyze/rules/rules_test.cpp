@@ -530,7 +530,11 @@ TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a
     const std::string told = phase == Phase::kLoss
                                  ? "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n"
                                  : "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n";
-    EXPECT_EQ(table(analysis_of(t)), told);
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(table(a), told);
+    if (phase == Phase::kLoss) {
+      EXPECT_EQ(advice_of(a.findings[0]), "drop-bad-samples look-beyond-ops ");
+    }
   }
 }
 

@@ -38,9 +38,9 @@ def peek(t: Any) -> float | None:
         return float(t) if isinstance(t, (int, float)) else None
     if t.numel() != 1 or not t.is_cpu or (_device.pretend is not None and _device.pretend(t)):
         return None
-    kind = _PEEK.get(t.dtype)
-    if kind is not None:
-        return float(kind.from_address(t.data_ptr()).value)
+    number = _PEEK.get(t.dtype)
+    if number is not None:
+        return float(number.from_address(t.data_ptr()).value)
     if t.dtype == torch.float16:
         return float(struct.unpack("e", ctypes.string_at(t.data_ptr(), 2))[0])
     if t.dtype == torch.bfloat16:  # the upper half of a float
