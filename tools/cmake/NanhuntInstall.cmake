@@ -16,7 +16,7 @@ install(TARGETS nanhunt_c_api nanhunt_nanhunt nanhunt_core nanhunt_kernels nanhu
                 nanhunt_reports nanhunt_dep_zstd
         EXPORT nanhunt
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(FILES include/nanhunt/analyzer.h include/nanhunt/c_adapter.h include/nanhunt/c_api.h include/nanhunt/dtype.h
+install(FILES include/nanhunt/analyzer.h include/nanhunt/lr_range.h include/nanhunt/c_adapter.h include/nanhunt/c_api.h include/nanhunt/dtype.h
               include/nanhunt/event.h include/nanhunt/recorder.h include/nanhunt/reporter.h include/nanhunt/status.h
               include/nanhunt/tensor_stats.h include/nanhunt/tensor_view.h include/nanhunt/trace.h
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/nanhunt")

@@ -533,7 +533,7 @@ TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a
     const Analysis a = analysis_of(t);
     EXPECT_EQ(table(a), told);
     if (phase == Phase::kLoss) {
-      EXPECT_EQ(advice_of(a.findings[0]), "drop-bad-samples look-beyond-ops ");
+      EXPECT_EQ(advice_of(a.findings[0]), "drop-bad-samples record-ops ");
     }
   }
 }

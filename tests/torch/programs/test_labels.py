@@ -73,6 +73,8 @@ def test_a_label_that_no_operation_made_bad_is_bad_input_at_the_line_that_reads_
     assert (said.first["step"], said.first["phase"]) == (BAD, "loss")
     assert "1 NaN of 24, in row 5" in said.first["title"]
     assert said.first["call_site"].startswith("test_labels.py:")
+    more = "look-beyond-ops" if level == "ops" else "record-ops"
+    assert [advice["id"] for advice in said.first["advice"]] == ["drop-bad-samples", more]
     assert_silent(training(of_a_file(False), LOSSES[loss]), tmp_path / "good", level, STEPS, budget)
 
 
