@@ -521,34 +521,6 @@ TEST(BadInput, is_recognised_even_if_the_batch_is_named_after_its_first_use) {
   EXPECT_EQ(table(analysis_of(t)), "bad_input | <batch> | - | data | step 0 | unknown | observed\n");
 }
 
-TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a_module_reads_so) {
-  for (const Phase phase : {Phase::kLoss, Phase::kForward}) {
-    TraceBuilder t;
-    const Handle label = t.value(finite(16).nan(1));
-    const Handle y = t.in("", phase).op("mul", {{"self", label}}, finite(16).nan(1), {{"other", 2}});
-    t.mark(TensorRole::kLoss, "loss", y);
-    const std::string told = phase == Phase::kLoss
-                                 ? "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n"
-                                 : "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n";
-    const Analysis a = analysis_of(t);
-    EXPECT_EQ(table(a), told);
-    if (phase == Phase::kLoss) {
-      EXPECT_EQ(advice_of(a.findings[0]), "drop-bad-samples record-ops ");
-    }
-  }
-}
-
-TEST(BadInput, is_not_a_parameter_that_the_loss_reads_first_and_an_optimizer_steps) {
-  TraceBuilder t;
-  Handle w = t.value(finite(16).nan(1));
-  const Handle y = t.in("", Phase::kLoss).op("mul", {{"self", w}}, finite(16).nan(1), {{"other", 2}});
-  t.mark(TensorRole::kLoss, "loss", y);
-  t.in("", Phase::kOptimizer).in_place("add_", w, {{"other", y}}, finite(16).nan(1));
-  t.mark(TensorRole::kParameter, "fc1.weight", w);
-  t.end_step();
-  EXPECT_EQ(table(analysis_of(t)), "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n");
-}
-
 TEST(BadInput, a_float_mask_in_the_batch_is_not_bad_input) {
   TraceBuilder t;
   const Handle mask = t.value(finite(16).neg_inf(6));

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss is given beside what the model made: labels, weights, and parameters that it reads itself.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a_module_reads_so) {
+  for (const Phase phase : {Phase::kLoss, Phase::kForward}) {
+    TraceBuilder t;
+    const Handle label = t.value(finite(16).nan(1));
+    const Handle y = t.in("", phase).op("mul", {{"self", label}}, finite(16).nan(1), {{"other", 2}});
+    t.mark(TensorRole::kLoss, "loss", y);
+    const std::string told = phase == Phase::kLoss
+                                 ? "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n"
+                                 : "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n";
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(table(a), told);
+    if (phase == Phase::kLoss) {
+      ASSERT_EQ(a.findings[0].advice.size(), 2U);
+      EXPECT_EQ(a.findings[0].advice[0].id, "drop-bad-samples");
+      EXPECT_EQ(a.findings[0].advice[1].id, "record-ops");
+    }
+  }
+}
+
+TEST(BadInput, is_not_a_parameter_that_the_loss_reads_first_and_an_optimizer_steps) {
+  TraceBuilder t;
+  Handle w = t.value(finite(16).nan(1));
+  const Handle y = t.in("", Phase::kLoss).op("mul", {{"self", w}}, finite(16).nan(1), {{"other", 2}});
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.in("", Phase::kOptimizer).in_place("add_", w, {{"other", y}}, finite(16).nan(1));
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
+  t.end_step();
+  EXPECT_EQ(table(analysis_of(t)), "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n");
+}
+
+}  // namespace
+}  // namespace nanhunt
