@@ -27,6 +27,8 @@ BIN = Path(os.environ.get("GPU_CHECK_BIN", "bin"))
 ROOT = BIN.parent
 ROWS = os.environ.get("GPU_CHECK_ROWS", "/dev/stdout")
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")  # tests of the parts themselves say cpu
+# By its number: `train --device cuda` takes the CPU where there is no GPU, and would pass.
+TRAINED_ON = "cuda:0" if DEVICE == "cuda" else DEVICE
 UNUSABLE = 5
 COMPARED = ("class", "op", "module", "phase", "step")  # of a verdict's finding, between devices
 ENDS = time.monotonic() + float(os.environ.get("GPU_CHECK_SECONDS", "440"))
@@ -140,7 +142,7 @@ def headline(reported: Done) -> dict | None:
 
 def prove_neutral(rows: Rows, check: str, scenario: str, *more: str) -> None:
     """`nanhunt train SCENARIO --prove-neutral`: losses, parameters, buffers and state bit for bit, as a row."""
-    done = nanhunt("train", scenario, "--prove-neutral", *more, "--device", DEVICE, "--json")
+    done = nanhunt("train", scenario, "--prove-neutral", *more, "--device", TRAINED_ON, "--json")
     proof = parsed(done.out)
     if done.why or done.status not in (0, 1) or not isinstance(proof, dict):
         rows.fail(check, done.told())
