@@ -144,12 +144,12 @@ elif "--prove-neutral" in words:
     sys.exit(1 if words[1] == "other" else 0)
 elif words[0] == "train":
     out = words[words.index("--out") + 1]
-    if device == "cuda" and words[1] == "refused":
+    if device == "cuda:0" and words[1] == "refused":
         sys.exit(print(refusal, file=sys.stderr) or 2)
-    if device == "cuda" and words[1] == "broken":
+    if device == "cuda:0" and words[1] == "broken":
         sys.exit(print("cuda:0 cannot be used: no cuBLAS", file=sys.stderr) or 2)
     os.mkdir(out)
-    open(out + "/told", "w").write("conv" if (device, words[1]) == ("cuda", "other") else "mm")
+    open(out + "/told", "w").write("conv" if (device, words[1]) == ("cuda:0", "other") else "mm")
 elif words[0] == "report":
     op = open(words[1] + "/told").read()
     finding = {"id": "F1", "class": "overflow", "op": op, "module": "fc", "phase": "forward", "step": 3}
