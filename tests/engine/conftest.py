@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,3 @@ def torch_python() -> str:
     if not python:
         pytest.skip("NANHUNT_TORCH_PYTHON is not set: no Python with PyTorch (tools/setup makes one where it can)")
     return python
-
-
-@pytest.fixture(scope="session")
-def binaries() -> Path:
-    folder = os.environ.get("NANHUNT_BIN_DIR")
-    if not folder:
-        pytest.skip("NANHUNT_BIN_DIR is not set: run by tools/test, or name the folder of built programs")
-    return Path(folder)

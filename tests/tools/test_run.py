@@ -16,14 +16,6 @@ FAULT = 'nanhunt train log-zero --out "$NANHUNT_RUN_DIR" >/dev/null'
 CLEAN = 'nanhunt train log-zero-fixed --steps 3 --out "$NANHUNT_RUN_DIR" >/dev/null'
 
 
-@pytest.fixture(scope="session")
-def binaries() -> Path:
-    folder = os.environ.get("NANHUNT_BIN_DIR")
-    if not folder:
-        pytest.skip("NANHUNT_BIN_DIR is not set: run by tools/test, or name the folder of built programs")
-    return Path(folder)
-
-
 @pytest.fixture
 def environment(binaries) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NANHUNT"))}
