@@ -11,8 +11,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def test_backward_functions_are_called_what_torch_calls_them(torch_python):
-    run = subprocess.run([torch_python, "-W", "ignore", HERE / "torch_backward_names.py"], capture_output=True, text=True,
-                         timeout=1800)
+    command = [torch_python, "-W", "ignore", HERE / "torch_backward_names.py"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr
     *names, nan, inf = run.stdout.splitlines()
     assert names == (HERE / "torch_backward_names.txt").read_text().splitlines()

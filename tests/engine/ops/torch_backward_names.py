@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch calls the backward of each op of the engine, "op name" a line, and what anomaly mode says of a root at 0."""
+"""What torch calls the backward of each op of the engine, "op name" a line; what anomaly mode says of a root at 0."""
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +15,19 @@ def calls() -> dict:
         "_to_copy": x.to(torch.float16), "abs": x.abs(), "add": x + v, "addcdiv": torch.addcdiv(x, v, m),
         "addcmul": torch.addcmul(x, v, m), "addmm": torch.addmm(x, square, v), "avg_pool2d": F.avg_pool2d(im, 2),
         "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits(x, torch.rand(2, 3)),
-        "bmm": torch.bmm(b, b.transpose(1, 2)), "cat": torch.cat([x, v], 1), "clamp": x.clamp(0.1, 0.9), "clone": x.clone(),
+        "bmm": torch.bmm(b, b.transpose(1, 2)), "cat": torch.cat([x, v], 1), "clamp": x.clamp(0.1, 0.9),
+        "clone": x.clone(),
         "convolution": F.conv2d(im, w), "div": x / v, "embedding": F.embedding(labels, x), "exp": x.exp(),
         "expand": x.expand(2, 2, 3), "gelu": F.gelu(x), "log": x.log(), "log_softmax": x.log_softmax(1),
         "masked_fill": x.masked_fill(mask, 0), "max_pool2d_with_indices": F.max_pool2d(im, 2), "mean": x.mean(),
-        "mean.dim": x.mean(1), "mm": x.mm(v.t()), "mse_loss": F.mse_loss(x, v), "mul": x * v, "narrow": x.narrow(0, 0, 1),
+        "mean.dim": x.mean(1), "mm": x.mm(v.t()), "mse_loss": F.mse_loss(x, v), "mul": x * v,
+        "narrow": x.narrow(0, 0, 1),
         "native_batch_norm": torch.native_batch_norm(im, one, zero, None, None, True, 0.1, 1e-5)[0],
         "native_dropout": torch.native_dropout(x, 0.5, True)[0],
         "native_layer_norm": torch.native_layer_norm(x, [3], None, None, 1e-5)[0], "neg": -x,
         "nll_loss": F.nll_loss(x.log_softmax(1), labels), "norm": x.norm(), "norm.dim": x.norm(dim=1),
-        "permute": b.permute(0, 2, 1), "pow": x ** 1.7, "reciprocal": x.reciprocal(), "relu": x.relu(), "rsqrt": x.rsqrt(),
+        "permute": b.permute(0, 2, 1), "pow": x ** 1.7, "reciprocal": x.reciprocal(), "relu": x.relu(),
+        "rsqrt": x.rsqrt(),
         "select": x.select(1, 2), "sigmoid": x.sigmoid(), "silu": F.silu(x), "smooth_l1_loss": F.smooth_l1_loss(x, v),
         "softmax": x.softmax(1), "sqrt": x.sqrt(), "sub": x - v, "sum": x.sum(), "sum.dim": x.sum(1), "t": x.t(),
         "tanh": x.tanh(), "transpose": b.transpose(0, 2), "upsample_nearest2d": F.interpolate(im, scale_factor=2),
