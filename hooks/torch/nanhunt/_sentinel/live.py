@@ -10,6 +10,7 @@ outside, and replayed where they are bad.
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 import time
 import weakref
@@ -56,7 +57,9 @@ class Budget:
         self._steps = 0
         self._total = self._spent = 0.0
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
+        self._counted: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
         self._longest = {False: 0.0, True: 0.0}  # that a step counts
+        self._cost = 0.0  # of watching one step
         self._watched_since = 0  # the last step that was not
 
     def step_took(self, seconds: float, watched: bool) -> None:
@@ -67,22 +70,27 @@ class Budget:
         self._watched_since = self._watched_since + 1 if watched else 0
         if self._steps % _LOOK_EVERY == 0 or watched or len(times) < _MEASURED:
             self._longest[watched] = _LONGEST * _usual(times)
+            self._cost = self._measured_cost()
         self._steps += 1
-        self._total += min(seconds, self._longest[watched])
+        counted = min(seconds, self._longest[watched])
+        self._counted[watched].append(counted)
+        self._total += counted
         if watched and self._steps > FIRST:
-            self._spent += self._cost()
+            self._spent = max(0.0, self._spent + counted - self._mean(False))
 
     def usual_step(self) -> float:
         """Seconds of one that is not watched."""
         times = self._times[False]
         return _usual(times) if times else 0.0
 
-    def _cost(self) -> float:
-        """Of watching one step."""
-        plain, watched = self._times[False], self._times[True]
-        if not plain or not watched:
+    def _mean(self, watched: bool) -> float:
+        """Of what steps of a kind count. Usual ones tell too little: a watched step is more often a long one."""
+        return statistics.fmean(self._counted[watched] or (0.0,))
+
+    def _measured_cost(self) -> float:
+        if not self._counted[False] or not self._counted[True]:
             return 0.0
-        return max(0.0, _usual(watched) - _usual(plain))
+        return max(0.0, self._mean(True) - self._mean(False))
 
     def has_room(self) -> bool:
         """For the next step."""
@@ -94,7 +102,7 @@ class Budget:
             return False
         if len(self._times[False]) < _LEARN:
             return False
-        return self._spent + self._cost() <= self.share * self._total
+        return self._spent + self._cost <= self.share * self._total
 
 
 class BudgetOfRanks(Budget):

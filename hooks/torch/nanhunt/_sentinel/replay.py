@@ -351,17 +351,17 @@ class Replay:
                 self._marked.add(id(entry.module))
                 names = self.session.parameter_names
                 for name, p in plain_module(entry.module).named_parameters():
-                    _renew(self.values, p)
+                    self.values.renew(p)
                     self._mark(lib.MARK_PARAMETER, names.get(id(p), name), p)
                 for name, b in plain_module(entry.module).named_buffers():
                     if b.is_floating_point():
-                        _renew(self.values, b)
+                        self.values.renew(b)
                         self._mark(lib.MARK_BUFFER, plain_path(entry.name, name), b)
             for path, t in tensors_in((args, kwargs)):
                 if t.grad_fn is not None:
                     continue
                 place = path.split(".", 1)[1] if "." in path else path
-                _renew(self.values, t)
+                self.values.renew(t)
                 self._mark(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t,
                            entry.micro_batch)
 
@@ -521,15 +521,6 @@ class Replay:
                         self._copies[id(b)].copy_(contents)
             except (ValueError, RuntimeError) as error:
                 raise Refused("a buffer has another shape than when it was copied") from error
-
-
-def _renew(values: Values, t: _Tensor) -> None:
-    """Contents that may have been written since they were last recorded: a new version."""
-    try:
-        if values.knows(t) and values.as_of(t) != t._version:
-            values.written(t)
-    except Exception:
-        return
 
 
 def _numbers_in(entry: Any) -> Iterator[int]:

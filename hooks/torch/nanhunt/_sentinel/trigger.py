@@ -122,7 +122,6 @@ class Trips:
         self.updates = 0     # optimizer steps that have run, ever
         self.threads = 1     # that the run computes with, and a replay does not
         self.usual_step: Callable[[], float] = lambda: 0.0  # seconds
-        self._sound: set[str] = set()  # parameters that were told to be
         self._ended = ""     # why nothing is replayed any more
 
     def _harm(self, look: Look) -> int:
@@ -384,13 +383,12 @@ class Trips:
         return remarks
 
     def tell_written_last(self, look: Look) -> None:
-        """Parameters are bad that no later step will read: nothing of the step made them so."""
+        """Parameters are bad that no later step will read: nothing of the step made them so, and none is replayed."""
         if self.session.live:  # who wrote them is held
             self.session.wants_ops = True
-            self._mark_bad(look)
         else:
             self._unseen.tell(look.parameters, look.step)
-            self._refuse(look, "The step was not replayed: what it left was finite, and was written afterwards.")
+        self._mark_bad(look)
 
     def _refuse(self, look: Look, why: str) -> None:
         """Without a replay the analyzer has at least what is bad now."""
@@ -411,8 +409,8 @@ class Trips:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
         for kind, path, t in items:
-            if path in self._sound and not session.live:  # its contents were told before they became bad
-                self.values.written(t)
+            if not session.live:
+                self.values.renew(t)
             value = self.values.describe(t.detach())
             if value is not None:
                 recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
@@ -423,7 +421,6 @@ class Trips:
         if self.session.recorder is None or self.session.live:
             return
         self._mark([(lib.MARK_PARAMETER, path, p) for p, path in parameters])
-        self._sound = {path for _, path in parameters}
 
 
 def _is_compiled(look: Look) -> bool:

@@ -107,6 +107,15 @@ class Values:
         if self.tap is not None:
             self.tap.as_of(_storage_of(t), t._version)
 
+    def renew(self, t: torch.Tensor) -> None:
+        """Contents that were written since they were recorded last, as torch counts it: a new version."""
+        try:
+            if self.knows(t) and self.as_of(t) != t._version:
+                self.written(t)
+                self.set_as_of(t)
+        except Exception:  # an inference tensor has no version
+            return
+
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
         """The four words of any tensor; None where it cannot be watched, which is noted."""
         tap = self.tap
