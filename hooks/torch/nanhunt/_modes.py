@@ -11,25 +11,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_is_any_autocast_on: Callable[[], bool] = getattr(
+# How many of either kind are on. Asked at each hook, where a function of ours around them would cost as much again.
+MODES: tuple[Callable[[], int], Callable[[], int]] = (
+    torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
+_dispatch_modes, _function_modes = MODES
+# For any device.
+is_autocast_on: Callable[[], bool] = getattr(
     torch._C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")))
 _nothing = nullcontext()
 
 
-def is_autocast_on() -> bool:
-    """For any device."""
-    return _is_any_autocast_on()
-
-
-def has_modes() -> bool:
-    return _dispatch_modes() > 0 or _function_modes() > 0
-
-
 def modes_aside() -> AbstractContextManager[object]:
     """Around what is ours, where code of the program's may have modes on."""
-    if not has_modes():
+    if not _dispatch_modes() and not _function_modes():
         return _nothing
     stack = ExitStack()
     stack.enter_context(_disable_current_modes())
@@ -39,7 +33,7 @@ def modes_aside() -> AbstractContextManager[object]:
 
 def without_modes(act: Callable[..., T], *args: Any) -> T:
     """Calls it with them aside. Most often none is on: a context costs as much as what is done in it."""
-    if not has_modes():
+    if not _dispatch_modes() and not _function_modes():
         return act(*args)
     with modes_aside():
         return act(*args)

@@ -19,23 +19,20 @@ LOST = "unread values: readings of a device that were lost"  # the analyzer know
 class Pending:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._items: deque[tuple[Sequence[Fetch], Callable[[], None], Callable[[], None]]] = deque()
+        self.items: deque[tuple[Sequence[Fetch], Callable[[], None], Callable[[], None]]] = deque()
         self._busy = False
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     def later(self, act: Callable[[], None]) -> None:
         """Does it when all that came before is known: now, where nothing is on its way."""
-        if not self._items:
+        if not self.items:
             act()
         else:
-            self._items.append(((), act, _nothing))
+            self.items.append(((), act, _nothing))
 
     def expect(self, fetches: Sequence[Fetch], act: Callable[[], None],
                otherwise: Callable[[], None] | None = None) -> None:
         """Does it once the numbers are here. `otherwise`: they will never be."""
-        self._items.append((fetches, act, otherwise or _nothing))
+        self.items.append((fetches, act, otherwise or _nothing))
 
     def poll(self) -> None:
         """Does what can be done, without waiting."""
@@ -46,7 +43,7 @@ class Pending:
         self._go(wait=True)
 
     def _go(self, wait: bool) -> None:
-        if self._busy or not self._items:
+        if self._busy or not self.items:
             return
         from nanhunt import _device
 
@@ -54,8 +51,8 @@ class Pending:
             return
         self._busy = True
         try:
-            while self._items:
-                fetches, act, otherwise = self._items[0]
+            while self.items:
+                fetches, act, otherwise = self.items[0]
                 try:
                     if wait:
                         for fetch in fetches:
@@ -65,7 +62,7 @@ class Pending:
                 except Exception as error:  # the device is lost
                     self._session.note(f"{LOST}: {type(error).__name__}")
                     act = otherwise
-                self._items.popleft()
+                self.items.popleft()
                 try:
                     act()
                 except Exception as error:

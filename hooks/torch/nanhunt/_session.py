@@ -204,7 +204,7 @@ class Session(lib.HasState):
         """The recorder, opened now if it was not. None: nothing can be recorded, which was said once on stderr."""
         if self.recorder is None and not self.dead and self.threads.claim():
             self._open()
-        return self.recorder if self.threads.is_watched() else None
+        return self.recorder if self.threads.watched == threading.get_ident() or self.threads.is_watched() else None
 
     def _open(self) -> None:
         import torch
@@ -298,7 +298,7 @@ class Session(lib.HasState):
 
     # Around what is ours: the program's own modes do not see it.
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
-    has_modes: Callable[[], bool] = staticmethod(lambda: False)
+    modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
 
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
@@ -307,7 +307,9 @@ class Session(lib.HasState):
             hearers = self._find_hearers(method)
         if not hearers:
             return
-        if self.kernels is None and not self.has_modes():  # a context costs as much as what is done in it
+        dispatch_modes, function_modes = self.modes
+        # A context costs as much as what is done in it.
+        if self.kernels is None and not dispatch_modes() and not function_modes():
             self._tell(hearers, method, args)
         else:
             with self._own_launches(), self.modes_aside():
@@ -436,7 +438,7 @@ class Session(lib.HasState):
             if self.borders.passed:
                 self.end_step()
             self.exact = True
-            self.phase = lib.FORWARD
+            self.state.phase = lib.FORWARD
             self.tell("on_step_begin", fn, args, kwargs)
             return True
         except Exception as error:
@@ -451,12 +453,12 @@ class Session(lib.HasState):
         recorder = self.recorder
         if recorder is None or self.dead:
             return
-        self.phase, self.overran = lib.UPDATE, overran
-        facts, step, lr = self.facts, self.step, self._lr()
+        self.state.phase, self.overran = lib.UPDATE, overran
+        facts, step, lr = self.facts, self.state.step, self._lr()
         self.tell("on_step_end", step, facts.skipped)
         try:
             self.pending.later(lambda: self._tell_step(step, facts, lr, ending, message))
-            if len(self.pending):
+            if self.pending.items:
                 with self._own_launches():
                     self.pending.poll()
             if self.kernels is not None:
@@ -474,9 +476,9 @@ class Session(lib.HasState):
             self.usual_calls = self.calls
         self.calls = self.state.bad_number = self.state.bad_copy = self.state.wrote = 0
         self.drops.end_step()
-        self.step += 1
-        self.micro_batch = 0
-        self.phase = lib.DATA
+        self.state.step += 1
+        self.state.micro_batch = 0
+        self.state.phase = lib.DATA
         self.faults.after_step(facts.loss, ending)
 
     def _tell_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
@@ -490,19 +492,19 @@ class Session(lib.HasState):
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
         """Rows are of that step, which is over."""
-        now = self.step, self.micro_batch
-        self.step, self.micro_batch = step, micro_batch
+        now = self.step, self.state.micro_batch
+        self.step, self.state.micro_batch = step, micro_batch
         try:
             yield
         finally:
-            self.step, self.micro_batch = now
+            self.step, self.state.micro_batch = now
 
     # Whether a root or a backward runs.
     is_inside: Callable[[], bool] = staticmethod(lambda: False)
 
     def settle(self) -> None:
         """Whoever asks for what is recorded so far waits for what a device has not told yet."""
-        if len(self.pending) and not self.dead and not self.is_inside() and self.hears():
+        if self.pending.items and not self.dead and not self.is_inside() and self.hears():
             with self._own_launches():
                 self.pending.drain()
 

@@ -24,7 +24,7 @@ from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
-from nanhunt._modes import has_modes, modes_aside, without_modes
+from nanhunt._modes import MODES, modes_aside, without_modes
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -51,7 +51,7 @@ def install(session: Session) -> None:
     """Points the patches at this session; puts them in place the first time."""
     global _session
     _session = session
-    session.is_inside, session.has_modes = is_inside, has_modes  # type: ignore[method-assign]
+    session.is_inside, session.modes = is_inside, MODES  # type: ignore[method-assign]
     session.modes_aside = modes_aside  # type: ignore[method-assign]
     session.at_end.append(lambda: uninstall(session))
     _forget()
@@ -243,7 +243,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         if not torch.is_grad_enabled() and not function:
             if session.recorder is not None:
                 session.begins_work(module)
-                session.phase = lib.VALIDATION
+                session.state.phase = lib.VALIDATION
                 _validated = module
             return None
         session.begins_work(module)
@@ -251,16 +251,16 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
             session.unfinished(lib.BY_NEXT_FORWARD)
         if session.open() is None:
             return None
-        if session.step != _step_of_calls:
-            _step_of_calls, _calls, _had_backward = session.step, 0, False
+        if session.state.step != _step_of_calls:
+            _step_of_calls, _calls, _had_backward = session.state.step, 0, False
         if _had_backward:
-            session.micro_batch += 1
+            session.state.micro_batch += 1
             _had_backward = False
         session.worked = True
         session.calls += 1
         _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls, function)
         _calls += 1
-        session.phase = lib.FORWARD
+        session.state.phase = lib.FORWARD
         session.tell("on_root_enter", call)
         calls.look_into(session.places)
         return call
@@ -278,7 +278,7 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
     _root, _follow.mode = None, calls.ASK
     if session.hears():
         session.tell("on_root_exit", call, output)
-        session.phase = lib.LOSS
+        session.state.phase = lib.LOSS
 
 
 def _trainable(module: torch.nn.Module) -> bool:
@@ -323,7 +323,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
     without_modes(_begin_backward, session, bound)
-    before, session.phase = session.phase, lib.BACKWARD
+    before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
     session.tell("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
@@ -341,7 +341,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _in_backward -= 1
         _had_backward = True
         session.tell("after_backward")
-        session.phase = before if before != lib.BACKWARD else lib.LOSS
+        session.state.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
 def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
@@ -368,7 +368,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
     bound = _bind(original, args, kwargs)
-    before, session.phase = session.phase, lib.BACKWARD
+    before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
     session.tell("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
@@ -380,7 +380,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     finally:
         _in_backward -= 1
         session.tell("after_grad", result)
-        session.phase = before
+        session.state.phase = before
 
 
 # The scaler: methods of the class, so args[0] is the scaler.
@@ -406,7 +406,7 @@ _in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it
 
 def _in_phase(session: Session, phase: int, before: tuple[Any, ...],
               after: Callable[[Any, BaseException | None], tuple[Any, ...]], run: Callable[[], Any]) -> Any:
-    was, session.phase = session.phase, phase
+    was, session.state.phase = session.state.phase, phase
     session.tell(*before)
     result, error = None, None
     try:
@@ -417,7 +417,7 @@ def _in_phase(session: Session, phase: int, before: tuple[Any, ...],
         raise
     finally:
         session.tell(*after(result, error))
-        session.phase = was
+        session.state.phase = was
 
 
 def _once(name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -461,7 +461,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
     session.tell("before_scaler_step", scaler, optimizer)
     _stepping += 1
     session.optimizer_ran = False
-    before, session.phase = session.phase, lib.UNSCALE  # what it does before the optimizer runs
+    before, session.state.phase = session.state.phase, lib.UNSCALE  # what it does before the optimizer runs
     error: BaseException | None = None
     try:
         return original(*args, **kwargs)
@@ -471,7 +471,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
     finally:
         _stepping -= 1
         session.tell("after_scaler_step", scaler, optimizer, error)
-        session.phase = before
+        session.state.phase = before
         if error is None:
             try:
                 skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
@@ -547,7 +547,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
 def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
     if not _stepping:
         session.at_boundary(optimizer)
-    session.phase = lib.OPTIMIZER
+    session.state.phase = lib.OPTIMIZER
     session.tell("before_step", optimizer)
 
 
@@ -559,7 +559,7 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
     @functools.wraps(closure)
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal reached
-        session.phase = lib.DATA
+        session.state.phase = lib.DATA
         try:
             result = closure(*args, **kwargs)
         except BaseException as error:
@@ -569,7 +569,7 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
             if not reached and session.hears():
                 reached = True
                 _reach_boundary(session, optimizer)
-            session.phase = lib.OPTIMIZER
+            session.state.phase = lib.OPTIMIZER
         except Exception as error:
             session.failed(error, "optimizer step")
         return result
@@ -583,7 +583,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
         return
     try:
         session.tell("after_step", optimizer)
-        session.phase = lib.DATA
+        session.state.phase = lib.DATA
         if not _stepping:
             session.passed_boundary(optimizer, False, None)
     except Exception as error:

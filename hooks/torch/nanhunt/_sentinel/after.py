@@ -54,8 +54,11 @@ class After:
     def _versions_now(self) -> Any:
         if self._of_all:
             return self._reader.versions(self._parameters())
-        gradients = [p.grad for p in self._session.drops.with_gradient]
-        return [(g._cdata, version_of(g)) for g in gradients if g is not None]
+        for p in self._session.drops.with_gradient:  # one, or none
+            g = p.grad
+            if g is not None:
+                return g._cdata, version_of(g)
+        return ()
 
     def came(self) -> bool:
         """Gradients are about to be used: whether the program has written them since torch did."""

@@ -191,8 +191,6 @@ class Live(Listener):
         self._between = True
 
     def _end_between(self) -> None:
-        if not self._between:
-            return
         self._between = False
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         if tap is None or recorder is None:
@@ -206,13 +204,16 @@ class Live(Listener):
         tap.keep(0)
 
     def before_validated(self, module: torch.nn.Module) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
 
     def on_root_enter(self, call: RootCall) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
         self.session.state.deaf = 0
         if not self.session.live or call.module in self._plain:
             return
@@ -232,7 +233,8 @@ class Live(Listener):
         self.budget.share = 0.0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
         self.session.state.deaf = 0  # after one that raised
         self.session.shows_ops = self._is_shown()
         if self.session.live and self._origins is None and self.session.recorder is not None:
@@ -243,7 +245,8 @@ class Live(Listener):
         self.session.state.deaf = 0
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
         self._bad_copy = bool(self.session.state.bad_copy)
 
     def on_step_recorded(self, step: int) -> None:
@@ -287,6 +290,7 @@ class Live(Listener):
             prove(session, tap)
 
     def on_close(self) -> None:
-        self._end_between()
+        if self._between:
+            self._end_between()
         if self.session.live:
             self._end_hold()

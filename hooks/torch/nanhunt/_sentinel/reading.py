@@ -72,7 +72,8 @@ class Reader:
         on a device are left in `away`."""
         self.away = []
         self.unread = False
-        self._prepare(parameters)
+        if parameters is not self._parameters:
+            self._prepare(parameters)
         paths: list[str] = []
         pairs, rest = array("q"), self._rest
         if self._plain is not None:
@@ -114,7 +115,8 @@ class Reader:
     def versions(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Sequence[int]:
         """Of each gradient, or weight, a number that is another one where torch has counted a write of it, or where it
         is another tensor. In the order of `version_paths`."""
-        self._prepare(parameters)
+        if parameters is not self._parameters:
+            self._prepare(parameters)
         found = self._plain.versions(weights) if self._plain is not None else array("q")
         for p, _ in self._rest:
             t = p if weights else p.grad
@@ -122,13 +124,12 @@ class Reader:
         return found
 
     def version_paths(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[str]:
-        self._prepare(parameters)
+        if parameters is not self._parameters:
+            self._prepare(parameters)
         return [*(self._plain.paths if self._plain is not None else ()), *[path for _, path in self._rest]]
 
     def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""
-        if parameters is self._parameters:
-            return
         self._parameters, self._plain, self._rest = parameters, None, parameters
         if _device.pretend is not None:
             return

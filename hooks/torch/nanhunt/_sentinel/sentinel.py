@@ -10,6 +10,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,7 @@ HEALTH_AUDIT = 1 << 16
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
+_groups = attrgetter("param_groups")
 CAPTURED = "the step is captured into a CUDA graph"
 
 
@@ -122,7 +124,8 @@ class Sentinel(Listener):
     def on_root_enter(self, call: RootCall) -> None:
         tape = self.tape
         tape.end_region()
-        self.validation.stop()
+        if self.validation.listens:
+            self.validation.stop()
         if tape.refusal or self.session.live:
             return
         if is_transformed():
@@ -183,7 +186,8 @@ class Sentinel(Listener):
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         tape = self.tape
         tape.end_region()
-        self.validation.stop()
+        if self.validation.listens:
+            self.validation.stop()
         if not self._backwards:
             self._look_for_older()
             if not self._sound_at_first and not self.session.borders.alive:
@@ -290,9 +294,10 @@ class Sentinel(Listener):
         self._names = names
 
     def _look_for_older(self) -> None:
-        self._older = any(p.grad is not None for p, _ in self._parameters()[:1])
-        if (self.was_bad or len(self.session.pending)) and any(p.grad is not None for p, _ in self._parameters()):
-            _, _, bad = self._reader.gradients(self._parameters())
+        parameters = self._parameters()
+        self._older = bool(parameters) and parameters[0][0].grad is not None
+        if (self.was_bad or self.session.pending.items) and any(p.grad is not None for p, _ in parameters):
+            _, _, bad = self._reader.gradients(parameters)
             self._kept = self.was_bad and bool(bad)
             self._device_boundary.look_for_older(self._reader.away, self._scaler)
 
@@ -324,7 +329,7 @@ class Sentinel(Listener):
         self._stepping = True
 
     def _poll(self) -> None:
-        if len(self.session.pending):
+        if self.session.pending.items:
             self.session.pending.poll()
 
     _stepping = False
@@ -342,8 +347,9 @@ class Sentinel(Listener):
     def _parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
         session = self.session
+        optimizers = session._keep
         key = (session.parameter_names.changes, len(session.roots),
-               tuple([(id(o), len(o.param_groups)) for o in session._keep]))
+               tuple(map(id, optimizers)), tuple(map(len, map(_groups, optimizers))))
         if key != self._watched_key:
             self._watched_key = key
             found: dict[int, tuple[_Tensor, str]] = {}
@@ -351,7 +357,7 @@ class Sentinel(Listener):
                 module = reference()
                 for p in module.parameters() if module is not None else ():
                     found.setdefault(id(p), (p, session.parameter_names.get(id(p), "")))
-            for optimizer in session._keep:
+            for optimizer in optimizers:
                 for p, path in session.parameters_of(optimizer):
                     found.setdefault(id(p), (p, path))
             for leaf in session.alive_leaves():
@@ -362,7 +368,8 @@ class Sentinel(Listener):
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Before gradients are divided, clipped or used."""
         self.tape.off()
-        self.validation.stop()
+        if self.validation.listens:
+            self.validation.stop()
         came = self._after.came()
         # Without a backward the program has given its parameters gradients by other means.
         again = not self._unread and (self._backwards > 0 or self._read_unasked)

@@ -29,7 +29,7 @@ class Validation:
     def __init__(self, session: Session, values: Values, reader: Reader, may_keep: Callable[[int], bool]) -> None:
         self._session, self._values, self._reader, self._may_keep = session, values, reader, may_keep
         self.can_listen: Callable[[], bool] = lambda: True
-        self._listens = False    # the tap hears what follows a model's call
+        self.listens = False    # the tap hears what follows a model's call
         self._holds = False      # ... and rows of ops, until it is known whether they are wanted
         self._first = FIRST if session.options.budget > 0 else 0
         self._left = self._first  # calls after which ops are still heard
@@ -39,7 +39,7 @@ class Validation:
 
     def on_call(self) -> None:
         """What goes on inside is the module's business. The tap stays on: that is dear to switch."""
-        if self._listens:
+        if self.listens:
             self._session.state.deaf = _STRAIGHT
 
     def on_output(self, output: Any, taped: bool) -> None:
@@ -54,7 +54,7 @@ class Validation:
         if self._session.live or taped:
             return  # the tap hears it all
         self._left -= 1
-        if self._listens:
+        if self.listens:
             self._session.state.deaf = 0 if self._holds and self._left >= 0 else _GLANCE
             return
         tap = self._values.tap
@@ -69,13 +69,13 @@ class Validation:
             tap.keep(KEPT, KEPT_WRITTEN)
         tap.on()
         self._session.state.deaf = 0 if self._holds else _GLANCE
-        self._listens = True
+        self.listens = True
 
     def stop(self) -> None:
         """Gradients are on again, or the step ends."""
-        if not self._listens:
+        if not self.listens:
             return
-        self._listens = False
+        self.listens = False
         self._session.state.deaf = 0
         tap, recorder = self._values.tap, self._session.recorder
         if tap is None or recorder is None:
