@@ -1,36 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cublas.h"
 
-#include <dlfcn.h>
-
-#include <array>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
-#include <vector>
+
+#include "kernels/vendor_library.h"
 
 namespace nanhunt::kernels {
 namespace {
 
-constexpr std::array<const char*, 2> kNames = {"libcublas.so.13", "libcublas.so.12"};
-
-template <class Function>
-bool bind(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 // The name of the first function that is not there; nullptr when all are.
 const char* bind_all(void* library, CublasFunctions& f) {
-  if (!bind(library, "cublasCreate_v2", f.create)) return "cublasCreate_v2";
-  if (!bind(library, "cublasDestroy_v2", f.destroy)) return "cublasDestroy_v2";
-  if (!bind(library, "cublasSetStream_v2", f.set_stream)) return "cublasSetStream_v2";
-  if (!bind(library, "cublasSetWorkspace_v2", f.set_workspace)) return "cublasSetWorkspace_v2";
-  if (!bind(library, "cublasSetMathMode", f.set_math_mode)) return "cublasSetMathMode";
-  if (!bind(library, "cublasGetVersion_v2", f.get_version)) return "cublasGetVersion_v2";
-  if (!bind(library, "cublasGemmEx", f.gemm)) return "cublasGemmEx";
-  if (!bind(library, "cublasGemmStridedBatchedEx", f.gemm_batched)) return "cublasGemmStridedBatchedEx";
+  if (!bind_function(library, "cublasCreate_v2", f.create)) return "cublasCreate_v2";
+  if (!bind_function(library, "cublasDestroy_v2", f.destroy)) return "cublasDestroy_v2";
+  if (!bind_function(library, "cublasSetStream_v2", f.set_stream)) return "cublasSetStream_v2";
+  if (!bind_function(library, "cublasSetWorkspace_v2", f.set_workspace)) return "cublasSetWorkspace_v2";
+  if (!bind_function(library, "cublasSetMathMode", f.set_math_mode)) return "cublasSetMathMode";
+  if (!bind_function(library, "cublasGetVersion_v2", f.get_version)) return "cublasGetVersion_v2";
+  if (!bind_function(library, "cublasGemmEx", f.gemm)) return "cublasGemmEx";
+  if (!bind_function(library, "cublasGemmStridedBatchedEx", f.gemm_batched)) return "cublasGemmStridedBatchedEx";
   return nullptr;
 }
 
@@ -96,45 +86,13 @@ std::string cublas_status_name(int status) {
 }
 
 bool find_cublas(CublasFunctions& found, std::string& why) {
-  std::vector<std::string> tried;
-  std::string incomplete;
-  const auto take = [&](void* library, const std::string& file) {
-    if (library == nullptr) return false;
-    const char* missing = bind_all(library, found);
-    if (missing == nullptr) {
-      found.file = file;
-      return true;
-    }
-    incomplete = file + " has no " + missing;
-    dlclose(library);
-    return false;
-  };
-  const char* named = std::getenv("NANHUNT_CUBLAS");
-  if (named != nullptr && *named != '\0') {
-    if (take(dlopen(named, RTLD_NOW | RTLD_LOCAL), named)) return true;
-    const char* error = incomplete.empty() ? dlerror() : incomplete.c_str();
-    why = "NANHUNT_CUBLAS names " + std::string(named) + ", which cannot be used: " +
-          (error != nullptr ? error : "it could not be loaded");
-    return false;
-  }
-  for (const char* name : kNames) {
-    if (take(dlopen(name, RTLD_NOW | RTLD_NOLOAD), name)) return true;
-  }
-  const char* toolkit = std::getenv("CUDA_PATH");
-  for (const char* name : kNames) {
-    tried.push_back(name);
-    if (toolkit != nullptr) tried.push_back(std::string(toolkit) + "/lib64/" + name);
-    tried.push_back(std::string("/usr/local/cuda/lib64/") + name);
-  }
-  for (const std::string& file : tried) {
-    if (take(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), file)) return true;
-  }
-  why = "cuBLAS was not found (" + std::string(kNames[0]) + " or " + kNames[1] +
-        (incomplete.empty() ? "" : "; " + incomplete) +
-        "). Install it (Debian and Ubuntu: libcublas-13-0 of NVIDIA's repository; with pip: nvidia-cublas), and put "
-        "its folder "
-        "on LD_LIBRARY_PATH or its path into NANHUNT_CUBLAS";
-  return false;
+  const VendorLibrary wanted = {
+      "cuBLAS",
+      "NANHUNT_CUBLAS",
+      {"libcublas.so.13", "libcublas.so.12"},
+      "Install it (Debian and Ubuntu: libcublas-13-0 of NVIDIA's repository; with pip: nvidia-cublas)"};
+  found.file = find_vendor_library(wanted, [&](void* library) { return bind_all(library, found); }, why);
+  return !found.file.empty();
 }
 
 const CublasFunctions* load_cublas(std::string& why) {

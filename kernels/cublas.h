@@ -39,8 +39,8 @@ struct CublasFunctions {
   std::string file;  // what was loaded
 };
 
-// A copy that the process already has, else NANHUNT_CUBLAS (a path), else libcublas.so.13 or .12 as the loader finds
-// them, else where CUDA is usually installed. nullptr: `why` says what was looked for and what to do. Looks once.
+// As find_vendor_library() looks for it: NANHUNT_CUBLAS (a path), else libcublas.so.13 or .12. nullptr: `why` says what
+// was looked for and what to do. Looks once.
 const CublasFunctions* load_cublas(std::string& why);
 // The same without memory of earlier calls, for tests.
 bool find_cublas(CublasFunctions& found, std::string& why);

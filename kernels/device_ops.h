@@ -324,6 +324,8 @@ class DeviceBackend {
   virtual void to_host(void* to, const void* from, std::size_t bytes) = 0;  // waits
   virtual void on_device(void* to, const void* from, std::size_t bytes) = 0;
   virtual void wait() = 0;
+  // For a library that queues work of its own: a cudaStream_t, whose device is now current in the calling thread.
+  virtual void* stream() = 0;
   // For DeviceReadings::open() (kernels/device_readings.h), on the stream of everything else. nullptr and why.
   virtual std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) = 0;
 

@@ -133,6 +133,7 @@ class CudaBackend final : public DeviceBackend {
   void wait() override {
     check(cudaStreamSynchronize(stream_), "waiting for the device");
   }
+  void* stream() override { return static_cast<cudaStream_t>(stream_); }
   std::unique_ptr<ReadingsPort> open_readings(const ReadingsOptions& options, std::string& why) override {
     return cuda::open_readings_port(info_.index, stream_, options, why);
   }

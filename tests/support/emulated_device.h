@@ -60,6 +60,7 @@ class EmulatedDevice final : public kernels::DeviceBackend {
   void wait() override {
     ++waits;
   }
+  void* stream() override { return this; }
   std::unique_ptr<kernels::ReadingsPort> open_readings(const kernels::ReadingsOptions& options,
                                                        std::string& why) override;
   void expect_parameters(std::size_t bytes) const;  // throws where its driver would refuse to launch

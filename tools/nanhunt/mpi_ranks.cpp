@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -50,6 +51,27 @@ std::vector<std::string> own_command_line() {
 }  // namespace
 
 bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr; }
+
+engine::Device device_of_rank() {
+  engine::Device device{engine::DeviceKind::kCuda, 0};
+  if (const char* told = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"); told != nullptr) {
+    std::from_chars(told, told + std::strlen(told), device.index);
+  }
+  if (device.index < 0 || !engine::why_unusable(device).empty()) device.index = 0;
+  return device;
+}
+
+std::shared_ptr<engine::RankGroup> with_devices(const std::shared_ptr<engine::RankGroup>& group,
+                                                const engine::Device& device) {
+  if (device.is_cpu()) return group;
+  std::string why;
+  std::shared_ptr<engine::RankGroup> ranks = engine::with_nccl(group, device, why);
+  if (group->rank() == 0) {
+    say(why.empty() ? "Gradients go from device to device, by NCCL."
+                    : "Gradients go through the host: " + printable(why) + ".");
+  }
+  return ranks;
+}
 
 Result<int> run_under_mpirun(std::uint32_t ranks) {
   if (!std::filesystem::exists(library_path())) {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks exchange, on tensors: a group moves the bytes, the sums are made here.
-#include <cstring>
-#include <vector>
-
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ranks.h"
@@ -20,8 +17,12 @@ struct Larger {
   }
 };
 
+std::size_t byte_count(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
+}
+
 std::span<std::byte> exchanged_bytes(Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.raw()), static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype())};
+  return {static_cast<std::byte*>(tensor.raw()), byte_count(tensor)};
 }
 
 void expect_exchangeable(std::string_view op, const Tensor& self) {
@@ -54,22 +55,27 @@ Tensor& all_reduce_(Tensor& self, RankGroup& ranks, nanhunt::Reduction reduction
   if (reduction != nanhunt::Reduction::kSum && reduction != nanhunt::Reduction::kMax)
     fail(kOp, "sum or max", reduction_name(reduction));
   const ToldCall call(self, ranks, CollectiveKind::kAllReduce, reduction, /*root=*/-1);
-  Tensor mine = self.on({});
-  const std::span<const std::byte> share = exchanged_bytes(mine);
-  std::vector<std::byte> all(share.size() * ranks.size());
-  ranks.gather(share, all);
-  Tensor sum = Tensor::empty(self.sizes(), self.dtype()), other = Tensor::empty(self.sizes(), self.dtype());
-  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    Tensor& part = rank == 0 ? sum : other;
-    std::memcpy(part.raw(), all.data() + rank * share.size(), share.size());
-    if (rank == 0) continue;
+  // Larger is no formula of devices.
+  DeviceCommunicator* communicator =
+      reduction == nanhunt::Reduction::kSum ? ranks.communicator(self.device()) : nullptr;
+  const Device where = communicator != nullptr ? self.device() : Device{};
+  Tensor mine = self.on(where);
+  Tensor all = Tensor::empty({static_cast<std::int64_t>(ranks.size()), self.numel()}, self.dtype(), where);
+  if (communicator != nullptr) {
+    communicator->gather(device_data(mine), device_data(all), byte_count(mine));
+  } else {
+    ranks.gather(exchanged_bytes(mine), exchanged_bytes(all));
+  }
+  const auto share_of = [&](std::uint32_t rank) { return make_view(all, {self.numel()}, {1}, rank * self.numel()); };
+  const Tensor sum = share_of(0);
+  for (std::uint32_t rank = 1; rank < ranks.size(); ++rank) {
     if (reduction == nanhunt::Reduction::kSum) {
-      map_into(sum, sum.dtype(), formulas::Add{}, sum, other);
+      map_into(sum, sum.dtype(), formulas::Add{}, sum, share_of(rank));
     } else {
-      map_into(sum, sum.dtype(), Larger{}, sum, other);
+      map_into(sum, sum.dtype(), Larger{}, sum, share_of(rank));
     }
   }
-  copy_elements(self, sum.on(self.device()));
+  copy_elements(self, make_view(sum.on(self.device()), self.sizes(), self.strides(), 0));
   return finish_in_place(kOp, op_math(self.dtype()), self, {});
 }
 
@@ -79,9 +85,13 @@ Tensor& broadcast_(Tensor& self, RankGroup& ranks, std::uint32_t root) {
   if (root >= ranks.size()) fail(kOp, "a root below " + std::to_string(ranks.size()), std::to_string(root));
   const ToldCall call(self, ranks, CollectiveKind::kBroadcast, nanhunt::Reduction::kNone,
                       static_cast<std::int32_t>(root));
-  Tensor contents = self.on({}).clone();
-  ranks.broadcast(exchanged_bytes(contents), root);
-  copy_elements(self, contents.on(self.device()));
+  if (DeviceCommunicator* communicator = ranks.communicator(self.device())) {
+    communicator->broadcast(device_data(self), byte_count(self), root);
+  } else {
+    Tensor contents = self.on({}).clone();
+    ranks.broadcast(exchanged_bytes(contents), root);
+    copy_elements(self, contents.on(self.device()));
+  }
   return finish_in_place(kOp, self.dtype(), self, {});
 }
 

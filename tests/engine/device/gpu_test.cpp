@@ -7,6 +7,7 @@
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
+#include "nanhunt/engine/ranks.h"
 #include "nanhunt/engine/trainer.h"
 #include "tests/engine/device/device_support.h"
 #include "tests/engine/ops/op_cases.h"
@@ -53,6 +54,19 @@ class OnGpu : public ::testing::Test {
     if (const std::string why = why_unusable(kCuda); !why.empty()) GTEST_SKIP() << "no GPU to test on: " << why;
   }
 };
+
+TEST_F(OnGpu, a_rank_by_itself_sums_by_nccl_what_it_sums_through_the_host) {
+  run_ranks(1, [](const std::shared_ptr<RankGroup>& host) {
+    std::string why;
+    const std::shared_ptr<RankGroup> ranks = with_nccl(host, kCuda, why);
+    if (!why.empty()) GTEST_SKIP() << why;
+    Tensor mine = Tensor::full({1000}, 0.1, DType::kF16).on(kCuda), same = mine.clone();
+    all_reduce_(mine, *ranks);
+    broadcast_(mine, *ranks);
+    all_reduce_(same, *host);
+    EXPECT_EQ(mine.to_vector(), same.to_vector());
+  });
+}
 
 TEST_F(OnGpu, every_op_agrees_with_the_cpu) {
   std::vector<OpCase> cases = op_cases();

@@ -282,7 +282,7 @@ class TrainVerb final : public Verb {
     TrainOutcome outcome;
     Status trained;
     try {
-      trained = train(scenario, *group, outcome);
+      trained = train(scenario, with_devices(*group, device_), outcome);
     } catch (const std::exception& lost) {
       trained = {StatusCode::kUsage, fmt::format("train: {}", lost.what())};
     }
@@ -340,6 +340,7 @@ class TrainVerb final : public Verb {
     if (!device) {
       return {StatusCode::kUsage, "train: there is no device '" + device_name_ + "'. Say cpu, cuda or cuda:N."};
     }
+    if (device_name_ == "cuda" && started_by_mpirun()) device = device_of_rank();
     const std::string why = engine::why_unusable(*device);
     if (!why.empty() && device_name_ == "cuda") {
       say("cuda cannot be used: " + why + ". Training runs on the CPU instead.");

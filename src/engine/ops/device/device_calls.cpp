@@ -13,16 +13,17 @@
 #include "src/engine/ops/loops/strided.h"
 
 namespace nanhunt::engine {
+
+void* device_data(const Tensor& tensor) {
+  return tensor.storage()->data() + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
+}
+
 namespace {
 
 using kernels::DeviceArray;
 using kernels::Walk;
 
 bool is_wide(DType dtype) { return dtype == DType::kF64; }
-
-void* device_data(const Tensor& tensor) {
-  return tensor.storage()->data() + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
-}
 
 // A tensor over `shape`, to which it broadcasts: strides of every dimension, right-aligned, 0 where it repeats.
 Shape strides_over(const Shape& shape, const Tensor& tensor) {

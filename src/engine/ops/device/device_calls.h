@@ -45,6 +45,7 @@ void device_map(const Tensor& out, DType common, const kernels::FormulaCall& for
 // As map_gradient() where it sums: a new tensor of `sizes` and `dtype`.
 Tensor device_gradient_sum(const Shape& sizes, DType dtype, const Shape& shape, DType common,
                            const kernels::FormulaCall& formula, Operands inputs);
+void* device_data(const Tensor& tensor);  // of the first element; an address of its device
 // As copy_elements(); the source may lie on another device.
 void device_copy(const Tensor& target, const Tensor& source);
 
