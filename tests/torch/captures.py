@@ -31,7 +31,8 @@ def train(folder, forward, dtype=torch.float32, steps=2, captures=True):
     """A small model whose loss region is `forward`, at level sentinel."""
     from nanhunt import _levels
     from nanhunt._hooks import hooks
-    from nanhunt._session import Options, Session
+    from nanhunt._options import Options
+    from nanhunt._session import Session
 
     torch.manual_seed(0)
     model = nn.Linear(4, 4).to(dtype)

@@ -23,7 +23,8 @@ class Centred(nn.Module):
 def train(folder, between, steps=6, device="cpu"):
     from nanhunt import _levels
     from nanhunt._hooks import hooks
-    from nanhunt._session import Options, Session
+    from nanhunt._options import Options
+    from nanhunt._session import Session
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), Centred(8), nn.Tanh(), nn.Linear(8, 2)).to(device)

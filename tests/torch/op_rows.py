@@ -15,7 +15,8 @@ from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
 from nanhunt._tap.values import Values

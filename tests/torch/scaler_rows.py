@@ -9,7 +9,8 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 
 ACTIONS = ["create", "scale", "unscale", "clip", "step", "skip", "update", "set", "refused"]
 

@@ -14,9 +14,10 @@ import torch
 from nanhunt import _levels
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
+from nanhunt._options import Options
 from nanhunt._recorder import Recorder
 from nanhunt._sentinel.sentinel import Sentinel
-from nanhunt._session import Options, Session
+from nanhunt._session import Session
 from torch import nn
 
 RESULTS = ["begin", "reproduced", "clean", "differs", "refused"]

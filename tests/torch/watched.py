@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch  # noqa: F401
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 from nanhunt._tap.values import Values
 
 

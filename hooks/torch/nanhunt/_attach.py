@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 
 current: Session | None = None
 

@@ -15,7 +15,6 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
@@ -26,6 +25,7 @@ from nanhunt._faults import Faults
 from nanhunt._known import Known
 from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
+from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
 from nanhunt._threads import Threads
@@ -41,50 +41,8 @@ if TYPE_CHECKING:
     from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
 
-LEVELS = ("sentinel", "ops")
 _NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
-
-
-@dataclass
-class Options:
-    out: str = "nanhunt-run"
-    level: str = "sentinel"
-    budget: float = 3.0         # sentinel: percent of the time that watching steps op by op may take; 100: all of them
-    keep: int = 16              # steps whose norms are kept, and written when one is bad
-    boundary: str = "auto"          # "auto", "sync" or "deferred"
-    shadow_mb: int | None = None  # what boundary=deferred may use of a device; None: a quarter of what is free there
-    max_trace_mb: int = 1024
-    max_trips: int = 10
-    distance: int = 100
-    captures: bool = True
-    replay: bool = True         # a bad step that was not watched as it ran is computed again
-    kernels: bool = False       # names of those that a GPU ran, by CUPTI
-    config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
-    quiet: bool = False         # no line while the run goes on
-    stop_on_fault: bool = False  # the process ends after the first step with a fault
-    command: list[str] = field(default_factory=list)
-    run: str = ""               # the same for all processes of one run
-
-    @staticmethod
-    def from_environment() -> Options:
-        get = os.environ.get
-        options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), run=get("NANHUNT_RUN_ID", ""),
-                          level=get("NANHUNT_LEVEL", "sentinel"),
-                          boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
-                          replay=get("NANHUNT_REPLAY", "1") != "0",
-                          kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
-                          config=get("NANHUNT_CONFIG") or None,
-                          stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
-        budget = get("NANHUNT_BUDGET", "").removesuffix("%")
-        if budget.replace(".", "", 1).isdigit():
-            options.budget = min(float(budget), 100.0)
-        for name in ("keep", "max_trace_mb", "shadow_mb"):
-            key = f"NANHUNT_{name.upper()}"
-            if get(key, "").isdigit():
-                setattr(options, name, int(get(key, "")))
-        options.command = [sys.executable, *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else list(sys.argv)
-        return options
 
 
 _nothing = nullcontext()

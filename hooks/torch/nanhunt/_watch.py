@@ -20,7 +20,8 @@ from nanhunt import _attach
 from nanhunt._ignored import check_file
 from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, check_format, finding_of, framed, shown
-from nanhunt._session import LEVELS, Options, Session
+from nanhunt._options import LEVELS, Options
+from nanhunt._session import Session
 
 BOUNDARIES = ("auto", "sync", "deferred")
 T = TypeVar("T")

@@ -33,7 +33,7 @@ def report_of(name, options, level, out):
         assert "copied to the host" not in str(found[0]["coverage"])
         return found
     from nanhunt import _attach
-    from nanhunt._session import Options
+    from nanhunt._options import Options
     from watched import report_of as read_report
 
     session = _attach.attach(Options(out=str(out), level=level))

@@ -10,7 +10,8 @@ import torch
 from nanhunt import _levels
 from nanhunt._device_reader import read_now
 from nanhunt._hooks import hooks
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 from nanhunt._tap.kernels import NOT_WATCHED
 from planted import blow_up, nan_batch, overflow
 from sentinel_runs import net, run_once

@@ -12,8 +12,9 @@ import pytest
 import torch
 from nanhunt import _device
 from nanhunt._device_reader import read_now
+from nanhunt._options import Options
 from nanhunt._sentinel.shadow import Slot
-from nanhunt._session import Options, Session
+from nanhunt._session import Session
 from planted import blow_up, nan_batch, overflow
 from pretended import NEVER, PretendedLane, counted, pretended
 from scaler_rows import bare_optimizer, give_gradients, watched_scalers

@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from nanhunt._options import Options
 from nanhunt._sentinel.reading import Reader
-from nanhunt._session import Options, Session
+from nanhunt._session import Session
 from nanhunt._tap.values import Values
 
 pytestmark = pytest.mark.usefixtures("library")

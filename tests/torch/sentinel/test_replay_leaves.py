@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 from nanhunt import _attach
+from nanhunt._options import Options
 from nanhunt._sentinel.sentinel import Sentinel
-from nanhunt._session import Options
 from torch import nn
 
 OUTSIDE = torch.Generator()

@@ -88,7 +88,8 @@ def test_a_hostile_capture_is_refused(tmp_path, nanhunt, change):
 def test_a_run_at_level_ops_is_told_to_use_the_default_level(tmp_path, nanhunt):
     from nanhunt import _levels
     from nanhunt._hooks import hooks
-    from nanhunt._session import Options, Session
+    from nanhunt._options import Options
+    from nanhunt._session import Session
 
     session = Session(Options(out=str(tmp_path / "run"), level="ops"))
     _levels.add_listeners(session)

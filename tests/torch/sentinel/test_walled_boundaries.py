@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from nanhunt import _levels
 from nanhunt._hooks import hooks
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 from on_device import on_device
 from planted import blow_up, nan_batch, overflow
 from sentinel_runs import run_once

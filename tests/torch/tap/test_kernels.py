@@ -19,9 +19,9 @@ import torch
 from hunting import cli, with_package
 from nanhunt import _attach
 from nanhunt._hooks import hooks
+from nanhunt._options import Options
 from nanhunt._pending import Pending
 from nanhunt._recorder import Recorder
-from nanhunt._session import Options
 from nanhunt._tap import kernels
 from nanhunt._tap.kernels import NOT_WATCHED
 from nanhunt._tap.tap import Tap

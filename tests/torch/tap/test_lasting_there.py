@@ -217,7 +217,8 @@ class Flat(nn.Module):
 def train_flat(folder, device, before=lambda model: None):
     from nanhunt import _levels
     from nanhunt._hooks import hooks
-    from nanhunt._session import Options, Session
+    from nanhunt._options import Options
+    from nanhunt._session import Session
 
     model = Flat(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -9,7 +9,8 @@ import torch
 from nanhunt import _levels
 from nanhunt._hooks import hooks
 from nanhunt._names import plain_path
-from nanhunt._session import Options, Session
+from nanhunt._options import Options
+from nanhunt._session import Session
 from torch import nn
 from watched import report_of
 

@@ -12,8 +12,9 @@ import torch
 from nanhunt import _device, _levels
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
+from nanhunt._options import Options
 from nanhunt._sentinel.origin import kept_by
-from nanhunt._session import Options, Session
+from nanhunt._session import Session
 from nanhunt._tap.ops import OpWriter
 from nanhunt._tap.streams import CAPTURED, COPIED
 from nanhunt._tap.values import Values

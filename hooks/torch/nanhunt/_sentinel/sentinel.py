@@ -34,6 +34,7 @@ from nanhunt._sentinel.tape import (
     TapeOfStep,
     cloned,
     is_transformed,
+    listed,
     tensors_of,
     version_of,
 )
@@ -207,7 +208,7 @@ class Sentinel(Listener):
         entry = self._entry(tensors, gradients)
         entry.loss = list(self._names)
         entry.options = {"retain_graph": kwargs.get("retain_graph"), "create_graph": kwargs.get("create_graph", False)}
-        entry.inputs = tape.pack(_listed(kwargs.get("inputs")))
+        entry.inputs = tape.pack(listed(kwargs.get("inputs")))
         tape.add(entry)
         self._keeps_graph = bool(entry.options["retain_graph"] or entry.options["create_graph"])
 
@@ -215,7 +216,7 @@ class Sentinel(Listener):
         tape = self.tape
         entry = BackwardEntry(self.session.micro_batch, tape.segment)
         entry.tensors = [tape.pack(t) for t in tensors]
-        entry.gradients = tape.pack(_listed(gradients))
+        entry.gradients = tape.pack(listed(gradients))
         entry.autocast_on = is_autocast_on()
         entry.site = _site()
         return entry
@@ -235,9 +236,9 @@ class Sentinel(Listener):
         self._grad_entry: BackwardEntry | None = None
         if tape.refusal or not (tape.roots or tape.ops) or self.session.live:
             return
-        entry = self._entry(_listed(outputs) or (), kwargs.get("grad_outputs"))
+        entry = self._entry(listed(outputs) or (), kwargs.get("grad_outputs"))
         entry.is_grad = True
-        entry.inputs = tape.pack(_listed(inputs))
+        entry.inputs = tape.pack(listed(inputs))
         entry.options = {name: kwargs[name] for name in ("retain_graph", "create_graph", "allow_unused",
                                                          "materialize_grads") if kwargs.get(name) is not None}
         if kwargs.get("is_grads_batched"):
@@ -587,12 +588,6 @@ class Sentinel(Listener):
         self.validation.stop()
         self.tape.off()
         self.tape.clear()
-
-
-def _listed(value: Any) -> list[Any] | None:
-    if value is None:
-        return None
-    return [value] if isinstance(value, _Tensor) or not hasattr(value, "__iter__") else list(value)
 
 
 def _site() -> str:

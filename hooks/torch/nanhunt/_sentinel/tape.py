@@ -394,6 +394,12 @@ class Tape:
             self._tap.library.tape_overflow(self._tap.handle, why.encode())
 
 
+def listed(value: Any) -> list[Any] | None:
+    if value is None:
+        return None
+    return [value] if isinstance(value, _Tensor) or not hasattr(value, "__iter__") else list(value)
+
+
 def cloned(value: Any, into: list[Held]) -> Any:
     """Held inputs copied: what is held stays as it was before the call."""
     kind = type(value)
