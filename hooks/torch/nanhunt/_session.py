@@ -116,6 +116,8 @@ class Session(lib.HasState):
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
+        self.stays_live = False      # ops of the next step will be heard as well
+        self.passed_by = False       # an optimizer's ops were not heard in this step, for nothing bad can come of them
         self.live = False            # ops of this step are heard as they run, at a level where not all are
         self.wants_ops = False       # ... and shall be in the trace
         self.shows_ops = False       # ... will be, healthy as it may be, for the audits that need no failure
@@ -456,6 +458,9 @@ class Session(lib.HasState):
             yield
         finally:
             self.step, self.state.micro_batch = now
+
+    # The optimizer that is about to step does so unheard.
+    pass_by: Callable[[Any], None] = staticmethod(lambda optimizer: None)
 
     # Whether a root or a backward runs.
     is_inside: Callable[[], bool] = staticmethod(lambda: False)

@@ -52,7 +52,7 @@ struct State {
   std::int64_t kernels = 0;  // 1: those of a GPU are watched
   std::int64_t streams = 1;  // 0: what is on a device is copied to the host
   std::int64_t bad_number = 0;  // set by the tap: forward or loss made a single number that is not finite
-  // 1: ops pass by unheard; kGlance: only numbers that are not finite are noted; kStraight: nothing is.
+  // kGlance: only numbers that are not finite are noted; kStraight: nothing is
   std::int64_t deaf = 0;
   // Set by the tap: badness began where a copy of a parameter that lasts was written, or contents changed past PyTorch.
   std::int64_t bad_copy = 0;

@@ -154,30 +154,6 @@ void glance(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, 
   if (g_on.load(std::memory_order_acquire) == &tap) tap.look_for_bad_number(*number, *plan, *stack);
 }
 
-// An op that is not watched: what it writes shows other contents than before.
-void pass_by(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
-  std::vector<c10::IValue> written;
-  bool decomposes = true;
-  try {
-    const std::lock_guard lock(tap.mutex);
-    const Plan& plan = tap.plans.of(op);
-    decomposes = plan.decomposes;
-    const auto args = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan.args.size());
-    for (const Arg& arg : plan.args)
-      if (arg.written && !decomposes) written.push_back(args[static_cast<std::size_t>(arg.index)]);
-  } catch (const std::exception& error) {
-    tap.note_failure(error, op.schema().name());
-  }
-  if (decomposes) return op.redispatchBoxed(below, stack);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.redispatchBoxed(below, stack);
-  }
-  if (written.empty() || g_on.load(std::memory_order_acquire) != &tap) return;
-  const std::lock_guard lock(tap.mutex);
-  for (const c10::IValue& value : written) note_written(tap.rows.describer.identities, value);
-}
-
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (g_on.load(std::memory_order_acquire) != nullptr) {
@@ -188,8 +164,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
       switch (tap->state->deaf) {
         case 0: return watch(*tap, op, below, stack);
         case kGlance: return glance(*tap, op, below, stack);
-        case kStraight: break;
-        default: return pass_by(*tap, op, below, stack);
+        default: break;  // kStraight
       }
     }
   }
@@ -412,6 +387,27 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
       lasting.note(all);
     } else {
       lasting.look(all, look == 1);
+    }
+    return 0;
+  });
+}
+
+// What the calling thread runs from here on passes by: 1; 0: no more. As long as it does, nobody keeps count of writes.
+NANHUNT_TAP void nanhunt_tap_leave_out(std::int32_t leave_out) {
+  c10::impl::tls_set_dispatch_key_excluded(kKey, leave_out != 0);
+}
+// What passed by has written these, and their gradients.
+NANHUNT_TAP void nanhunt_tap_were_written(void* tap, const std::int64_t* tensors, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "what an optimizer has written", [&] {
+    Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
+    const auto bump = [&](const at::Tensor& t) {
+      if (!t.defined() || !t.has_storage()) return;
+      if (Identity* known = identities.find(t.storage().unsafeGetStorageImpl())) identities.bump(*known);
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      const at::Tensor t = tensor_at(tensors[i]);
+      bump(t);
+      if (t.is_leaf() && t.requires_grad()) bump(t.grad());
     }
     return 0;
   });

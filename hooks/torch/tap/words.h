@@ -33,11 +33,4 @@ void each_tensor(c10::ArrayRef<c10::IValue> values, F&& take) {
   for (const c10::IValue& value : values) each_tensor(value, take);
 }
 
-// Nothing watched them being written: they show other contents than before.
-inline void note_written(Identities& identities, const c10::IValue& value) {
-  each_tensor(value, [&](const at::Tensor& t) {
-    if (t.has_storage()) identities.bump(identities.of(t.storage().unsafeGetStorageImpl()));
-  });
-}
-
 }  // namespace nanhunt::tap

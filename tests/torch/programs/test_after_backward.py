@@ -290,7 +290,7 @@ def test_a_program_that_writes_its_gradients_only_from_a_late_unwatched_step_on(
     write, guarded, op, bad, level, monkeypatch, tmp_path
 ):
     # Given a program whose own code after backward begins where the default watches no op
-    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < 8)
+    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps < 8)
     calls = []
 
     def late(its):

@@ -20,7 +20,7 @@ LATE = 12
 @pytest.fixture(autouse=True)
 def later_steps_are_unwatched(monkeypatch):
     """Of the first eight alone the default watches every op."""
-    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < FIRST)
+    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps < FIRST)
 
 
 class Loud(Net):
@@ -110,7 +110,7 @@ def test_gradients_kept_after_a_skip_are_told_first_whatever_the_scale_does(at, 
 
 
 def test_gradients_of_an_unwatched_skip_are_kept_into_a_watched_step(monkeypatch, tmp_path):
-    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps < FIRST or self._steps > LATE)
+    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps < FIRST or self.steps > LATE)
 
     def build(clears):
         return own(

@@ -76,7 +76,7 @@ def test_the_op_of_a_first_bad_validation_is_named_though_its_step_is_not_watche
 @pytest.mark.parametrize("validate", [loss_of_log_0, lambda out, y: F.cross_entropy(out, y)], ids=["bad", "sound"])
 def test_a_validation_before_a_watched_step_that_follows_one_that_was_not_is_judged(validate, tmp_path, monkeypatch):
     # Given a validation behind a step that was not watched, at the beginning of one that is
-    monkeypatch.setattr(Budget, "has_room", lambda self: self._steps != STEPS - 2)
+    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps != STEPS - 2)
     report = run(validate, tmp_path, "default", every=False)
     # then its loss is judged.
     if validate is loss_of_log_0:

@@ -85,7 +85,7 @@ def test_an_infinity_that_loss_and_gradients_hide_is_a_fault_in_steps_that_are_n
 @pytest.mark.parametrize("watched", [0, 8])
 def test_what_is_written_after_the_last_step_that_was_read_is_a_bad_parameter(watched, tmp_path, monkeypatch):
     """Whether its contents are known of steps that were watched, or of none."""
-    monkeypatch.setattr(Budget, "has_room", lambda budget: budget._steps < watched)
+    monkeypatch.setattr(Budget, "has_room", lambda budget: budget.steps < watched)
     said = told(training(element(math.inf), at=13), tmp_path, "sentinel", steps=14)
     assert said.what == ("bad_state", "<state>", "data", "first.weight"), said.show()
     assert said.first["title"] == "The parameter first.weight became bad between two looks: 1 Inf of 48"

@@ -140,7 +140,7 @@ def test_what_a_model_keeps_elsewhere_is_as_it_would_have_been(tmp_path):
 @pytest.mark.parametrize("pattern", [(True, False), (False, True), (True, True, False)], ids=str)
 def test_contents_that_changed_while_nobody_listened_are_not_held_against_anybody(tmp_path, monkeypatch, pattern):
     # Given steps that are watched now and then,
-    monkeypatch.setattr(Budget, "has_room", lambda self: pattern[self._steps % len(pattern)])
+    monkeypatch.setattr(Budget, "has_room", lambda self: pattern[self.steps % len(pattern)])
     bad = 9
     build, steps = trained(steps=12, loss=at(bad, lambda y: (y * 0).log().sum(), lambda y: y.square().mean()),
                            optimizer=lambda p: torch.optim.AdamW(p, lr=0.01))
@@ -194,7 +194,12 @@ def test_the_end_of_a_watch_keeps_a_step_that_ended_badly(tmp_path):
     assert origin["op"] == "aten::log" and origin["confidence"] == "proved"
 
 
-def optimized(tmp_path, dtype, fails=None):
+def passes_by():
+    """Whether the tap leaves out what this thread runs."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C._parse_dispatch_key("Fake"))
+
+
+def optimized(tmp_path, dtype, fails=None, hook=None):
     """Whether the optimizer's ops were heard in each step, and the run."""
     heard = []
 
@@ -202,10 +207,12 @@ def optimized(tmp_path, dtype, fails=None):
         model = net().to(dtype)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4, foreach=True)
         inner = optimizer._init_group
+        if hook is not None:
+            optimizer.register_step_pre_hook(hook)
 
         def step(i):
             def begins(*args):
-                heard.append(hooks._session is None or not hooks._session.state.deaf)
+                heard.append(hooks._session is None or not passes_by())
                 if i == fails:
                     raise ZeroDivisionError
                 return inner(*args)
@@ -239,6 +246,16 @@ def test_an_optimizer_passes_by_where_it_is_proved_that_it_makes_nothing_bad(tmp
 def test_after_an_optimizer_that_raised_ops_are_heard_again(tmp_path):
     heard, run = optimized(tmp_path, torch.float32, fails=1)
     assert heard[1:3] == [False, False] and run.headline["op"] == "aten::log" and run.replays == []
+
+
+def test_an_optimizer_that_raised_in_the_last_step_leaves_nothing_behind(tmp_path):
+    heard, _ = optimized(tmp_path, torch.float32, fails=BAD + 2)
+    assert len(heard) >= BAD and not passes_by()
+
+
+def test_an_optimizer_with_a_hook_of_the_programs_is_heard(tmp_path):
+    heard, run = optimized(tmp_path, torch.float32, hook=lambda *args: None)
+    assert all(heard) and run.headline["op"] == "aten::log"
 
 
 # The budget, with times of our own.

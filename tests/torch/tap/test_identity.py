@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 from nanhunt._known import Known
+from nanhunt._tap.tap import Named
 from op_rows import watched_ops
 from torch import nn
 
@@ -81,3 +82,14 @@ def test_known_forgets_what_ended_and_keeps_what_lives():
     assert sorted(known.values()) == [0, 1, 2] and known.changes == changes + 2
     known.tell(things[0], 9)
     assert known[id(things[0])] == 9
+
+
+def test_what_an_optimizer_has_written_unheard_shows_other_contents():
+    with watched_ops() as watched:
+        weight, other = nn.Parameter(torch.ones(3)), torch.ones(3)
+        weight.sum().backward()
+        values = watched.values
+        before = [values.identity(t) for t in (weight, weight.grad, other)]
+        values.tap.were_written(Named([weight]))
+        after = [values.identity(t) for t in (weight, weight.grad, other)]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 0]

@@ -9,6 +9,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 _STEP_FILE = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
+_OPTIMIZERS = sys.modules[torch.optim.Optimizer.__module__]
+
+
+def has_other_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Hooks of the program's on its steps, which run between ours. True where that cannot be known."""
+    own = [getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post")]
+    of_all = [getattr(_OPTIMIZERS, f"_global_optimizer_{when}_hooks", (True, True)) for when in ("pre", "post")]
+    return any(own) or any(len(hooks) > 1 for hooks in of_all)
 
 
 class Patches:

@@ -215,7 +215,8 @@ class AuditWatch(Listener):
         if found is None:
             # What cannot go bad has no origin to be found: its ops pass by, which are half of those of a small step.
             # What it loses shows in the steps that are kept for the audits.
-            session.state.deaf = int(session.live and self.audit.is_proved and not session.shows_ops)
+            if session.live and self.audit.is_proved and not session.shows_ops:
+                session.pass_by(optimizer)
             return
         facts.foreseen.extend(found.paths)
         if session.live:

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._hooks.patches import has_other_hooks
 from nanhunt._listener import Listener, RootCall
 from nanhunt._random import accelerator
 from nanhunt._ranks import rank_and_world
 from nanhunt._sentinel.origin import prove
+from nanhunt._tap.tap_library import load_tap
 
 if TYPE_CHECKING:
     from nanhunt._sentinel.sentinel import Sentinel
@@ -54,7 +56,7 @@ class Budget:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._steps = 0
+        self.steps = 0
         self._total = self._spent = 0.0
         self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
         self._counted: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
@@ -68,14 +70,14 @@ class Budget:
         times = self._times[watched]
         times.append(seconds)
         self._watched_since = self._watched_since + 1 if watched else 0
-        if self._steps % _LOOK_EVERY == 0 or watched or len(times) < _MEASURED:
+        if self.steps % _LOOK_EVERY == 0 or watched or len(times) < _MEASURED:
             self._longest[watched] = _LONGEST * _usual(times)
             self._cost = self._measured_cost()
-        self._steps += 1
+        self.steps += 1
         counted = min(seconds, self._longest[watched])
         self._counted[watched].append(counted)
         self._total += counted
-        if watched and self._steps > FIRST:
+        if watched and self.steps > FIRST:
             self._spent = max(0.0, self._spent + counted - self._mean(False))
 
     def usual_step(self) -> float:
@@ -96,7 +98,7 @@ class Budget:
         """For the next step."""
         if self.share <= 0:
             return False
-        if self.share >= 1 or self._steps < FIRST:
+        if self.share >= 1 or self.steps < FIRST:
             return True
         if self._watched_since >= _PLAIN_AFTER:  # what an unwatched step takes changes
             return False
@@ -110,8 +112,8 @@ class BudgetOfRanks(Budget):
     watching one is taken to cost twice a step that is not watched: more was never measured."""
 
     def has_room(self) -> bool:
-        if 0 < self.share < 1 and self._steps >= FIRST:
-            return self._steps % math.ceil(_COST_AT_MOST / self.share) == 0
+        if 0 < self.share < 1 and self.steps >= FIRST:
+            return self.steps % math.ceil(_COST_AT_MOST / self.share) == 0
         return super().has_room()
 
 
@@ -137,6 +139,8 @@ class Live(Listener):
         self._narrow = False  # a model has parameters of 16 bits
         self._between = False  # what the program does to weights before a step that is not watched is heard, and held
         self._betweens = 0  # of those that are in the trace
+        self._passing: torch.optim.Optimizer | None = None  # it steps, and its ops pass by
+        session.pass_by = self._pass_by  # type: ignore[method-assign]
         self._watch(False)
 
     def begin(self) -> None:
@@ -161,7 +165,8 @@ class Live(Listener):
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         if not on and not session.live and session.listeners is self._outside:
             return
-        session.live = on
+        session.live, budget = on, self.budget
+        session.stays_live = on and (budget.share >= 1 or budget.steps + 1 < FIRST)
         session.listeners = self._inside if on else self._outside
         if tap is None or recorder is None:
             return
@@ -203,17 +208,40 @@ class Live(Listener):
             prove(session, tap)
         tap.keep(0)
 
-    def before_validated(self, module: torch.nn.Module) -> None:
+    # Half of the ops of a small step are its optimizer's.
+    def _pass_by(self, optimizer: torch.optim.Optimizer) -> None:
+        tap = self.session.tap
+        if tap is None or has_other_hooks(optimizer):
+            return
+        self._passing, self.session.passed_by = optimizer, True
+        tap.leave_out(True)
+
+    def _hear_again(self) -> None:
+        optimizer, self._passing = self._passing, None
+        load_tap().leave_out(False)
+        tap = self.session.tap
+        if tap is not None and optimizer is not None:
+            self.values.forget_optimizer()
+            tap.were_written(self.values.tensors_of(optimizer).owned)
+
+    def _go_on(self) -> None:
+        """What came before is over: the program's own writes, or an optimizer's step, though it may have raised."""
         if self._between:
             self._end_between()
+        if self._passing is not None:
+            self._hear_again()
+
+    def before_validated(self, module: torch.nn.Module) -> None:
+        if self._between or self._passing is not None:
+            self._go_on()
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self._between:
-            self._end_between()
+        if self._between or self._passing is not None:
+            self._go_on()
 
     def on_root_enter(self, call: RootCall) -> None:
-        if self._between:
-            self._end_between()
+        if self._between or self._passing is not None:
+            self._go_on()
         self.session.state.deaf = 0
         if not self.session.live or call.module in self._plain:
             return
@@ -233,20 +261,21 @@ class Live(Listener):
         self.budget.share = 0.0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._between:
-            self._end_between()
-        self.session.state.deaf = 0  # after one that raised
+        if self._between or self._passing is not None:
+            self._go_on()
+        self.session.state.deaf, self.session.passed_by = 0, False
         self.session.shows_ops = self._is_shown()
         if self.session.live and self._origins is None and self.session.recorder is not None:
             self._origins = self.session.recorder.origins()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Of who hears ops the first."""
-        self.session.state.deaf = 0
+        if self._passing is not None:
+            self._hear_again()
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        if self._between:
-            self._end_between()
+        if self._between or self._passing is not None:
+            self._go_on()
         self._bad_copy = bool(self.session.state.bad_copy)
 
     def on_step_recorded(self, step: int) -> None:
@@ -290,7 +319,7 @@ class Live(Listener):
             prove(session, tap)
 
     def on_close(self) -> None:
-        if self._between:
-            self._end_between()
+        if self._between or self._passing is not None:
+            self._go_on()
         if self.session.live:
             self._end_hold()

@@ -21,34 +21,43 @@ _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 
 
 class LastingWatch(Listener):
-    """Which tensors last, and when the tap looks at them."""
+    """Which tensors last, and when the tap looks at them. Among steps that are not watched op by op, one that is has
+    nothing to be compared with; and within it the ops themselves read what is written."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._away = bool(accelerator())  # there may be tensors on a device
+        self._closely = session.options.level == "ops"
+        self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
     def on_root_enter(self, call: Any) -> None:
         if not self._graphs and _device.is_capturing():
             self.on_graph()
         if call.index == 0 and self.values.tap is not None:
-            self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
+            if self._compares():
+                self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
             self.values.tap.look_at_copies()
 
+    def _compares(self) -> bool:
+        session = self.session
+        return self._closely or session.stays_live or self._seen_in >= session.step - 1
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None:
+        if self.values.tap is not None and self._closely:
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None:
-            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
+        if self.values.tap is not None and (self._closely or self.session.stays_live):
+            tensors = self.values.tensors_of(optimizer)
+            self._tell(tensors.plain_parameters if self.session.passed_by else tensors.plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        if self.values.tap is not None:
+        if self.values.tap is not None and self._compares():
             self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self.session.leaves:
+        if self.session.leaves and self._compares():
             self._tell(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:
@@ -89,6 +98,7 @@ class LastingWatch(Listener):
         if how == _LOOK and not self._graphs and self._away and (
                 _device.is_capturing() or recorder.device_counts().captured > 0):
             self.on_graph()
+        self._seen_in = self.session.step
         tap.lasting(tensors, _LOOK_AT_HOST if how == _LOOK and self._graphs else how)
 
 

@@ -212,6 +212,14 @@ class Tap:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
         self.library.lasting(self.handle, tensors.tensors, tensors.count, look)
 
+    def leave_out(self, leave_out: bool) -> None:
+        """What this thread runs from here on passes by, at no cost; whoever lets it says what was written."""
+        self.library.leave_out(leave_out)
+
+    def were_written(self, tensors: Named) -> None:
+        """By what passed by; their gradients as well."""
+        self.library.were_written(self.handle, tensors.tensors, tensors.count)
+
     def look_at_copies(self) -> None:
         """Of parameters, that last: whether nobody wrote to them."""
         self.library.look_at_copies(self.handle)

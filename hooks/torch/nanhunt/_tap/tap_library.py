@@ -44,6 +44,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),
     "look_at_copies": (None, [_void]),
+    "leave_out": (None, [_i32]),
+    "were_written": (None, [_void, _void, _size]),
     "guard": (_void, [_void, _size]),
     "alive": (_i32, [_void]),
     "unguard": (None, [_void]),
