@@ -70,6 +70,10 @@ class TrainVerb final : public Verb {
         .in_range(1u, 64u);
     options.add("--scaler", scaler_, "Train with another loss scaler than the scenario's: " + scaler_names())
         .value_name("NAME");
+    options.add("--precision", precision_,
+                "Train in another recipe of mixed precision than the scenario's own, from fp32 weights: fp32, fp16, "
+                "bf16, O1, fastai, 16-mixed, ...; `nanhunt compare-precision --list` names them")
+        .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
     options.add("--boundary", boundary_,
@@ -134,6 +138,7 @@ class TrainVerb final : public Verb {
     if (!scaler_.empty() && !is_scaler(scaler_)) {
       return fail({StatusCode::kUsage, "train: there is no scaler '" + scaler_ + "'. There are " + scaler_names() + "."});
     }
+    if (Status chosen = choose_precision(*scenario); !chosen) return fail(chosen);
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
     if (ranks_ != 0 && !started_by_mpirun()) {
@@ -217,6 +222,7 @@ class TrainVerb final : public Verb {
     config.device = device_;
     config.scaler = scaler_;
     config.anomaly = anomaly_;
+    config.recipe = chosen_recipe_;
     return config;
   }
 
@@ -247,6 +253,19 @@ class TrainVerb final : public Verb {
     device_ = *device;
     engine::set_product_math(device_, {.tf32 = allow_tf32_, .reduced_sums = allow_reduced_sums_});
     return {};
+  }
+
+  Status choose_precision(const Scenario& scenario) {
+    if (precision_.empty()) return {};
+    chosen_recipe_ = engine::find_recipe(precision_);
+    if (chosen_recipe_ == nullptr) {
+      return {StatusCode::kUsage, "train: there is no recipe '" + precision_ +
+                                      "'. `nanhunt compare-precision --list` names them."};
+    }
+    const std::string why = scenarios::why_in_its_own_recipe(scenario);
+    if (why.empty()) return {};
+    return {StatusCode::kUsage, "train: " + scenario.name + " trains in its own recipe alone: " + why +
+                                    ". Leave --precision out, or train another."};
   }
 
   // A scenario knows one change at a time.
@@ -449,7 +468,12 @@ class TrainVerb final : public Verb {
     info.level = level_;
     info.scenario = scenario.name;
     info.dtypes = scenario.dtypes;
+    if (chosen_recipe_ != nullptr) {
+      info.dtypes = {std::string(dtype_name(chosen_recipe_->dtype))};
+      if (chosen_recipe_->dtype != DType::kF32) info.dtypes.emplace_back("fp32");
+    }
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_of(scenario))}};
+    if (chosen_recipe_ != nullptr) info.options.emplace_back("precision", chosen_recipe_->name);
     if (find_lr_) info.options.emplace_back("find_lr", "true");
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (!device_.is_cpu() && level_ != "ops") {
@@ -464,8 +488,10 @@ class TrainVerb final : public Verb {
     return info;
   }
 
+  std::string precision_;
   std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
+  const engine::NamedRecipe* chosen_recipe_ = nullptr;  // of --precision
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0, ranks_ = 0;  // 0: the scenario's own
   std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
