@@ -79,8 +79,9 @@ std::string_view precision_outcome_name(PrecisionOutcome outcome);  // "lost_ste
 // A training in a recipe with some layers kept in fp32, with fp32 masters where the recipe has none, or with both.
 struct KeptTrial {
   std::vector<std::string> layers;
-  bool all_layers = false;  // `layers` is left empty
-  bool masters = false;     // the optimizer steps fp32 copies of 16-bit weights
+  bool all_layers = false;            // the whole model; `layers` is left empty
+  bool masters = false;               // the optimizer steps fp32 copies of 16-bit weights
+  std::optional<double> start_scale;  // the loss scale that the scaler had found at the end, from the start
   double final_loss = 0;
   std::optional<double> validation_loss;     // in the recipe's own format
   std::uint32_t nonfinite = 0, skipped = 0;  // steps
@@ -110,8 +111,9 @@ struct PrecisionRun {
   std::vector<LayerPrecision> layers;   // worst first; empty for fp32 and where nothing could be compared
   std::uint32_t layers_unmeasured = 0;  // without alone_error and kept_error
   std::vector<KeptTrial> trials;
-  std::vector<std::string> keep;  // layers to keep in fp32, as the trials have shown; empty: none, or none found
-  bool keep_masters = false;      // fp32 masters are part of what has helped
+  std::vector<std::string> keep;      // layers to keep in fp32, as the trials have shown; empty: none, or none found
+  bool keep_masters = false;          // fp32 masters are part of what has helped
+  std::optional<double> start_scale;  // so is this loss scale from the start
 };
 
 struct BatchSizeRow {

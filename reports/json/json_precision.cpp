@@ -65,6 +65,7 @@ json trial_to_json(const KeptTrial& trial) {
   return {{"layers", json_texts(trial.layers)},
           {"all_layers", trial.all_layers},
           {"masters", trial.masters},
+          {"start_scale", trial.start_scale ? json_number(*trial.start_scale) : json()},
           {"final_loss", json_number(trial.final_loss)},
           {"validation_loss", trial.validation_loss ? json_number(*trial.validation_loss) : json()},
           {"nonfinite_steps", trial.nonfinite},
@@ -100,6 +101,7 @@ json recipe_run_to_json(const PrecisionRun& run) {
           {"trials", list_of(run.trials, trial_to_json)},
           {"keep", json_texts(run.keep)},
           {"keep_masters", run.keep_masters},
+          {"start_scale", run.start_scale ? json_number(*run.start_scale) : json()},
           {"volatile", times_to_json(run.time)}};
 }
 

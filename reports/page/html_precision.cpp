@@ -78,7 +78,7 @@ void write_layers(HtmlWriter& out, const PrecisionView& view) {
 void write_trials(HtmlWriter& out, const PrecisionView& view) {
   if (view.trials.rows.empty()) return;
   begin_wide_part(out, "tried", "What was tried");
-  write_table(out, view.trials, "Table of trainings with layers kept in fp32");
+  write_table(out, view.trials, "Table of what was tried");
   end_part(out);
 }
 

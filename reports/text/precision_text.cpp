@@ -45,7 +45,7 @@ std::string render_precision_text(const PrecisionComparison& comparison, const T
   write_table(out, "What came of it", view.results);
   write_table(out, "What a step takes", view.cost);
   write_table(out, "Layers that lose most", view.layers);
-  write_table(out, "Tried: layers kept in fp32", view.trials);
+  write_table(out, "What was tried", view.trials);
   write_table(out, "Batch sizes", view.sweep);
   out.blank();
   for (const std::string* note : {&view.tolerance_note, &view.layers_note, &view.time_note}) {

@@ -50,23 +50,32 @@ std::string names_text(const std::vector<std::string>& names) {
   return text;
 }
 
-// "fc1, fc2 and fp32 masters"
-std::string kept_names(const std::vector<std::string>& layers, bool masters) {
-  if (layers.empty()) return masters ? "fp32 masters" : "";
-  return names_text(layers) + (masters ? " and fp32 masters" : "");
-}
+std::string scale_text(double scale) { return "a loss scale of " + format_short(scale) + " from the start"; }
 
+// "fc1, fc2, fp32 masters"
 std::string kept_text(const KeptTrial& trial) {
-  return trial.all_layers ? "all layers" : kept_names(trial.layers, trial.masters);
+  std::vector<std::string> parts;
+  if (trial.all_layers) parts.push_back("all layers");
+  if (!trial.layers.empty()) parts.push_back(names_text(trial.layers));
+  if (trial.masters) parts.push_back("fp32 masters");
+  if (trial.start_scale) parts.push_back(scale_text(*trial.start_scale));
+  return join(parts, ", ");
 }
 
-bool has_cure(const PrecisionRun& run) { return !run.keep.empty() || run.keep_masters; }
+bool has_cure(const PrecisionRun& run) { return !run.keep.empty() || run.keep_masters || run.start_scale; }
 
-// "keep fc2 in fp32, and use fp32 masters"
+bool is_cure(const PrecisionRun& run, const KeptTrial& trial) {
+  return trial.restored && !trial.all_layers && trial.layers == run.keep && trial.masters == run.keep_masters &&
+         trial.start_scale == run.start_scale;
+}
+
+// "keep fc2 in fp32, use fp32 master weights and optimizer state"
 std::string what_to_do(const PrecisionRun& run) {
-  if (run.keep.empty()) return "use fp32 master weights and optimizer state";
-  return "keep " + names_text(run.keep) + " in fp32" +
-         (run.keep_masters ? ", and use fp32 master weights and optimizer state" : "");
+  std::vector<std::string> parts;
+  if (!run.keep.empty()) parts.push_back("keep " + names_text(run.keep) + " in fp32");
+  if (run.keep_masters) parts.push_back("use fp32 master weights and optimizer state");
+  if (run.start_scale) parts.push_back("use " + scale_text(*run.start_scale));
+  return join(parts, ", ");
 }
 
 std::string outcome_word(PrecisionOutcome outcome) {
@@ -124,20 +133,20 @@ std::string course_sentence(const PrecisionRun& run, const PrecisionRun& fp32) {
 // What the trials have shown.
 std::string keep_sentence(const PrecisionRun& run) {
   if (run.trials.empty()) return run.outcome == PrecisionOutcome::kSame ? " No layer has to stay in fp32." : "";
-  for (const KeptTrial& trial : run.trials) {
-    if (!has_cure(run) || trial.all_layers || !trial.restored || trial.layers != run.keep) continue;
-    if (trial.masters != run.keep_masters) continue;
-    return " What helps: " + what_to_do(run) + ". Trained so, it ends at " + loss_text(trial.final_loss) +
+  if (has_cure(run)) {
+    const auto cure = std::ranges::find_if(run.trials, [&](const KeptTrial& trial) { return is_cure(run, trial); });
+    if (cure == run.trials.end()) return "";
+    return " What helps: " + what_to_do(run) + ". Trained so, it ends at " + loss_text(cure->final_loss) +
            ", and the loss of every step is finite.";
   }
-  const KeptTrial& all = run.trials.front();
+  const auto found = std::ranges::find_if(run.trials, [](const KeptTrial& trial) { return trial.all_layers; });
+  if (found == run.trials.end()) return "";
+  const KeptTrial& all = *found;
   if (!all.restored) {
     return " With every layer kept in fp32 it is no better: look at the loss, the loss scale and the optimizer.";
   }
-  std::size_t most = 0;
-  for (const KeptTrial& trial : run.trials) most = std::max(most, trial.layers.size());
-  return " With every layer kept in fp32 it ends at " + loss_text(all.final_loss) + "; with the worst " +
-         format_count(most) + " alone it does not get there.";
+  return " With every layer kept in fp32 it ends at " + loss_text(all.final_loss) +
+         "; with the worst few alone it does not get there.";
 }
 
 TableView table_of(std::string caption, std::vector<std::string> heads, std::vector<bool> numeric) {
@@ -216,9 +225,10 @@ TableView make_layers(const PrecisionComparison& c, std::size_t limit) {
 }
 
 TableView make_trials(const PrecisionComparison& c) {
-  TableView table = table_of("Trainings from the start with layers kept in fp32, or with fp32 masters",
-                             {"Kept in fp32", "Recipe", "Outcome", "Final loss", "Validation", "Lost steps", "Skipped"},
-                             {false, false, false, true, true, true, true});
+  TableView table = table_of(
+      "Trainings from the start with layers kept in fp32, with fp32 masters, or with the loss scale that was found",
+      {"What was changed", "Recipe", "Outcome", "Final loss", "Validation", "Lost steps", "Skipped"},
+      {false, false, false, true, true, true, true});
   for (const PrecisionRun& run : c.runs) {
     for (const KeptTrial& trial : run.trials) {
       const std::string outcome = trial.restored          ? "restored"

@@ -41,7 +41,7 @@ TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it)
   c.runs[1].keep.clear();
   c.runs[1].trials[1].restored = false;
   EXPECT_THAT(view_precision(c).headline, Not(HasSubstr("keep")));
-  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("with the worst 1 alone it does not get there"));
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("with the worst few alone it does not get there"));
   // and where not even that did
   c.runs[1].trials.resize(1);
   c.runs[1].trials[0].restored = false;
@@ -51,13 +51,23 @@ TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it)
 TEST(PrecisionView, says_that_masters_helped_where_they_did) {
   PrecisionComparison c = make_precision_comparison();
   c.runs[1].keep_masters = c.runs[1].trials[1].masters = true;
-  EXPECT_THAT(view_precision(c).headline, HasSubstr("keep ffn.wo in fp32, and use fp32 master weights"));
-  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "ffn.wo and fp32 masters");
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("keep ffn.wo in fp32, use fp32 master weights"));
+  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "ffn.wo, fp32 masters");
   c.runs[1].keep.clear();
   c.runs[1].trials[1].layers.clear();
   EXPECT_THAT(view_precision(c).answers[0].sentence,
               HasSubstr("What helps: use fp32 master weights and optimizer state. Trained so"));
   EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "fp32 masters");
+}
+
+TEST(PrecisionView, says_that_the_scale_was_all_that_was_wrong) {
+  PrecisionComparison c = make_precision_comparison();
+  PrecisionRun& run = c.runs[1];
+  run.keep.clear();
+  run.trials[1].layers.clear();
+  run.start_scale = run.trials[1].start_scale = 64;
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("What helps: use a loss scale of 64 from the start."));
+  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "a loss scale of 64 from the start");
 }
 
 TEST(PrecisionView, of_a_good_comparison_asks_for_nothing) {

@@ -241,7 +241,8 @@ class Comparison {
       if (run.outcome == PrecisionOutcome::kSame) continue;
       if (run.outcome == PrecisionOutcome::kBadValidation) compare_validation(i);
       search_layers(
-          plan_of(*recipes_[i], out_.batch_size, out_.steps), reference_, run,
+          plan_of(*recipes_[i], out_.batch_size, out_.steps), reference_,
+          scalers_[i].empty() ? LossScaler::Saved() : scalers_[i].back(), run,
           [&](std::uint32_t at, std::uint32_t of) { tell("keeping layers in fp32 in " + run.recipe, at, of); });
     }
   }

@@ -30,14 +30,22 @@ bool is_worse(const LayerPrecision& a, const LayerPrecision& b) {
   return depth(a.layer) > depth(b.layer);  // the part rather than the whole
 }
 
-// Weights of 16 bits that the optimizer steps themselves.
-bool has_bare_weights(const RecipePlan& plan) {
+// What may stand in the way of a recipe besides the formats of its layers.
+struct Besides {
+  bool masters = false;                 // the optimizer steps weights of 16 bits themselves
+  std::vector<std::string> parameters;  // paths
+};
+
+Besides besides_layers(const RecipePlan& plan) {
   const auto trainer = make_in_recipe(plan);
   const auto& parameters = trainer->optimizer().parameters();
+  Besides out;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (dtype_size(parameters[i].tensor.dtype()) == 2 && !trainer->optimizer().master(i).defined()) return true;
+    out.parameters.push_back(parameters[i].path);
+    const bool is_bare = !trainer->optimizer().master(i).defined();
+    out.masters = out.masters || (is_bare && dtype_size(parameters[i].tensor.dtype()) == 2);
   }
-  return false;
+  return out;
 }
 
 // A loss that is only somewhat higher than fp32's may fall below the bound by chance: at least half of what it is
@@ -135,43 +143,65 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
   return static_cast<std::uint32_t>(layers.size()) - measured;
 }
 
-void search_layers(const RecipePlan& plan, const Reference& reference, PrecisionRun& run,
-                   const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
-  const auto of = static_cast<std::uint32_t>(2 + std::min(run.layers.size(), kKeptLayers));
+void search_layers(const RecipePlan& plan, const Reference& reference, const LossScaler::Saved& found_scaler,
+                   PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
+  const std::size_t most = std::min(run.layers.size(), kKeptLayers);
+  const auto of = static_cast<std::uint32_t>(2 + 2 * most);
   const double loss_wanted = loss_that_restores(run, reference);
   const auto restores = [&](const RecipePlan& tried) {
-    run.trials.push_back(run_trial(tried, reference, loss_wanted));
+    KeptTrial trial = run_trial(tried, reference, loss_wanted);
+    if (!tried.scaler.empty() && !run.steps.empty()) trial.start_scale = run.steps.back().scale;
+    run.trials.push_back(std::move(trial));
     tell(static_cast<std::uint32_t>(std::min<std::size_t>(run.trials.size(), of)), of);
     return run.trials.back().restored;
   };
-  RecipePlan all = plan;
-  all.keep_all = true;
-  if (!restores(all)) return;
-  RecipePlan some = plan;
-  some.masters = has_bare_weights(plan);
-  bool restored = some.masters && restores(some);
-  for (std::size_t i = 0; i < run.layers.size() && some.kept.size() < kKeptLayers && !restored; ++i) {
+  const Besides besides = besides_layers(plan);
+  // With all that has parameters in fp32 it would not be the recipe any more.
+  const auto leaves_any = [&](const RecipePlan& tried) {
+    return std::ranges::any_of(besides.parameters, [&](const std::string& parameter) {
+      return std::ranges::none_of(tried.kept, [&](const std::string& kept) { return is_within(parameter, kept); });
+    });
+  };
+  RecipePlan base = plan;
+  base.masters = besides.masters;
+  // Steps that a scaler skips while it finds its scale are no fault of a layer.
+  if (run.outcome == PrecisionOutcome::kWorse && run.skipped > run.nonfinite) base.scaler = found_scaler;
+  bool restored = (base.masters || !base.scaler.empty()) && restores(base);
+  if (!restored) {
+    RecipePlan all = plan;
+    all.keep_all = true;
+    if (!restores(all)) return;
+  }
+  RecipePlan best = base;
+  for (std::size_t i = 0; i < most && !restored; ++i) {
+    best.kept = {run.layers[i].layer};
+    restored = leaves_any(best) && restores(best);
+  }
+  if (!restored) best.kept.clear();
+  for (std::size_t i = 0; i < run.layers.size() && best.kept.size() < kKeptLayers && !restored; ++i) {
     const std::string& layer = run.layers[i].layer;
     // What is below a kept layer is kept with it.
-    if (std::ranges::any_of(some.kept, [&](const std::string& kept) { return is_within(layer, kept); })) continue;
-    some.kept.insert(layer);
-    restored = restores(some);
+    if (std::ranges::any_of(best.kept, [&](const std::string& kept) { return is_within(layer, kept); })) continue;
+    best.kept.insert(layer);
+    if (!leaves_any(best)) return;
+    restored = best.kept.size() > 1 && restores(best);
   }
   if (!restored) return;
-  if (some.masters && !some.kept.empty()) {
-    RecipePlan fewer = some;
-    fewer.masters = false;
-    if (restores(fewer)) some.masters = false;
+  const auto try_without = [&](const auto& take_away) {
+    RecipePlan fewer = best;
+    take_away(fewer);
+    const bool is_left = !fewer.kept.empty() || fewer.masters || !fewer.scaler.empty();
+    if (is_left && restores(fewer)) best = fewer;
+  };
+  const std::vector<std::string> kept(best.kept.begin(), best.kept.end());
+  for (const std::string& layer : kept) {
+    if (best.kept.size() > 1) try_without([&](RecipePlan& fewer) { fewer.kept.erase(layer); });
   }
-  const std::vector<std::string> found(some.kept.begin(), some.kept.end());
-  for (const std::string& layer : found) {
-    if (some.kept.size() == 1) break;
-    RecipePlan fewer = some;
-    fewer.kept.erase(layer);
-    if (restores(fewer)) some.kept.erase(layer);
-  }
-  run.keep.assign(some.kept.begin(), some.kept.end());
-  run.keep_masters = some.masters;
+  if (best.masters) try_without([](RecipePlan& fewer) { fewer.masters = false; });
+  if (!best.scaler.empty()) try_without([](RecipePlan& fewer) { fewer.scaler.clear(); });
+  run.keep.assign(best.kept.begin(), best.kept.end());
+  run.keep_masters = best.masters;
+  if (!best.scaler.empty()) run.start_scale = run.steps.back().scale;
 }
 
 }  // namespace nanhunt::engine

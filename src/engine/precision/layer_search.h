@@ -41,10 +41,12 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
                              const std::map<std::string, DType>& formats, std::vector<LayerPrecision>& layers,
                              const std::function<void(std::uint32_t, std::uint32_t)>& tell);
 
-// Trains with all layers in fp32. If that restores the loss: with fp32 masters where the optimizer steps 16-bit
-// weights, then with the worst 1, 2, ... layers kept besides, and then without each of these again. `run.trials` has
-// them all, `run.keep` and `run.keep_masters` the least that was seen to restore the loss.
-void search_layers(const RecipePlan& plan, const Reference& reference, PrecisionRun& run,
-                   const std::function<void(std::uint32_t, std::uint32_t)>& tell);
+// Trains with what may help besides layers: fp32 masters where the optimizer steps 16-bit weights, and the scale that
+// the scaler had found, `found_scaler`, where it skipped steps to find it. Then with all layers in fp32; if that
+// restores the loss, with each of the worst, with the worst 2, 3, ... together, and then without each of these again.
+// `run.trials` has them all; `run.keep`, `run.keep_masters` and `run.start_scale` the least that was seen to restore
+// it.
+void search_layers(const RecipePlan& plan, const Reference& reference, const LossScaler::Saved& found_scaler,
+                   PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell);
 
 }  // namespace nanhunt::engine

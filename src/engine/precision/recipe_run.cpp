@@ -111,7 +111,10 @@ std::unique_ptr<Trainer> make_in_recipe(const RecipePlan& plan, const StartingPo
   if (from != nullptr) parts.batches = from_step(std::move(parts.batches), from->step * options.micro_batches);
   if (answers != nullptr) parts.loss = answers->around(std::move(parts.loss));
   auto trainer = make_trainer(std::move(parts));
-  if (from != nullptr && trainer->scaler() != nullptr && !from->scaler.empty()) trainer->scaler()->load(from->scaler);
+  if (trainer->scaler() != nullptr) {
+    const LossScaler::Saved& saved = from != nullptr && !from->scaler.empty() ? from->scaler : plan.scaler;
+    if (!saved.empty()) trainer->scaler()->load(saved);
+  }
   return trainer;
 }
 

@@ -33,6 +33,7 @@ struct RecipePlan {
   std::set<std::string> kept = {};                  // paths of modules
   bool keep_all = false;                            // the whole model
   bool masters = false;                             // fp32 ones whatever the recipe has
+  LossScaler::Saved scaler = {};                    // that it starts with; empty: as the recipe makes it
   std::map<std::string, DType> input_formats = {};  // to which a module's floating input is cast, by its path
 };
 
