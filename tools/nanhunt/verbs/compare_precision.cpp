@@ -50,7 +50,7 @@ std::string list_text() {
   text += "\nScenarios: those of `nanhunt train --list`, their own recipe left out, but for\n";
   for (const scenarios::Scenario& scenario : scenarios::all_scenarios()) {
     const std::string why = scenarios::why_in_its_own_recipe(scenario);
-    if (!why.empty()) text += fmt::format("  {:<24} {}\n", scenario.name, why);
+    if (!why.empty()) text += fmt::format("  {:<28} {}\n", scenario.name, why);
   }
   text += "\nRecipes:\n";
   for (const NamedRecipe& recipe : engine::named_recipes()) {
