@@ -110,7 +110,7 @@ struct Distance {
     }
   }
   double relative() const {
-    if (lost) return kInfinite;
+    if (lost || !std::isfinite(difference)) return kInfinite;
     if (size > 0) return std::sqrt(difference / size);
     return difference > 0 ? kInfinite : 0;
   }
