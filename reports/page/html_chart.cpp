@@ -21,13 +21,26 @@ constexpr std::array<Rail, 3> kRails = {{{"loss not finite", {true, true, true, 
 
 struct Scale {
   const TimelineView& view;
+  double lowest = 0, highest = 0;
+  bool logarithmic = false;
+  bool has_losses = false;
+
+  Scale(const TimelineView& shown, const TimelineView* reference)
+      : view(shown), lowest(shown.lowest), highest(shown.highest), has_losses(shown.has_losses) {
+    if (reference != nullptr && reference->has_losses) {
+      lowest = has_losses ? std::min(lowest, reference->lowest) : reference->lowest;
+      highest = has_losses ? std::max(highest, reference->highest) : reference->highest;
+      has_losses = true;
+    }
+    logarithmic = has_losses && lowest > 0 && highest / lowest > kLogarithmicFrom;
+  }
 
   double x(std::uint32_t step) const {
     const double span = static_cast<double>(view.last_step) - view.first_step;
     if (span <= 0) return (kPictureLeft + kPictureRight) / 2;
     return kPictureLeft + (static_cast<double>(step) - view.first_step) / span * (kPictureRight - kPictureLeft);
   }
-  double y(double loss) const { return loss_height(loss, view.lowest, view.highest, view.logarithmic); }
+  double y(double loss) const { return loss_height(loss, lowest, highest, logarithmic); }
 };
 
 std::string_view mark_name(StepMark mark) {
@@ -48,8 +61,8 @@ std::string_view mark_name(StepMark mark) {
 
 void write_axes(HtmlWriter& out, const Scale& scale, double bottom) {
   const TimelineView& view = scale.view;
-  if (view.has_losses) {
-    draw_loss_axis(out, view.lowest, view.highest, view.logarithmic);
+  if (scale.has_losses) {
+    draw_loss_axis(out, scale.lowest, scale.highest, scale.logarithmic);
   } else {
     draw_label(out, (kPictureLeft + kPictureRight) / 2, (kPictureTop + kPictureBottom) / 2, Anchor::kMiddle,
                "no finite loss");
@@ -59,6 +72,14 @@ void write_axes(HtmlWriter& out, const Scale& scale, double bottom) {
              "step " + format_count(view.first_step));
   if (view.first_step != view.last_step) {
     draw_label(out, kPictureRight, bottom, Anchor::kEnd, "step " + format_count(view.last_step));
+  }
+}
+
+void write_reference(HtmlWriter& out, const Scale& scale, const TimelineView& reference) {
+  for (const auto& part : reference.lines) {
+    out.markup("<polyline class=\"loss reference\" points=\"");
+    for (const LossPoint& p : part) out.number(scale.x(p.step)).markup(",").number(scale.y(p.loss)).markup(" ");
+    out.markup("\"/>");
   }
 }
 
@@ -93,7 +114,7 @@ void write_rail(HtmlWriter& out, const Scale& scale, const Rail& rail, double y)
 
 }  // namespace
 
-void write_loss_chart(HtmlWriter& out, const TimelineView& view) {
+void write_loss_chart(HtmlWriter& out, const TimelineView& view, const LossChartOptions& options) {
   if (view.empty()) return;
   std::vector<const Rail*> rails;
   for (const Rail& rail : kRails) {
@@ -104,11 +125,13 @@ void write_loss_chart(HtmlWriter& out, const TimelineView& view) {
   }
   const double axis =
       kRailTop + static_cast<double>(rails.size()) * kRailStep + (rails.empty() ? 0 : kAxisGap - kRailStep / 2);
-  const Scale scale{view};
-  out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"loss-title loss-about\" viewBox=\"0 0 ");
-  out.number(kPictureWidth).markup(" ").number(axis + 10).markup("\"><title id=\"loss-title\">Loss by step</title>");
-  out.markup("<desc id=\"loss-about\">").text(chart_caption(view)).markup("</desc>");
+  const Scale scale(view, options.reference);
+  out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"").text(options.id).markup("-title ");
+  out.text(options.id).markup("-about\" viewBox=\"0 0 ").number(kPictureWidth).markup(" ").number(axis + 10);
+  out.markup("\"><title id=\"").text(options.id).markup("-title\">").text(options.title).markup("</title><desc id=\"").text(options.id).markup("-about\">");
+  out.text(chart_caption(view)).markup("</desc>");
   write_axes(out, scale, axis);
+  if (options.reference != nullptr) write_reference(out, scale, *options.reference);
   write_losses(out, scale);
   double y = kRailTop + kRailStep / 2;
   for (const Rail* rail : rails) {

@@ -2,11 +2,18 @@
 // The loss over the steps as one still picture, with rails for what is not a point of a line.
 #pragma once
 
+#include <string_view>
+
 #include "reports/page/html_writer.h"
 #include "reports/views/timeline_view.h"
 
 namespace nanhunt::reports {
 
-void write_loss_chart(HtmlWriter& out, const TimelineView& view);
+// What several charts on one page need. The reference is another course, drawn as a dashed line without marks.
+struct LossChartOptions {
+  std::string_view id = "loss", title = "Loss by step";
+  const TimelineView* reference = nullptr;
+};
+void write_loss_chart(HtmlWriter& out, const TimelineView& view, const LossChartOptions& options = {});
 
 }  // namespace nanhunt::reports

@@ -2,7 +2,7 @@
 // Implements render_html of nanhunt/reporter.h: one file that opens offline and asks for nothing. All of it can be read
 // without scripts; with them (html/src) the chain becomes a graph, the timeline and the layers become charts.
 // The page around it is html/page.html.
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "nanhunt/reporter.h"
@@ -10,6 +10,7 @@
 #include "reports/page/html_lr_chart.h"
 #include "reports/page/html_data.h"
 #include "reports/page/html_finding.h"
+#include "reports/page/html_frame.h"
 #include "reports/page/html_layers.h"
 #include "reports/page/html_magnitudes.h"
 #include "reports/page/html_page.h"
@@ -17,7 +18,6 @@
 #include "reports/views/numbers.h"
 #include "reports/views/report_model.h"
 #include "reports/views/timeline_view.h"
-#include "src/core/version.h"
 
 namespace nanhunt {
 namespace {
@@ -229,44 +229,12 @@ void write_runs(HtmlWriter& out, const ReportModel& model) {
   end_part(out);
 }
 
-// Replaces the names in the template, each once, never looking at what was put in.
-std::string fill_template(std::string_view page,
-                          const std::vector<std::pair<std::string_view, std::string_view>>& slots) {
-  std::string out;
-  for (const auto& [name, content] : slots) {
-    const std::size_t at = page.find(name);
-    if (at == std::string_view::npos) continue;
-    out += page.substr(0, at);
-    out += content;
-    page.remove_prefix(at + name.size());
-  }
-  out += page;
-  return out;
-}
-
-// Data and scripts of the charts; nothing where the charts could not be bundled.
-std::string make_scripts(const Analysis& analysis, const ReportModel& model, std::size_t layer_rows,
-                         std::size_t so_far) {
+// What the charts are drawn from; nothing where they could not be bundled.
+std::string make_data(const Analysis& analysis, const ReportModel& model, std::size_t layer_rows, std::size_t so_far) {
   if (kPageScript.empty()) return "";
-  const std::size_t taken = so_far + kPageScript.size() + kPageStyle.size();
+  const std::size_t taken = so_far + frame_bytes();
   const std::size_t left = taken < kPageBytes ? kPageBytes - taken : 0;
-  std::string out = "<script type=\"application/json\" id=\"page-data\">";
-  out += make_page_data(analysis, model, layer_rows, left);
-  out += "</script>\n<script>";
-  out += kPageScript;
-  return out + "</script>\n";
-}
-
-void write_footer(HtmlWriter& out) {
-  out.markup("<footer><p>Made by nanhunt ").text(version()).markup(" from the recorded trace alone. ");
-  if (kPageScript.empty()) {
-    out.markup("This page holds no script and asks for nothing from any network.</p></footer>");
-  } else {
-    out.markup(
-        "This page asks for nothing from any network. Its charts are drawn with uPlot and dagre, whose licences stand "
-        "at "
-        "the end of its source.</p></footer>");
-  }
+  return make_page_data(analysis, model, layer_rows, left);
 }
 
 }  // namespace
@@ -291,18 +259,10 @@ std::string render_html(const Analysis& analysis, const std::vector<std::uint32_
   write_words(out);
   write_runs(out, model);
   out.markup("</main>\n");
-  write_footer(out);
+  write_footer(out, "from the recorded trace alone");
   const std::string body = out.take();
-  const std::string title = escape_html(model.verdict_word + ": " + model.headline + " · nanhunt");
-  const std::string scripts = make_scripts(analysis, model, layer_rows, body.size());
-  std::string policy;
-  if (!kPageScript.empty()) policy = "script-src '" + std::string(kPageScriptHash) + "'; ";
-  policy += "style-src '" + std::string(kPageStyleHash) + "'";
-  return fill_template(kPageTemplate, {{"{{policy}}", policy},
-                                       {"{{title}}", title},
-                                       {"{{style}}", kPageStyle},
-                                       {"{{body}}", body},
-                                       {"{{scripts}}", scripts}});
+  const std::string data = make_data(analysis, model, layer_rows, body.size());
+  return fill_page(model.verdict_word + ": " + model.headline + " · nanhunt", body, data);
 }
 
 }  // namespace nanhunt

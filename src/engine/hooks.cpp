@@ -178,6 +178,9 @@ void notify_step_end(std::uint32_t step, double loss, double lr, double scale, b
 void notify_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message) {
   tell([&](Observer& observer) { observer.on_step_given_up(step, ending, message); });
 }
+void notify_storage_allocated(std::uint64_t generation, std::size_t bytes) noexcept {
+  tell([&](Observer& observer) { observer.on_storage_allocated(generation, bytes); }, /*of_ops=*/true);
+}
 void notify_storage_released(std::uint64_t generation) noexcept {
   tell([&](Observer& observer) { observer.on_storage_released(generation); }, /*of_ops=*/true);
 }

@@ -91,6 +91,11 @@ void give_memory_back(std::byte* memory, std::size_t bytes) noexcept {
   std::free(memory);
 }
 
+ScratchUse& scratch_use() {
+  thread_local ScratchUse use;
+  return use;
+}
+
 std::size_t kept_memory() {
   const std::lock_guard lock(kept().mutex);
   return kept().bytes;

@@ -20,6 +20,7 @@ Storage::Storage(std::size_t bytes, Contents contents, const Device& device)
       data_(device.is_cpu() ? take_memory(bytes) : static_cast<std::byte*>(backend_of(device).allocate(bytes))),
       bytes_(bytes),
       generation_(next_generation.fetch_add(1, std::memory_order_relaxed)) {
+  notify_storage_allocated(generation_, bytes);
   if (contents != Contents::kZero || bytes == 0) return;
   if (device.is_cpu()) {
     std::memset(data_, 0, bytes);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The golden reports, which the C++ tests keep equal to what is written, follow the published schema."""
+"""The golden reports and comparisons, which C++ tests keep equal to what is written, follow the published schemas."""
 
 import base64
 import copy
@@ -14,9 +14,12 @@ jsonschema = pytest.importorskip(
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "reports"
-SCHEMA = json.loads((ROOT / "reports" / "schema" / "nanhunt.report.schema.json").read_text())
+SCHEMAS = {
+    name: json.loads((ROOT / "reports" / "schema" / f"nanhunt.{name}.schema.json").read_text())
+    for name in ("report", "precision")
+}
 
-
+COMPARISONS = ["precision.json", "precision-good.json"]
 REPORTS = ["fault.json", "overflow.json", "clean.json", "ramp.json", "hostile.json", "empty.json"]
 
 
@@ -28,18 +31,35 @@ def load(name):
     return json.loads((GOLDEN / name).read_text(), parse_constant=no_bare_constant)
 
 
-@pytest.fixture(scope="module")
-def validator():
+def validator_of(schema):
     if not hasattr(jsonschema, "Draft202012Validator"):
         pytest.skip("this jsonschema does not know draft 2020-12")
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    return jsonschema.Draft202012Validator(SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[schema])
+    return jsonschema.Draft202012Validator(SCHEMAS[schema])
+
+
+@pytest.fixture(scope="module")
+def validator():
+    return validator_of("report")
+
+
+@pytest.fixture(scope="module")
+def validator_of_precision():
+    return validator_of("precision")
+
+
+def errors_in(validator, document):
+    return [f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(document)]
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_follows_the_schema(validator, name):
-    errors = [f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(load(name))]
-    assert errors == []
+    assert errors_in(validator, load(name)) == []
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_of_precision_follows_its_schema(validator_of_precision, name):
+    assert errors_in(validator_of_precision, load(name)) == []
 
 
 def objects_of(schema):
@@ -53,9 +73,10 @@ def objects_of(schema):
             yield from objects_of(value)
 
 
-def test_every_object_is_closed_and_requires_all_of_its_fields():
-    found = list(objects_of(SCHEMA))
-    assert len(found) > 15
+@pytest.mark.parametrize("schema, least", [("report", 15), ("precision", 10)])
+def test_every_object_is_closed_and_requires_all_of_its_fields(schema, least):
+    found = list(objects_of(SCHEMAS[schema]))
+    assert len(found) > least
     for schema in found:
         assert schema["additionalProperties"] is False
         assert sorted(schema["required"]) == sorted(schema["properties"])
@@ -88,7 +109,38 @@ def test_a_spoilt_report_is_refused(validator, spoil):
     assert not validator.is_valid(report)
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda c: c.update(extra=1),
+        lambda c: c.pop("runs"),
+        lambda c: c.update(schema_version=2),
+        lambda c: c.update(runs=[]),
+        lambda c: c["runs"][0].update(outcome="good"),
+        lambda c: c["runs"][0].update(accuracy=1.5),
+        lambda c: c["runs"][0].update(final_loss="inf"),
+        lambda c: c["runs"][0]["memory"]["at_peak"].pop("masters"),
+        lambda c: c["runs"][1]["layers"][0].update(overflowed=-1),
+        lambda c: c["runs"][1]["trials"][0].update(restored="yes"),
+        lambda c: c["batch_sizes"][0].update(batch_size=0),
+    ],
+)
+def test_a_spoilt_comparison_is_refused(validator_of_precision, spoil):
+    comparison = copy.deepcopy(load("precision.json"))
+    spoil(comparison)
+    assert not validator_of_precision.is_valid(comparison)
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_memory_at_the_peak_adds_up_to_it(name):
+    comparison = load(name)
+    memories = [part["memory"] for part in comparison["runs"] + comparison["batch_sizes"] if part["memory"]]
+    assert memories
+    for memory in memories:
+        assert sum(memory["at_peak"].values()) == memory["peak"]
+
+
+@pytest.mark.parametrize("name", REPORTS + COMPARISONS)
 def test_keys_are_sorted(name):
     def check(pairs):
         keys = [key for key, _ in pairs]

@@ -27,6 +27,7 @@ PUBLIC_OWNER = {
     "include/nanhunt/tensor_stats.h": "core",
     "include/nanhunt/event.h": "core",
     "include/nanhunt/lr_range.h": "core",
+    "include/nanhunt/precision.h": "core",
     "include/nanhunt/status.h": "core",
     "include/nanhunt/trace.h": "trace",
     "include/nanhunt/recorder.h": "record",

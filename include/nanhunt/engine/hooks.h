@@ -46,8 +46,8 @@ struct CollectiveCall {
 class Observer {
  public:
   virtual ~Observer() = default;
-  // What it wants, asked once when it is added. Ops stand for all that is told of each one: ops, ends of storages,
-  // marks of parameters, state and buffers. Where nobody wants them nothing is put together for them.
+  // What it wants, asked once when it is added. Ops stand for all that is told of each one: ops, beginnings and ends
+  // of storages, marks of parameters, state and buffers. Where nobody wants them nothing is put together for them.
   virtual bool wants_ops() const noexcept { return true; }
   // Whether it is told what happens in a replay of a step (Trainer::replay) that another observer asked for.
   virtual bool wants_replays() const noexcept { return false; }
@@ -69,6 +69,7 @@ class Observer {
                            bool /*skipped*/) noexcept {}
   // Instead of on_step_end: the step ended before its optimizer, as `ending` says.
   virtual void on_step_given_up(std::uint32_t /*step*/, StepEnding /*ending*/, std::string_view /*message*/) noexcept {}
+  virtual void on_storage_allocated(std::uint64_t /*generation*/, std::size_t /*bytes*/) noexcept {}
   virtual void on_storage_released(std::uint64_t /*generation*/) noexcept {}
 };
 
@@ -144,6 +145,7 @@ void notify_optimizer_begin();
 void notify_optimizer_end(bool skipped);
 void notify_step_end(std::uint32_t step, double loss, double lr, double scale, bool skipped);
 void notify_step_given_up(std::uint32_t step, StepEnding ending, std::string_view message);
+void notify_storage_allocated(std::uint64_t generation, std::size_t bytes) noexcept;
 void notify_storage_released(std::uint64_t generation) noexcept;  // safe even while the thread ends
 
 }  // namespace nanhunt::engine

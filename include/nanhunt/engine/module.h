@@ -38,6 +38,13 @@ class Module {
   void to(DType dtype, const std::function<bool(const Module&)>& keeps = {});
   // A call casts a floating input before forward, and what forward returns.
   void set_call_casts(std::optional<DType> input, std::optional<DType> output);
+  // Whatever recipe is applied afterwards, this module and all below stay in fp32: to(dtype) leaves their parameters
+  // and buffers, and a call runs outside autocast on its floating input cast to fp32. It hands on fp32: in a model that
+  // is converted, layers that have parameters of the new format cast what comes in to it.
+  void keep_fp32() { keeps_fp32_ = true; }
+  bool keeps_fp32() const { return keeps_fp32_; }
+  // Of this module and all below, depth first; a module comes before its children. Valid as long as this one.
+  std::vector<Module*> modules();
   void to(const Device& device);  // parameters and buffers, in place (before optimizers are made)
   void train(bool on = true);  // this module and all below; false: as in use after training (running statistics)
   bool training() const { return training_; }
@@ -63,11 +70,13 @@ class Module {
  private:
   void add_child(std::string name, std::unique_ptr<Module> child);
   void expect_new_name(const char* what, const std::string& name) const;
+  void convert(DType dtype, const std::function<bool(const Module&)>& keeps, bool beside_fp32);
   void rename_below(const std::string& old_path, RandomStream& random,
                     std::vector<std::pair<std::string, std::string>>& renamed);
   std::string path_;
   bool training_ = true;
   std::optional<DType> input_cast_, output_cast_;
+  bool keeps_fp32_ = false;
   std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> parameters_, buffers_;
   std::vector<std::unique_ptr<RandomStream>> random_;
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;

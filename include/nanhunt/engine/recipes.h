@@ -190,8 +190,15 @@ std::string lightning_warning(const std::string& precision);
 // Every recipe by the name that a user gives.
 struct NamedRecipe {
   std::string_view name, summary;
+  DType dtype;  // in which it computes most
   std::function<TrainingSetup(TrainingSetup)> apply;
 };
 std::span<const NamedRecipe> named_recipes();
+// By its name, or as its library says it: "fp16" and "bf16" (torch.amp), "O0" to "O3", "16-mixed" and the like.
+// Null: none.
+const NamedRecipe* find_recipe(std::string_view name);
+// What a recipe makes of a bare setup that may clip and validate: both are as they were, the validation under the
+// recipe's autocast. (By themselves some recipes refuse clipping that is no argument of theirs.)
+TrainingSetup apply_recipe(const NamedRecipe& recipe, TrainingSetup setup);
 
 }  // namespace nanhunt::engine

@@ -26,6 +26,7 @@ using Shape = std::vector<std::int64_t>;
 class Storage {
  public:
   enum class Contents : std::uint8_t { kZero, kUndefined };
+  // Tells observers that the generation began.
   explicit Storage(std::size_t bytes, Contents contents = Contents::kZero, const Device& device = {});
   ~Storage();                           // tells observers that the generation ended
   Storage(const Storage&) = delete;

@@ -5,8 +5,9 @@ import { format_count } from "./numbers";
 
 type Direction = "ascending" | "descending";
 
-// The number a cell shows, or null for "—" and for words. "< 0.01 %" counts as its figure.
+// The number a cell shows, or null for "—" and for words. "< 0.01 %" counts as its figure, "not finite" as the largest.
 function figure(text: string): number | null {
+  if (text === "not finite") return Infinity;
   const match = /-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?/.exec(text);
   return match ? Number(match[0].replaceAll(",", "")) : null;
 }
@@ -22,7 +23,7 @@ function compare(a: HTMLTableRowElement, b: HTMLTableRowElement, column: number,
   const x = figure(left);
   const y = figure(right);
   if (x === null || y === null) return Number(x === null) - Number(y === null); // unknown last, either way
-  return sign * (x - y);
+  return x === y ? 0 : sign * (x - y);
 }
 
 function add_sorting(table: HTMLTableElement, body: HTMLTableSectionElement, status: (text: string) => void): void {

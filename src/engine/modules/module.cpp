@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "nanhunt/engine/amp.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
 #include "nanhunt/engine/random.h"
@@ -49,7 +50,10 @@ std::string random_identifier(RandomStream& random) {
 
 Tensor Module::operator()(const Tensor& input) {
   const ScopedModuleCall call(path_);
-  return cast_if_floating(forward(cast_if_floating(input, input_cast_)), output_cast_);
+  if (!keeps_fp32_) return cast_if_floating(forward(cast_if_floating(input, input_cast_)), output_cast_);
+  std::optional<Autocast> off;
+  if (autocast_enabled()) off.emplace(AutocastOptions{.enabled = false});
+  return cast_if_floating(forward(cast_if_floating(input, DType::kF32)), output_cast_);
 }
 
 void Module::expect_new_name(const char* what, const std::string& name) const {
@@ -120,18 +124,33 @@ std::vector<RandomStream*> Module::random_streams() const {
   return out;
 }
 
+std::vector<Module*> Module::modules() {
+  std::vector<Module*> out = {this};
+  for (const auto& [name, child] : children_) {
+    for (Module* module : child->modules()) out.push_back(module);
+  }
+  return out;
+}
+
 void Module::to(DType dtype, const std::function<bool(const Module&)>& keeps) {
-  auto convert = [dtype](Tensor& tensor) {
+  const std::vector<Module*> all = modules();
+  convert(dtype, keeps, std::any_of(all.begin(), all.end(), [](const Module* one) { return one->keeps_fp32_; }));
+}
+
+void Module::convert(DType dtype, const std::function<bool(const Module&)>& keeps, bool beside_fp32) {
+  if (keeps_fp32_) return;
+  auto convert_tensor = [dtype](Tensor& tensor) {
     if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
     Tensor converted = Tensor::zeros(tensor.sizes(), dtype);
     converted.copy_from(tensor);
     tensor = std::move(converted.set_requires_grad(tensor.requires_grad()));
   };
   if (!keeps || !keeps(*this)) {
-    for (auto& [name, tensor] : parameters_) convert(*tensor);
-    for (auto& [name, tensor] : buffers_) convert(*tensor);
+    for (auto& [name, tensor] : parameters_) convert_tensor(*tensor);
+    for (auto& [name, tensor] : buffers_) convert_tensor(*tensor);
+    if (beside_fp32 && !parameters_.empty()) input_cast_ = dtype;
   }
-  for (auto& [name, child] : children_) child->to(dtype, keeps);
+  for (auto& [name, child] : children_) child->convert(dtype, keeps, beside_fp32);
 }
 
 void Module::set_call_casts(std::optional<DType> input, std::optional<DType> output) {

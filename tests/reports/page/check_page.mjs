@@ -113,6 +113,27 @@ const cases = {
     };
   },
 
+  async precision(visit) {
+    const look = async (page) => ({
+      headline: await page.locator("h1").textContent(),
+      answers: await page.locator(".verdict .answers").innerText(),
+      curves: await page.$$eval("#curves svg title", (all) => all.filter((t) => t.id).map((t) => t.textContent)),
+      visible: await page.locator("#curves svg.chart").first().isVisible(),
+      dashed: await page.$eval("#curves .reference", (line) => getComputedStyle(line).strokeDasharray !== "none"),
+      regions: await page.locator(".scroll table").count(),
+      focusable: await page.locator(".scroll[tabindex='0'][aria-label]").count(),
+    });
+    const plain = await look((await open(visit, { javaScriptEnabled: false })).page);
+    const { page } = await open(visit);
+    const scripted = await look(page);
+    await page.locator("#layer-table-filter").focus();
+    await page.keyboard.type("FFN.wo");
+    const found = await first_column(page);
+    for (let i = 0; i < "ffn.wo".length; ++i) await page.keyboard.press("Backspace");
+    await pressed(page, "Tab", "Space");
+    return { plain, scripted, found, alone: await first_column(page) };
+  },
+
   async rail(visit) {
     const { page } = await open(visit);
     const marks = () =>

@@ -51,7 +51,9 @@ class Fp32RmsNorm : public engine::Module {
   engine::Tensor forward(const engine::Tensor& input) override {
     const engine::Tensor x = engine::to(input, DType::kF32);
     const engine::Tensor mean_square = engine::mean(engine::mul(x, x), -1, /*keepdim=*/true);
-    return engine::to(engine::mul(x, engine::rsqrt(engine::add(mean_square, 1e-6))), dtype_);
+    // A model that was made in fp32 and converted hands on what it was converted to.
+    const DType out = dtype_ == DType::kF32 && !engine::autocast_enabled() ? input.dtype() : dtype_;
+    return engine::to(engine::mul(x, engine::rsqrt(engine::add(mean_square, 1e-6))), out);
   }
 
  private:
@@ -77,13 +79,42 @@ class LargeProjection : public engine::Module {
   bool in_fp32_;
 };
 
+// Formats, casts and scaler are the recipe's business; what else is wrong in the scenario stays.
+engine::TrainingSetup bare(engine::TrainingSetup setup) {
+  setup.optimizer.fp32_masters = false;
+  setup.options.autocast.reset();
+  setup.options.scaler.reset();
+  if (setup.options.validation) setup.options.validation->autocast.reset();
+  return setup;
+}
+
 }  // namespace
+
+DType own_format(const ScenarioConfig& config, DType own) { return config.bare() ? DType::kF32 : own; }
+
+engine::TrainingSetup in_own_recipe(const ScenarioConfig& config, engine::TrainingSetup setup,
+                                    const std::function<engine::TrainingSetup(engine::TrainingSetup)>& own) {
+  return config.bare() ? std::move(setup) : own(std::move(setup));
+}
 
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
                      engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config,
                      const engine::TrainerOptions& options) {
+  engine::TrainingSetup setup{std::move(model), optimizer, options};
+  return assemble(std::move(setup), std::move(batches), std::move(loss), config);
+}
+
+ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, engine::LossFunction loss,
+                     const ScenarioConfig& config) {
   ScenarioRun run;
-  if (config.rename_seed) run.renamed = model->randomise_names(*config.rename_seed);
+  if (config.bare()) setup = bare(std::move(setup));
+  if (config.rename_seed) run.renamed = setup.model->randomise_names(*config.rename_seed);
+  if (config.parts != nullptr) {
+    *config.parts = {std::move(setup), std::move(batches), std::move(loss)};
+    return run;
+  }
+  if (config.recipe != nullptr) setup = engine::apply_recipe(*config.recipe, std::move(setup));
+  auto& [model, optimizer, options] = setup;
   model->to(config.device);
   auto parameters = model->named_parameters();
   if (!config.device.is_cpu()) batches = on_device(std::move(batches), config.device);
@@ -106,9 +137,37 @@ ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::Optimi
   return run;
 }
 
-ScenarioRun assemble(engine::TrainingSetup setup, engine::BatchSource batches, engine::LossFunction loss,
-                     const ScenarioConfig& config) {
-  return assemble(std::move(setup.model), setup.optimizer, std::move(batches), std::move(loss), config, setup.options);
+std::string why_in_its_own_recipe(const Scenario& scenario) {
+  if (scenario.ranks > 1) return "it is about several ranks";
+  return scenario.only_own_recipe ? "what is wrong in it stands in its recipe" : "";
+}
+
+engine::Workload workload_of(const Scenario& scenario) {
+  engine::Workload workload;
+  workload.name = scenario.name;
+  workload.summary = scenario.summary;
+  workload.steps = scenario.steps;
+  const auto whole = [make = scenario.make](std::uint64_t seed) {
+    engine::TrainingParts parts;
+    ScenarioConfig config;
+    config.seed = seed;
+    config.parts = &parts;
+    make(config);
+    return parts;
+  };
+  const engine::Batch first = whole(ScenarioConfig{}.seed).batches(0);
+  workload.batch_size = first.inputs.size(0);
+  workload.make = [whole, own = workload.batch_size](std::uint64_t seed, std::int64_t batch_size) {
+    engine::TrainingParts parts = whole(seed);
+    if (batch_size == own) return parts;
+    parts.batches = engine::rows_of_rank(std::move(parts.batches), 0, static_cast<std::uint32_t>(own / batch_size));
+    return parts;
+  };
+  workload.refuses = [name = scenario.name, own = workload.batch_size](std::int64_t batch_size) -> std::string {
+    if (batch_size >= 1 && batch_size <= own && own % batch_size == 0) return "";
+    return name + " has batches of " + std::to_string(own) + ", which can be cut to a size that divides that";
+  };
+  return workload;
 }
 
 ScenarioConfig with_others(const std::function<ScenarioRun(const ScenarioConfig&)>& make, ScenarioConfig config,

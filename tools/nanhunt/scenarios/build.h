@@ -18,6 +18,12 @@ namespace nanhunt::scenarios {
 inline constexpr std::int64_t kBatchSize = 64;  // 22 steps an epoch
 inline constexpr std::uint32_t kSteps = 40;
 
+// The format of a model and its batches: fp32 where a recipe is to be chosen.
+DType own_format(const ScenarioConfig& config, DType own);
+// What `own` makes of the setup, unless a recipe is to be chosen.
+engine::TrainingSetup in_own_recipe(const ScenarioConfig& config, engine::TrainingSetup setup,
+                                    const std::function<engine::TrainingSetup(engine::TrainingSetup)>& own);
+
 // Renames the model if asked, then makes optimizer and trainer.
 ScenarioRun assemble(std::unique_ptr<engine::Module> model, const engine::OptimizerOptions& optimizer,
                      engine::BatchSource batches, engine::LossFunction loss, const ScenarioConfig& config,

@@ -15,6 +15,7 @@
 
 #include "nanhunt/analyzer.h"
 #include "nanhunt/engine/trainer.h"
+#include "nanhunt/engine/workloads.h"
 #include "src/hunt/hunt.h"
 
 namespace nanhunt::scenarios {
@@ -42,6 +43,11 @@ struct ScenarioConfig {
   // Train as one of these ranks, on its rows of each batch. None: alone; a scenario of several ranks as the one where its
   // fault begins, with the others in this process (engine::with_companions).
   std::shared_ptr<engine::RankGroup> ranks = {};
+  // Train in this recipe instead of the scenario's own: the model begins in fp32, with a bare optimizer.
+  const engine::NamedRecipe* recipe = nullptr;
+  // Put the fp32 model, its bare optimizer, batches and loss here, and make no trainer.
+  engine::TrainingParts* parts = nullptr;
+  bool bare() const { return recipe != nullptr || parts != nullptr; }
 };
 
 struct ScenarioRun {
@@ -57,6 +63,7 @@ struct Scenario {
   std::string level = "sentinel";  // lowest level that sees it: "sentinel", "sampled" or "ops"
   std::vector<std::string> dtypes;
   std::uint32_t ranks = 1;  // that it needs
+  bool only_own_recipe = false;  // what is wrong in it stands in its recipe
   Expectation expected;
   std::vector<hunt::Fix> fixes;  // tried after a failure; empty for twins
   std::function<ScenarioRun(const ScenarioConfig&)> make;
@@ -64,5 +71,11 @@ struct Scenario {
 
 std::span<const Scenario> all_scenarios();
 const Scenario* find_scenario(std::string_view name);  // nullptr: none
+
+// Why it trains in no recipe but its own; empty: it trains in any. Several ranks, or several losses, are part of it.
+std::string why_in_its_own_recipe(const Scenario& scenario);
+// Training it in fp32 and in any recipe, its batches as they are or cut to a size that divides theirs. The scenario
+// must be one that trains in any recipe.
+engine::Workload workload_of(const Scenario& scenario);
 
 }  // namespace nanhunt::scenarios

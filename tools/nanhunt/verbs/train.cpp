@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,8 +19,6 @@
 #include "nanhunt/engine/anomaly.h"
 #include "nanhunt/engine/loss_scalers.h"
 #include "nanhunt/engine/lr_finder.h"
-#include "reports/json/json_lr_ramp.h"
-#include "reports/json/json_values.h"
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
 #include "src/core/version.h"
@@ -35,116 +32,16 @@
 #include "tools/nanhunt/recipe.h"
 #include "tools/nanhunt/scenarios/build.h"
 #include "tools/nanhunt/terminal.h"
+#include "tools/nanhunt/train_outcome.h"
 #include "tools/nanhunt/verb.h"
 
 namespace nanhunt::cli {
 namespace {
 
 using engine::RankGroup;
-using nlohmann::json;
 using scenarios::Scenario;
 
 constexpr int kNotNeutral = 1, kRankEnded = 7;
-
-// What came of a run, for the closing lines and --json.
-struct TrainOutcome {
-  std::uint32_t steps = 0;
-  double first_loss = 0, last_loss = 0;
-  std::optional<std::uint32_t> first_bad_loss;
-  std::string ended_by;                 // why training ended before its last step
-  bool by_anomaly = false;              // anomaly mode ended it
-  std::string scaler_said;              // the first message of the loss scaler's library
-  std::uint32_t scaler_messages = 0;    // how many there were
-  std::string attempt_dir;  // empty: not watched
-  RecorderCounters counters;
-  std::optional<LrRamp> ramp;  // --find-lr
-  std::optional<hunt::HuntOutcome> hunted;
-  Status trace_status;
-  std::uint32_t ranks = 1;
-};
-
-std::string scenario_list(bool as_json) {
-  json list = json::array();
-  std::string text, recipe;
-  std::size_t width = 0;
-  for (const Scenario& s : scenarios::all_scenarios()) width = std::max(width, s.name.size());
-  for (const Scenario& s : scenarios::all_scenarios()) {
-    const bool clean = s.expected.status == VerdictStatus::kClean;
-    const std::string expected(clean ? "clean" : finding_class_name(s.expected.cls));
-    list.push_back({{"name", s.name},
-                    {"recipe", s.recipe},
-                    {"summary", s.summary},
-                    {"steps", s.steps},
-                    {"level", s.level},
-                    {"expected", expected}});
-    if (s.recipe != recipe) text += fmt::format("{}{}:\n", text.empty() ? "" : "\n", s.recipe);
-    recipe = s.recipe;
-    text += fmt::format("  {:<{}} {:<18} {}\n", s.name, width, expected, s.summary);
-  }
-  return as_json ? reports::dump_json(list) + "\n" : text;
-}
-
-json outcome_json(const Scenario& scenario, const TrainOutcome& outcome) {
-  json experiments = json::array();
-  std::string headline;
-  if (outcome.hunted) {
-    headline = printable(outcome.hunted->analysis.verdict.headline);
-    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
-      experiments.push_back({{"fix", e.fix},
-                             {"description", e.description},
-                             {"finite", e.finite},
-                             {"further_steps", e.further_steps},
-                             {"verified", e.verified}});
-    }
-  }
-  return {{"scenario", scenario.name},
-          {"steps", outcome.steps},
-          {"first_loss", reports::json_number(outcome.first_loss)},
-          {"last_loss", reports::json_number(outcome.last_loss)},
-          {"first_bad_loss_step", outcome.first_bad_loss ? json(*outcome.first_bad_loss) : json()},
-          {"trace", outcome.attempt_dir.empty() ? json() : json(printable(outcome.attempt_dir))},
-          {"ops", outcome.counters.ops},
-          {"values", outcome.counters.values},
-          {"dropped_ops", outcome.counters.dropped_ops},
-          {"headline", headline.empty() ? json() : json(headline)},
-          {"ended_by", outcome.ended_by.empty() ? json() : json(printable(outcome.ended_by))},
-          {"lr_finder", outcome.ramp ? reports::lr_ramp_to_json(*outcome.ramp) : json()},
-          {"experiments", std::move(experiments)}};
-}
-
-std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, const std::string& run) {
-  std::string text = fmt::format("{}: {} steps, loss {} -> {}\n", scenario.name, outcome.steps,
-                                 reports::format_short(outcome.first_loss), reports::format_short(outcome.last_loss));
-  if (outcome.ramp) text += lr_table(*outcome.ramp);
-  if (!outcome.ended_by.empty()) {
-    text += (outcome.by_anomaly ? "Anomaly mode ended training: " : "Training ended there: ") +
-            printable(outcome.ended_by) + "\n";
-  }
-  if (outcome.ranks > 1) text += fmt::format("Of {} ranks, of which rank 0 is told here.\n", outcome.ranks);
-  if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
-  text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
-                      printable(outcome.attempt_dir));
-  if (outcome.counters.dropped_ops + outcome.counters.dropped_values + outcome.counters.dropped_other != 0) {
-    text += fmt::format("Dropped {} ops and {} values: the report says what that means.\n",
-                        outcome.counters.dropped_ops, outcome.counters.dropped_values);
-  }
-  if (outcome.hunted) {
-    text += (outcome.by_anomaly ? "Where that came from: " : "") +
-            printable(outcome.hunted->analysis.verdict.headline) + "\n";
-    for (const ExperimentRecord& e : outcome.hunted->trials.experiments) {
-      text += fmt::format("  tried on this run: {}: {}\n", e.description,
-                          e.verified ? "cured it"
-                          : e.finite ? "stays finite, but is no cure"
-                                     : "did not help");
-    }
-  }
-  text += fmt::format("Next: nanhunt report {}", printable(run));
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::path(run) / "report.html", ignored)) {
-    text += " (report.html and report.json there still tell of an earlier attempt)";
-  }
-  return text + "\n";
-}
 
 class TrainVerb final : public Verb {
  public:
@@ -172,6 +69,10 @@ class TrainVerb final : public Verb {
                 "A scenario that needs several has them in one process otherwise")
         .in_range(1u, 64u);
     options.add("--scaler", scaler_, "Train with another loss scaler than the scenario's: " + scaler_names())
+        .value_name("NAME");
+    options.add("--precision", precision_,
+                "Train in another recipe of mixed precision than the scenario's own, from fp32 weights: fp32, fp16, "
+                "bf16, O1, fastai, 16-mixed, ...; `nanhunt compare-precision --list` names them")
         .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
@@ -237,6 +138,7 @@ class TrainVerb final : public Verb {
     if (!scaler_.empty() && !is_scaler(scaler_)) {
       return fail({StatusCode::kUsage, "train: there is no scaler '" + scaler_ + "'. There are " + scaler_names() + "."});
     }
+    if (Status chosen = choose_precision(*scenario); !chosen) return fail(chosen);
     if (Status changed = apply_recipe(*scenario); !changed) return fail(changed);
     if (prove_neutral_) return prove(*scenario);
     if (ranks_ != 0 && !started_by_mpirun()) {
@@ -270,7 +172,7 @@ class TrainVerb final : public Verb {
   int tell(const Scenario& scenario, const TrainOutcome& outcome) const {
     if (!outcome.trace_status)
       say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
-    return print_and_return(json_ ? reports::dump_json(outcome_json(scenario, outcome)) + "\n"
+    return print_and_return(json_ ? outcome_json(scenario, outcome)
                                   : outcome_text(scenario, outcome, out_));
   }
 
@@ -320,6 +222,7 @@ class TrainVerb final : public Verb {
     config.device = device_;
     config.scaler = scaler_;
     config.anomaly = anomaly_;
+    config.recipe = chosen_recipe_;
     return config;
   }
 
@@ -351,6 +254,19 @@ class TrainVerb final : public Verb {
     device_ = *device;
     engine::set_product_math(device_, {.tf32 = allow_tf32_, .reduced_sums = allow_reduced_sums_});
     return {};
+  }
+
+  Status choose_precision(const Scenario& scenario) {
+    if (precision_.empty()) return {};
+    chosen_recipe_ = engine::find_recipe(precision_);
+    if (chosen_recipe_ == nullptr) {
+      return {StatusCode::kUsage, "train: there is no recipe '" + precision_ +
+                                      "'. `nanhunt compare-precision --list` names them."};
+    }
+    const std::string why = scenarios::why_in_its_own_recipe(scenario);
+    if (why.empty()) return {};
+    return {StatusCode::kUsage, "train: " + scenario.name + " trains in its own recipe alone: " + why +
+                                    ". Leave --precision out, or train another."};
   }
 
   // A scenario knows one change at a time.
@@ -553,7 +469,12 @@ class TrainVerb final : public Verb {
     info.level = level_;
     info.scenario = scenario.name;
     info.dtypes = scenario.dtypes;
+    if (chosen_recipe_ != nullptr) {
+      info.dtypes = {std::string(dtype_name(chosen_recipe_->dtype))};
+      if (chosen_recipe_->dtype != DType::kF32) info.dtypes.emplace_back("fp32");
+    }
     info.options = {{"seed", std::to_string(seed_)}, {"steps", std::to_string(steps_of(scenario))}};
+    if (chosen_recipe_ != nullptr) info.options.emplace_back("precision", chosen_recipe_->name);
     if (find_lr_) info.options.emplace_back("find_lr", "true");
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
     if (!device_.is_cpu() && level_ != "ops") {
@@ -568,8 +489,10 @@ class TrainVerb final : public Verb {
     return info;
   }
 
+  std::string precision_;
   std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
+  const engine::NamedRecipe* chosen_recipe_ = nullptr;  // of --precision
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0, ranks_ = 0;  // 0: the scenario's own
   std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;

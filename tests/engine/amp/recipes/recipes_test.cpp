@@ -90,5 +90,17 @@ TEST(Recipes, have_names_of_their_own) {
   }
 }
 
+TEST(Recipes, are_found_by_their_name_and_as_their_library_says_it) {
+  for (const NamedRecipe& recipe : named_recipes()) EXPECT_EQ(find_recipe(recipe.name), &recipe);
+  const std::pair<const char*, const char*> kSaid[] = {
+      {"fp16", "torch-amp-fp16"}, {"O2", "apex-o2"}, {"16-true", "lightning-16-true"}};
+  for (const auto& [said, name] : kSaid) {
+    const NamedRecipe* found = find_recipe(said);
+    ASSERT_NE(found, nullptr) << said;
+    EXPECT_EQ(found->name, name);
+  }
+  for (const char* unknown : {"", "O4", "fp8", "apex"}) EXPECT_EQ(find_recipe(unknown), nullptr) << unknown;
+}
+
 }  // namespace
 }  // namespace nanhunt::engine::testing

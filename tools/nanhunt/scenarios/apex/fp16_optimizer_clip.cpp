@@ -18,8 +18,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   setup.optimizer = {.algorithm = "sgd", .lr = 0.5};
   setup.options.clip_norm = 1;
   setup.options.clip_before_unscale = config.fix != kClipMasters;
-  setup = engine::apex_fp16_optimizer(
-      std::move(setup), {.dynamic_loss_scale = engine::ApexLegacyScalerOptions{.init_scale = kInitScale}});
+  setup = in_own_recipe(config, std::move(setup), [](engine::TrainingSetup plain) {
+    return engine::apex_fp16_optimizer(
+        std::move(plain), {.dynamic_loss_scale = engine::ApexLegacyScalerOptions{.init_scale = kInitScale}});
+  });
   return assemble(std::move(setup), engine::digits_train_batches(kBatchSize, config.seed, DType::kF32),
                   classification_loss, config);
 }

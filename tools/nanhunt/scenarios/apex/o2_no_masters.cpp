@@ -19,9 +19,11 @@ ScenarioRun make(const ScenarioConfig& config) {
   engine::TrainingSetup setup;
   setup.model = std::make_unique<engine::Mlp>(engine::MlpOptions{.seed = config.seed});
   setup.optimizer = {.algorithm = "sgd", .lr = kLearningRate};
-  setup = engine::apex_initialize(std::move(setup), {.opt_level = "O2",
-                                                     .master_weights = config.fix == kMasters,
-                                                     .max_loss_scale = kMaxScale});
+  setup = in_own_recipe(config, std::move(setup), [&](engine::TrainingSetup plain) {
+    return engine::apex_initialize(std::move(plain), {.opt_level = "O2",
+                                                      .master_weights = config.fix == kMasters,
+                                                      .max_loss_scale = kMaxScale});
+  });
   auto batches = [order = training_order(config.seed)](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
     engine::Batch batch = engine::make_digits_batch(ids, DType::kF32);

@@ -25,8 +25,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   engine::TrainingSetup setup;
   setup.model = std::make_unique<engine::Mlp>(engine::MlpOptions{.seed = config.seed});
   setup.optimizer = {.algorithm = "adam", .lr = 1e-2};
-  setup = engine::apex_initialize(
-      std::move(setup), {.opt_level = "O2", .loss_scale = config.fix == kLowerScale ? kFits : kTooHigh});
+  setup = in_own_recipe(config, std::move(setup), [&](engine::TrainingSetup plain) {
+    return engine::apex_initialize(std::move(plain),
+                                   {.opt_level = "O2", .loss_scale = config.fix == kLowerScale ? kFits : kTooHigh});
+  });
   return assemble(std::move(setup), engine::digits_train_batches(kBatchSize, config.seed, DType::kF32), summed_loss,
                   config);
 }

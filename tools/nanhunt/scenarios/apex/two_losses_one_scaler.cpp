@@ -106,6 +106,7 @@ std::vector<Scenario> two_losses_one_scaler() {
           .steps = kSteps,
           .level = "ops",
           .dtypes = {"fp16", "fp32"},
+          .only_own_recipe = true,
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kUnderflow,
                        .phase = Phase::kBackward,

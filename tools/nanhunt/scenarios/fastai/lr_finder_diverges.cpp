@@ -34,7 +34,9 @@ ScenarioRun make(const ScenarioConfig& config) {
   engine::TrainingSetup setup;
   setup.model = std::move(model);
   setup.optimizer = {.algorithm = "sgd", .lr = kGoodLr};
-  setup = engine::fastai_to_fp16(std::move(setup), {.loss_scale = kSmallScale});
+  setup = in_own_recipe(config, std::move(setup), [](engine::TrainingSetup plain) {
+    return engine::fastai_to_fp16(std::move(plain), {.loss_scale = kSmallScale});
+  });
   const bool restores = config.fix == kRestores;
   const engine::LrFinderOptions finder{.start_lr = kStartLr,
                                        .end_lr = kEndLr,

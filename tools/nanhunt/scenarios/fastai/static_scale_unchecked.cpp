@@ -28,7 +28,10 @@ ScenarioRun make(const ScenarioConfig& config) {
   setup.optimizer = {.algorithm = "adam", .lr = 1e-2};
   engine::FastaiOptions options{.dynamic = false, .clip = kClip};
   if (config.fix == kDynamic) options = {.loss_scale = kSmallScale, .clip = kClip};
-  setup = engine::fastai_to_fp16(std::move(setup), options);
+  setup = in_own_recipe(config, std::move(setup), [&](engine::TrainingSetup plain) {
+    return engine::fastai_to_fp16(std::move(plain), options);
+  });
+  if (config.bare()) setup.options.clip_norm = kClip;
   auto batches = [order = training_order(config.seed)](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
     engine::Batch batch = engine::make_digits_batch(ids, DType::kF32);

@@ -14,7 +14,9 @@ ScenarioRun make(const ScenarioConfig& config) {
   engine::TrainingSetup setup;
   setup.model = std::make_unique<engine::Mlp>(engine::MlpOptions{.seed = config.seed});
   setup.optimizer = {.algorithm = "adam", .lr = 1e-2};
-  setup = engine::lightning_trainer(std::move(setup), {.precision = config.fix == kMixed ? "16-mixed" : "16-true"});
+  setup = in_own_recipe(config, std::move(setup), [&](engine::TrainingSetup plain) {
+    return engine::lightning_trainer(std::move(plain), {.precision = config.fix == kMixed ? "16-mixed" : "16-true"});
+  });
   return assemble(std::move(setup), engine::digits_train_batches(kBatchSize, config.seed, DType::kF32),
                   classification_loss, config);
 }

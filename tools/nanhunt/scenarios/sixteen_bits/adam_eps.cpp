@@ -14,12 +14,13 @@ constexpr char kFused[] = "fused-optimizer";
 constexpr double kLearningRate = 3e-3;
 
 ScenarioRun train_in_fp16(const ScenarioConfig& config, double eps) {
+  const DType dtype = own_format(config, DType::kF16);
   engine::OptimizerOptions adam{.algorithm = "adam", .lr = kLearningRate, .eps = eps};
   if (config.fix == kMasters) adam.fp32_masters = true;
   if (config.fix == kRaisedEps) adam.eps = 1e-4;
   if (config.fix == kFused) adam.impl = engine::OptimizerImpl::kFused;
-  auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kF16, .seed = config.seed});
-  return assemble(std::move(model), adam, engine::digits_train_batches(kBatchSize, config.seed, DType::kF16),
+  auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = dtype, .seed = config.seed});
+  return assemble(std::move(model), adam, engine::digits_train_batches(kBatchSize, config.seed, dtype),
                   classification_loss, config);
 }
 

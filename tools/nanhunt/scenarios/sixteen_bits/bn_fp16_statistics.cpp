@@ -9,7 +9,6 @@
 namespace nanhunt::scenarios {
 namespace bn_fp16_statistics_parts {
 
-constexpr DType kDtype = DType::kF16;
 constexpr char kFp32Statistics[] = "fp32-statistics";
 
 // One batch is stored with 12-bit intensities. Over twelve seeds the largest sum of a channel is then 4e6 to 7.6e6, 60
@@ -20,17 +19,17 @@ constexpr std::int64_t kChannels = 16;
 
 class Classifier : public engine::Sequential {
  public:
-  Classifier(std::uint64_t seed, bool in_fp32) {
+  Classifier(std::uint64_t seed, DType dtype, bool in_fp32) {
     engine::RandomStream random(seed, /*stream=*/0);
     const auto statistics = in_fp32 ? engine::NormStatistics::kOpMath : engine::NormStatistics::kInput;
     append("conv", std::make_unique<engine::Conv2d>(1, kChannels, engine::Conv2dOptions{.with_bias = false}, random,
-                                                    kDtype));
-    append("bn", std::make_unique<engine::BatchNorm2d>(kChannels, in_fp32 ? DType::kF32 : kDtype, 0.1, 1e-5,
+                                                    dtype));
+    append("bn", std::make_unique<engine::BatchNorm2d>(kChannels, in_fp32 ? DType::kF32 : dtype, 0.1, 1e-5,
                                                        statistics));
     append("relu", std::make_unique<engine::Relu>());
     append("pool", std::make_unique<engine::AvgPool2d>(2));
     append("flatten", std::make_unique<engine::Flatten>());
-    append("fc", std::make_unique<engine::Linear>(16 * kChannels, engine::kDigitsClasses, random, kDtype));
+    append("fc", std::make_unique<engine::Linear>(16 * kChannels, engine::kDigitsClasses, random, dtype));
   }
 
  protected:
@@ -40,15 +39,16 @@ class Classifier : public engine::Sequential {
 };
 
 ScenarioRun make(const ScenarioConfig& config) {
-  auto batches = [order = training_order(config.seed)](std::uint32_t step) {
+  const DType dtype = own_format(config, DType::kF16);
+  auto batches = [order = training_order(config.seed), dtype](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
-    engine::Batch batch = engine::make_digits_batch(ids, kDtype);
+    engine::Batch batch = engine::make_digits_batch(ids, dtype);
     if (step == kBadStep) {
       for (const std::int64_t id : ids) scale_sample(batch, id, kIntensity);
     }
     return batch;
   };
-  return assemble(std::make_unique<Classifier>(config.seed, config.fix == kFp32Statistics),
+  return assemble(std::make_unique<Classifier>(config.seed, dtype, config.fix == kFp32Statistics),
                   {.algorithm = "adam", .lr = 3e-3, .fp32_masters = true}, batches, classification_loss, config);
 }
 

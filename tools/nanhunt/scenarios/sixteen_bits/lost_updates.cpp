@@ -14,14 +14,15 @@ constexpr double kIntensities = 16;  // pixels as they are stored: whole numbers
 constexpr std::uint32_t kFineTuningSteps = 500;
 
 ScenarioRun make(const ScenarioConfig& config) {
+  const DType dtype = own_format(config, DType::kBF16);
   engine::OptimizerOptions adam{.algorithm = "adam", .lr = kLearningRate};
   if (config.fix == kMasters) adam.fp32_masters = true;
-  auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = DType::kBF16, .seed = config.seed});
-  auto batches = [order = training_order(config.seed)](std::uint32_t step) {
-    engine::Batch batch = engine::make_digits_batch(order.ids(step), DType::kBF16);
+  auto model = std::make_unique<engine::Mlp>(engine::MlpOptions{.dtype = dtype, .seed = config.seed});
+  auto batches = [order = training_order(config.seed), dtype](std::uint32_t step) {
+    engine::Batch batch = engine::make_digits_batch(order.ids(step), dtype);
     std::vector<double> pixels = batch.inputs.to_vector();
     for (double& pixel : pixels) pixel *= kIntensities;
-    batch.inputs = engine::Tensor::from_values(pixels, batch.inputs.sizes(), DType::kBF16);
+    batch.inputs = engine::Tensor::from_values(pixels, batch.inputs.sizes(), dtype);
     return batch;
   };
   return assemble(std::move(model), adam, batches, classification_loss, config);

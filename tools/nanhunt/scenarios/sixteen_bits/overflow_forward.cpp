@@ -42,7 +42,7 @@ class Projection : public engine::Module {
 };
 
 ScenarioRun make(const ScenarioConfig& config) {
-  const DType dtype = config.fix == kBf16 ? DType::kBF16 : DType::kF16;
+  const DType dtype = own_format(config, config.fix == kBf16 ? DType::kBF16 : DType::kF16);
   engine::RandomStream random(config.seed, /*stream=*/0);
   auto model = std::make_unique<engine::Sequential>();
   model->append("fc1", std::make_unique<engine::Linear>(engine::kDigitsPixels, kHidden, random, dtype));

@@ -38,16 +38,16 @@ class L2Norm : public engine::Module {
 };
 
 ScenarioRun make(const ScenarioConfig& config) {
-  constexpr DType kDtype = DType::kF16;
-  auto batches = [order = training_order(config.seed)](std::uint32_t step) {
+  const DType dtype = own_format(config, DType::kF16);
+  auto batches = [order = training_order(config.seed), dtype](std::uint32_t step) {
     const std::vector<std::int64_t> ids = order.ids(step);
-    engine::Batch batch = engine::make_digits_batch(ids, kDtype);
+    engine::Batch batch = engine::make_digits_batch(ids, dtype);
     if (step >= kBadStep) {
       for (const std::int64_t id : ids) scale_sample(batch, id, kIntensity);
     }
     return batch;
   };
-  return assemble(digits_model_around("norm", std::make_unique<L2Norm>(config.fix), config.seed, kDtype),
+  return assemble(digits_model_around("norm", std::make_unique<L2Norm>(config.fix), config.seed, dtype),
                   {.algorithm = "adam", .lr = 1e-2, .fp32_masters = true}, batches, classification_loss, config);
 }
 

@@ -107,7 +107,7 @@ Tensor loss(const Tensor& logits, const engine::Batch& batch) {
 }
 
 ScenarioRun make(const ScenarioConfig& config) {
-  const DType dtype = config.fix == kBf16 ? DType::kBF16 : DType::kF16;
+  const DType dtype = own_format(config, config.fix == kBf16 ? DType::kBF16 : DType::kF16);
   auto batches = [text = engine::text_train_batches(kBatch, kTokens, config.seed)](std::uint32_t step) {
     engine::Batch batch = text(step);
     if (step == kBadStep) {

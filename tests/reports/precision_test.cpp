@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// fp32 against mixed precision as JSON, text and page.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "reports/json/json_precision.h"
+#include "reports/page/html_precision.h"
+#include "reports/text/precision_text.h"
+#include "reports/views/precision_view.h"
+#include "tests/reports/golden.h"
+#include "tests/reports/html_scan.h"
+#include "tests/reports/sample_precision.h"
+
+namespace nanhunt::reports {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+using namespace testing_reports;
+
+std::size_t count_of(const std::string& text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(PrecisionReports, are_the_golden_ones) {
+  expect_golden("precision.json", render_precision_json(make_precision_comparison()));
+  expect_golden("precision.txt", render_precision_text(make_precision_comparison()));
+  expect_golden("precision-good.json", render_precision_json(make_good_comparison()));
+}
+
+TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it) {
+  PrecisionComparison c = make_precision_comparison();
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("In torch-amp-fp16 keep ffn.wo in fp32."));
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("Trained so, it ends at 0.1704"));
+  // given trials of which none but all layers together helped
+  c.runs[1].keep.clear();
+  c.runs[1].trials[1].restored = false;
+  EXPECT_THAT(view_precision(c).headline, Not(HasSubstr("keep")));
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("with the worst few alone it does not get there"));
+  // and where not even that did
+  c.runs[1].trials.resize(1);
+  c.runs[1].trials[0].restored = false;
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("look at the loss, the loss scale and the optimizer"));
+}
+
+TEST(PrecisionView, says_that_masters_helped_where_they_did) {
+  PrecisionComparison c = make_precision_comparison();
+  c.runs[1].keep_masters = c.runs[1].trials[1].masters = true;
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("keep ffn.wo in fp32, use fp32 master weights"));
+  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "ffn.wo, fp32 masters");
+  c.runs[1].keep.clear();
+  c.runs[1].trials[1].layers.clear();
+  EXPECT_THAT(view_precision(c).answers[0].sentence,
+              HasSubstr("What helps: use fp32 master weights and optimizer state. Trained so"));
+  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "fp32 masters");
+}
+
+TEST(PrecisionView, says_that_the_scale_was_all_that_was_wrong) {
+  PrecisionComparison c = make_precision_comparison();
+  PrecisionRun& run = c.runs[1];
+  run.keep.clear();
+  run.trials[1].layers.clear();
+  run.start_scale = run.trials[1].start_scale = 64;
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("What helps: use a loss scale of 64 from the start."));
+  EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "a loss scale of 64 from the start");
+}
+
+TEST(PrecisionView, of_a_good_comparison_asks_for_nothing) {
+  const PrecisionView view = view_precision(make_good_comparison());
+  EXPECT_TRUE(view.good);
+  EXPECT_EQ(view.headline, "torch-amp-bf16 ends as far as fp32, at a loss of 0.17. No layer has to stay in fp32.");
+  EXPECT_TRUE(view.trials.rows.empty());
+}
+
+TEST(PrecisionView, without_a_reference_sends_to_where_the_fault_is_found) {
+  PrecisionComparison c = make_good_comparison();
+  for (PrecisionRun& run : c.runs) run.outcome = PrecisionOutcome::kNoReference;
+  const PrecisionView view = view_precision(c);
+  EXPECT_FALSE(view.good);
+  EXPECT_EQ(view.headline, "fp32 itself does not stay finite: nanhunt train made-up finds out why.");
+}
+
+TEST(PrecisionView, is_bounded) {
+  PrecisionComparison c = make_good_comparison();
+  c.runs[1].layers.assign(5000, c.runs[1].layers.front());
+  const PrecisionView view = view_precision(c);
+  EXPECT_EQ(view.layers.rows.size(), kPrecisionLayers);
+  EXPECT_EQ(view.layers.omitted, 5000 - kPrecisionLayers);
+}
+
+TEST(PrecisionView, says_what_its_times_are_worth) {
+  EXPECT_THAT(view_precision(make_good_comparison()).time_note, HasSubstr("nothing of a GPU"));
+  EXPECT_THAT(render_precision_text(make_good_comparison()), HasSubstr("nothing of a"));
+}
+
+TEST(PrecisionPage, draws_a_curve_for_each_recipe_beside_that_of_fp32) {
+  const std::string html = render_precision_html(make_precision_comparison());
+  EXPECT_EQ(count_of(html, "<svg class=\"chart\""), 2U) << "apex-o2 made no step";
+  EXPECT_EQ(count_of(html, "<polyline class=\"loss reference\""), 2U);
+  EXPECT_THAT(html, HasSubstr("Loss by step in torch-amp-fp16 and in fp32"));
+  EXPECT_EQ(count_of(html, "<path class=\"mark bad\""), 10U) << "NaN";
+  EXPECT_EQ(count_of(html, "<path class=\"mark bad fill\""), 10U) << "+Inf";
+  for (const char* no_number : {"=\"nan", "=\"inf", ",nan", ",inf"}) EXPECT_THAT(html, Not(HasSubstr(no_number)));
+  EXPECT_EQ(html, render_precision_html(make_precision_comparison()));
+}
+
+TEST(PrecisionPage, is_inert_whatever_things_are_called) {
+  const HtmlScan plain = scan_html(render_precision_html(make_precision_comparison()));
+  const HtmlScan hostile = scan_html(render_precision_html(make_hostile_comparison()));
+  EXPECT_EQ(hostile.error, "");
+  EXPECT_EQ(unbalanced(hostile), "");
+  EXPECT_EQ(hostile.scripts, plain.scripts);
+  ASSERT_EQ(hostile.tags.size(), plain.tags.size());
+  for (std::size_t i = 0; i < plain.tags.size(); ++i) EXPECT_EQ(hostile.tags[i].name, plain.tags[i].name);
+  EXPECT_THAT(render_precision_text(make_hostile_comparison()), Not(HasSubstr("\x1b")));
+}
+
+TEST(PrecisionJson, differs_in_what_a_clock_measured_alone) {
+  PrecisionComparison slow = make_precision_comparison();
+  for (PrecisionRun& run : slow.runs) run.time.median *= 2;
+  for (BatchSizeRow& row : slow.sweep) row.time.high *= 3;
+  json a = json::parse(render_precision_json(make_precision_comparison())),
+       b = json::parse(render_precision_json(slow));
+  EXPECT_NE(a, b);
+  for (json* one : {&a, &b}) {
+    for (const char* list : {"runs", "batch_sizes"}) {
+      for (json& entry : (*one)[list]) entry.erase("volatile");
+    }
+  }
+  EXPECT_EQ(a, b);
+}
+
+}  // namespace
+}  // namespace nanhunt::reports
