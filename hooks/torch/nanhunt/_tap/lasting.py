@@ -21,8 +21,8 @@ _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 
 
 class LastingWatch(Listener):
-    """Which tensors last, and when the tap looks at them. Among steps that are not watched op by op, one that is has
-    nothing to be compared with; and within it the ops themselves read what is written."""
+    """Which tensors last, and when the tap looks at them: not in a step that is watched op by op between others that
+    are not, which has nothing to be compared with."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
@@ -44,13 +44,12 @@ class LastingWatch(Listener):
         return self._closely or session.stays_live or self._seen_in >= session.step - 1
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None and self._closely:
+        if self.values.tap is not None and self._compares():
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.values.tap is not None and (self._closely or self.session.stays_live):
-            tensors = self.values.tensors_of(optimizer)
-            self._tell(tensors.plain_parameters if self.session.passed_by else tensors.plain, _WRITTEN)
+            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.values.tap is not None and self._compares():

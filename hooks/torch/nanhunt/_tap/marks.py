@@ -135,10 +135,10 @@ class Marks(Listener):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap, session = self.values.tap, self.session
-        # State that passed by was proved to be sound, and so were parameters that no step at hand reads again.
+        # What passed by was proved to be sound, and no step at hand reads it again.
         if tap is not None and (not session.passed_by or session.stays_live):
             tensors = self.values.tensors_of(optimizer)
-            tap.mark(tensors.marked, tensors.kinds[:tensors.parameters] if session.passed_by else tensors.kinds)
+            tap.mark(tensors.marked, tensors.kinds)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else, without an
