@@ -260,6 +260,8 @@ Node::~Node() {
 bool grad_enabled() { return grad_mode; }
 NoGradGuard::NoGradGuard() : previous_(std::exchange(grad_mode, false)) {}
 NoGradGuard::~NoGradGuard() { grad_mode = previous_; }
+EnableGradGuard::EnableGradGuard() : previous_(std::exchange(grad_mode, true)) {}
+EnableGradGuard::~EnableGradGuard() { grad_mode = previous_; }
 
 ScopedGradientListener::ScopedGradientListener(GradientListener& listener)
     : previous_(std::exchange(gradient_listener, &listener)) {}

@@ -76,6 +76,17 @@ class [[nodiscard]] NoGradGuard {
   bool previous_;
 };
 
+class [[nodiscard]] EnableGradGuard {
+ public:
+  EnableGradGuard();
+  ~EnableGradGuard();
+  EnableGradGuard(const EnableGradGuard&) = delete;
+  EnableGradGuard& operator=(const EnableGradGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
 // Told of a backward() on this thread: each leaf once its gradient is whole, in the order in which the last part of it
 // arrived, and the end. Not of grad().
 class GradientListener {

@@ -106,6 +106,13 @@ void add_losses(Cases& c) {
   both("mse_loss", "", [](const Inputs& in) { return mse_loss(in[0], in[1]); });
   both("smooth_l1_loss", "", [](const Inputs& in) { return smooth_l1_loss(in[0], in[1]); });
   both("smooth_l1_loss", "narrow", [](const Inputs& in) { return smooth_l1_loss(in[0], in[1], 0.15); });
+  both("huber_loss", "", [](const Inputs& in) { return huber_loss(in[0], in[1]); });
+  both("huber_loss", "narrow", [](const Inputs& in) { return huber_loss(in[0], in[1], 0.15); });
+  const GradFunction of_probabilities = [](const Inputs& in) { return binary_cross_entropy(in[0], in[1]); };
+  c.add("binary_cross_entropy", "", {leaf({2, 3}, 0.05, 0.95), leaf({2, 3}, 0.1, 0.9)}, of_probabilities);
+  c.add("binary_cross_entropy", "target_fixed",
+        {strided_leaf({4}, 0.05, 0.95), Tensor::from_values(std::vector<double>{0, 1, 1, 0}, {4}, DType::kF64)},
+        of_probabilities);
   const GradFunction bce = [](const Inputs& in) { return binary_cross_entropy_with_logits(in[0], in[1]); };
   c.add("binary_cross_entropy_with_logits", "", {leaf({2, 3}, -3, 3), leaf({2, 3}, 0.1, 0.9)}, bce);
   c.add("binary_cross_entropy_with_logits", "target_fixed",
@@ -185,6 +192,14 @@ std::vector<std::pair<std::string, std::vector<std::string>>> vision_op_lines() 
        {"forward smooth_l1_loss/fp64 self:0 target:0 -> out:0 {beta=1}",
         "backward smooth_l1_loss_backward/fp64 grad_output:0 self:0(saved) target:0(saved) -> grad_self:0 "
         "grad_target:0 {beta=1}"}},
+      {"huber_loss",
+       {"forward huber_loss/fp64 self:0 target:0 -> out:0 {delta=1}",
+        "backward huber_loss_backward/fp64 grad_output:0 self:0(saved) target:0(saved) -> grad_self:0 grad_target:0 "
+        "{delta=1}"}},
+      {"binary_cross_entropy",
+       {"forward binary_cross_entropy/fp64 self:0 target:0 -> out:0",
+        "backward binary_cross_entropy_backward/fp64 grad_output:0 self:0(saved) target:0(saved) -> grad_self:0 "
+        "grad_target:0"}},
       {"binary_cross_entropy_with_logits",
        {"forward binary_cross_entropy_with_logits/fp64 self:0 target:0 -> out:0",
         "backward binary_cross_entropy_with_logits_backward/fp64 grad_output:0 self:0(saved) target:0(saved) -> "

@@ -115,7 +115,7 @@ Tensor mm(const Tensor& self, const Tensor& mat2) {
 }
 
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2) {
-  if (amp::intercepts()) return amp::run("addmm", addmm, bias, mat1, mat2);
+  if (amp::intercepts("addmm")) return amp::run("addmm", addmm, bias, mat1, mat2);
   check_operands("addmm", 2, mat1, "mat1", mat2, "mat2");
   expect_dtype("addmm", bias, "self", mat1.dtype());
   const Shape shape{mat1.size(0), mat2.size(1)};
