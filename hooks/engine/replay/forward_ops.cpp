@@ -175,6 +175,8 @@ constexpr Row kRows[] = {
     {"addcmul", combined<engine::addcmul>},
     {"addcmul_", combined_in_place<engine::addcmul_>},
     {"addmm", [](OpUse& u) { return out(engine::addmm(u.input("self"), u.input("mat1"), u.input("mat2"))); }},
+    {"addmv", [](OpUse& u) { return out(engine::addmv(u.input("self"), u.input("mat"), u.input("vec"))); }},
+    {"addr", [](OpUse& u) { return out(engine::addr(u.input("self"), u.input("vec1"), u.input("vec2"))); }},
     {"amax", [](OpUse& u) { return out(engine::amax(u.input("self"), dimension(u, "dim"), keeps_dim(u))); }},
     {"asin", unary<engine::asin>},
     {"atan2", [](OpUse& u) { return out(engine::atan2(u.input("self"), u.input("other"))); }},
@@ -183,6 +185,8 @@ constexpr Row kRows[] = {
        return out(
            engine::avg_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
      }},
+    {"baddbmm",
+     [](OpUse& u) { return out(engine::baddbmm(u.input("self"), u.input("batch1"), u.input("batch2"))); }},
     {"binary_cross_entropy", pair_loss<engine::binary_cross_entropy>},
     {"binary_cross_entropy_with_logits", pair_loss<engine::binary_cross_entropy_with_logits>},
     {"bmm", product_of_matrices<engine::bmm>},

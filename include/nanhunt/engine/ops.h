@@ -86,6 +86,10 @@ Tensor matmul(const Tensor& self, const Tensor& other);
 Tensor mv(const Tensor& self, const Tensor& vec);                          // (M,K) @ (K)
 Tensor dot(const Tensor& self, const Tensor& tensor);                      // (K) @ (K), a scalar
 Tensor bmm(const Tensor& self, const Tensor& mat2);                        // (B,M,K) @ (B,K,N)
+// What is added broadcasts to the product: (M,K) @ (K), (M) by (N), (B,M,K) @ (B,K,N).
+Tensor addmv(const Tensor& self, const Tensor& mat, const Tensor& vec);
+Tensor addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2);
+Tensor baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2);
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2);  // bias (N) + mat1 (M,K) @ mat2 (K,N)
 Tensor linear(const Tensor& input, const Tensor& weight,
               const Tensor& bias);  // input (...,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias),
@@ -100,6 +104,9 @@ enum class NormStatistics : std::uint8_t { kOpMath, kInput };
 // and "rstd", which are fp32 for 16-bit inputs (eps is added in fp32), or of the input's format with kInput.
 Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps = 1e-5,
                   NormStatistics statistics = NormStatistics::kOpMath);
+// x / sqrt(mean(x * x) + eps) over the last dimension, times weight where it is defined; eps by default the epsilon of
+// op math. Observed as the ops it consists of: pow, mean, add, rsqrt, mul, mul, in fp32 for 16-bit inputs.
+Tensor rms_norm(const Tensor& input, const Tensor& weight, std::optional<double> eps = {});
 // Drops elements with probability p, by one word of `random` each, and scales the others by 1 / (1 - p). Observed as
 // "native_dropout" with result "mask" (bool, true: kept).
 Tensor dropout(const Tensor& input, double p, RandomStream& random);
@@ -139,6 +146,17 @@ Tensor huber_loss(const Tensor& self, const Tensor& target, double delta = 1);
 // autocast for CUDA.
 Tensor binary_cross_entropy(const Tensor& self, const Tensor& target);
 Tensor binary_cross_entropy_with_logits(const Tensor& self, const Tensor& target);
+
+// Made of other ops, which are observed. Means over all elements, a scalar; targets are floating, 1 or -1.
+Tensor margin_ranking_loss(const Tensor& input1, const Tensor& input2, const Tensor& target, double margin = 0);
+Tensor hinge_embedding_loss(const Tensor& self, const Tensor& target, double margin = 1);
+// Of rows: the distance to positive is to be smaller than the one to negative, by the margin.
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative, double margin = 1);
+Tensor cosine_embedding_loss(const Tensor& input1, const Tensor& input2, const Tensor& target,
+                             double margin = 0);                             // (N,D), (N,D), (N)
+Tensor poisson_nll_loss(const Tensor& input, const Tensor& target);          // exp(input) - target * input
+Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int dim = 1,
+                         double eps = 1e-8);  // over one dimension; a norm below eps counts as eps
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);  // a copy; dtypes promote
 

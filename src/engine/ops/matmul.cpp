@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bmm, mv, dot, and matmul and linear of tensors with other dimensions: they view their operands as the ones that
-// mm, addmm, bmm, mv and dot take, as eager PyTorch does.
+// bmm, baddbmm, mv, addmv, addr, dot, and matmul and linear of tensors with other dimensions: they view their operands as
+// the ones that mm, addmm, bmm, mv and dot take, as eager PyTorch does.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/loops/elementwise.h"
@@ -52,6 +52,13 @@ Tensor as_sizes(const Tensor& product, const Shape& sizes) {
   return make_view(product, sizes, contiguous_strides(sizes), product.storage_offset());
 }
 
+// What is added to a product.
+void expect_addend(std::string_view op, const Tensor& self, DType dtype, const Shape& sizes) {
+  expect_dtype(op, self, "self", dtype);
+  if (broadcast(op, sizes, self.sizes()) == sizes) return;
+  fail(op, "self that broadcasts to " + describe(sizes), describe(self));
+}
+
 }  // namespace
 
 Tensor mv(const Tensor& self, const Tensor& vec) {
@@ -70,6 +77,50 @@ Tensor mv(const Tensor& self, const Tensor& vec) {
                   return {x.defined() ? multiply("mv_backward", as_column(g), as_row(x)) : Tensor(),
                           a.defined() ? as_sizes(multiply("mv_backward", transposed(a), as_column(g)), {a.size(1)})
                                       : Tensor()};
+                });
+}
+
+Tensor addmv(const Tensor& self, const Tensor& mat, const Tensor& vec) {
+  if (amp::intercepts("addmv")) return amp::run("addmv", addmv, self, mat, vec);
+  for (const auto& [slot, operand] : {std::pair("mat", &mat), std::pair("vec", &vec)}) {
+    expect_floating("addmv", *operand, slot);
+    expect_dtype("addmv", *operand, slot, mat.dtype());
+  }
+  expect_dim("addmv", mat, "mat", 2);
+  expect_dim("addmv", vec, "vec", 1);
+  if (mat.size(1) != vec.size(0)) fail("addmv", "vec of " + describe(Shape{mat.size(1)}), describe(vec));
+  expect_addend("addmv", self, mat.dtype(), {mat.size(0)});
+  const Tensor column = self.dim() == 1 ? as_column(self) : self;
+  return finish("addmv", op_math(mat.dtype()),
+                as_sizes(multiply("addmv", mat, as_column(vec), column), {mat.size(0)}),
+                {{"self", &self}, {"mat", &mat}, {"vec", &vec}}, {},
+                {{"mat", saved_for(vec, mat)}, {"vec", saved_for(mat, vec)}},
+                [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  constexpr std::string_view kOp = "addmv_backward";
+                  const Tensor &a = node.saved[0].tensor, &x = node.saved[1].tensor;
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
+                          x.defined() ? multiply(kOp, as_column(g), as_row(x)) : Tensor(),
+                          a.defined() ? as_sizes(multiply(kOp, transposed(a), as_column(g)), {a.size(1)}) : Tensor()};
+                });
+}
+
+Tensor addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2) {
+  if (amp::intercepts("addr")) return amp::run("addr", addr, self, vec1, vec2);
+  for (const auto& [slot, operand] : {std::pair("vec1", &vec1), std::pair("vec2", &vec2)}) {
+    expect_floating("addr", *operand, slot);
+    expect_dim("addr", *operand, slot, 1);
+    expect_dtype("addr", *operand, slot, vec1.dtype());
+  }
+  expect_addend("addr", self, vec1.dtype(), {vec1.size(0), vec2.size(0)});
+  return finish("addr", op_math(vec1.dtype()), multiply("addr", as_column(vec1), as_row(vec2), self),
+                {{"self", &self}, {"vec1", &vec1}, {"vec2", &vec2}}, {},
+                {{"vec1", saved_for(vec2, vec1)}, {"vec2", saved_for(vec1, vec2)}},
+                [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  constexpr std::string_view kOp = "addr_backward";
+                  const Tensor &x = node.saved[0].tensor, &y = node.saved[1].tensor;
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
+                          y.defined() ? as_sizes(multiply(kOp, g, as_column(y)), {g.size(0)}) : Tensor(),
+                          x.defined() ? as_sizes(multiply(kOp, transposed(g), as_column(x)), {g.size(1)}) : Tensor()};
                 });
 }
 
@@ -105,6 +156,24 @@ Tensor bmm(const Tensor& self, const Tensor& mat2) {
         const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
         return {b.defined() ? operand_gradient(kOp, node.edges[0], left, g, transposed(b)) : Tensor(),
                 a.defined() ? operand_gradient(kOp, node.edges[1], right, transposed(a), g) : Tensor()};
+      });
+}
+
+Tensor baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2) {
+  if (amp::intercepts("baddbmm")) return amp::run("baddbmm", baddbmm, self, batch1, batch2);
+  check_operands("baddbmm", 3, batch1, "batch1", batch2, "batch2");
+  expect_addend("baddbmm", self, batch1.dtype(), {batch1.size(0), batch1.size(1), batch2.size(2)});
+  return finish(
+      "baddbmm", op_math(batch1.dtype()), multiply("baddbmm", batch1, batch2, self),
+      {{"self", &self}, {"batch1", &batch1}, {"batch2", &batch2}}, {},
+      {{"batch1", saved_for(batch2, batch1)}, {"batch2", saved_for(batch1, batch2)}},
+      [left = is_by_columns(batch1), right = is_by_columns(batch2)](const Tensor& g,
+                                                                    const Node& node) -> std::vector<Tensor> {
+        constexpr std::string_view kOp = "baddbmm_backward";
+        const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+        return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::Identity{}, g),
+                b.defined() ? operand_gradient(kOp, node.edges[1], left, g, transposed(b)) : Tensor(),
+                a.defined() ? operand_gradient(kOp, node.edges[2], right, transposed(a), g) : Tensor()};
       });
 }
 

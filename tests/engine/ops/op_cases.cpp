@@ -180,6 +180,17 @@ void add_linear_algebra(Cases& c) {
   const GradFunction dot_of = [](const Inputs& in) { return dot(in[0], in[1]); };
   c.add_case("mv", "", {leaf({2, 3}, -2, 2), strided_leaf({3}, -2, 2)}, mv_of);
   c.add_case("mv", "one_wanted", {spread_tensor({2, 3}, -2, 2), leaf({3}, -2, 2)}, mv_of);
+  const GradFunction addmv_of = [](const Inputs& in) { return addmv(in[0], in[1], in[2]); };
+  const GradFunction addr_of = [](const Inputs& in) { return addr(in[0], in[1], in[2]); };
+  const GradFunction baddbmm_of = [](const Inputs& in) { return baddbmm(in[0], in[1], in[2]); };
+  c.add_case("addmv", "", {leaf({2}, -2, 2), strided_leaf({2, 3}, -2, 2), leaf({3}, -2, 2)}, addmv_of);
+  c.add_case("addmv", "broadcast", {leaf({}, 1, 2), leaf({2, 3}, -2, 2), spread_tensor({3}, -2, 2)}, addmv_of);
+  c.add_case("addr", "", {leaf({2, 3}, -2, 2), leaf({2}, -2, 2), strided_leaf({3}, -2, 2)}, addr_of);
+  c.add_case("addr", "broadcast", {leaf({3}, -2, 2), leaf({2}, -2, 2), spread_tensor({3}, -2, 2)}, addr_of);
+  c.add_case("baddbmm", "", {leaf({2, 3, 2}, -2, 2), leaf({2, 3, 4}, -2, 2), strided_leaf({2, 4, 2}, -2, 2)},
+             baddbmm_of);
+  c.add_case("baddbmm", "broadcast", {leaf({3, 1}, -2, 2), leaf({2, 3, 4}, -2, 2), spread_tensor({2, 4, 2}, -2, 2)},
+             baddbmm_of);
   c.add_case("dot", "", {leaf({3}, -2, 2), strided_leaf({3}, -2, 2)}, dot_of);
   c.add_case("dot", "one_wanted", {leaf({3}, -2, 2), spread_tensor({3}, -2, 2)}, dot_of);
   c.add_case("dot", "of_nothing", {leaf({0}, -2, 2), leaf({0}, -2, 2)}, dot_of);

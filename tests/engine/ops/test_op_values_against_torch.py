@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results and gradients of ops beside torch's for the same inputs, in every format.
 
-Torch rounds intermediates of a composite op (logsumexp) in a format of 16 bits, its vectorised functions differ from
-the C library's in the last place, and gradients that are summed over a broadcast dimension may cancel; so bounds are in
-steps of the format (epsilon times the value).
+Torch rounds intermediates of a composite op (logsumexp) in a format of 16 bits, and its vectorised functions differ from
+the C library's in the last place; so bounds are in steps of the format: epsilon times the value, of gradients the largest
+of the tensor.
 """
 
 import json
@@ -14,9 +14,12 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 OPS = ["expm1", "log10", "log2", "log1p", "sinh", "cosh", "tan", "asin", "acos", "atan2", "softplus", "prelu",
-       "logsumexp", "mv", "dot", "huber_loss", "binary_cross_entropy"]  # fmt: skip
+       "logsumexp", "mv", "dot", "addmv", "addr", "baddbmm", "rms_norm", "huber_loss", "binary_cross_entropy",
+       "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
+       "cosine_similarity"]  # fmt: skip
 # Of results and of gradients.
-BOUNDS = {"fp16": (2, 4), "bf16": (2, 8), "fp32": (4, 6), "fp64": (4, 6)}
+BOUNDS = {"fp16": (2, 8), "bf16": (2, 8), "fp32": (4, 8), "fp64": (4, 8)}
+OF_COSINES = 32  # of gradients that are what two larger numbers differ by
 
 
 @pytest.fixture(scope="module")
@@ -40,5 +43,6 @@ def test_every_op_was_compared(differences):
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_results_and_gradients_are_torchs(differences, dtype):
     of_result, of_gradient = BOUNDS[dtype]
-    far = [entry for entry in differences if entry[1] == dtype and (entry[2] > of_result or entry[3] > of_gradient)]
+    far = [entry for entry in differences if entry[1] == dtype and (
+        entry[2] > of_result or entry[3] > (OF_COSINES if entry[0].startswith("cosine") else of_gradient))]  # fmt: skip
     assert far == []

@@ -12,6 +12,8 @@ def calls() -> dict:
     one, zero = torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)
     mask, labels = torch.tensor([[True, False, True]] * 2), torch.tensor([0, 1])
     return {
+        "addmv": torch.addmv(one, square, zero), "addr": torch.addr(square, one, zero),
+        "baddbmm": torch.baddbmm(square, b, b.transpose(1, 2)),
         "_prelu_kernel": F.prelu(x, v[0, :1]), "acos": x.acos(), "asin": x.asin(), "atan2": x.atan2(v),
         "binary_cross_entropy": F.binary_cross_entropy(x, torch.rand(2, 3)), "cosh": x.cosh(),
         "dot": torch.dot(one, zero), "expm1": x.expm1(), "huber_loss": F.huber_loss(x, v), "log10": x.log10(),
