@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results and gradients of ops beside torch's for the same inputs, in every format.
 
-Torch rounds intermediates of a composite op (logsumexp) in a format of 16 bits, and its vectorised functions differ from
-the C library's in the last place; so bounds are in steps of the format: epsilon times the value, of gradients the largest
-of the tensor.
+Torch rounds intermediates of a composite op (logsumexp) in a format of 16 bits, and its vectorised functions differ
+from the C library's in the last place; so bounds are in steps of the format: epsilon times the value, of gradients the
+largest of the tensor.
 """
 
 import json
@@ -15,8 +15,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 OPS = ["expm1", "log10", "log2", "log1p", "sinh", "cosh", "tan", "asin", "acos", "atan2", "softplus", "prelu",
        "logsumexp", "mv", "dot", "addmv", "addr", "baddbmm", "rms_norm", "huber_loss", "binary_cross_entropy",
-       "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
-       "cosine_similarity"]  # fmt: skip
+       "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss", "cosine_embedding_loss",
+       "poisson_nll_loss", "cosine_similarity"]  # fmt: skip
 # Of results and of gradients.
 BOUNDS = {"fp16": (2, 8), "bf16": (2, 8), "fp32": (4, 8), "fp64": (4, 8)}
 OF_COSINES = 32  # of gradients that are what two larger numbers differ by

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what op_values.cpp printed, gives torch the same inputs, and prints for each line the largest difference of the
-result and of the gradients, in steps of the format (epsilon times the value; of gradients the largest of the tensor, for
-they are differences of larger numbers), and how many elements the result has.
+result and of the gradients, in steps of the format (epsilon times the value; of gradients the largest of the tensor,
+for they are differences of larger numbers), and how many elements the result has.
 """
 
 import json
