@@ -123,6 +123,56 @@ NANHUNT_FORMULA2(SiluGradient, {
   return x * (s * (1 + y * (1 - s)));
 })
 
+NANHUNT_FORMULA1(ArcCosine, { return std::acos(x); })
+NANHUNT_FORMULA2(ArcCosineGradient, { return x * -(1 / std::sqrt(-y * y + 1)); })
+NANHUNT_FORMULA1(ArcSine, { return std::asin(x); })
+NANHUNT_FORMULA2(ArcSineGradient, { return x * (1 / std::sqrt(-y * y + 1)); })
+NANHUNT_FORMULA2(ArcTangent, { return std::atan2(x, y); })
+NANHUNT_FORMULA3(ArcTangentGradient, { return x * z * (1 / (y * y + z * z)); })
+NANHUNT_FORMULA3(ArcTangentOther, { return x * -y * (1 / (y * y + z * z)); })
+NANHUNT_FORMULA1(HyperbolicCosine, { return std::cosh(x); })
+NANHUNT_FORMULA2(HyperbolicCosineGradient, { return x * std::sinh(y); })
+NANHUNT_FORMULA1(HyperbolicSine, { return std::sinh(x); })
+NANHUNT_FORMULA2(HyperbolicSineGradient, { return x * std::cosh(y); })
+NANHUNT_FORMULA1(Tangent, { return std::tan(x); })
+NANHUNT_FORMULA2(TangentGradient, { return x * (1 + y * y); })
+NANHUNT_FORMULA1(ExponentialMinusOne, { return std::expm1(x); })
+NANHUNT_FORMULA2(ExponentialMinusOneGradient, { return x * (y + 1); })
+NANHUNT_FORMULA1(Logarithm10, { return std::log10(x); })
+NANHUNT_FORMULA2(Logarithm10Gradient, { return x / (y * static_cast<T>(std::numbers::ln10)); })
+NANHUNT_FORMULA1(Logarithm2, { return std::log2(x); })
+NANHUNT_FORMULA2(Logarithm2Gradient, { return x / (y * static_cast<T>(std::numbers::ln2)); })
+NANHUNT_FORMULA1(LogarithmOnePlus, { return std::log1p(x); })
+NANHUNT_FORMULA2(LogarithmOnePlusGradient, { return x / (y + 1); })
+// Linear from the threshold on.
+struct Softplus {
+  using Formula = Softplus;
+  static constexpr int kInputs = 1;
+  double beta, threshold;
+  template <class T>
+  NANHUNT_HOST_DEVICE T operator()(T x) const {
+    const T b = static_cast<T>(beta);
+    return x * b > static_cast<T>(threshold) ? x : std::log1p(std::exp(x * b)) / b;
+  }
+};
+struct SoftplusGradient {
+  using Formula = SoftplusGradient;
+  static constexpr int kInputs = 2;
+  double beta, threshold;
+  template <class T>
+  NANHUNT_HOST_DEVICE T operator()(T g, T x) const {
+    const T b = static_cast<T>(beta), e = std::exp(x * b);
+    return x * b > static_cast<T>(threshold) ? g : g * e / (e + 1);
+  }
+};
+NANHUNT_FORMULA2(Prelu, { return x > 0 ? x : y * x; })
+NANHUNT_FORMULA3(PreluGradient, { return y > 0 ? x : z * x; })
+NANHUNT_FORMULA2(PreluWeight, { return y > 0 ? T{0} : y * x; })
+// Of a row's largest value y, where that is finite.
+NANHUNT_FORMULA2(ShiftedExponential, { return std::exp(x - (std::fabs(y) == kInfinity<T> ? T{0} : y)); })
+NANHUNT_FORMULA2(ShiftedLogarithm, { return std::log(x) + (std::fabs(y) == kInfinity<T> ? T{0} : y); })
+NANHUNT_FORMULA3(LogSumExpGradient, { return x * std::exp(y - z); })
+
 struct Clamp {
   using Formula = Clamp;
   static constexpr int kInputs = 1;
@@ -239,6 +289,49 @@ struct CrossEntropyTarget {
     return -x * static_cast<T>(share) * g;
   }
 };
+// Of probabilities. A logarithm below -100 counts as -100, and its derivative is kept finite.
+NANHUNT_FORMULA2(CrossEntropy, {
+  const T least = -100, log_x = std::log(x), log_rest = std::log1p(-x);
+  return (y - 1) * (log_rest < least ? least : log_rest) - y * (log_x < least ? least : log_x);
+})
+NANHUNT_FORMULA3S(CrossEntropyOfProbability, count, {
+  const T least = static_cast<T>(1e-12), slope = (1 - y) * y;
+  return x * (y - z) / (slope < least ? least : slope) / static_cast<T>(count);
+})
+struct CrossEntropyOfTarget {
+  using Formula = CrossEntropyOfTarget;
+  static constexpr int kInputs = 3;
+  double count;
+  template <class T>
+  NANHUNT_HOST_DEVICE T operator()(T g, T x, T /*y*/) const {
+    return g * -std::log(x / (1 - x)) / static_cast<T>(count);
+  }
+};
+NANHUNT_FORMULA2S(Huber, delta, {
+  const T z = std::fabs(x - y), d = static_cast<T>(delta), half = static_cast<T>(0.5);
+  return z <= d ? half * z * z : d * (z - half * d);
+})
+struct HuberGradient {
+  using Formula = HuberGradient;
+  static constexpr int kInputs = 3;
+  double share, delta;
+  template <class T>
+  NANHUNT_HOST_DEVICE T operator()(T g, T x, T y) const {
+    const T d = x - y, limit = static_cast<T>(delta), n = static_cast<T>(share);
+    if (d <= -limit) return -n * g * limit;
+    if (d >= limit) return n * g * limit;
+    return n * d * g;
+  }
+};
+struct HuberTarget {
+  using Formula = HuberTarget;
+  static constexpr int kInputs = 3;
+  double share, delta;
+  template <class T>
+  NANHUNT_HOST_DEVICE T operator()(T g, T x, T y) const {
+    return -HuberGradient{share, delta}(g, x, y);
+  }
+};
 
 #undef NANHUNT_FORMULA1
 #undef NANHUNT_FORMULA1S
@@ -261,7 +354,15 @@ using AllFormulas = Formulas<Identity, Negate, Add, Subtract, AddScaled, Multipl
                              Exponential, Logarithm, SquareRoot, SquareRootGradient, InverseRoot, InverseRootGradient,
                              Relu, ReluGradient, Tanh, TanhGradient, Sigmoid, SigmoidGradient, Silu, SiluGradient,
                              Clamp, ClampGradient, Gelu, GeluGradient, TanhGelu, TanhGeluGradient,
-                             CrossEntropyWithLogits, CrossEntropyGradient, CrossEntropyTarget>;
+                             CrossEntropyWithLogits, CrossEntropyGradient, CrossEntropyTarget, ArcCosine,
+                             ArcCosineGradient, ArcSine, ArcSineGradient, ArcTangent, ArcTangentGradient,
+                             ArcTangentOther, HyperbolicCosine, HyperbolicCosineGradient, HyperbolicSine,
+                             HyperbolicSineGradient, Tangent, TangentGradient, ExponentialMinusOne,
+                             ExponentialMinusOneGradient, Logarithm10, Logarithm10Gradient, Logarithm2,
+                             Logarithm2Gradient, LogarithmOnePlus, LogarithmOnePlusGradient, Softplus,
+                             SoftplusGradient, Prelu, PreluGradient, PreluWeight, ShiftedExponential, ShiftedLogarithm,
+                             LogSumExpGradient, CrossEntropy, CrossEntropyOfProbability, CrossEntropyOfTarget, Huber,
+                             HuberGradient, HuberTarget>;
 
 template <class F, class List>
 struct PlaceIn;

@@ -171,8 +171,9 @@ class BackwardPass {
       if (!gradients[i].defined()) continue;
       const Tensor there = gradients[i].device().is_cpu() ? gradients[i] : gradients[i].on(Device{});
       if (compute_stats(there.view(), StatsLevel::kCounts).nan == 0) continue;
-      throw AnomalyError(fmt::format("Function '{}' returned nan values in its {}th output.",
-                                     backward_function_name(node.op, node.scalars), i));
+      const std::string name =
+          node.custom ? std::string(node.op) + "Backward" : backward_function_name(node.op, node.scalars);
+      throw AnomalyError(fmt::format("Function '{}' returned nan values in its {}th output.", name, i));
     }
   }
 
@@ -260,6 +261,8 @@ Node::~Node() {
 bool grad_enabled() { return grad_mode; }
 NoGradGuard::NoGradGuard() : previous_(std::exchange(grad_mode, false)) {}
 NoGradGuard::~NoGradGuard() { grad_mode = previous_; }
+EnableGradGuard::EnableGradGuard() : previous_(std::exchange(grad_mode, true)) {}
+EnableGradGuard::~EnableGradGuard() { grad_mode = previous_; }
 
 ScopedGradientListener::ScopedGradientListener(GradientListener& listener)
     : previous_(std::exchange(gradient_listener, &listener)) {}

@@ -23,6 +23,7 @@ struct ObserverList {
 // a destructor that runs later than the list's.
 thread_local ObserverList* current_list = nullptr;
 thread_local bool in_replay = false;
+thread_local int unobserved = 0;  // scopes
 thread_local int reported_now = 0, reported_ops_now = 0;  // observers, and those of them that want ops
 
 bool is_reported(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
@@ -117,7 +118,7 @@ void HookHandle::remove() {
 HookHandle add_observer(Observer& observer) { return HookHandle(&observer); }
 
 bool has_observers() { return reported_now > 0; }
-bool ops_observed() { return reported_ops_now > 0; }
+bool ops_observed() { return reported_ops_now > 0 && unobserved == 0; }
 
 ScopedReplay::ScopedReplay(Observer& observer) : observer_(&observer) {
   add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true, /*of_replay=*/true});
@@ -133,6 +134,9 @@ ScopedReplay::~ScopedReplay() {
 
 bool replaying() { return in_replay; }
 
+ScopedUnobserved::ScopedUnobserved() { ++unobserved; }
+ScopedUnobserved::~ScopedUnobserved() { --unobserved; }
+
 Phase current_phase() { return phase_now; }
 const std::string& current_module() { return module_now(); }
 
@@ -143,9 +147,11 @@ ScopedModule::ScopedModule(std::string path) : previous_(std::exchange(module_no
 ScopedModule::~ScopedModule() { module_now() = std::move(previous_); }
 
 void notify_op(const OpCall& call) {
+  if (unobserved > 0) return;
   tell([&](Observer& observer) { observer.on_op(call); }, /*of_ops=*/true);
 }
 void notify_collective(const CollectiveCall& call) {
+  if (unobserved > 0) return;
   tell([&](Observer& observer) { observer.on_collective(call); }, /*of_ops=*/true);
 }
 void notify_mark(TensorRole kind, std::string_view path, const Tensor& tensor) {

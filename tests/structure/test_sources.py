@@ -75,8 +75,6 @@ def test_no_folder_has_more_than_30_source_files():
 OP_TABLE = "src/core/ops/"
 NAMES_OPS = {
     "src/engine/ops/": "what the engine's ops are called",
-    "src/engine/amp/policy.cpp": "PyTorch's lists of autocast, compared with PyTorch by a test",
-    "src/engine/amp/policy_apex.cpp": "Apex's lists of O1, which is history",
     "hooks/engine/replay/": "which function of the engine is behind an op's name",
     "hooks/torch/tap/": "what PyTorch's schemas do not say of its ops: what is written, selects, or has no contents",
 }

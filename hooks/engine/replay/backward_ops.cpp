@@ -34,6 +34,7 @@ void add_stand_ins(std::string_view forward, const Tensor& grad, OpUse& use) {
     for (const std::string_view slot : {"tensor1", "tensor2"}) add(slot, grad.sizes(), grad.dtype());
   }
   if (forward == "addmm") add("self", {grad.size(1)}, grad.dtype());
+  if (forward == "addmv" || forward == "addr" || forward == "baddbmm") add("self", grad.sizes(), grad.dtype());
   if (forward == "native_batch_norm") {
     const Tensor weight = use.input("weight");
     for (const std::string_view slot : {"bias", "running_mean", "running_var"})

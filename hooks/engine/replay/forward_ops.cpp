@@ -164,8 +164,10 @@ constexpr Row kRows[] = {
     {"_fused_adam_", [](OpUse& u) { return run_fused(u, "adam"); }},
     {"_fused_adamw_", [](OpUse& u) { return run_fused(u, "adamw"); }},
     {"_fused_sgd_", [](OpUse& u) { return run_fused(u, "sgd"); }},
+    {"_prelu_kernel", [](OpUse& u) { return out(engine::prelu(u.input("self"), u.input("weight"))); }},
     {"_to_copy", [](OpUse& u) { return out(engine::to(u.input("self"), u.out_dtype)); }},
     {"abs", unary<engine::abs>},
+    {"acos", unary<engine::acos>},
     {"add", sum_of_two<engine::add, engine::add>},
     {"add_", run_add_in_place},
     {"addcdiv", combined<engine::addcdiv>},
@@ -173,12 +175,19 @@ constexpr Row kRows[] = {
     {"addcmul", combined<engine::addcmul>},
     {"addcmul_", combined_in_place<engine::addcmul_>},
     {"addmm", [](OpUse& u) { return out(engine::addmm(u.input("self"), u.input("mat1"), u.input("mat2"))); }},
+    {"addmv", [](OpUse& u) { return out(engine::addmv(u.input("self"), u.input("mat"), u.input("vec"))); }},
+    {"addr", [](OpUse& u) { return out(engine::addr(u.input("self"), u.input("vec1"), u.input("vec2"))); }},
     {"amax", [](OpUse& u) { return out(engine::amax(u.input("self"), dimension(u, "dim"), keeps_dim(u))); }},
+    {"asin", unary<engine::asin>},
+    {"atan2", [](OpUse& u) { return out(engine::atan2(u.input("self"), u.input("other"))); }},
     {"avg_pool2d",
      [](OpUse& u) {
        return out(
            engine::avg_pool2d(u.input("self"), integer(u, "kernel_size"), integer(u, "stride"), integer(u, "padding")));
      }},
+    {"baddbmm",
+     [](OpUse& u) { return out(engine::baddbmm(u.input("self"), u.input("batch1"), u.input("batch2"))); }},
+    {"binary_cross_entropy", pair_loss<engine::binary_cross_entropy>},
     {"binary_cross_entropy_with_logits", pair_loss<engine::binary_cross_entropy_with_logits>},
     {"bmm", product_of_matrices<engine::bmm>},
     {"cat", run_cat},
@@ -195,11 +204,14 @@ constexpr Row kRows[] = {
        Tensor self = u.input("self");
        return out(engine::copy_(self, u.input("src")));
      }},
+    {"cosh", unary<engine::cosh>},
     {"div", product<engine::div, engine::div>},
+    {"dot", [](OpUse& u) { return out(engine::dot(u.input("self"), u.input("tensor"))); }},
     {"embedding", [](OpUse& u) { return out(engine::embedding(u.input("weight"), u.input("indices"))); }},
     {"eq", compared<engine::eq>},
     {"exp", unary<engine::exp>},
     {"expand", [](OpUse& u) { return out(engine::expand(u.input("self"), u.out_sizes)); }},
+    {"expm1", unary<engine::expm1>},
     {"fill_",
      [](OpUse& u) {
        Tensor self = u.input("self");
@@ -211,13 +223,19 @@ constexpr Row kRows[] = {
        return out(engine::gelu(u.input("self"), tanh ? engine::GeluForm::kTanh : engine::GeluForm::kErf));
      }},
     {"gt", compared<engine::gt>},
+    {"huber_loss",
+     [](OpUse& u) { return out(engine::huber_loss(u.input("self"), u.input("target"), u.scalar("delta"))); }},
     {"lerp_",
      [](OpUse& u) {
        Tensor self = u.input("self");
        return out(engine::lerp_(self, u.input("end"), u.scalar("weight")));
      }},
     {"log", unary<engine::log>},
+    {"log10", unary<engine::log10>},
+    {"log1p", unary<engine::log1p>},
+    {"log2", unary<engine::log2>},
     {"log_softmax", along<engine::log_softmax>},
+    {"logsumexp", [](OpUse& u) { return out(engine::logsumexp(u.input("self"), dimension(u, "dim"), keeps_dim(u))); }},
     {"masked_fill",
      [](OpUse& u) { return out(engine::masked_fill(u.input("self"), u.input("mask"), u.scalar("value"))); }},
     {"max_pool2d_with_indices",
@@ -230,6 +248,7 @@ constexpr Row kRows[] = {
     {"mse_loss", pair_loss<engine::mse_loss>},
     {"mul", product<engine::mul, engine::mul>},
     {"mul_", run_mul_in_place},
+    {"mv", [](OpUse& u) { return out(engine::mv(u.input("self"), u.input("vec"))); }},
     {"narrow",
      [](OpUse& u) {
        return out(engine::narrow(u.input("self"), dimension(u, "dim"), integer(u, "start"), integer(u, "length")));
@@ -251,13 +270,17 @@ constexpr Row kRows[] = {
     {"select", [](OpUse& u) { return out(engine::select(u.input("self"), dimension(u, "dim"), integer(u, "index"))); }},
     {"sigmoid", unary<engine::sigmoid>},
     {"silu", unary<engine::silu>},
+    {"sinh", unary<engine::sinh>},
     {"smooth_l1_loss",
      [](OpUse& u) { return out(engine::smooth_l1_loss(u.input("self"), u.input("target"), u.scalar("beta"))); }},
     {"softmax", along<engine::softmax>},
+    {"softplus",
+     [](OpUse& u) { return out(engine::softplus(u.input("self"), u.scalar("beta"), u.scalar("threshold"))); }},
     {"sqrt", unary<engine::sqrt>},
     {"sub", sum_of_two<engine::sub, engine::sub>},
     {"sum", reduction<engine::sum>},
     {"t", unary<engine::t>},
+    {"tan", unary<engine::tan>},
     {"tanh", unary<engine::tanh>},
     {"transpose",
      [](OpUse& u) { return out(engine::transpose(u.input("self"), dimension(u, "dim0"), dimension(u, "dim1"))); }},

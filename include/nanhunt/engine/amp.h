@@ -2,6 +2,7 @@
 // Mixed precision as torch.amp does it. The engine's CPU device stands in for CUDA: its op lists, fp16 by default.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,38 +21,61 @@
 namespace nanhunt::engine {
 
 enum class CastLists : std::uint8_t {
-  kTorch,  // torch.amp for CUDA
+  kTorch,  // torch.amp's of the region's device
   kApex,   // Apex O1
 };
+// For which device type torch.amp's lists are. Tensors do not say for which one they stand: it is that of the innermost
+// enabled region.
+enum class AutocastDevice : std::uint8_t { kCuda, kCpu };
 
 struct AutocastOptions {
   bool enabled = true;
-  DType dtype = DType::kF16;  // or kBF16
-  bool cache = true;          // casts of fp32 parameters are made once per outermost region
+  std::optional<DType> dtype = {};  // kF16 or kBF16; none: the device's as it is, first fp16 for CUDA, bf16 for the CPU
+  std::optional<bool> cache = {};   // fp32 parameters are cast once per outermost region; none: as it is, at first on
   CastLists lists = CastLists::kTorch;
+  AutocastDevice device = AutocastDevice::kCuda;
+  // A fault to plant, PyTorch's until December 2025: a cast cached under NoGradGuard has no way back to its parameter, so
+  // one that is reused with gradients on drops that parameter's gradient silently. Torch now makes it with gradients on.
+  bool cache_drops_gradients = false;
+};
+
+// What a thread's regions have set.
+struct AutocastState {
+  std::array<bool, 2> enabled = {};  // by AutocastDevice
+  std::array<DType, 2> dtypes = {DType::kF16, DType::kBF16};
+  AutocastDevice device = AutocastDevice::kCuda;  // whose lists and format count
+  CastLists lists = CastLists::kTorch;
+  bool cache = true;
+  bool cache_drops_gradients = false;
 };
 
 // An autocast region of this thread, from construction to destruction. Regions nest, the innermost one rules, and a
-// disabled one inside an enabled one switches casting off. While it is enabled, out-of-place ops on the lists (the
-// table in src/engine/amp/policy.cpp) cast their floating arguments other than fp64; each cast is observed as a
-// "_to_copy" in the module that uses it. Wrap forward and loss, not backward.
+// disabled one inside an enabled one switches casting off for its device. While it is enabled, out-of-place ops on the
+// lists (src/core/ops/autocast) cast their floating arguments other than fp64; each cast is observed as a "_to_copy" in
+// the module that uses it. Wrap forward and loss, not backward (which casts nothing here even then; torch's would). For
+// CUDA binary_cross_entropy is banned, in torch's words. Another format than fp16 and bf16 throws std::invalid_argument
+// for CUDA; for the CPU the region warns and stays off.
 //
 // The cache keeps the cast of a parameter until the outermost region ends, so its gradient arrives through one
-// "_to_copy_backward". Two hazards are those of torch.amp, on purpose: a cast made under NoGradGuard has no way back to
-// its parameter, and one reused later in the region with gradients on drops that parameter's gradient silently; and a
-// parameter written inside the region goes on being used as it was. clear_autocast_cache() helps against both.
+// "_to_copy_backward". Two hazards are those of torch.amp, on purpose: a parameter written inside the region goes on
+// being used as it was; and an inner region of the other 16-bit format gets the cast of the outer one, which the op then
+// refuses. clear_autocast_cache() helps against both. Apex makes a cast again that gradients do not find back through.
 class [[nodiscard]] Autocast {
  public:
   explicit Autocast(const AutocastOptions& options = {});
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
+  const std::string& warning() const { return warning_; }  // torch's, where it stayed off; else empty
 
  private:
-  AutocastOptions previous_;
+  AutocastState previous_;
+  bool was_on_;
+  std::string warning_;
 };
 
-bool autocast_enabled();  // false also inside an op that was cast
+AutocastState autocast_state();
+bool autocast_enabled();  // for the device that counts; false also inside an op that was cast
 DType autocast_dtype();
 bool autocast_cache_enabled();
 void clear_autocast_cache();

@@ -60,6 +60,7 @@ struct Node {
   std::vector<OpScalar> scalars;
   DType dtype = DType::kF32;          // of the output, and so of its gradient
   DType compute_dtype = DType::kF32;  // in which backward computes
+  bool custom = false;                // of a CustomFunction
   // Gets the gradient of the output; returns one gradient per edge (undefined: none). Empty once used.
   std::function<std::vector<Tensor>(const Tensor& grad_output, const Node& node)> backward;
 };
@@ -71,6 +72,17 @@ class [[nodiscard]] NoGradGuard {
   ~NoGradGuard();
   NoGradGuard(const NoGradGuard&) = delete;
   NoGradGuard& operator=(const NoGradGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
+class [[nodiscard]] EnableGradGuard {
+ public:
+  EnableGradGuard();
+  ~EnableGradGuard();
+  EnableGradGuard(const EnableGradGuard&) = delete;
+  EnableGradGuard& operator=(const EnableGradGuard&) = delete;
 
  private:
   bool previous_;

@@ -104,6 +104,15 @@ class [[nodiscard]] ScopedReplay {
 };
 bool replaying();
 
+// While it lives the ops of this thread are told to nobody: who runs them tells of one op in their place.
+class [[nodiscard]] ScopedUnobserved {
+ public:
+  ScopedUnobserved();
+  ~ScopedUnobserved();
+  ScopedUnobserved(const ScopedUnobserved&) = delete;
+  ScopedUnobserved& operator=(const ScopedUnobserved&) = delete;
+};
+
 // What the engine is doing now, on this thread.
 Phase current_phase();
 const std::string& current_module();

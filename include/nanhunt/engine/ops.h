@@ -28,6 +28,7 @@ Tensor div(const Tensor& self, double other);
 Tensor div(double self, const Tensor& other);  // observed as "reciprocal", then "mul": that is what eager does
 Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
 Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value = 1);
+Tensor atan2(const Tensor& self, const Tensor& other);  // the angle of the point (other, self)
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other);  // condition: bool
 Tensor masked_fill(const Tensor& self, const Tensor& mask, double value);
 Tensor eq(const Tensor& self, double other);  // bool, no gradient
@@ -39,6 +40,15 @@ Tensor abs(const Tensor& self);
 Tensor reciprocal(const Tensor& self);
 Tensor exp(const Tensor& self);
 Tensor log(const Tensor& self);
+Tensor expm1(const Tensor& self);  // exp(x) - 1, exact near 0
+Tensor log10(const Tensor& self);
+Tensor log2(const Tensor& self);
+Tensor log1p(const Tensor& self);  // log(1 + x), exact near 0
+Tensor sinh(const Tensor& self);
+Tensor cosh(const Tensor& self);
+Tensor tan(const Tensor& self);
+Tensor asin(const Tensor& self);
+Tensor acos(const Tensor& self);
 Tensor sqrt(const Tensor& self);
 Tensor rsqrt(const Tensor& self);
 Tensor relu(const Tensor& self);
@@ -48,6 +58,11 @@ Tensor clamp(const Tensor& self, double min, double max);
 enum class GeluForm : std::uint8_t { kErf, kTanh };
 Tensor gelu(const Tensor& self, GeluForm form = GeluForm::kErf);
 Tensor silu(const Tensor& self);
+// log(1 + exp(beta x)) / beta, and x where beta x is above the threshold.
+Tensor softplus(const Tensor& self, double beta = 1, double threshold = 20);
+// x above 0, else weight x; weight of one element, or one for each of self's second dimension, in self's dtype.
+// Observed as "_prelu_kernel", after a "view" of the weight.
+Tensor prelu(const Tensor& self, const Tensor& weight);
 Tensor to(const Tensor& self, DType dtype);  // observed as "_to_copy"; returns self when it already has the dtype
 
 // Reductions: over one dim (negative counts from the end) or all. 16-bit accumulates in fp32, stores rounded.
@@ -55,6 +70,7 @@ Tensor sum(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false
 Tensor mean(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false);
 Tensor norm(const Tensor& self, std::optional<int> dim = {}, bool keepdim = false);  // 2-norm; gradient 0 where it is 0
 Tensor amax(const Tensor& self, int dim, bool keepdim = false);                      // no gradient
+Tensor logsumexp(const Tensor& self, int dim, bool keepdim = false);  // log(sum(exp(x))), without overflow
 Tensor softmax(const Tensor& self, int dim);
 Tensor log_softmax(const Tensor& self, int dim);
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target,
@@ -64,9 +80,16 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target,
 
 // Linear algebra (BLAS; 16-bit inputs widen, accumulate in fp32, store rounded).
 // Observed as "mm" for two matrices. Batch dimensions broadcast: "expand" and "view" to 3-D, "bmm" and "view"; a 2-D
-// right side is one "mm" over all rows.
+// right side is one "mm" over all rows. A side of one dimension: "dot" of two, "mv" on the right, "mm" or "bmm" of
+// a row on the left.
 Tensor matmul(const Tensor& self, const Tensor& other);
+Tensor mv(const Tensor& self, const Tensor& vec);                          // (M,K) @ (K)
+Tensor dot(const Tensor& self, const Tensor& tensor);                      // (K) @ (K), a scalar
 Tensor bmm(const Tensor& self, const Tensor& mat2);                        // (B,M,K) @ (B,K,N)
+// What is added broadcasts to the product: (M,K) @ (K), (M) by (N), (B,M,K) @ (B,K,N).
+Tensor addmv(const Tensor& self, const Tensor& mat, const Tensor& vec);
+Tensor addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2);
+Tensor baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2);
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2);  // bias (N) + mat1 (M,K) @ mat2 (K,N)
 Tensor linear(const Tensor& input, const Tensor& weight,
               const Tensor& bias);  // input (...,K), weight (N,K): observed as "t" then "addmm" ("mm" without bias),
@@ -81,6 +104,9 @@ enum class NormStatistics : std::uint8_t { kOpMath, kInput };
 // and "rstd", which are fp32 for 16-bit inputs (eps is added in fp32), or of the input's format with kInput.
 Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps = 1e-5,
                   NormStatistics statistics = NormStatistics::kOpMath);
+// x / sqrt(mean(x * x) + eps) over the last dimension, times weight where it is defined; eps by default the epsilon of
+// op math. Observed as the ops it consists of: pow, mean, add, rsqrt, mul, mul, in fp32 for 16-bit inputs.
+Tensor rms_norm(const Tensor& input, const Tensor& weight, std::optional<double> eps = {});
 // Drops elements with probability p, by one word of `random` each, and scales the others by 1 / (1 - p). Observed as
 // "native_dropout" with result "mask" (bool, true: kept).
 Tensor dropout(const Tensor& input, double p, RandomStream& random);
@@ -115,7 +141,22 @@ Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale);
 Tensor l1_loss(const Tensor& self, const Tensor& target);  // observed as "sub", "abs", "mean"
 Tensor mse_loss(const Tensor& self, const Tensor& target);
 Tensor smooth_l1_loss(const Tensor& self, const Tensor& target, double beta = 1);
+Tensor huber_loss(const Tensor& self, const Tensor& target, double delta = 1);
+// Of probabilities. Throws in torch's words on the CPU for one or a target that is not in [0, 1], and always under
+// autocast for CUDA.
+Tensor binary_cross_entropy(const Tensor& self, const Tensor& target);
 Tensor binary_cross_entropy_with_logits(const Tensor& self, const Tensor& target);
+
+// Made of other ops, which are observed. Means over all elements, a scalar; targets are floating, 1 or -1.
+Tensor margin_ranking_loss(const Tensor& input1, const Tensor& input2, const Tensor& target, double margin = 0);
+Tensor hinge_embedding_loss(const Tensor& self, const Tensor& target, double margin = 1);
+// Of rows: the distance to positive is to be smaller than the one to negative, by the margin.
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative, double margin = 1);
+Tensor cosine_embedding_loss(const Tensor& input1, const Tensor& input2, const Tensor& target,
+                             double margin = 0);                             // (N,D), (N,D), (N)
+Tensor poisson_nll_loss(const Tensor& input, const Tensor& target);          // exp(input) - target * input
+Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int dim = 1,
+                         double eps = 1e-8);  // over one dimension; a norm below eps counts as eps
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);  // a copy; dtypes promote
 

@@ -117,6 +117,15 @@ TrainingSetup apex_initialize(TrainingSetup setup, const ApexOptions& options = 
 // Parameters and buffers as Apex saves those of a model that it has cast: copies, floating ones in fp32.
 std::vector<NamedTensor> apex_saved_model(const Module& model);
 
+// Functions of one's own on O1's lists: amp.half_function, amp.float_function, amp.promote_function. Where O1's casts
+// are on (an Autocast with CastLists::kApex), the function gets its fp16, bf16 and fp32 arguments in fp16 (of a
+// parameter the cached cast), in fp32, or, where fp16 meets fp32, in fp32; elsewhere as they are. Promotion refuses
+// fp64 with others. What the function calls is cast by the lists as ever.
+using TensorFunction = std::function<Tensor(const std::vector<Tensor>& inputs)>;
+TensorFunction apex_half_function(TensorFunction function);
+TensorFunction apex_float_function(TensorFunction function);
+TensorFunction apex_promote_function(TensorFunction function);
+
 // Apex's FP16_Optimizer, as first published: its arguments.
 struct ApexFp16OptimizerOptions {
   double static_loss_scale = 1;
@@ -141,6 +150,11 @@ class ApexFp16Optimizer : public LossScaler {
   void unscale_(Optimizer& optimizer) override { update_master_grads(optimizer); }
   double clip(Optimizer& optimizer, double max_norm) override { return clip_master_grads(optimizer, max_norm); }
   bool step(Optimizer& optimizer) override;  // updates the scale first
+  // optimizer.step(closure): runs the closure, which zeroes gradients, calls backward and update_master_grads and
+  // returns the loss, then steps, and returns that loss. Throws std::invalid_argument in Apex's words under a dynamic
+  // scale. The engine's optimizers would call a closure once, as torch's SGD and Adam do; one that calls it again is
+  // not there.
+  Tensor step(Optimizer& optimizer, const std::function<Tensor()>& closure);
   void update() override;
   double get_scale() const override;  // in a step: that of its loss
   Tensor scale(const Tensor& output) override;

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "nanhunt/engine/ops.h"
+#include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/device/device_calls.h"
 #include "src/engine/ops/op.h"
 #include "src/engine/ops/loops/strided.h"
@@ -60,6 +61,9 @@ Device device_of(const std::vector<Tensor>& tensors) {
 }  // namespace
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+  if (amp::intercepts("cat")) {
+    return amp::run_list("cat", [dim](const std::vector<Tensor>& list) { return cat(list, dim); }, tensors);
+  }
   const CatPlan plan = check(tensors, dim);
   const Tensor out = Tensor::empty(plan.sizes, plan.dtype, device_of(tensors));
   std::vector<Arg> inputs;

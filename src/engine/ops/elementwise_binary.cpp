@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// add, sub, mul, div (by tensor or scalar), addcmul, addcdiv, pow. Backward formulas are those of eager PyTorch.
+// add, sub, mul, div (by tensor or scalar), addcmul, addcdiv, pow, atan2. Backward formulas are those of eager PyTorch.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/loops/elementwise.h"
@@ -89,7 +89,7 @@ Tensor div(const Tensor& self, const Tensor& other) {
 }
 
 Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("addcmul")) {
     const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcmul(x, a, b, value); };
     return amp::run("addcmul", op, self, tensor1, tensor2);
   }
@@ -108,7 +108,7 @@ Tensor addcmul(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
 }
 
 Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2, double value) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("addcdiv")) {
     const auto op = [value](const Tensor& x, const Tensor& a, const Tensor& b) { return addcdiv(x, a, b, value); };
     return amp::run("addcdiv", op, self, tensor1, tensor2);
   }
@@ -126,8 +126,20 @@ Tensor addcdiv(const Tensor& self, const Tensor& tensor1, const Tensor& tensor2,
                 });
 }
 
+Tensor atan2(const Tensor& self, const Tensor& other) {
+  if (amp::intercepts("atan2")) return amp::run("atan2", atan2, self, other);
+  const BinaryPlan p = plan("atan2", self, other);
+  return finish("atan2", op_math(p.dtype), map(p.shape, p.dtype, formulas::ArcTangent{}, self, other),
+                {{"self", &self}, {"other", &other}}, {}, {{"self", &self}, {"other", &other}},
+                [](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                  const Tensor &a = node.saved[0].tensor, &b = node.saved[1].tensor;
+                  return {map_gradient(node.edges[0], g.sizes(), node.dtype, formulas::ArcTangentGradient{}, g, a, b),
+                          map_gradient(node.edges[1], g.sizes(), node.dtype, formulas::ArcTangentOther{}, g, a, b)};
+                });
+}
+
 Tensor pow(const Tensor& self, double exponent) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("pow")) {
     return amp::run(
         "pow", [exponent](const Tensor& x) { return pow(x, exponent); }, self);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// neg, abs, reciprocal, exp, log, sqrt, rsqrt, relu, tanh, sigmoid, clamp.
+// neg, abs, reciprocal, exp, expm1, log in four forms, sinh, cosh, tan, asin, acos, sqrt, rsqrt, relu, tanh, sigmoid,
+// clamp.
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/ops/loops/elementwise.h"
@@ -38,18 +39,63 @@ Tensor abs(const Tensor& self) {
 }
 
 Tensor reciprocal(const Tensor& self) {
-  if (amp::intercepts()) return amp::run("reciprocal", reciprocal, self);
+  if (amp::intercepts("reciprocal")) return amp::run("reciprocal", reciprocal, self);
   return unary("reciprocal", self, formulas::Reciprocal{}, Saves::kResult, formulas::ReciprocalGradient{});
 }
 
 Tensor exp(const Tensor& self) {
-  if (amp::intercepts()) return amp::run("exp", exp, self);
+  if (amp::intercepts("exp")) return amp::run("exp", exp, self);
   return unary("exp", self, formulas::Exponential{}, Saves::kResult, formulas::Multiply{});
 }
 
 Tensor log(const Tensor& self) {
-  if (amp::intercepts()) return amp::run("log", log, self);
+  if (amp::intercepts("log")) return amp::run("log", log, self);
   return unary("log", self, formulas::Logarithm{}, Saves::kSelf, formulas::Divide{});
+}
+
+Tensor expm1(const Tensor& self) {
+  if (amp::intercepts("expm1")) return amp::run("expm1", expm1, self);
+  return unary("expm1", self, formulas::ExponentialMinusOne{}, Saves::kResult, formulas::ExponentialMinusOneGradient{});
+}
+
+Tensor log10(const Tensor& self) {
+  if (amp::intercepts("log10")) return amp::run("log10", log10, self);
+  return unary("log10", self, formulas::Logarithm10{}, Saves::kSelf, formulas::Logarithm10Gradient{});
+}
+
+Tensor log2(const Tensor& self) {
+  if (amp::intercepts("log2")) return amp::run("log2", log2, self);
+  return unary("log2", self, formulas::Logarithm2{}, Saves::kSelf, formulas::Logarithm2Gradient{});
+}
+
+Tensor log1p(const Tensor& self) {
+  if (amp::intercepts("log1p")) return amp::run("log1p", log1p, self);
+  return unary("log1p", self, formulas::LogarithmOnePlus{}, Saves::kSelf, formulas::LogarithmOnePlusGradient{});
+}
+
+Tensor sinh(const Tensor& self) {
+  if (amp::intercepts("sinh")) return amp::run("sinh", sinh, self);
+  return unary("sinh", self, formulas::HyperbolicSine{}, Saves::kSelf, formulas::HyperbolicSineGradient{});
+}
+
+Tensor cosh(const Tensor& self) {
+  if (amp::intercepts("cosh")) return amp::run("cosh", cosh, self);
+  return unary("cosh", self, formulas::HyperbolicCosine{}, Saves::kSelf, formulas::HyperbolicCosineGradient{});
+}
+
+Tensor tan(const Tensor& self) {
+  if (amp::intercepts("tan")) return amp::run("tan", tan, self);
+  return unary("tan", self, formulas::Tangent{}, Saves::kResult, formulas::TangentGradient{});
+}
+
+Tensor asin(const Tensor& self) {
+  if (amp::intercepts("asin")) return amp::run("asin", asin, self);
+  return unary("asin", self, formulas::ArcSine{}, Saves::kSelf, formulas::ArcSineGradient{});
+}
+
+Tensor acos(const Tensor& self) {
+  if (amp::intercepts("acos")) return amp::run("acos", acos, self);
+  return unary("acos", self, formulas::ArcCosine{}, Saves::kSelf, formulas::ArcCosineGradient{});
 }
 
 Tensor sqrt(const Tensor& self) {
@@ -57,7 +103,7 @@ Tensor sqrt(const Tensor& self) {
 }
 
 Tensor rsqrt(const Tensor& self) {
-  if (amp::intercepts()) return amp::run("rsqrt", rsqrt, self);
+  if (amp::intercepts("rsqrt")) return amp::run("rsqrt", rsqrt, self);
   return unary("rsqrt", self, formulas::InverseRoot{}, Saves::kResult, formulas::InverseRootGradient{});
 }
 

@@ -125,7 +125,7 @@ void check_affine(const Tensor& input, const Tensor& affine, std::string_view sl
 
 Tensor layer_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, double eps,
                   NormStatistics statistics) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("layer_norm")) {
     return amp::run(
         "layer_norm",
         [=](const Tensor& x, const Tensor& w, const Tensor& b) { return layer_norm(x, w, b, eps, statistics); }, input,

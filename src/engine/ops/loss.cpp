@@ -80,7 +80,7 @@ Tensor loss_gradient(const Edge& edge, double g, const std::vector<std::int64_t>
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t ignore_index) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("nll_loss")) {
     const auto loss = [ignore_index](const Tensor& x, const Tensor& y) { return nll_loss(x, y, ignore_index); };
     return amp::run("nll_loss", loss, log_probs, target);
   }
@@ -107,9 +107,9 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, std::int64_t igno
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, std::int64_t ignore_index) {
-  if (amp::intercepts("cross_entropy")) {
+  if (amp::intercepts("cross_entropy_loss")) {
     const auto loss = [ignore_index](const Tensor& x, const Tensor& y) { return cross_entropy(x, y, ignore_index); };
-    return amp::run("cross_entropy", loss, logits, target);
+    return amp::run("cross_entropy_loss", loss, logits, target);
   }
   return nll_loss(log_softmax(logits, 1), target, ignore_index);
 }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses between two tensors of one shape, mean over all elements: mse_loss, smooth_l1_loss,
-// binary_cross_entropy_with_logits; l1_loss is sub, abs and mean. As in eager, each element's loss is a stored value of
-// the operands' dtype (a square of fp16 overflows from 256) before the mean; backward is one pass in op math.
+// Losses between two tensors of one shape, mean over all elements: mse_loss, smooth_l1_loss, huber_loss,
+// binary_cross_entropy and its form with logits; l1_loss is sub, abs and mean. As in eager, each element's loss is a
+// stored value of the operands' dtype (a square of fp16 overflows from 256) before the mean; backward is one pass in op
+// math.
+#include <algorithm>
+#include <stdexcept>
+
 #include "nanhunt/engine/ops.h"
 #include "src/engine/amp/dispatch.h"
 #include "src/engine/memory.h"
@@ -55,25 +59,33 @@ Tensor pair_loss(std::string_view op, const Tensor& self, const Tensor& target, 
                 });
 }
 
+// In PyTorch's words, which refuses NaN as well.
+void expect_probabilities(std::string_view op, std::string_view name, const Tensor& tensor) {
+  const std::vector<double> values = tensor.to_vector();
+  if (std::ranges::all_of(values, [](double p) { return p >= 0 && p <= 1; })) return;
+  throw std::invalid_argument("[" + std::string(op) + "] all elements of " + std::string(name) +
+                              " should be between 0 and 1");
+}
+
 double share_of(const Tensor& self) { return 1 / static_cast<double>(self.defined() ? self.numel() : 1); }
 
 }  // namespace
 
 Tensor l1_loss(const Tensor& self, const Tensor& target) {
-  if (amp::intercepts()) return amp::run("l1_loss", l1_loss, self, target);
+  if (amp::intercepts("l1_loss")) return amp::run("l1_loss", l1_loss, self, target);
   check_pair("l1_loss", self, target);
   return mean(abs(sub(self, target)));
 }
 
 Tensor mse_loss(const Tensor& self, const Tensor& target) {
-  if (amp::intercepts()) return amp::run("mse_loss", mse_loss, self, target);
+  if (amp::intercepts("mse_loss")) return amp::run("mse_loss", mse_loss, self, target);
   const double share = share_of(self);
   return pair_loss("mse_loss", self, target, {}, formulas::SquaredError{}, formulas::SquaredErrorGradient{share},
                    formulas::SquaredErrorTarget{share});
 }
 
 Tensor smooth_l1_loss(const Tensor& self, const Tensor& target, double beta) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("smooth_l1_loss")) {
     return amp::run(
         "smooth_l1_loss", [beta](const Tensor& x, const Tensor& y) { return smooth_l1_loss(x, y, beta); }, self,
         target);
@@ -84,8 +96,32 @@ Tensor smooth_l1_loss(const Tensor& self, const Tensor& target, double beta) {
                    formulas::SmoothL1Gradient{share, beta}, formulas::SmoothL1Target{share, beta});
 }
 
+Tensor huber_loss(const Tensor& self, const Tensor& target, double delta) {
+  if (amp::intercepts("huber_loss")) {
+    return amp::run(
+        "huber_loss", [delta](const Tensor& x, const Tensor& y) { return huber_loss(x, y, delta); }, self, target);
+  }
+  if (!(delta > 0)) fail("huber_loss", "a delta above 0", std::to_string(delta));
+  const double share = share_of(self);
+  return pair_loss("huber_loss", self, target, {{"delta", delta}}, formulas::Huber{delta},
+                   formulas::HuberGradient{share, delta}, formulas::HuberTarget{share, delta});
+}
+
+Tensor binary_cross_entropy(const Tensor& self, const Tensor& target) {
+  constexpr std::string_view kOp = "binary_cross_entropy";
+  if (amp::intercepts(kOp)) return amp::run(kOp, binary_cross_entropy, self, target);
+  check_pair(kOp, self, target);
+  if (on_cpu(self) && on_cpu(target)) {
+    expect_probabilities(kOp, "input", self);
+    expect_probabilities(kOp, "target", target);
+  }
+  const auto count = static_cast<double>(self.numel());
+  return pair_loss(kOp, self, target, {}, formulas::CrossEntropy{}, formulas::CrossEntropyOfProbability{count},
+                   formulas::CrossEntropyOfTarget{count});
+}
+
 Tensor binary_cross_entropy_with_logits(const Tensor& self, const Tensor& target) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("binary_cross_entropy_with_logits")) {
     return amp::run("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits, self, target);
   }
   const double share = share_of(self);

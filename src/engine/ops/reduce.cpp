@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sum, mean, norm, amax over one dimension or all. Sums run in op math, pairwise, always in the same order.
+// sum, mean, norm, amax, logsumexp over one dimension or all. Sums run in op math, pairwise, always in the same order.
 #include <cmath>
 #include <limits>
 
@@ -54,6 +54,17 @@ Tensor reduce_rows(const Rows& rows, DType out_dtype, Reduce reduce) {
   }
   write_all(Writer<T>(out), 0, out.numel(), results.data());
   return out;
+}
+
+// The first NaN, where there is one.
+template <typename T>
+T largest_or_nan(const T* x, std::int64_t n) {
+  T largest = *x;
+  for (std::int64_t i = 1; i < n; ++i) {
+    if (x[i] > largest || std::isnan(x[i])) largest = x[i];
+    if (std::isnan(largest)) break;
+  }
+  return largest;
 }
 
 using kernels::Reduction;
@@ -155,16 +166,35 @@ Tensor amax(const Tensor& self, int dim, bool keepdim) {
   if (rows.length == 0 && self.numel() == 0 && numel_of(rows.out_sizes) != 0) {
     fail("amax", "a dimension with elements", describe(self));
   }
-  Tensor out = reduce(Reduction::kAmax, rows, [](auto* x, std::int64_t n) {
-    auto largest = *x;
-    for (std::int64_t i = 1; i < n; ++i) {
-      if (x[i] > largest || std::isnan(x[i])) largest = x[i];
-      if (std::isnan(largest)) break;
-    }
-    return largest;
-  });
+  Tensor out = reduce(Reduction::kAmax, rows, [](auto* x, std::int64_t n) { return largest_or_nan(x, n); });
   const auto named = static_cast<double>(rows.dim.value_or(0));
   return finish("amax", op_math(self.dtype()), std::move(out), {{"self", &self}}, {{"dim", named}});
+}
+
+// log(sum(exp(x - m))) + m with m the row's largest value, or 0 where that is infinite; in op math from end to end.
+Tensor logsumexp(const Tensor& self, int dim, bool keepdim) {
+  if (amp::intercepts("logsumexp")) {
+    return amp::run("logsumexp", [=](const Tensor& x) { return logsumexp(x, dim, keepdim); }, self);
+  }
+  const Rows rows = make_rows("logsumexp", self, dim, /*keepdim=*/true);
+  if (rows.length == 0) fail("logsumexp", "a dimension with elements", describe(self));
+  const DType compute = op_math(self.dtype());
+  const Tensor largest =
+      reduce(Reduction::kAmax, rows, compute, [](auto* x, std::int64_t n) { return largest_or_nan(x, n); });
+  Rows terms = rows;
+  const Tensor shift = spread(largest, self.sizes(), rows.dim);
+  terms.view = map(self.sizes(), compute, formulas::ShiftedExponential{}, self, shift);
+  if (rows.dim) terms.view = dim_last(terms.view, *rows.dim);
+  const Tensor total = reduce(Reduction::kSum, terms, [](auto* x, std::int64_t n) { return sum_values(x, n); });
+  const Tensor out = Tensor::empty(make_rows("logsumexp", self, dim, keepdim).out_sizes, self.dtype(), self.device());
+  const Tensor kept = make_view(out, rows.out_sizes, contiguous_strides(rows.out_sizes), 0);
+  map_into(kept, compute, formulas::ShiftedLogarithm{}, total, largest);
+  return finish_reduction("logsumexp", rows.dim, self, out, {{"self", &self}, {"result", &out}},
+                          [dim = rows.dim](const Tensor& g, const Node& node) -> std::vector<Tensor> {
+                            const Shape& sizes = node.edges[0].sizes;
+                            return {map(sizes, node.dtype, formulas::LogSumExpGradient{}, spread(g, sizes, dim),
+                                        node.saved[0].tensor, spread(node.saved[1].tensor, sizes, dim))};
+                          });
 }
 
 }  // namespace nanhunt::engine

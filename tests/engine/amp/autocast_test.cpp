@@ -62,6 +62,55 @@ TEST(Autocast, knows_fp16_and_bf16_only) {
   EXPECT_FALSE(autocast_enabled());
 }
 
+TEST(Autocast, warns_on_the_cpu_of_a_format_that_it_does_not_know_and_stays_off) {
+  {
+    const Autocast region({.dtype = DType::kF32, .device = AutocastDevice::kCpu});
+    EXPECT_FALSE(autocast_enabled());
+    EXPECT_EQ(region.warning(),
+              "In CPU autocast, but the target dtype is not supported. Disabling autocast.\n"
+              "CPU Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.");
+  }
+  const Autocast region({.dtype = DType::kF16, .device = AutocastDevice::kCpu});
+  EXPECT_TRUE(autocast_enabled());
+  EXPECT_EQ(region.warning(), "");
+}
+
+TEST(Autocast, has_the_format_of_its_device_or_of_the_region_around_it) {
+  const Autocast cpu({.device = AutocastDevice::kCpu});
+  EXPECT_EQ(autocast_dtype(), DType::kBF16);
+  const Autocast cuda;
+  EXPECT_EQ(autocast_dtype(), DType::kF16);
+  const Autocast other({.dtype = DType::kBF16, .cache = false});
+  const Autocast inner;
+  EXPECT_EQ(autocast_dtype(), DType::kBF16) << "as the region around it";
+  EXPECT_FALSE(autocast_cache_enabled());
+}
+
+TEST(Autocast, of_one_device_goes_on_where_that_of_another_is_switched_off) {
+  const Tensor x = Tensor::full({2, 2}, 1, DType::kF32);
+  const Autocast cuda;
+  {
+    const Autocast cpu({.device = AutocastDevice::kCpu});
+    EXPECT_EQ(matmul(x, x).dtype(), DType::kBF16) << "the innermost one rules";
+    EXPECT_EQ(exp(matmul(x, x)).dtype(), DType::kBF16) << "on no list of the CPU";
+    const Autocast off({.enabled = false, .device = AutocastDevice::kCpu});
+    EXPECT_EQ(exp(matmul(x, x)).dtype(), DType::kF32) << "CUDA's lists again";
+    const Autocast all_off({.enabled = false});
+    EXPECT_FALSE(autocast_enabled());
+    EXPECT_EQ(matmul(x, x).dtype(), DType::kF32);
+  }
+  EXPECT_EQ(matmul(x, x).dtype(), DType::kF16);
+}
+
+TEST(Autocast, takes_fp32_for_what_the_cpu_lists_and_leaves_the_rest_alone) {
+  const Tensor x = Tensor::full({2, 2}, 0.5, DType::kBF16);
+  const Autocast region({.device = AutocastDevice::kCpu});
+  EXPECT_EQ(mse_loss(x, x).dtype(), DType::kF32);
+  EXPECT_EQ(softmax(x, 1).dtype(), DType::kBF16);
+  EXPECT_EQ(sum(x).dtype(), DType::kBF16);
+  EXPECT_EQ(layer_norm(x, Tensor::full({2}, 1, DType::kF32), Tensor()).dtype(), DType::kBF16);
+}
+
 TEST(Autocast, a_linear_layer_casts_its_arguments_once_in_its_own_module) {
   // given
   RandomStream random(1, 0);
@@ -164,11 +213,11 @@ TEST(Autocast, a_cast_that_backward_used_up_is_made_again) {
   EXPECT_EQ(w.grad().item(), 4);
 }
 
-// The hazard of torch.amp, and its cure.
-TEST(Autocast, a_cast_cached_without_gradients_drops_the_gradient_of_its_parameter) {
-  const auto gradient = [](bool clear) {
+// The fault of older PyTorch, its cure, and what newer PyTorch and Apex do.
+TEST(Autocast, a_cast_cached_without_gradients_drops_the_gradient_of_its_parameter_where_that_is_planted) {
+  const auto gradient = [](bool clear, const AutocastOptions& options) {
     const Tensor w = parameter({1, 1}, 3), x = Tensor::full({1, 1}, 2, DType::kF16).set_requires_grad(true);
-    const Autocast region;
+    const Autocast region(options);
     {
       const NoGradGuard evaluation;
       matmul(x, w);
@@ -177,8 +226,40 @@ TEST(Autocast, a_cast_cached_without_gradients_drops_the_gradient_of_its_paramet
     sum(matmul(x, w)).backward();
     return w.grad();
   };
-  EXPECT_FALSE(gradient(false).defined());
-  EXPECT_EQ(gradient(true).item(), 2);
+  const AutocastOptions planted{.cache_drops_gradients = true};
+  EXPECT_FALSE(gradient(false, planted).defined());
+  EXPECT_EQ(gradient(true, planted).item(), 2);
+  EXPECT_EQ(gradient(false, {}).item(), 2);
+  EXPECT_EQ(gradient(false, {.lists = CastLists::kApex}).item(), 2);
+}
+
+TEST(Autocast, a_cast_made_without_gradients_is_reused_with_them_but_for_apex) {
+  const Tensor w = parameter({2, 2}, 1), x = Tensor::full({1, 2}, 1, DType::kF16);
+  const auto casts = [&](const AutocastOptions& options) {
+    return casts_in([&] {
+      const Autocast region(options);
+      {
+        const NoGradGuard evaluation;
+        EXPECT_FALSE(matmul(x, w).requires_grad());
+        matmul(x, w);
+      }
+      EXPECT_TRUE(matmul(x, w).requires_grad());
+      matmul(x, w);
+    });
+  };
+  EXPECT_EQ(casts({}), 1U);
+  EXPECT_EQ(casts({.lists = CastLists::kApex}), 2U);
+}
+
+// The cache does not ask for the format.
+TEST(Autocast, an_inner_region_of_the_other_format_gets_the_cast_of_the_outer_one) {
+  const Tensor w = parameter({2, 2}, 1), x = Tensor::full({2, 2}, 1, DType::kF32);
+  const Autocast outer({.dtype = DType::kBF16});
+  matmul(x, w);
+  const Autocast inner({.dtype = DType::kF16});
+  EXPECT_THROW(matmul(x, w), std::invalid_argument);
+  clear_autocast_cache();
+  EXPECT_EQ(matmul(x, w).dtype(), DType::kF16);
 }
 
 TEST(Autocast, a_parameter_written_inside_the_region_is_used_as_it_was) {
@@ -241,7 +322,38 @@ TEST(Autocast, an_op_that_has_no_row_of_the_right_kind_is_a_mistake_of_the_engin
   const auto same = [](const Tensor& y) { return y; };
   EXPECT_THROW(amp::run("no_such_op", same, x), std::logic_error);
   EXPECT_THROW(amp::run("sum", same, x), std::logic_error);
-  EXPECT_THROW(amp::output_dtype("matmul", x), std::logic_error);
+  EXPECT_EQ(amp::output_dtype("matmul", x), DType::kF16) << "no row that widens the result";
+}
+
+TEST(Autocast, bans_binary_cross_entropy_for_cuda_but_not_where_it_is_off) {
+  const Tensor p = Tensor::full({2}, 0.5, DType::kF32);
+  const auto loss = [&] { return binary_cross_entropy(p, p); };
+  const Autocast region;
+  EXPECT_THAT(loss, ::testing::ThrowsMessage<std::invalid_argument>(
+                        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+                        "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+                        "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits"
+                        "\nor torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+                        "safe to autocast."));
+  EXPECT_EQ(binary_cross_entropy_with_logits(p, p).dtype(), DType::kF32) << "what it advises";
+  const Autocast off({.enabled = false});
+  EXPECT_EQ(loss().dtype(), DType::kF32);
+}
+
+TEST(Autocast, takes_binary_cross_entropy_in_fp32_on_the_cpu) {
+  const Tensor p = Tensor::full({2}, 0.5, DType::kBF16);
+  const Autocast region({.device = AutocastDevice::kCpu});
+  EXPECT_EQ(binary_cross_entropy(p, p).dtype(), DType::kF32);
+}
+
+// Apex asks for the formats.
+TEST(Autocast, of_apex_bans_binary_cross_entropy_of_fp16_alone) {
+  const auto of = [](DType dtype) { return Tensor::full({2}, 0.5, dtype); };
+  const Autocast region({.lists = CastLists::kApex});
+  EXPECT_EQ(binary_cross_entropy(of(DType::kF32), of(DType::kF32)).dtype(), DType::kF32);
+  EXPECT_THAT([&] { binary_cross_entropy(of(DType::kF16), of(DType::kF16)); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  ::testing::HasSubstr("amp does not work out-of-the-box with `F.binary_cross_entropy`")));
 }
 
 TEST(Autocast, misuse_is_refused_as_it_is_outside) {

@@ -27,7 +27,7 @@ TEST(Misuse, an_undefined_operand_is_named_by_every_op) {
         std::vector<Tensor> inputs = c.inputs;
         inputs[i] = Tensor();
         if ((c.op == "linear" || c.op == "conv2d") && i == 2) continue;  // no bias
-        if (c.op == "layer_norm" && i > 0) continue;  // no weight, no bias
+        if ((c.op == "layer_norm" || c.op == "rms_norm") && i > 0) continue;  // no weight, no bias
         if (c.op == "scaled_dot_product_attention" && i == 3) continue;  // no mask
         expect_throws([&] { c.call(inputs); }, "got an undefined tensor");
       }
@@ -41,7 +41,11 @@ TEST(Misuse, shapes_that_do_not_fit) {
   expect_throws([&] { where(gt(other, 0.0), matrix(), matrix()); }, "[where] expected shapes that broadcast");
   expect_throws([&] { matmul(matrix(), matrix()); },
                 "[mm] expected as many columns on the left as rows on the right, got fp32 [2, 3] and fp32 [2, 3]");
-  expect_throws([&] { matmul(matrix(), other); }, "[matmul] expected other with 2 dimensions or more, got fp32 [4]");
+  expect_throws([&] { matmul(matrix(), other); }, "[mv] expected vec of [3], got fp32 [4]");
+  expect_throws([&] { dot(other, select(matrix(), 0, 0)); }, "[dot] expected tensor of [4], got fp32 [3]");
+  expect_throws([&] { matmul(other, other.detach()), matmul(Tensor::zeros({}, DType::kF32), other); },
+                "[matmul] expected self with 2 dimensions or more, got fp32 []");
+  expect_throws([&] { prelu(matrix(), other); }, "[prelu] expected a weight of one element or 3, got fp32 [4]");
   expect_throws([&] { addmm(other, matrix(), t(matrix())); }, "[addmm] expected shapes that broadcast");
   expect_throws(
       [&] {
@@ -72,6 +76,18 @@ TEST(Misuse, dimensions_and_ranges_outside_the_tensor) {
   expect_throws([] { narrow(matrix(), 1, 1, std::numeric_limits<std::int64_t>::max()); }, "[narrow] expected a range");
   expect_throws([] { select(matrix(), 0, 2); }, "[select] expected an index within 2, got 2");
   expect_throws([] { select(matrix(), 0, -3); }, "[select] expected an index within 2, got -3");
+}
+
+TEST(Misuse, probabilities_that_are_none_and_losses_without_a_width) {
+  const auto of = [](double p) { return Tensor::full({2}, p, DType::kF32); };
+  for (const double bad : {-0.1, 1.1, std::nan("")}) {
+    expect_throws([&] { binary_cross_entropy(of(bad), of(1)); },
+                  "[binary_cross_entropy] all elements of input should be between 0 and 1");
+  }
+  expect_throws([&] { binary_cross_entropy(of(1), of(2)); },
+                "[binary_cross_entropy] all elements of target should be between 0 and 1");
+  EXPECT_EQ(binary_cross_entropy(of(1), of(0)).item(), 100) << "a logarithm below -100 counts as -100";
+  expect_throws([&] { huber_loss(of(1), of(1), 0); }, "[huber_loss] expected a delta above 0");
 }
 
 TEST(Misuse, formats_that_an_op_does_not_take) {

@@ -86,6 +86,22 @@ void add_elementwise(Cases& c) {
   c.unary("abs", -2, 2, abs);
   c.unary("exp", -2, 2, exp);
   c.unary("log", 0.5, 3, log);
+  c.unary("expm1", -2, 2, expm1);
+  c.unary("log10", 0.5, 3, log10);
+  c.unary("log2", 0.5, 3, log2);
+  c.unary("log1p", -0.5, 3, log1p);
+  c.unary("sinh", -2, 2, sinh);
+  c.unary("cosh", -2, 2, cosh);
+  c.unary("tan", -1, 1, tan);
+  c.unary("asin", -0.9, 0.9, asin);
+  c.unary("acos", -0.9, 0.9, acos);
+  c.unary_with("softplus", "", -2, 2, [](const Inputs& in) { return softplus(in[0]); });
+  c.unary_with("softplus", "linear", -2, 2, [](const Inputs& in) { return softplus(in[0], 1.5, 1); });
+  c.binary("atan2", 0.5, 2, [](const Inputs& in) { return atan2(in[0], in[1]); });
+  const GradFunction prelu_of = [](const Inputs& in) { return prelu(in[0], in[1]); };
+  c.add_case("prelu", "one", {strided_leaf({2, 3}, -2, 2), leaf({1}, 0.1, 0.3)}, prelu_of);
+  c.add_case("prelu", "channels", {leaf({2, 3, 2}, -2, 2), leaf({3}, 0.1, 0.9)}, prelu_of);
+  c.add_case("prelu", "vector", {leaf({4}, -2, 2), leaf({1}, 0.1, 0.3)}, prelu_of);
   c.unary("sqrt", 0.5, 3, sqrt);
   c.unary("rsqrt", 0.5, 3, rsqrt);
   c.unary("relu", -2, 2, relu);
@@ -131,6 +147,10 @@ void add_reductions(Cases& c) {
       "amax", "", {leaf({2, 3}, -2, 2)}, [](const Inputs& in) { return amax(in[0], 1); }, false);
   for (int dim : {0, 1}) {
     const std::string name = "dim" + std::to_string(dim);
+    c.add_case("logsumexp", name, {strided_leaf({3, 4}, -2, 2)},
+               [dim](const Inputs& in) { return logsumexp(in[0], dim); });
+    c.add_case("logsumexp", name + "_kept", {leaf({3, 4, 2}, -2, 2)},
+               [dim](const Inputs& in) { return logsumexp(in[0], dim, true); });
     c.add_case("softmax", name, {strided_leaf({3, 4}, -2, 2)}, [dim](const Inputs& in) { return softmax(in[0], dim); });
     c.add_case("log_softmax", name, {strided_leaf({3, 4}, -2, 2)},
                [dim](const Inputs& in) { return log_softmax(in[0], dim); });
@@ -151,6 +171,29 @@ void add_linear_algebra(Cases& c) {
   c.add_case("matmul", "thin", {leaf({4, 1}, -2, 2), leaf({1, 3}, -2, 2)}, mm);
   c.add_case("matmul", "one_wanted", {spread_tensor({2, 3}, -2, 2), leaf({3, 4}, -2, 2)}, mm);
   c.add_case("matmul", "nothing_inside", {leaf({2, 0}, -2, 2), leaf({0, 4}, -2, 2)}, mm);
+  c.add_case("matmul", "vectors", {leaf({3}, -2, 2), strided_leaf({3}, -2, 2)}, mm);
+  c.add_case("matmul", "vector_on_the_right", {strided_leaf({2, 3}, -2, 2), leaf({3}, -2, 2)}, mm);
+  c.add_case("matmul", "batch_with_vector", {leaf({2, 2, 3}, -2, 2), leaf({3}, -2, 2)}, mm);
+  c.add_case("matmul", "vector_on_the_left", {leaf({3}, -2, 2), leaf({3, 4}, -2, 2)}, mm);
+  c.add_case("matmul", "vector_with_batch", {leaf({3}, -2, 2), leaf({2, 3, 4}, -2, 2)}, mm);
+  const GradFunction mv_of = [](const Inputs& in) { return mv(in[0], in[1]); };
+  const GradFunction dot_of = [](const Inputs& in) { return dot(in[0], in[1]); };
+  c.add_case("mv", "", {leaf({2, 3}, -2, 2), strided_leaf({3}, -2, 2)}, mv_of);
+  c.add_case("mv", "one_wanted", {spread_tensor({2, 3}, -2, 2), leaf({3}, -2, 2)}, mv_of);
+  const GradFunction addmv_of = [](const Inputs& in) { return addmv(in[0], in[1], in[2]); };
+  const GradFunction addr_of = [](const Inputs& in) { return addr(in[0], in[1], in[2]); };
+  const GradFunction baddbmm_of = [](const Inputs& in) { return baddbmm(in[0], in[1], in[2]); };
+  c.add_case("addmv", "", {leaf({2}, -2, 2), strided_leaf({2, 3}, -2, 2), leaf({3}, -2, 2)}, addmv_of);
+  c.add_case("addmv", "broadcast", {leaf({}, 1, 2), leaf({2, 3}, -2, 2), spread_tensor({3}, -2, 2)}, addmv_of);
+  c.add_case("addr", "", {leaf({2, 3}, -2, 2), leaf({2}, -2, 2), strided_leaf({3}, -2, 2)}, addr_of);
+  c.add_case("addr", "broadcast", {leaf({3}, -2, 2), leaf({2}, -2, 2), spread_tensor({3}, -2, 2)}, addr_of);
+  c.add_case("baddbmm", "", {leaf({2, 3, 2}, -2, 2), leaf({2, 3, 4}, -2, 2), strided_leaf({2, 4, 2}, -2, 2)},
+             baddbmm_of);
+  c.add_case("baddbmm", "broadcast", {leaf({3, 1}, -2, 2), leaf({2, 3, 4}, -2, 2), spread_tensor({2, 4, 2}, -2, 2)},
+             baddbmm_of);
+  c.add_case("dot", "", {leaf({3}, -2, 2), strided_leaf({3}, -2, 2)}, dot_of);
+  c.add_case("dot", "one_wanted", {leaf({3}, -2, 2), spread_tensor({3}, -2, 2)}, dot_of);
+  c.add_case("dot", "of_nothing", {leaf({0}, -2, 2), leaf({0}, -2, 2)}, dot_of);
   c.add_case("addmm", "row", {leaf({4}, -2, 2), leaf({2, 3}, -2, 2), leaf({3, 4}, -2, 2)}, with_bias);
   c.add_case("addmm", "column", {leaf({2, 1}, -2, 2), strided_leaf({2, 3}, -2, 2), leaf({3, 4}, -2, 2)}, with_bias);
   c.add_case("linear", "", {leaf({2, 3}, -2, 2), leaf({4, 3}, -2, 2), leaf({4}, -2, 2)},

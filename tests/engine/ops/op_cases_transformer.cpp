@@ -72,6 +72,10 @@ std::vector<OpCase> transformer_op_cases() {
            [](const Inputs& in) { return layer_norm(in[0], in[1], {}); });
   add_case("layer_norm", "plain", {leaf({3, 4})}, [](const Inputs& in) { return layer_norm(in[0], {}, {}); });
   add_case("layer_norm", "bias_wanted", {spread_tensor({3, 4}, -2, 2), spread_tensor({4}, 1, 2), leaf({4})}, normalise);
+  const GradFunction by_root = [](const Inputs& in) { return rms_norm(in[0], in[1], 1e-3); };
+  add_case("rms_norm", "weight", {leaf({2, 3, 5}), leaf({5})}, by_root);
+  add_case("rms_norm", "strided", {strided_leaf({3, 4}), strided_leaf({4})}, by_root);
+  add_case("rms_norm", "plain", {leaf({3, 4})}, [](const Inputs& in) { return rms_norm(in[0], {}); });
   add_case("layer_norm", "long", {leaf({2, 1100}), leaf({1100}), leaf({1100})}, normalise);
 
   // A fresh stream each time: finite differences must see one mask.

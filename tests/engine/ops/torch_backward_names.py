@@ -12,6 +12,13 @@ def calls() -> dict:
     one, zero = torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)
     mask, labels = torch.tensor([[True, False, True]] * 2), torch.tensor([0, 1])
     return {
+        "addmv": torch.addmv(one, square, zero), "addr": torch.addr(square, one, zero),
+        "baddbmm": torch.baddbmm(square, b, b.transpose(1, 2)),
+        "_prelu_kernel": F.prelu(x, v[0, :1]), "acos": x.acos(), "asin": x.asin(), "atan2": x.atan2(v),
+        "binary_cross_entropy": F.binary_cross_entropy(x, torch.rand(2, 3)), "cosh": x.cosh(),
+        "dot": torch.dot(one, zero), "expm1": x.expm1(), "huber_loss": F.huber_loss(x, v), "log10": x.log10(),
+        "log1p": x.log1p(), "log2": x.log2(), "logsumexp": x.logsumexp(1), "mv": torch.mv(square, one),
+        "sinh": x.sinh(), "softplus": F.softplus(x), "tan": x.tan(),
         "_to_copy": x.to(torch.float16), "abs": x.abs(), "add": x + v, "addcdiv": torch.addcdiv(x, v, m),
         "addcmul": torch.addcmul(x, v, m), "addmm": torch.addmm(x, square, v), "avg_pool2d": F.avg_pool2d(im, 2),
         "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits(x, torch.rand(2, 3)),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Apex's FP16_Optimizer as first published: masters, their gradients on demand, its own clip, the scale updated by step.
+#include <stdexcept>
+
 #include "nanhunt/engine/amp.h"
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
@@ -83,6 +85,15 @@ bool ApexFp16Optimizer::step(Optimizer& optimizer) {
   if (!overflow) optimizer.step();
   tell(overflow ? ScalerAction::kSkip : ScalerAction::kStep, number_of(optimizer), overflow);
   return !overflow;
+}
+
+Tensor ApexFp16Optimizer::step(Optimizer& optimizer, const std::function<Tensor()>& closure) {
+  if (looks()) {
+    throw std::invalid_argument("Using step with a closure is currently not compatible with dynamic loss scaling.");
+  }
+  Tensor loss = closure();
+  step(optimizer);
+  return loss;
 }
 
 void ApexFp16Optimizer::update() { state_->used.reset(); }

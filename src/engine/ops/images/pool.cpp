@@ -175,7 +175,7 @@ Tensor avg_pool2d(const Tensor& self, std::int64_t kernel, std::int64_t stride, 
 }
 
 Tensor upsample_nearest2d(const Tensor& self, std::int64_t scale) {
-  if (amp::intercepts()) {
+  if (amp::intercepts("upsample_nearest2d")) {
     return amp::run(
         "upsample_nearest2d", [scale](const Tensor& x) { return upsample_nearest2d(x, scale); }, self);
   }

@@ -55,7 +55,7 @@ Tensor product(std::string_view op, const Tensor& a, const Tensor& b, const Tens
   DenseOutput<T> out(sizes, a.dtype());
   const std::int64_t m = a.size(-2), n = b.size(-1), k = a.size(-1);
   if (bias.defined()) {
-    read_all(Reader<T>(bias, sizes, a.dtype()), 0, m * n, out.data());
+    read_all(Reader<T>(bias, sizes, a.dtype()), 0, numel_of(sizes), out.data());
   } else if (k == 0) {
     std::fill_n(out.data(), numel_of(sizes), T{0});
   }
@@ -115,7 +115,7 @@ Tensor mm(const Tensor& self, const Tensor& mat2) {
 }
 
 Tensor addmm(const Tensor& bias, const Tensor& mat1, const Tensor& mat2) {
-  if (amp::intercepts()) return amp::run("addmm", addmm, bias, mat1, mat2);
+  if (amp::intercepts("addmm")) return amp::run("addmm", addmm, bias, mat1, mat2);
   check_operands("addmm", 2, mat1, "mat1", mat2, "mat2");
   expect_dtype("addmm", bias, "self", mat1.dtype());
   const Shape shape{mat1.size(0), mat2.size(1)};

@@ -14,7 +14,7 @@ namespace nanhunt::engine {
 bool is_by_columns(const Tensor& matrix);
 Tensor transposed(const Tensor& matrix);  // view, the last two dimensions exchanged
 
-// left @ right plus `bias` (broadcast, 2-D only) when it is defined, rounded once to left's dtype. fp64 multiplies in
+// left @ right plus `bias` (broadcast) when it is defined, rounded once to left's dtype. fp64 multiplies in
 // fp64, the others in fp32. Both have 2 or 3 dimensions and the same batch.
 Tensor multiply(std::string_view op, const Tensor& left, const Tensor& right, const Tensor& bias = {});
 

@@ -75,6 +75,46 @@ TEST(ApexFp16Optimizer, does_not_look_under_a_static_scale) {
   EXPECT_EQ(run.wrapper.get_scale(), 128);
 }
 
+TEST(ApexFp16Optimizer, steps_with_a_closure_as_with_the_calls_that_it_makes) {
+  const auto calls = [](Wrapped& run) {
+    run.optimizer->zero_grad();
+    const Tensor loss = sum(mul(to(run.half, DType::kF32), 0.5));
+    run.wrapper.backward(loss, *run.optimizer);
+    run.wrapper.update_master_grads(*run.optimizer);
+    return loss;
+  };
+  Wrapped by_hand({.static_loss_scale = 128}), by_closure({.static_loss_scale = 128});
+  for (int step = 0; step < 3; ++step) {
+    const double loss = calls(by_hand).item();
+    by_hand.wrapper.step(*by_hand.optimizer);
+    int runs = 0;
+    const Tensor returned = by_closure.wrapper.step(*by_closure.optimizer, [&] {
+      ++runs;
+      return calls(by_closure);
+    });
+    EXPECT_EQ(returned.item(), loss);
+    EXPECT_EQ(runs, 1);
+  }
+  EXPECT_EQ(by_closure.half.to_vector(), by_hand.half.to_vector());
+  EXPECT_EQ(by_closure.half.at(0), -1.5);
+}
+
+TEST(ApexFp16Optimizer, refuses_a_closure_under_a_dynamic_scale) {
+  Wrapped run(dynamic(1024));
+  bool ran = false;
+  const auto closure = [&] {
+    ran = true;
+    return Tensor();
+  };
+  try {
+    run.wrapper.step(*run.optimizer, closure);
+    FAIL();
+  } catch (const std::invalid_argument& refused) {
+    EXPECT_STREQ(refused.what(), "Using step with a closure is currently not compatible with dynamic loss scaling.");
+  }
+  EXPECT_FALSE(ran);
+}
+
 TEST(ApexFp16Optimizer, has_masters_and_scaler_in_its_state) {
   Wrapped run(dynamic(1024)), other(dynamic(64));
   run.backward(0x1p-13);
