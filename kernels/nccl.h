@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL, which moves bytes between the GPUs of several processes. Looked for when it is first needed: a build needs neither
-// its header nor its library. Own prototypes of the few functions used, as nccl.h has them since 2.0.
+// its header nor its library. Own prototypes of the few functions used, as nccl.h has them since 2.4.
 #pragma once
 
 #include <cstddef>

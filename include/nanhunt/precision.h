@@ -72,7 +72,7 @@ enum class PrecisionOutcome : std::uint8_t {
   kNonFinite,      // the final loss is not finite
   kStopped,        // the library ended training
   kRefused,        // the recipe does not take this model, optimizer or loss
-  kNoReference,    // fp32 itself did not stay finite
+  kNoReference,    // fp32 itself did not stay finite, or learnt less than a hundredth of its first loss
 };
 std::string_view precision_outcome_name(PrecisionOutcome outcome);  // "lost_steps"
 

@@ -129,7 +129,7 @@ void write_loss_chart(HtmlWriter& out, const TimelineView& view, const LossChart
   out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"").text(options.id).markup("-title ");
   out.text(options.id).markup("-about\" viewBox=\"0 0 ").number(kPictureWidth).markup(" ").number(axis + 10);
   out.markup("\"><title id=\"").text(options.id).markup("-title\">").text(options.title).markup("</title><desc id=\"").text(options.id).markup("-about\">");
-  out.text(chart_caption(view)).markup("</desc>");
+  out.text(chart_caption(view, options.reference == nullptr)).markup("</desc>");
   write_axes(out, scale, axis);
   if (options.reference != nullptr) write_reference(out, scale, *options.reference);
   write_losses(out, scale);

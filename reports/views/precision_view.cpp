@@ -75,7 +75,7 @@ std::string what_to_do(const PrecisionRun& run) {
   if (!run.keep.empty()) parts.push_back("keep " + names_text(run.keep) + " in fp32");
   if (run.keep_masters) parts.push_back("use fp32 master weights and optimizer state");
   if (run.start_scale) parts.push_back("use " + scale_text(*run.start_scale));
-  return join(parts, ", ");
+  return join(parts, " and ");
 }
 
 std::string outcome_word(PrecisionOutcome outcome) {
@@ -83,7 +83,7 @@ std::string outcome_word(PrecisionOutcome outcome) {
     case PrecisionOutcome::kSame:
       return "as good as fp32";
     case PrecisionOutcome::kLostSteps:
-      return "as good, but lost steps";
+      return "lost steps";
     case PrecisionOutcome::kBadValidation:
       return "validation falls short";
     case PrecisionOutcome::kWorse:
@@ -98,6 +98,12 @@ std::string outcome_word(PrecisionOutcome outcome) {
       return "nothing to compare with";
   }
   return "";
+}
+
+std::string no_reference_sentence(const PrecisionRun& fp32) {
+  if (!std::isfinite(fp32.final_loss) || fp32.steps.empty()) return "fp32 itself does not stay finite.";
+  return "fp32 has learnt next to nothing in " + plural(fp32.steps.size(), "step", "steps") + ": its loss is " +
+         loss_text(fp32.steps.front().loss) + " at first and " + loss_text(fp32.final_loss) + " at the end.";
 }
 
 std::string course_sentence(const PrecisionRun& run, const PrecisionRun& fp32) {
@@ -125,7 +131,7 @@ std::string course_sentence(const PrecisionRun& run, const PrecisionRun& fp32) {
     case PrecisionOutcome::kRefused:
       return "It does not take this training: " + clip(run.why, kSentenceLimit);
     case PrecisionOutcome::kNoReference:
-      return "fp32 itself does not stay finite.";
+      return no_reference_sentence(fp32);
   }
   return "";
 }
@@ -217,7 +223,8 @@ TableView make_layers(const PrecisionComparison& c, std::size_t limit) {
                              error_text(layer.kept_error), error_text(layer.output_error),
                              error_text(layer.gradient_error), share(layer.overflowed), share(layer.flushed),
                              layer.first_overflow ? format_count(*layer.first_overflow) : std::string(kUnknown)},
-                            layer.overflowed != 0});
+                            layer.overflowed != 0 || std::isinf(layer.output_error) ||
+                                std::isinf(layer.gradient_error) || std::isinf(layer.alone_error)});
     }
     table.omitted += run.layers.size() - std::min(run.layers.size(), limit);
   }
@@ -273,19 +280,27 @@ PrecisionCurve make_curve(const PrecisionRun& run) {
 }
 
 void add_headline(PrecisionView& view, const PrecisionComparison& c) {
-  std::vector<std::string> good, other;
-  const PrecisionRun* cured = nullptr;
+  std::vector<std::string> good, other, refused;
+  std::vector<std::pair<std::string, std::vector<std::string>>> cures;  // what helps, and in which recipes
   for (std::size_t i = 1; i < c.runs.size(); ++i) {
-    (c.runs[i].outcome == PrecisionOutcome::kSame ? good : other).push_back(c.runs[i].recipe);
-    if (cured == nullptr && has_cure(c.runs[i])) cured = &c.runs[i];
+    const PrecisionRun& run = c.runs[i];
+    (run.outcome == PrecisionOutcome::kSame      ? good
+     : run.outcome == PrecisionOutcome::kRefused ? refused
+                                                 : other)
+        .push_back(run.recipe);
+    if (!has_cure(run)) continue;
+    const auto known = std::ranges::find(cures, what_to_do(run), &decltype(cures)::value_type::first);
+    (known == cures.end() ? cures.emplace_back(what_to_do(run), std::vector<std::string>()) : *known)
+        .second.push_back(run.recipe);
   }
-  view.good = other.empty();
+  view.good = other.empty() && refused.empty();
   const PrecisionRun& fp32 = c.runs.front();
   if (fp32.outcome == PrecisionOutcome::kNoReference) {
     view.good = false;
     view.word = "Nothing to compare with";
-    view.headline =
-        "fp32 itself does not stay finite: nanhunt train " + clip(c.workload, kNameLimit) + " finds out why.";
+    view.headline = std::isfinite(fp32.final_loss)
+                        ? no_reference_sentence(fp32) + " Train longer: --steps."
+                        : "fp32 itself does not stay finite: nanhunt train " + clip(c.workload, kNameLimit) + " finds out why.";
     return;
   }
   if (c.runs.size() == 1) {
@@ -295,15 +310,20 @@ void add_headline(PrecisionView& view, const PrecisionComparison& c) {
   }
   view.word = view.good ? "As good as fp32" : good.empty() ? "Not as good as fp32" : "Some are as good as fp32";
   if (view.good) {
-    view.headline = names_text(good) + (good.size() == 1 ? " ends" : " end") + " as far as fp32, at a loss of " +
-                    loss_text(fp32.final_loss) + ". No layer has to stay in fp32.";
+    view.headline = names_text(good) + (good.size() == 1 ? " ends" : " end") + " as far as fp32, whose loss is " +
+                    loss_text(fp32.final_loss) + " (up to " + loss_text(c.allowed_loss) +
+                    " counts). No layer has to stay in fp32.";
     return;
   }
-  view.headline = names_text(other) + (other.size() == 1 ? " falls" : " fall") +
-                  " short of fp32, which ends at a loss of " + loss_text(fp32.final_loss) + ".";
-  if (cured != nullptr) {
-    view.headline += " In " + clip(cured->recipe, kNameLimit) + " " + what_to_do(*cured) + ".";
+  if (!other.empty()) {
+    view.headline = names_text(other) + (other.size() == 1 ? " falls" : " fall") +
+                    " short of fp32, which ends at a loss of " + loss_text(fp32.final_loss) + ".";
   }
+  if (!refused.empty()) {
+    view.headline += (other.empty() ? "" : " ") + names_text(refused) +
+                     (refused.size() == 1 ? " does not take this training." : " do not take this training.");
+  }
+  for (const auto& [what, recipes] : cures) view.headline += " In " + names_text(recipes) + " " + what + ".";
 }
 
 }  // namespace
@@ -328,7 +348,16 @@ PrecisionView view_precision(const PrecisionComparison& c, std::size_t layers) {
   view.tolerance_note =
       "As good as fp32: a final loss of at most " + loss_text(c.allowed_loss) + ", which is fp32's and " +
       format_percent(c.tolerance) +
-      " of what fp32 learnt, no step whose loss is not finite, and a validation that is as near to fp32's.";
+      " of what fp32 learnt, no step whose loss is not finite where fp32's is" +
+      (c.allowed_validation_loss
+           ? ", and a validation whose loss is at most " + loss_text(*c.allowed_validation_loss) + "."
+           : ".");
+  if (const auto bad = std::ranges::count_if(c.runs.front().steps,
+                                             [](const PrecisionStep& step) { return !std::isfinite(step.loss); });
+      bad != 0) {
+    view.tolerance_note +=
+        " In fp32 itself the loss of " + plural(static_cast<std::uint64_t>(bad), "step", "steps") + " is not finite.";
+  }
   view.time_note =
       "Times are of the bundled engine on this machine's processor, which computes 16 bits by widening to fp32. They "
       "say "
@@ -339,8 +368,8 @@ PrecisionView view_precision(const PrecisionComparison& c, std::size_t layers) {
       "are copies of weights that autocast makes. Buffers, the batch and what the optimizer needs for a moment are in "
       "the peak as well.";
   view.layers_note =
-      "Alone: the error of the whole model's gradient where this layer alone computes in the recipe's format and all "
-      "others in fp32. Kept: the same where this layer alone is in fp32. Output and gradient: the layer's own, beside "
+      "Alone: the error of the whole model's gradient where this layer alone, with what is below it, computes in the "
+      "recipe's format and all others in fp32. Kept: the same where it alone is in fp32. Output and gradient: the layer's own, beside "
       "fp32 "
       "on the same weights and batch, with what earlier layers did to them. Overflowed: made of finite numbers, and "
       "not "

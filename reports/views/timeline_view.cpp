@@ -116,7 +116,7 @@ TimelineView make_timeline_view(const Analysis& analysis) {
   return view;
 }
 
-std::string chart_caption(const TimelineView& view) {
+std::string chart_caption(const TimelineView& view, bool has_table) {
   const auto span = [](std::uint32_t first, std::uint32_t last) {
     return first == last ? "step " + format_count(first)
                          : "step " + format_count(first) + " to step " + format_count(last);
@@ -133,7 +133,7 @@ std::string chart_caption(const TimelineView& view) {
   }
   if (view.has_losses) text += ", between " + format_short(view.lowest) + " and " + format_short(view.highest);
   if (view.logarithmic) text += ", on a logarithmic scale";
-  return text + ". Steps with anything bad are listed in the table below.";
+  return text + (has_table ? ". Steps with anything bad are listed in the table below." : ".");
 }
 
 }  // namespace nanhunt::reports

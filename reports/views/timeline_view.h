@@ -50,6 +50,7 @@ struct TimelineView {
 
 TimelineView make_timeline_view(const Analysis& analysis);
 // What the still picture shows: the span of the chart, which steps had a finite loss, and how many had none.
-std::string chart_caption(const TimelineView& view);
+// `has_table`: of the notable steps.
+std::string chart_caption(const TimelineView& view, bool has_table = true);
 
 }  // namespace nanhunt::reports

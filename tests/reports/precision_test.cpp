@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "reports/json/json_precision.h"
@@ -51,7 +52,7 @@ TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it)
 TEST(PrecisionView, says_that_masters_helped_where_they_did) {
   PrecisionComparison c = make_precision_comparison();
   c.runs[1].keep_masters = c.runs[1].trials[1].masters = true;
-  EXPECT_THAT(view_precision(c).headline, HasSubstr("keep ffn.wo in fp32, use fp32 master weights"));
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("keep ffn.wo in fp32 and use fp32 master weights"));
   EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "ffn.wo, fp32 masters");
   c.runs[1].keep.clear();
   c.runs[1].trials[1].layers.clear();
@@ -70,16 +71,30 @@ TEST(PrecisionView, says_that_the_scale_was_all_that_was_wrong) {
   EXPECT_EQ(view_precision(c).trials.rows[1].cells[0], "a loss scale of 64 from the start");
 }
 
+TEST(PrecisionView, names_all_recipes_that_one_change_helps_and_those_that_do_not_take_the_training) {
+  PrecisionComparison c = make_precision_comparison();
+  c.runs.push_back(c.runs[1]);
+  c.runs.back().recipe = "apex-o1";
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("In torch-amp-fp16, apex-o1 keep ffn.wo in fp32."));
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("apex-o2 does not take this training."));
+}
+
 TEST(PrecisionView, of_a_good_comparison_asks_for_nothing) {
   const PrecisionView view = view_precision(make_good_comparison());
   EXPECT_TRUE(view.good);
-  EXPECT_EQ(view.headline, "torch-amp-bf16 ends as far as fp32, at a loss of 0.17. No layer has to stay in fp32.");
+  EXPECT_THAT(view.headline, HasSubstr("torch-amp-bf16 ends as far as fp32, whose loss is 0.17 (up to "));
+  EXPECT_THAT(view.headline, HasSubstr(" counts). No layer has to stay in fp32."));
   EXPECT_TRUE(view.trials.rows.empty());
 }
 
 TEST(PrecisionView, without_a_reference_sends_to_where_the_fault_is_found) {
   PrecisionComparison c = make_good_comparison();
   for (PrecisionRun& run : c.runs) run.outcome = PrecisionOutcome::kNoReference;
+  // given an fp32 that learns nothing
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("fp32 has learnt next to nothing in "));
+  EXPECT_THAT(view_precision(c).headline, HasSubstr("Train longer: --steps."));
+  // and one that does not stay finite
+  c.runs[0].final_loss = std::nan("");
   const PrecisionView view = view_precision(c);
   EXPECT_FALSE(view.good);
   EXPECT_EQ(view.headline, "fp32 itself does not stay finite: nanhunt train made-up finds out why.");

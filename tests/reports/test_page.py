@@ -222,7 +222,7 @@ def test_the_verdict_is_there_without_scripts(see, kind):
 def test_a_comparison_of_precision_is_whole_without_scripts_and_its_layers_are_found_by_keyboard(see):
     seen = see("precision", "precision")
     for part in (seen["plain"], seen["scripted"]):
-        assert part["headline"].startswith("torch-amp-fp16, apex-o2 fall short of fp32")
+        assert part["headline"].startswith("torch-amp-fp16 falls short of fp32")
         assert "keep ffn.wo in fp32" in part["answers"]
         assert part["curves"] == [
             "Loss by step in torch-amp-fp16 and in fp32",

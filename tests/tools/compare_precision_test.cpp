@@ -121,12 +121,37 @@ TEST(ComparePrecision, refuses_what_it_cannot_do_with_what_to_do_instead) {
   EXPECT_THAT(refused({"mlp", "--json", "--html", "-"}), HasSubstr("Name a file"));
   EXPECT_THAT(refused({"mlp", "--list"}), HasSubstr("--list"));
   EXPECT_THAT(refused({"mlp", "--tolerance", "2"}), HasSubstr("--tolerance"));
+  EXPECT_THAT(refused({"mlp", "--tolerance", "nan"}), HasSubstr("--tolerance"));
+}
+
+TEST(ComparePrecision, says_nothing_of_others_where_fp32_has_learnt_nothing) {
+  const Outcome outcome = run_nanhunt({"compare-precision", "mlp", "--steps", "2"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("fp32 has learnt next to nothing in 2 steps"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("What helps")));
 }
 
 TEST(ComparePrecision, where_fp32_itself_fails_says_so) {
   const Outcome outcome = run_nanhunt({"compare-precision", "high-lr", "--steps", "20"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("fp32 itself does not stay finite: nanhunt train high-lr finds out why"));
+}
+
+TEST(Precision, of_train_tries_no_fixes_for_they_are_made_for_the_scenarios_own_recipe) {
+  const std::string folder = make_folder();
+  const Outcome outcome = run_nanhunt({"train", "t5-feed-forward", "--precision", "fp16", "--out", folder + "/run"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, Not(HasSubstr("did not help")));
+  const Outcome report = run_nanhunt({"report", "--text", folder + "/run"});
+  EXPECT_THAT(report.out, HasSubstr("ffn.wo"));
+  EXPECT_THAT(report.out, Not(HasSubstr("What does not help")));
+}
+
+TEST(Precision, that_a_scenario_does_not_take_is_refused_and_no_loss_is_told) {
+  const Outcome outcome = run_nanhunt({"train", "vae-log-variance", "--precision", "O2", "--out", make_folder() + "/run"});
+  EXPECT_EQ(outcome.status, 2) << outcome.out;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("apex-o2 does not take this scenario: "));
 }
 
 TEST(Precision, of_train_is_another_recipe_than_the_scenarios_own) {

@@ -63,10 +63,10 @@ engine::Device device_of_rank() {
 
 std::shared_ptr<engine::RankGroup> with_devices(const std::shared_ptr<engine::RankGroup>& group,
                                                 const engine::Device& device) {
-  if (device.is_cpu()) return group;
+  // A rank may have found no device, and trains on the CPU: all make the same calls.
   std::string why;
   std::shared_ptr<engine::RankGroup> ranks = engine::with_nccl(group, device, why);
-  if (group->rank() == 0) {
+  if (group->rank() == 0 && !device.is_cpu()) {
     say(why.empty() ? "Gradients go from device to device, by NCCL."
                     : "Gradients go through the host: " + printable(why) + ".");
   }

@@ -177,6 +177,15 @@ c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
 }
 
+// What the calling thread runs passes by. A watch may be closed from another thread meanwhile: only this one can undo it.
+// hush_thread() uses the same switch.
+void leave_out(bool on) {
+  static thread_local bool is_out = false;
+  if (on == is_out) return;
+  is_out = on;
+  c10::impl::tls_set_dispatch_key_excluded(kKey, on);
+}
+
 template <typename F, typename R>
 R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
   if (tap == nullptr) return failed;  // closed: who listened to it may not know yet
@@ -246,8 +255,9 @@ NANHUNT_TAP void nanhunt_tap_off(void* tap) {
   const std::lock_guard lock(expected->mutex);
   g_on.compare_exchange_strong(expected, nullptr);
 }
-// In the calling thread and those that run its backward. One tap at a time: the one that was on before, or null.
+// In the calling thread, of which nothing passes by any more, and those that run its backward. One tap at a time: the one that was on before, or null.
 NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
+  leave_out(false);
   static_cast<Tap*>(tap)->tape.listens = false;
   hear_this_thread();
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
@@ -265,6 +275,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_storages(std::int64_t at_least) {
 }
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
+  leave_out(false);
   c10::impl::tls_set_dispatch_key_included(kKey, false);
   calls::g_follow = nullptr;
   g_on.store(nullptr);
@@ -393,9 +404,7 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
 }
 
 // What the calling thread runs from here on passes by: 1; 0: no more. As long as it does, nobody keeps count of writes.
-NANHUNT_TAP void nanhunt_tap_leave_out(std::int32_t leave_out) {
-  c10::impl::tls_set_dispatch_key_excluded(kKey, leave_out != 0);
-}
+NANHUNT_TAP void nanhunt_tap_leave_out(std::int32_t on) { leave_out(on != 0); }
 // What passed by has written these, and their gradients.
 NANHUNT_TAP void nanhunt_tap_were_written(void* tap, const std::int64_t* tensors, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "what an optimizer has written", [&] {

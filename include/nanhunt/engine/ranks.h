@@ -40,6 +40,8 @@ class RankGroup {
   // `all` gets size() parts, each as long as `mine`, in the order of the ranks.
   virtual void gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   virtual void broadcast(std::span<std::byte> contents, std::uint32_t root) = 0;
+  // One rank runs at a time, until it waits for the others within a call of this group: it must not wait elsewhere.
+  virtual bool takes_turns() const { return false; }
   // For contents of this device; nullptr: they go through the host.
   virtual DeviceCommunicator* communicator(const Device& /*device*/) { return nullptr; }
 
@@ -63,7 +65,8 @@ void run_ranks(std::uint32_t size, const RankBody& body);
 std::shared_ptr<RankGroup> with_companions(std::uint32_t size, std::uint32_t rank, RankBody body);
 
 // The same ranks; NCCL moves contents of `device`, of which every rank has its own. All ranks call it. Where one of them
-// cannot, `why` says on all of them which and why, and contents go through the host as before.
+// cannot, `why` says on all of them which and why, and contents go through the host as before; so for ranks that take
+// turns. Sums have the same bits as through the host, but for those of a NaN.
 std::shared_ptr<RankGroup> with_nccl(std::shared_ptr<RankGroup> ranks, const Device& device, std::string& why);
 
 }  // namespace nanhunt::engine

@@ -238,7 +238,7 @@ class Comparison {
       run.layers_unmeasured = measure_layers(
           plan_of(*recipes_[i], out_.batch_size, 0), with_scaler(point, i), fp32, formats_[i], run.layers,
           [&](std::uint32_t at, std::uint32_t of) { tell("one layer at a time in " + run.recipe, at, of); });
-      if (run.outcome == PrecisionOutcome::kSame) continue;
+      if (run.outcome == PrecisionOutcome::kSame || !reference_.has_learnt) continue;
       if (run.outcome == PrecisionOutcome::kBadValidation) compare_validation(i);
       search_layers(
           plan_of(*recipes_[i], out_.batch_size, out_.steps), reference_,

@@ -87,6 +87,7 @@ Reference make_reference(const Course& fp32, double tolerance) {
   const double last = final_loss_of(fp32.steps);
   const double learnt = fp32.steps.empty() ? 0 : fp32.steps.front().loss - last;
   const double more = tolerance * std::max(learnt, 0.0);
+  out.has_learnt = learnt > 0.01 * std::abs(last + learnt);
   out.allowed_loss = last + more;
   if (fp32.validation_loss && std::isfinite(*fp32.validation_loss)) {
     out.allowed_validation_loss = *fp32.validation_loss + more;
@@ -109,6 +110,7 @@ Judged judge(const Course& course, const Reference& reference) {
                 : !std::isfinite(final_loss_of(fp32))     ? PrecisionOutcome::kNoReference
                 : !course.ended_by.empty()                ? PrecisionOutcome::kStopped
                 : !std::isfinite(out.final_loss)          ? PrecisionOutcome::kNonFinite
+                : !reference.has_learnt                   ? PrecisionOutcome::kNoReference
                 : out.final_loss > reference.allowed_loss ? PrecisionOutcome::kWorse
                 : validates_badly                         ? PrecisionOutcome::kBadValidation
                 : out.nonfinite != 0                      ? PrecisionOutcome::kLostSteps

@@ -26,6 +26,7 @@ double final_loss_of(const std::vector<PrecisionStep>& steps);
 struct Reference {
   std::vector<PrecisionStep> steps;
   double allowed_loss = 0;
+  bool has_learnt = false;  // more than a hundredth of its first loss: else nothing can be said of others
   std::optional<double> allowed_validation_loss;
 };
 Reference make_reference(const Course& fp32, double tolerance);

@@ -115,6 +115,7 @@ class LocalGroup : public RankGroup {
   LocalGroup(std::shared_ptr<Turns> turns, std::uint32_t rank) : turns_(std::move(turns)), rank_(rank) {}
   std::uint32_t rank() const override { return rank_; }
   std::uint32_t size() const override { return turns_->size(); }
+  bool takes_turns() const override { return size() > 1; }
   void gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     turns_->exchange(rank_, {std::nullopt, mine, all});
   }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -104,11 +105,15 @@ std::shared_ptr<RankGroup> with_nccl(const NcclFunctions* nccl, const std::strin
   if (why = first_refusal(*ranks, device.is_cpu() ? "its device is the CPU" : lacks); !why.empty()) return ranks;
 
   kernels::nccl::UniqueId id;
-  const int made = ranks->rank() == 0 ? nccl->get_unique_id(&id) : kernels::nccl::kSuccess;
-  if (why = first_refusal(*ranks, error(made)); !why.empty()) return ranks;
+  std::string cannot;
+  try {
+    backend_of(device).stream();  // its device becomes the thread's
+    cannot = error(ranks->rank() == 0 ? nccl->get_unique_id(&id) : kernels::nccl::kSuccess);
+  } catch (const std::runtime_error& broken) {
+    cannot = broken.what();
+  }
+  if (why = first_refusal(*ranks, cannot); !why.empty()) return ranks;
   ranks->broadcast(std::as_writable_bytes(std::span(id.internal)), 0);
-
-  backend_of(device).stream();  // its device becomes the thread's
   void* handle = nullptr;
   const int joined = nccl->comm_init_rank(&handle, static_cast<int>(ranks->size()), id, static_cast<int>(ranks->rank()));
   if (why = first_refusal(*ranks, error(joined)); !why.empty()) {
@@ -119,6 +124,10 @@ std::shared_ptr<RankGroup> with_nccl(const NcclFunctions* nccl, const std::strin
 }
 
 std::shared_ptr<RankGroup> with_nccl(std::shared_ptr<RankGroup> ranks, const Device& device, std::string& why) {
+  if (ranks->takes_turns()) {
+    why = "its ranks take turns in one process";
+    return ranks;
+  }
   std::string missing;
   const NcclFunctions* nccl = device.is_cpu() ? nullptr : kernels::load_nccl(missing);
   return with_nccl(nccl, missing, std::move(ranks), device, why);

@@ -217,6 +217,15 @@ TEST_F(NcclGroups, need_the_library_and_a_device_on_every_rank) {
   });
 }
 
+TEST_F(NcclGroups, are_not_made_of_ranks_that_take_turns_for_nccl_would_wait_where_no_turn_is_passed_on) {
+  run_ranks(2, [&](const Group& host) {
+    std::string why;
+    EXPECT_EQ(with_nccl(host, kEmulated, why), host);
+    EXPECT_EQ(why, "its ranks take turns in one process");
+  });
+  run_ranks(1, [&](const Group& host) { EXPECT_FALSE(host->takes_turns()); });
+}
+
 TEST_F(NcclGroups, that_lose_a_call_end_with_what_nccl_says) {
   kernels::NcclFunctions broken = nccl_;
   broken.all_gather = [](const void*, void*, std::size_t, int, void*, void*) { return 1; };

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import suppress
 
+import nanhunt
 import pytest
 import torch
 from nanhunt._hooks import hooks
@@ -182,7 +184,6 @@ def test_compiled_code_is_not_watched_live(tmp_path, bad, part):
 
 
 def test_the_end_of_a_watch_keeps_a_step_that_ended_badly(tmp_path):
-    import nanhunt
 
     model = net()
     with pytest.raises(AssertionError), nanhunt.watch(model, out=tmp_path / "run"):
@@ -253,6 +254,39 @@ def test_an_optimizer_that_raised_in_the_last_step_leaves_nothing_behind(tmp_pat
     assert len(heard) >= BAD and not passes_by()
 
 
+def test_a_watch_closed_from_elsewhere_while_an_optimizer_passes_by_leaves_the_next_one_its_hearing(tmp_path):
+    inside, closed, deaf = threading.Event(), threading.Event(), []
+    model = net()
+    watch = nanhunt.watch(model, out=tmp_path / "first", budget=100, quiet=True)
+
+    def train():
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        inner = optimizer._init_group
+
+        def begins(*args):
+            if passes_by() and not inside.is_set():
+                inside.set()
+                closed.wait(60)
+            return inner(*args)
+
+        optimizer._init_group = begins
+        for _ in range(3):
+            model(batch(bad=False)[0]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with nanhunt.watch(model, out=tmp_path / "second", budget=100, quiet=True):
+            torch.log(model(batch(bad=False)[0]) * 0).sum().backward()
+            deaf.append(passes_by())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert inside.wait(60)
+    watch.close()
+    closed.set()
+    thread.join(60)
+    assert deaf == [False]
+
+
 def test_an_optimizer_with_a_hook_of_the_programs_is_heard(tmp_path):
     heard, run = optimized(tmp_path, torch.float32, hook=lambda *args: None)
     assert all(heard) and run.headline["op"] == "aten::log"
@@ -267,6 +301,19 @@ def spend(budget, steps, plain=1.0, live=3.0):
         kinds.append(watch)
         budget.step_took(live if watch else plain, watch)
     return kinds
+
+
+@pytest.mark.parametrize(("live_step", "goes_on"), [(1.0, True), (3.0, False)])
+def test_a_watched_step_is_compared_with_the_next_where_that_is_watched_as_likely_as_not(live_step, goes_on):
+    budget = Budget(0.03)
+    first = []
+    for _ in range(FIRST):
+        first.append(budget.may_go_on())
+        budget.step_took(live_step, True)
+    assert first == [True] * (FIRST - 1) + [first[-1]]
+    for _ in range(live._LEARN):
+        budget.step_took(1.0, False)
+    assert budget.may_go_on() == goes_on
 
 
 def test_the_first_steps_are_watched_then_as_many_as_the_share_has_room_for():

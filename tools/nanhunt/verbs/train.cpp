@@ -72,7 +72,8 @@ class TrainVerb final : public Verb {
         .value_name("NAME");
     options.add("--precision", precision_,
                 "Train in another recipe of mixed precision than the scenario's own, from fp32 weights: fp32, fp16, "
-                "bf16, O1, fastai, 16-mixed, ...; `nanhunt compare-precision --list` names them")
+                "bf16, O1, fastai, 16-mixed, ...; `nanhunt compare-precision --list` names them. What repairs a scenario by its "
+                "own recipe falls away, and no fixes are tried")
         .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
@@ -263,6 +264,7 @@ class TrainVerb final : public Verb {
       return {StatusCode::kUsage, "train: there is no recipe '" + precision_ +
                                       "'. `nanhunt compare-precision --list` names them."};
     }
+    no_verify_ = true;  // a scenario's fixes are made for its own recipe, and would be told as no help
     const std::string why = scenarios::why_in_its_own_recipe(scenario);
     if (why.empty()) return {};
     return {StatusCode::kUsage, "train: " + scenario.name + " trains in its own recipe alone: " + why +
@@ -325,7 +327,10 @@ class TrainVerb final : public Verb {
       outcome.attempt_dir = recorder->attempt_dir();
     }
     train_steps(scenario, ranks, recorder.get(), outcome);
-    if (ranks && outcome.steps == 0 && !outcome.ended_by.empty()) return {StatusCode::kUsage, "train: " + outcome.ended_by};
+    if (outcome.steps == 0 && !outcome.ended_by.empty()) {
+      const std::string what = chosen_recipe_ != nullptr ? std::string(chosen_recipe_->name) + " does not take this scenario: " : "";
+      if (ranks || !what.empty()) return {StatusCode::kUsage, "train: " + what + outcome.ended_by};
+    }
     if (!recorder) return {};
     if (!ranks) {
       hunt_fault(scenario, nullptr, *recorder, outcome);
@@ -464,6 +469,7 @@ class TrainVerb final : public Verb {
       info.world_size = ranks->size();
     }
     info.command = {"nanhunt", "train", scenario.name};
+    if (chosen_recipe_ != nullptr) info.command.insert(info.command.end(), {"--precision", std::string(chosen_recipe_->name)});
     info.framework = "nanhunt-engine " + std::string(version());
     info.device = engine::device_details(device_);
     info.level = level_;

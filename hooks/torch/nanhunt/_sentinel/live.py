@@ -106,6 +106,11 @@ class Budget:
             return False
         return self._spent + self._cost <= self.share * self._total
 
+    def may_go_on(self) -> bool:
+        """Whether the step after a watched one that is about to run is watched as well, as likely as not."""
+        cheap = self._cost <= self.share * self._mean(False) and self._watched_since + 1 < _PLAIN_AFTER
+        return self.share >= 1 or self.steps + 1 < FIRST or cheap
+
 
 class BudgetOfRanks(Budget):
     """Of one of several ranks: all must watch the same steps, and no two have the same times. So steps are counted, and
@@ -165,8 +170,7 @@ class Live(Listener):
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         if not on and not session.live and session.listeners is self._outside:
             return
-        session.live, budget = on, self.budget
-        session.stays_live = on and (budget.share >= 1 or budget.steps + 1 < FIRST)
+        session.live, session.stays_live = on, on and self.budget.may_go_on()
         session.listeners = self._inside if on else self._outside
         if tap is None or recorder is None:
             return
@@ -217,8 +221,8 @@ class Live(Listener):
         tap.leave_out(True)
 
     def _hear_again(self) -> None:
+        load_tap().leave_out(False)  # first of all: nobody else does, should Ctrl-C come
         optimizer, self._passing = self._passing, None
-        load_tap().leave_out(False)
         tap = self.session.tap
         if tap is not None and optimizer is not None:
             self.values.forget_optimizer()
@@ -236,6 +240,10 @@ class Live(Listener):
             self._go_on()
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if self._between or self._passing is not None:
+            self._go_on()
+
+    def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None:
         if self._between or self._passing is not None:
             self._go_on()
 

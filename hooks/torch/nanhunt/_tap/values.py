@@ -112,7 +112,6 @@ class Values:
         try:
             if self.knows(t) and self.as_of(t) != t._version:
                 self.written(t)
-                self.set_as_of(t)
         except Exception:  # an inference tensor has no version
             return
 
