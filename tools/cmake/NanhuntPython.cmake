@@ -14,25 +14,25 @@ endfunction()
 # Taps that are ready made, for the PyTorch of each of these Pythons. Without the option a wheel gets the one for the Python
 # that builds it, where that has PyTorch; whoever names a Python wants its tap.
 set(NANHUNT_TAP_PYTHONS "" CACHE STRING "Pythons (python1;python2) whose PyTorch gets a tap that is built now")
-set(_tap_build "${_package}/_tap/tap_build.py")
+set(_build_taps_tool "${PROJECT_SOURCE_DIR}/tools/build_taps")
 set(_taps "${CMAKE_BINARY_DIR}/taps")
 function(_build_taps to)
   set(_commands "")
   foreach(_python IN LISTS NANHUNT_TAP_PYTHONS)
-    list(APPEND _commands COMMAND "${_python}" "${_tap_build}" build "${_taps}")
+    list(APPEND _commands COMMAND "${_python}" "${_build_taps_tool}" "${_taps}" installed)
   endforeach()
   if(SKBUILD AND NOT NANHUNT_TAP_PYTHONS)
     # pip builds apart from the environment's packages, by PYTHONPATH: -E looks past it.
     find_package(Python COMPONENTS Interpreter)
     if(Python_FOUND)
-      set(_commands COMMAND "${Python_EXECUTABLE}" "${_tap_build}" build "${_taps}" ||
-                            "${Python_EXECUTABLE}" -E "${_tap_build}" build "${_taps}" ||
+      set(_commands COMMAND "${Python_EXECUTABLE}" "${_build_taps_tool}" "${_taps}" installed ||
+                            "${Python_EXECUTABLE}" -E "${_build_taps_tool}" "${_taps}" installed ||
                             "${CMAKE_COMMAND}" -E echo "nanhunt: the tap is compiled at first use")
     endif()
   endif()
   if(_commands)
     add_custom_target(nanhunt_taps ALL COMMAND "${CMAKE_COMMAND}" -E make_directory "${_taps}" ${_commands} VERBATIM)
-    install(DIRECTORY "${_taps}/" DESTINATION "${to}" COMPONENT python USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "tap-torch-*.so")
+    install(DIRECTORY "${_taps}/" DESTINATION "${to}" COMPONENT python USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "tap-*.so" PATTERN "taps.json")
   endif()
 endfunction()
 

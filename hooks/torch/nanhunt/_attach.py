@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import replace
 
+from nanhunt import _pytorch  # noqa: F401  (first: it raises where PyTorch or Python is not supported)
 from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
 from nanhunt._options import Options

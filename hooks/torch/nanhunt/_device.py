@@ -13,15 +13,10 @@ from typing import Any
 
 import torch
 
-from nanhunt._random import accelerator
+from nanhunt._pytorch import accelerator, guards, raw_stream
 from nanhunt._tap.tap_library import unheard
 
 _Tensor = torch.Tensor
-_C: Any = torch._C
-# Guards of torch, private ones among them: looked up once. What is missing is done without.
-_GUARDS: list[Callable[[], Any]] = [
-    make for make in (getattr(_C, "_DisableTorchDispatch", None), getattr(_C, "_DisableAutocast", None),
-                      getattr(_C, "DisableTorchFunction", None)) if make is not None]
 _NUMBERS: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 pretend: Callable[[_Tensor], bool] | None = None
@@ -38,7 +33,7 @@ def alone() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        for make in _GUARDS:
+        for make in guards:
             stack.enter_context(make())
         stack.enter_context(unheard())
         yield
@@ -70,10 +65,9 @@ def _how_to_ask() -> Callable[[], bool]:
 
 
 def _stream_of(device: torch.device) -> tuple[int, int] | None:
-    raw = getattr(_C, "_cuda_getCurrentRawStream", None)
-    if raw is None or device.type != "cuda" or torch.version.cuda is None:  # ROCm calls itself so as well
+    if raw_stream is None or device.type != "cuda" or torch.version.cuda is None:  # ROCm calls itself so as well
         return None
-    return device.index, raw(device.index)
+    return device.index, raw_stream(device.index)
 
 
 # Number and address of a device and its current stream, as CUDA has them; None: another kind of device.

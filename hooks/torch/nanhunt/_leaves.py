@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._tap.plain import no_torch_function
+from nanhunt._pytorch import no_torch_function
 
 if TYPE_CHECKING:
     from nanhunt._session import Session

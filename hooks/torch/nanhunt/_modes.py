@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes that a program has on: dispatch and function modes, which do not see what we compute, and autocast."""
+"""Modes that a program has on: dispatch and function modes, which do not see what we compute."""
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeVar
 
-import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from nanhunt._pytorch import dispatch_modes as _dispatch_modes
+from nanhunt._pytorch import function_modes as _function_modes
+from nanhunt._pytorch import no_function_modes
 
 T = TypeVar("T")
 
 # How many of either kind are on. Asked at each hook, where a function of ours around them would cost as much again.
-MODES: tuple[Callable[[], int], Callable[[], int]] = (
-    torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
-_dispatch_modes, _function_modes = MODES
-# For any device.
-is_autocast_on: Callable[[], bool] = getattr(
-    torch._C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")))
+MODES: tuple[Callable[[], int], Callable[[], int]] = (_dispatch_modes, _function_modes)
 _nothing = nullcontext()
 
 
@@ -27,7 +25,7 @@ def modes_aside() -> AbstractContextManager[object]:
         return _nothing
     stack = ExitStack()
     stack.enter_context(_disable_current_modes())
-    stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(no_function_modes())
     return stack
 
 

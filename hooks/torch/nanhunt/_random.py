@@ -7,14 +7,10 @@ from typing import Any
 
 import torch
 
+from nanhunt._pytorch import accelerator
+
 # (device, its state); of the CPU without a device
 RandomState = list[tuple["torch.device | None", Any]]
-
-
-def accelerator() -> str:
-    """The type of the accelerator that this process can use: "cuda"; "": none."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return found.type if found is not None else ""
 
 
 def random_state(devices: Iterable[torch.device] = ()) -> RandomState:

@@ -169,7 +169,7 @@ class Session(lib.HasState):
     def _open(self) -> None:
         import torch
 
-        from nanhunt._random import accelerator
+        from nanhunt._pytorch import accelerator, missing
         from nanhunt._ranks import rank_and_world
         from nanhunt._recorder import Recorder
 
@@ -191,6 +191,8 @@ class Session(lib.HasState):
             return
         self.pid = os.getpid()
         self.recorder.flush_at_signals()
+        for lack in missing:
+            self.note(lack)
         if self.options.kernels:
             self._watch_kernels()
         wrong = _ignored.read_file(self.options.config)

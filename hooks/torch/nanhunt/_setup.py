@@ -12,8 +12,8 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
-from nanhunt._modes import is_autocast_on
 from nanhunt._names import plain_module, plain_path
+from nanhunt._pytorch import is_autocast_on
 from nanhunt._tap.places import call_site, hear_frames
 from nanhunt._tap.source import lines_around
 

@@ -15,19 +15,15 @@
 #include <vector>
 
 #include "hooks/torch/tap/identity.h"
+#include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/recording.h"
 
 namespace nanhunt::tap {
 
-// Below this key the tap hears of every op: under autograd and Python's modes, over the kernels. Nobody else uses it.
-inline constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
-static_assert(static_cast<int>(kKey) < static_cast<int>(c10::DispatchKey::Python),
-              "in this release of PyTorch the key lies above Python's modes: the tap does not know it");
-
 // Around what the tap itself computes: nobody hears of it.
 struct Unheard {
   c10::impl::ExcludeDispatchKeyGuard guard{
-      c10::DispatchKeySet(kKey) | c10::autograd_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
+      c10::DispatchKeySet(listening_key()) | c10::autograd_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
       c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) |
       c10::autocast_dispatch_keyset};
 };

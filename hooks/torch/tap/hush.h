@@ -19,8 +19,8 @@ class Silent : public c10::WarningHandler {
 inline bool hush_thread(bool hush) {
   static Silent silent;
   static thread_local c10::WarningHandler* warns = nullptr;  // while it is hushed
-  const bool was = c10::impl::tls_is_dispatch_key_excluded(kKey);
-  c10::impl::tls_set_dispatch_key_excluded(kKey, hush);
+  const bool was = c10::impl::tls_is_dispatch_key_excluded(listening_key());
+  c10::impl::tls_set_dispatch_key_excluded(listening_key(), hush);
   if (hush && !was) {
     warns = c10::WarningUtils::get_warning_handler();
     c10::WarningUtils::set_warning_handler(&silent);

@@ -82,9 +82,10 @@ class KeptCalls {
     }
     return size;
   }
+  // Of a tensor subclass nothing: what it would run is Python's.
   static at::Tensor copy(const at::Tensor& t) {
     const Unheard unheard;
-    return t.defined() ? t.detach().clone() : t;
+    return t.defined() && !t.key_set().has(c10::DispatchKey::Python) ? t.detach().clone() : at::Tensor();
   }
   static c10::IValue copy(const c10::IValue& value) {
     // A number of Python's stays one: it decides no format, also beside a tensor without dimensions.

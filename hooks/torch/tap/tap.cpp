@@ -17,6 +17,7 @@
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
 #include "hooks/torch/tap/hush.h"
+#include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/one_tap.h"
 #include "hooks/torch/tap/taping.h"
@@ -46,10 +47,11 @@ bool any_symbolic(c10::ArrayRef<c10::IValue> values) {
 }
 
 // Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
-void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+void watch(Tap& tap, const Below& below, c10::Stack* stack) {
+  const c10::OperatorHandle& op = below.op();
   const c10::FunctionSchema& schema = op.schema();
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
-  if (any_symbolic(last(schema.arguments().size()))) return op.redispatchBoxed(below, stack);
+  if (any_symbolic(last(schema.arguments().size()))) return below.pass(stack);
   Plan* plan = nullptr;
   Rows::Before given;
   std::optional<Collectives::Call> call;
@@ -86,17 +88,14 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
     }
   }
   if (plan == nullptr) {  // its parts are watched, or nothing is known of it
-    op.redispatchBoxed(below, stack);
+    below.pass(stack);
     return;
   }
-  {
-    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    try {
-      op.redispatchBoxed(below, stack);
-    } catch (...) {
-      if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
-      throw;
-    }
+  try {
+    below.run(stack);
+  } catch (...) {
+    if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
+    throw;
   }
   // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
   if (g_on.load(std::memory_order_acquire) != &tap || any_symbolic(last(schema.returns().size()))) return;
@@ -136,7 +135,8 @@ void watch(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c
 }
 
 // Looks at numbers alone.
-void glance(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+void glance(Tap& tap, const Below& below, c10::Stack* stack) {
+  const c10::OperatorHandle& op = below.op();
   const Plan* plan = nullptr;
   std::optional<BadNumber> number;
   try {
@@ -146,29 +146,46 @@ void glance(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, 
   } catch (const std::exception& error) {
     tap.note_failure(error, op.schema().name());
   }
-  if (!number) return op.redispatchBoxed(below, stack);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.redispatchBoxed(below, stack);
-  }
+  if (!number) return below.pass(stack);
+  below.run(stack);
   if (g_on.load(std::memory_order_acquire) == &tap) tap.look_for_bad_number(*number, *plan, *stack);
 }
 
+constexpr const char* kInsideSubclasses = "operations on tensor subclasses: in this PyTorch their parts cannot be heard";
+constexpr const char* kInsideModes = "what dispatch modes compute inside: in this PyTorch it cannot be heard";
+
+// Whether an op that Python runs, for a mode or for a tensor subclass, is not to be heard as a whole. Where the tap
+// listens above Python, nothing of what Python calls for it comes to the tap: an op that a mode is given is heard as it
+// was given, and of one on a subclass, which has no numbers of its own, nothing is.
+bool passes_python_by(Tap& tap, const Below& below, const c10::Stack& stack) {
+  if (!g_listening.is_above_python() || !below.keys().has(c10::DispatchKey::Python)) return false;
+  bool any = false;
+  each_tensor(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - below.op().schema().arguments().size()),
+              [&](const at::Tensor& t) { any = any || t.key_set().has(c10::DispatchKey::Python); });
+  const bool modes = c10::impl::TorchDispatchModeTLS::any_modes_set(false);
+  // PyTorch's own modes trace, and compute nothing.
+  if (!modes || c10::impl::TorchDispatchModeTLS::any_modes_set(true)) {
+    const std::lock_guard lock(tap.mutex);
+    ++tap.rows.notes[any ? kInsideSubclasses : kInsideModes];
+  }
+  return any;
+}
+
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
-  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (g_on.load(std::memory_order_acquire) != nullptr) {
+  const Below below(op, keys);
+  if (g_on.load(std::memory_order_acquire) != nullptr && !below.comes_again()) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
-    if (tap != nullptr && g_deaf.load(std::memory_order_relaxed) != &t_here) {
-      if (tap->tape.listens) return put_on_tape(*tap, op, below, stack);
+    if (tap != nullptr && g_deaf.load(std::memory_order_relaxed) != &t_here && !passes_python_by(*tap, below, *stack)) {
+      if (tap->tape.listens) return put_on_tape(*tap, below, stack);
       switch (tap->state->deaf) {
-        case 0: return watch(*tap, op, below, stack);
-        case kGlance: return glance(*tap, op, below, stack);
+        case 0: return watch(*tap, below, stack);
+        case kGlance: return glance(*tap, below, stack);
         default: break;  // kStraight
       }
     }
   }
-  op.redispatchBoxed(below, stack);
+  below.pass(stack);
 }
 
 using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>>;
@@ -183,7 +200,7 @@ void leave_out(bool on) {
   static thread_local bool is_out = false;
   if (on == is_out) return;
   is_out = on;
-  c10::impl::tls_set_dispatch_key_excluded(kKey, on);
+  c10::impl::tls_set_dispatch_key_excluded(listening_key(), on);
 }
 
 template <typename F, typename R>
@@ -212,23 +229,23 @@ void at_places(void* tap, F&& body) noexcept {
 
 using namespace nanhunt::tap;
 
-// Registers the fallback; "": done. Once a process: the library is never unloaded.
-NANHUNT_TAP const char* nanhunt_tap_load() {
-  static std::string why;
-  try {
-    static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    static const bool registered = [] {
-      library.fallback(torch::CppFunction::makeFromBoxedFunction<&heard>());
-      define_ops();
-      return true;
-    }();
-    static_cast<void>(registered);
-  } catch (const std::exception& error) {
-    why = std::string("another library holds PyTorch's dispatch key ") + c10::toString(kKey) + ": " +
-          std::string(error.what()).substr(0, 300);
-  }
+// Takes a place to listen at, or the one that is named: "below_autograd", "above_autograd"; "": the first that is free.
+// "": done, else why not. Once a process: the library is never unloaded.
+NANHUNT_TAP const char* nanhunt_tap_load(const char* only) {
+  static const std::string why = [&]() -> std::string {
+    try {
+      std::string not_taken = listen(only, [] { return torch::CppFunction::makeFromBoxedFunction<&heard>(); });
+      if (not_taken.empty()) define_ops();
+      return not_taken;
+    } catch (const std::exception& error) {
+      return std::string(error.what()).substr(0, 300);
+    }
+  }();
   return why.c_str();
 }
+// Where it listens, and PyTorch's name of the dispatch key there.
+NANHUNT_TAP const char* nanhunt_tap_listens() { return g_listening.name; }
+NANHUNT_TAP const char* nanhunt_tap_key() { return c10::toString(listening_key()); }
 
 // `theirs`: starts of file names that are not the user's, with newlines between. `loss`: the text for what runs outside
 // of modules.
@@ -248,7 +265,7 @@ NANHUNT_TAP void* nanhunt_tap_new(const Recording* to, std::int64_t loss, const 
 
 // Nothing hears any more; the calling thread's switch goes off as well.
 NANHUNT_TAP void nanhunt_tap_off(void* tap) {
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  include_thread(false);
   Tap* expected = static_cast<Tap*>(tap);
   if (expected == nullptr) return;
   expected->tape.listens = false;
@@ -261,7 +278,7 @@ NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   static_cast<Tap*>(tap)->tape.listens = false;
   hear_this_thread();
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  include_thread(true);
   return before;
 }
 // The last number of a storage that was given out, by any tap; numbers go on from `at_least`, where that is higher: a
@@ -276,7 +293,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_storages(std::int64_t at_least) {
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
   leave_out(false);
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  include_thread(false);
   calls::g_follow = nullptr;
   g_on.store(nullptr);
 }

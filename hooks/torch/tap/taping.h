@@ -2,8 +2,6 @@
 // The tape while it listens, and its interface for Python (nanhunt/_sentinel/tape.py).
 #pragma once
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -18,7 +16,8 @@
 namespace nanhunt::tap {
 
 // An op outside of modules, in a step whose ops are not watched: kept, so that it can be run again.
-inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKeySet below, c10::Stack* stack) {
+inline void put_on_tape(Tap& tap, const Below& below, c10::Stack* stack) {
+  const c10::OperatorHandle& op = below.op();
   Tape& tape = tap.tape;
   std::optional<TapedOp> taped;
   std::optional<BadNumber> number;  // of a validation: the tape keeps what a loss needs
@@ -50,11 +49,8 @@ inline void put_on_tape(Tap& tap, const c10::OperatorHandle& op, c10::DispatchKe
     tap.note_failure(error, op.schema().name());
     tape.refuse("an operation could not be kept");
   }
-  if (plan != nullptr && plan->decomposes) return op.redispatchBoxed(below, stack);  // its parts are kept
-  {
-    const c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-    op.redispatchBoxed(below, stack);
-  }
+  if (plan != nullptr && plan->decomposes) return below.pass(stack);  // its parts are kept
+  below.run(stack);
   if (g_on.load(std::memory_order_acquire) != &tap) return;
   if (number) tap.look_for_bad_number(*number, *plan, *stack);
   if (!taped) return;
@@ -83,7 +79,7 @@ NANHUNT_TAP void nanhunt_tap_tape(void* tap, std::int32_t on) noexcept {
   t->tape.listens = on != 0;
   if (on != 0) hear_this_thread();
   g_on.store(on != 0 ? t : nullptr);
-  c10::impl::tls_set_dispatch_key_included(kKey, on != 0);
+  include_thread(on != 0);
 }
 // The tape of a new step. What it held goes here.
 NANHUNT_TAP void nanhunt_tap_tape_clear(void* tap) noexcept {

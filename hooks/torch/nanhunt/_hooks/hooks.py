@@ -25,6 +25,9 @@ from nanhunt._hooks.scaler import factor_of, held_back
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import MODES, modes_aside, without_modes
+from nanhunt._pytorch import graph_task_id as _graph_task_id
+from nanhunt._pytorch import is_compiling as _is_compiling
+from nanhunt._pytorch import tracing_state as _tracing
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
 _session: Session | None = None
 _patches = Patches()
 _scalers: weakref.WeakSet[type] = weakref.WeakSet()  # classes derived from GradScaler, with methods of their own
-_tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
-_is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
-_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 _root: RootCall | None = None  # the one that runs
 _follow = calls.follow         # what becomes of calls inside of it

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from nanhunt._pytorch import set_version
+
 _Tensor = torch.Tensor
 _MAX_ITEMS = 10000
 _MAX_COPIES = 4 << 30  # bytes
@@ -156,7 +158,7 @@ class Tensors:
             if not same_bits(data, before):
                 data.copy_(before)
             if p._version != version:
-                torch._C._autograd._unsafe_set_version_counter((p,), (version,))
+                set_version(p, version)
 
 
 def has_contents(t: _Tensor) -> bool:

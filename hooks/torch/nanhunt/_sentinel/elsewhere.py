@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._random import accelerator
+from nanhunt._pytorch import accelerator
 from nanhunt._recorder import RecorderError
 
 if TYPE_CHECKING:

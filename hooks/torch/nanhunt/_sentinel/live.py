@@ -23,7 +23,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._hooks.patches import has_other_hooks
 from nanhunt._listener import Listener, RootCall
-from nanhunt._random import accelerator
+from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
 from nanhunt._sentinel.origin import prove
 from nanhunt._tap.tap_library import load_tap

@@ -21,7 +21,7 @@ from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.functions import CHECKPOINT
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
-from nanhunt._modes import is_autocast_on
+from nanhunt._pytorch import is_autocast_on
 from nanhunt._sentinel.after import After
 from nanhunt._sentinel.boundary import DeviceBoundary, Here
 from nanhunt._sentinel.reading import Reader

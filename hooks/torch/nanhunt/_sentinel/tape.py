@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._hooks.scaler import peek
+from nanhunt._pytorch import functorch_level
 from nanhunt._tap.plain import call_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from nanhunt._tap.tap import Tap, Taped
 
 _Tensor = torch.Tensor
-_functorch_level: Callable[[], int | None] = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
 
 MAX_ROOTS = 4000          # calls of a step
 MAX_HELD = 1 << 30        # bytes of inputs held for the calls before the last two
@@ -46,7 +46,7 @@ def gradient_of(t: _Tensor) -> int:
 
 def is_transformed() -> bool:
     """Whether a transform of torch.func runs: its tensors stand for others, and have no contents of their own."""
-    return (_functorch_level() or 0) > 0
+    return (functorch_level() or 0) > 0
 
 
 class Ref:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._hooks import calls
-from nanhunt._modes import is_autocast_on
-from nanhunt._random import accelerator, devices_in_use, random_state, set_random_state
+from nanhunt._pytorch import accelerator, is_autocast_on
+from nanhunt._random import devices_in_use, random_state, set_random_state
 from nanhunt._sentinel.contents import OWN, Contents, Tensors, modules_in
 from nanhunt._sentinel.tape import BackwardEntry, RootEntry
 from nanhunt._tap.tap_library import unheard

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._random import accelerator
+from nanhunt._pytorch import accelerator, is_profiling
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
 NOT_WATCHED = "kernels: not watched, because "  # as hooks/cupti/watch_notes.cpp says it
-_profiles = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 
 def why_no_cuda() -> str:
@@ -54,7 +53,7 @@ class Kernels:
         if self.on or self.never or recorder is None:
             return False
         try:
-            if _profiles():
+            if is_profiling():
                 why = "torch.profiler (Kineto) is on, and CUPTI has room for one client"
             else:
                 why = recorder.attach_kernels(os.environ.get("NANHUNT_CUPTI", ""))

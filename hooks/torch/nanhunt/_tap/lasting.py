@@ -8,7 +8,7 @@ import torch
 
 from nanhunt import _device
 from nanhunt._listener import Listener
-from nanhunt._random import accelerator
+from nanhunt._pytorch import accelerator
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap import Named
 

@@ -10,7 +10,8 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._names import plain_path
-from nanhunt._tap.plain import DTYPES, PLAIN, local, no_torch_function
+from nanhunt._pytorch import no_torch_function
+from nanhunt._tap.plain import DTYPES, PLAIN, local
 from nanhunt._tap.tap import Guard, Named
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from nanhunt._device_reader import Readings
 from nanhunt._hooks.scaler import read
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
-from nanhunt._tap.plain import local, no_torch_function
+from nanhunt._pytorch import no_torch_function
+from nanhunt._tap.plain import local
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:

@@ -24,11 +24,6 @@ def local(t: Any) -> Any:
     return t if type(t) in PLAIN else getattr(t, "_local_tensor", t)
 
 
-# Under it a subclass of the user's is a plain tensor.
-no_torch_function: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
-                                 getattr(torch._C, "DisableTorchFunction", None))
-
-
 # PyTorch's own numbers of its types, as ops are given them.
 _DTYPE_OF = {0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
              6: torch.float32, 7: torch.float64, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._pytorch import HigherOrderOperator, dispatch_key, graph_task_id, higher_order_operators
 from nanhunt._tap.sites import AGAIN, THEIRS, file_name
 from nanhunt._tap.source import lines_around
 from nanhunt._tap.streams import Streams
@@ -144,7 +145,7 @@ class Tap:
             self._on = self.tapes = False
             self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
-            if self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0 and not self._has_taped:
+            if self._thread == threading.get_ident() and graph_task_id() < 0 and not self._has_taped:
                 pass_by(False)
 
     def move_here(self) -> None:
@@ -352,25 +353,24 @@ def _file_of(name: bytes, shown: Any, room: int) -> int:
 
 # Higher-order ops are dispatched in Python, which wants a kernel for each key that is on: they pass the tap's by, and
 # what they run inside is heard.
-_KEY: Any = torch._C._parse_dispatch_key("Fake")
-_HigherOrder: Any = torch._ops.HigherOrderOperator
-_made_as_torch_does = _HigherOrder.__init__
+_made_as_torch_does = HigherOrderOperator.__init__
 
 
 def pass_by(on: bool) -> None:
-    if on == (_HigherOrder.__init__ is _made):
+    if on == (HigherOrderOperator.__init__ is _made):
         return
-    if on or _HigherOrder.__init__ is _made:
-        _HigherOrder.__init__ = _made if on else _made_as_torch_does
-    for op in list(torch._ops._higher_order_ops.values()):
+    if on or HigherOrderOperator.__init__ is _made:
+        HigherOrderOperator.__init__ = _made if on else _made_as_torch_does
+    key = dispatch_key(load_tap().key().decode())
+    for op in list(higher_order_operators.values()):
         keys = op.non_fallthrough_keys
-        op.non_fallthrough_keys = keys.remove(_KEY) if on else keys.add(_KEY)
+        op.non_fallthrough_keys = keys.remove(key) if on else keys.add(key)
 
 
 @functools.wraps(_made_as_torch_does)
 def _made(self: Any, *args: Any, **kwargs: Any) -> None:
     _made_as_torch_does(self, *args, **kwargs)
-    self.non_fallthrough_keys = self.non_fallthrough_keys.remove(_KEY)
+    self.non_fallthrough_keys = self.non_fallthrough_keys.remove(dispatch_key(load_tap().key().decode()))
 
 
 class SchemaArg(NamedTuple):

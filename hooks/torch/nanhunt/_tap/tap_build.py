@@ -1,34 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the tap library of a PyTorch lies, and how it is compiled.
 
-PyTorch's C++ interface holds within one release only, so a tap is named after the release, the sources and the flags
-it was compiled from and with. It is in the package where a wheel was built for this PyTorch, else in a cache.
+PyTorch's C++ interface holds within one release only, so a tap is named after the headers that it was compiled from,
+the sources and the flags. It is in the package where a wheel was built with one for these headers (`tools/wheel`),
+else in a cache. Releases, builds and nightlies whose headers are the same share one.
 
 It needs that PyTorch and nothing of the package, so any Python can run this file:
 
-    python tap_build.py facts           what there is and what would be done, as JSON (`nanhunt doctor --env`)
-    python tap_build.py build FOLDER    puts the tap for its PyTorch into FOLDER (building a wheel)
+    python tap_build.py facts     what there is and what would be done, as JSON (`nanhunt doctor --env`)
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TIMEOUT = 600  # seconds that a compiler may take
+INDEX = "taps.json"  # of the taps in a package: for which releases each is
+# Headers that say what the tap must fit: of tensors, the dispatcher, autograd and collectives. The rest of what it
+# includes is made of functions, whose names say what they take.
+_STRUCTURE = ("c10/core/**/*.h", "c10/util/**/*.h", "c10/macros/*.h", "torch/headeronly/**/*.h", "ATen/core/**/*.h",
+              "ATen/detail/*.h", "ATen/Context.h", "ATen/ThreadLocalState.h", "ATen/record_function.h",
+              "torch/library.h", "torch/custom_class*.h", "torch/csrc/autograd/*.h",
+              "torch/csrc/distributed/c10d/*.hpp")
+# Nothing but the release, and how PyTorch was built.
+_NOT_STRUCTURE = ("version.h", "cmake_macros.h")
 
 
 class TapMissing(RuntimeError):
     """There is no tap for this PyTorch: why, as a clause."""
+
+
+class CompileFailed(TapMissing):
+    """The compiler said so, and would say so again."""
+
+
+class Pytorch(NamedTuple):
+    """What a tap is compiled for."""
+
+    include: Path
+    abi: int      # _GLIBCXX_USE_CXX11_ABI
+    release: str  # "2.11.0", without what is behind a plus
+
+    @property
+    def headers(self) -> str:
+        """A digest of the headers; "": there are none."""
+        if not (self.include / "torch" / "library.h").is_file():
+            return ""
+        digest = hashlib.sha256(f"abi {self.abi}".encode())
+        for path in sorted({path for pattern in _STRUCTURE for path in self.include.glob(pattern)}):
+            if path.name not in _NOT_STRUCTURE:
+                digest.update(str(path.relative_to(self.include)).encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def installed() -> Pytorch:
+    import torch
+
+    return Pytorch(Path(torch.__file__).parent / "include",
+                   int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)), str(torch.__version__).split("+")[0])
 
 
 def source_root() -> Path:
@@ -49,40 +90,57 @@ def cache_folder() -> Path:
     given = os.environ.get("NANHUNT_CACHE")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanhunt"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one
+        home = Path("/nonexistent")
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "nanhunt"
 
 
-def _release() -> str:
-    import torch
-
-    return str(torch.__version__)
+def _flags(abi: int) -> list[str]:
+    return ["-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
 
 
-def _flags() -> list[str]:
-    import torch
-
-    return ["-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
-
-
-def tap_name(root: Path) -> str:
-    """Of the file: another release of PyTorch, compiler flags or sources have another."""
+def name_for(root: Path, headers: str, abi: int) -> str:
     digest = hashlib.sha256()
     for path in _sources(root):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    digest.update(repr(_flags()).encode())
-    return f"tap-torch-{_release()}-{digest.hexdigest()[:16]}.so"
+    digest.update(repr((_flags(abi), platform.machine())).encode())
+    return f"tap-{headers}-{digest.hexdigest()[:16]}.so"
+
+
+def tap_name(root: Path) -> str:
+    """Of the file for the PyTorch of this process: other headers, compiler flags or sources have another. A PyTorch
+    without headers is believed its release, if it is one of PyTorch's own."""
+    pytorch = installed()
+    headers = pytorch.headers
+    if not headers:
+        for file, releases in _index().items():
+            if f"{pytorch.release} abi {pytorch.abi}" in releases:
+                headers = file.split("-")[1]
+    if not headers:
+        raise TapMissing(f"this PyTorch has no C++ headers in {pytorch.include}")
+    return name_for(root, headers, pytorch.abi)
+
+
+def _index() -> dict[str, list[str]]:
+    try:
+        found = json.loads((_PACKAGE / "lib" / INDEX).read_text())
+        return {str(file): [str(release) for release in releases] for file, releases in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def prebuilt(name: str) -> Path:
-    """Where the wheel has it, if it was built for this PyTorch."""
+    """Where the package has it, if it was built with it."""
     return _PACKAGE / "lib" / name
 
 
 def prebuilt_for() -> list[str]:
-    """The releases of PyTorch that the wheel has a tap for."""
-    names = [path.name for path in sorted((_PACKAGE / "lib").glob("tap-torch-*-*.so"))]
-    return [name[len("tap-torch-"):].rpartition("-")[0] for name in names]
+    """The releases of PyTorch that the package has a tap for."""
+    there = {release.split()[0] for file, releases in _index().items() if prebuilt(file).is_file()
+             for release in releases}
+    return sorted(there, key=lambda release: [part.zfill(4) for part in release.split(".")])
 
 
 def _others() -> str:
@@ -100,44 +158,48 @@ def compiler() -> str | None:
     return None
 
 
-def _tools() -> tuple[str, Path]:
-    """What compiles it, and where PyTorch is."""
-    import torch
-
+def need_compiler() -> str:
     cxx = compiler()
     if cxx is None:
         raise TapMissing("there is no C++ compiler to build it with: install g++ (Debian: apt install g++), or set CXX"
                          + _others())
-    torch_root = Path(torch.__file__).parent
-    if not (torch_root / "include" / "torch" / "library.h").is_file():
-        raise TapMissing(f"this PyTorch has no C++ headers in {torch_root / 'include'}")
-    return cxx, torch_root
+    return cxx
 
 
-def _compile(root: Path, into: Path, note: str) -> None:
-    cxx, torch_root = _tools()
-    include = torch_root / "include"
-    print(f"nanhunt: compiling the tap for PyTorch {_release()}, once (about 20 s){note or _others()}", file=sys.stderr,
-          flush=True)
+def compile_tap(root: Path, pytorch: Pytorch, libraries: Path, into: Path) -> None:
+    """`libraries`: where libtorch_cpu.so and libc10.so are, or what is called so."""
+    cxx = need_compiler()
     handle, name = tempfile.mkstemp(suffix=".so", dir=into.parent)
     os.close(handle)
     try:
         done = subprocess.run(
-            [cxx, *_flags(), f"-I{root}", f"-I{root / 'include'}", f"-isystem{include}",
-             f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
-             str(root / "hooks" / "torch" / "tap" / "tap.cpp"), "-o", name, f"-L{torch_root / 'lib'}", "-ltorch_cpu",
-             "-lc10"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=_TIMEOUT, check=False)
+            [cxx, *_flags(pytorch.abi), f"-I{root}", f"-I{root / 'include'}", f"-isystem{pytorch.include}",
+             f"-isystem{pytorch.include / 'torch' / 'csrc' / 'api' / 'include'}",
+             str(root / "hooks" / "torch" / "tap" / "tap.cpp"), "-o", name, f"-L{libraries}", "-s",
+             "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT,
+            check=False)
         if done.returncode != 0:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
-            raise TapMissing(f"{cxx} could not compile it for PyTorch {_release()}{_others()}: "
-                             f"{(errors or ['no message'])[0][:300]}")
+            raise CompileFailed(f"{cxx} could not compile it for PyTorch {pytorch.release}{_others()}: "
+                                f"{(errors or ['no message'])[0][:300]}")
         Path(name).chmod(0o755)
         Path(name).replace(into)
-    except (OSError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired as error:
+        raise CompileFailed(f"{cxx} did not end in {_TIMEOUT} s") from error
+    except OSError as error:
         raise TapMissing(f"{cxx} could not compile it: {error}") from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _compile_for_this(root: Path, into: Path, note: str) -> None:
+    import torch
+
+    need_compiler()
+    print(f"nanhunt: compiling the tap for PyTorch {torch.__version__}, once (about 20 s){note or _others()}",
+          file=sys.stderr, flush=True)
+    compile_tap(root, installed(), Path(torch.__file__).parent / "lib", into)
 
 
 def _can_hold(folder: Path) -> bool:
@@ -148,35 +210,102 @@ def _can_hold(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def compiled(root: Path) -> tuple[Path, bool]:
-    """The library's file in the cache, compiled if it is not there. Ranks that start together compile it once. True: no
-    cache can be written, so the file is of this process alone, which removes it."""
-    folder, name = cache_folder(), tap_name(root)
-    if (folder / name).is_file():
-        return folder / name, False
-    _tools()  # nothing is made where it cannot be compiled
-    if not _can_hold(folder):
+def _cached(name: str) -> Path:
+    """In the cache, which machines may share: what is compiled on one need not load on another with an older libc."""
+    libc = "-".join(part for part in platform.libc_ver() if part) or "libc"
+    return cache_folder() / f"{name[:-len('.so')]}-{libc}.so"
+
+
+# A compile that failed is not tried again at each start and by each rank, as long as the compiler is the same.
+def _failure(path: Path) -> Path:
+    return path.with_suffix(".failed")
+
+
+def _who_compiles() -> str:
+    cxx = compiler()
+    try:
+        return "" if cxx is None else f"{cxx} {Path(cxx).resolve()} {Path(cxx).stat().st_mtime_ns}"
+    except OSError:
+        return str(cxx)
+
+
+def _remember_failure(path: Path, why: CompileFailed) -> None:
+    with contextlib.suppress(OSError):  # then it is tried again
+        _failure(path).write_text(json.dumps({"compiler": _who_compiles(), "why": str(why)}))
+
+
+def _failed_before(path: Path) -> str:
+    """Why, as a clause; "": it did not."""
+    try:
+        said = json.loads(_failure(path).read_text())
+        if said["compiler"] == _who_compiles():
+            return f"{said['why']} (said before; remove {_failure(path)} to try again)"
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return ""
+
+
+def compiled(root: Path, again: bool = False) -> tuple[Path, bool]:
+    """The library's file in the cache, compiled if it is not there, or if what is there is of no use (`again`). Ranks
+    that start together compile it once. True: no cache can be written, so the file is of this process alone, which
+    removes it."""
+    path = _cached(tap_name(root))
+    if path.is_file() and not again:
+        return path, False
+    need_compiler()  # nothing is made where it cannot be compiled
+    if not _can_hold(path.parent):
         own = Path(tempfile.mkdtemp(prefix="nanhunt-"))
         try:
-            _compile(root, own / name, f"; for this process alone, because {folder} cannot be written (NANHUNT_CACHE "
-                     "names another folder)")
+            _compile_for_this(root, own / path.name, f"; for this process alone, because {path.parent} cannot be "
+                              "written (NANHUNT_CACHE names another folder)")
         except BaseException:
             own.rmdir()
             raise
-        return own / name, True
-    with (folder / f"{name}.lock").open("w") as lock:
+        return own / path.name, True
+    before = path.stat().st_mtime_ns if path.is_file() else None
+    with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / name).is_file():
-            _compile(root, folder / name, "")
-    return folder / name, False
+        if (path.stat().st_mtime_ns if path.is_file() else None) == before:
+            said = _failed_before(path)
+            if said:
+                raise TapMissing(said)
+            try:
+                _compile_for_this(root, path, "")
+            except CompileFailed as why:
+                _remember_failure(path, why)
+                raise
+            _failure(path).unlink(missing_ok=True)
+    return path, False
 
 
 # For `nanhunt doctor --env`.
+def _place(path: Path) -> str:
+    """Where a tap would listen, by trying it: this process is there for nothing else. OSError: it cannot be loaded."""
+    library = ctypes.CDLL(str(path))
+    library.nanhunt_tap_load.restype = library.nanhunt_tap_listens.restype = ctypes.c_char_p
+    why = library.nanhunt_tap_load(os.environ.get("NANHUNT_LISTEN", "").encode())
+    if why:
+        raise TapMissing(why.decode("utf-8", "replace"))
+    return str(library.nanhunt_tap_listens().decode())
+
+
+def _why_unsupported() -> str:
+    sys.path.append(str(_PACKAGE))
+    try:
+        import _pytorch  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    finally:
+        sys.path.remove(str(_PACKAGE))
+    return ""
+
+
 def facts() -> dict[str, Any]:
-    """Of this Python: its PyTorch, and what its tap is: "prebuilt", "cached", "to_compile" or "not_possible"."""
+    """Of this Python: its PyTorch, and what its tap is: "prebuilt", "cached", "to_compile", "failed" (a compile did
+    before) or "not_possible"; and where it listens in the dispatcher."""
     told: dict[str, Any] = {"python": sys.executable, "python_version": sys.version.split()[0], "torch": None,
                             "why_no_torch": None, "torch_cuda": None, "tap": "not_possible", "tap_path": None,
-                            "why_no_tap": None, "prebuilt_for": prebuilt_for(), "compiler": compiler(),
+                            "why_no_tap": None, "listens": None, "prebuilt_for": prebuilt_for(), "compiler": compiler(),
                             "cache": str(cache_folder())}
     try:
         import torch
@@ -187,20 +316,23 @@ def facts() -> dict[str, Any]:
         told["why_no_torch"] = "it is not installed" if missing else f"{type(error).__name__}: {error}"
         told["why_no_tap"] = "there is no PyTorch"
         return told
+    told["why_no_tap"] = _why_unsupported() or None
+    if told["why_no_tap"]:
+        return told
     try:
         root = source_root()
         name = tap_name(root)
-        for state, path in (("prebuilt", prebuilt(name)), ("cached", cache_folder() / name)):
+        for state, path in (("prebuilt", prebuilt(name)), ("cached", _cached(name))):
             if path.is_file():
                 try:
-                    ctypes.CDLL(str(path))
-                    return {**told, "tap": state, "tap_path": str(path)}
+                    return {**told, "listens": _place(path), "tap": state, "tap_path": str(path), "why_no_tap": None}
                 except OSError as error:
                     told["why_no_tap"] = f"{path} cannot be loaded: {error}"
-                    if state == "cached":
-                        return told
-        _tools()
-        told["tap"] = "to_compile"
+        said = _failed_before(_cached(name))
+        if said:
+            return {**told, "tap": "failed", "why_no_tap": said, "tap_path": str(_failure(_cached(name)))}
+        need_compiler()
+        told["tap"], told["why_no_tap"] = "to_compile", None
     except TapMissing as error:
         told["why_no_tap"] = str(error)
     except Exception as error:
@@ -208,36 +340,13 @@ def facts() -> dict[str, Any]:
     return told
 
 
-def _build(folder: Path) -> int:
-    """For a wheel. A Python without PyTorch is none that a tap can be built for."""
-    try:
-        root = source_root()
-        name = tap_name(root)
-        path, is_own = compiled(root)
-    except ModuleNotFoundError as error:
-        print(f"nanhunt: no tap is built for {sys.executable}: {error}", file=sys.stderr)
-        return 3
-    except TapMissing as error:
-        print(f"nanhunt: no tap is built for PyTorch {_release()}: {error}", file=sys.stderr)
-        return 1
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, folder / name)
-    (folder / name).chmod(0o755)
-    if is_own:
-        shutil.rmtree(path.parent)
-    print(f"nanhunt: {folder / name}")
-    return 0
-
-
 def main(words: list[str]) -> int:
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != _PACKAGE / "_tap"]
-    if words == ["facts"]:
-        print(json.dumps(facts()))
-        return 0
-    if len(words) == 2 and words[0] == "build":
-        return _build(Path(words[1]))
-    print("usage: tap_build.py facts | build FOLDER", file=sys.stderr)
-    return 2
+    if words != ["facts"]:
+        print("usage: tap_build.py facts", file=sys.stderr)
+        return 2
+    print(json.dumps(facts()))
+    return 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ LinesOf = c.CFUNCTYPE(c.c_uint32, _text, c.c_uint32, c.c_void_p, c.c_uint32)
 
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "load": (_text, []),
+    "load": (_text, [_text]),
+    "listens": (_text, []),
+    "key": (_text, []),
     "new": (_void, [c.POINTER(lib.Recording), _i64, _text]),
     "on": (_void, [_void]),
     "off": (None, [_void]),
@@ -110,7 +112,7 @@ class TapLibrary:
                     setattr(self, name, function)
         except (OSError, AttributeError) as error:
             raise NotLoadable(f"{path} cannot be loaded: {error}") from error
-        why = self.load().decode("utf-8", "replace")
+        why = self.load(os.environ.get("NANHUNT_LISTEN", "").encode()).decode("utf-8", "replace")
         if why:
             raise TapMissing(why)
 
@@ -129,6 +131,10 @@ def _found() -> TapLibrary:
     path, is_own = compiled(root)
     try:
         return TapLibrary(path)
+    except NotLoadable:  # damaged, or of another machine
+        if is_own:
+            raise
+        return TapLibrary(compiled(root, again=True)[0])
     finally:
         if is_own:  # what is loaded stays
             shutil.rmtree(path.parent, ignore_errors=True)

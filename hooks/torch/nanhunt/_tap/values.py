@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._known import Known
+from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
-from nanhunt._tap.plain import DTYPES, PLAIN, no_torch_function
+from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
 from nanhunt._tap.tap_build import TapMissing
 

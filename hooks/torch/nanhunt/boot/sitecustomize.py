@@ -55,7 +55,8 @@ def _attach():
         nanhunt._attach.attach_from_environment()
         _tell("attached")
     except Exception as error:  # the run must not notice
-        _tell("failed {}: {}".format(type(error).__name__, error))
+        kind = type(error).__name__
+        _tell("failed " + ("{}" if kind == "UnsupportedPyTorch" else kind + ": {}").format(error))
 
 
 class _TorchFinder:

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tap library comes from, what it is named after, and what is said where there is none."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hunting import cli
+from nanhunt._tap import tap_build
+
+ROOT = Path(__file__).resolve().parents[3]
+TRAIN = """
+import torch
+m = torch.nn.Linear(2, 1)
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+for _ in range(2):
+    o.zero_grad()
+    (m(torch.ones(2)) / 0).sum().backward()
+    o.step()
+print("trained")
+"""
+
+
+def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environment):
+    """A run of TRAIN under a watch: stdout, stderr, folder."""
+    watch = f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}, quiet=True):\n"
+    code = "import torch, nanhunt\n" + watch + "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "PYTHONPATH": str(package), **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr, tmp_path / "run"
+
+
+def report(run):
+    from op_rows import report as read
+
+    return read(run)
+
+
+def test_it_is_compiled_once_and_then_found(tmp_path, library):
+    cache = tmp_path / "cache"
+    out, error, run = trained(tmp_path / "first", NANHUNT_CACHE=str(cache))
+    assert out == "trained\n"
+    assert error == f"nanhunt: compiling the tap for PyTorch {torch.__version__}, once (about 20 s)\n"
+    assert report(run)["findings"][0]["op"] == "aten::div"
+    assert len(list(cache.glob("*.so"))) == 1
+    out, error, run = trained(tmp_path / "again", NANHUNT_CACHE=str(cache))
+    assert (out, error) == ("trained\n", "")
+
+
+@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("why", ["no compiler", "a compiler that fails"])
+def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_path, library, level, why):
+    environment = {"NANHUNT_CACHE": str(tmp_path / "cache")}
+    if why == "no compiler":
+        environment |= {"PATH": str(tmp_path), "CXX": ""}
+    else:
+        environment["CXX"] = "false"
+    out, error, run = trained(tmp_path, level, **environment)
+    assert out == "trained\n"
+    said = "there is no C++ compiler" if why == "no compiler" else "could not compile it"
+    assert said in error and "Losses, gradients and the loss scaler still are." in error
+    told = report(run)
+    assert any("the tap is missing" in note and said in note for note in told["coverage"]["unwatched"])
+    assert told["coverage"]["steps"] == 2
+    assert told["verdict"]["status"] == "fault", "what is said to be watched is"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
+    (tmp_path / "file").write_text("")
+    out, error, run = trained(tmp_path, NANHUNT_CACHE=str(tmp_path / "file" / "cache"))
+    assert out == "trained\n" and "compiling the tap" in error and "for this process alone" in error
+    assert report(run)["findings"][0]["op"] == "aten::div"
+
+
+def test_a_cache_that_cannot_be_written_but_has_it_is_used(tmp_path, library):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, cache / made.name)
+    cache.chmod(0o555)
+    try:
+        out, error, run = trained(tmp_path, NANHUNT_CACHE=str(cache), PATH=str(tmp_path), CXX="")
+        assert (out, error) == ("trained\n", "")
+        assert [path.name for path in cache.iterdir()] == [made.name]
+    finally:
+        cache.chmod(0o755)
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """The package as a wheel has it, with the sources of the tap in it."""
+    package = tmp_path / "site" / "nanhunt"
+    shutil.copytree(ROOT / "hooks" / "torch" / "nanhunt", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "hooks" / "torch" / "tap", package / "tap" / "hooks" / "torch" / "tap")
+    (package / "tap" / "include" / "nanhunt").mkdir(parents=True)
+    for name in ("c_api.h", "c_adapter.h"):
+        shutil.copyfile(ROOT / "include" / "nanhunt" / name, package / "tap" / "include" / "nanhunt" / name)
+    (package / "lib").mkdir()
+    return package
+
+
+def without_compiler(tmp_path):
+    return {"NANHUNT_CACHE": str(tmp_path / "no" / "cache"), "PATH": str(tmp_path), "CXX": ""}
+
+
+def test_the_tap_of_a_wheel_is_used_where_it_fits(tmp_path, library, packed):
+    # Given a wheel with the tap for this PyTorch, and no compiler,
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, packed / "lib" / tap_build.tap_name(ROOT))
+    # when a run is watched, then nothing is compiled or said, and operations are heard.
+    out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
+    assert (out, error) == ("trained\n", "")
+    assert report(run)["findings"][0]["op"] == "aten::div"
+    assert not (tmp_path / "no").exists()
+
+
+def packed_with(packed, name, releases):
+    """The tap for this PyTorch in the wheel, under a name of a file, listed for these releases."""
+    made, _ = tap_build.compiled(ROOT)
+    shutil.copyfile(made, packed / "lib" / name)
+    (packed / "lib" / "taps.json").write_text(json.dumps({name: releases}))
+
+
+def test_the_tap_of_a_wheel_for_another_release_is_named_and_not_used(tmp_path, library, packed):
+    packed_with(packed, tap_build.tap_name(ROOT).replace("tap-", "tap-0"), ["2.9.1 abi 1", "2.12.1 abi 1"])
+    out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
+    assert out == "trained\n"
+    assert "there is no C++ compiler" in error and "the package has one for 2.9.1, 2.12.1" in error
+
+
+def another_pytorch(tmp_path, then):
+    """A folder with a package torch that is the real one, changed."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "torch.py").write_text(f"""
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+spec = PathFinder.find_spec("torch", [{str(Path(torch.__file__).parents[1])!r}])
+real = sys.modules["torch"] = module_from_spec(spec)
+spec.loader.exec_module(real)
+{then}
+""")
+    return str(folder)
+
+
+@pytest.mark.parametrize("is_of_another", [False, True])
+def test_a_pytorch_that_lies_about_its_release_gets_the_tap_that_fits_its_headers(tmp_path, packed, is_of_another):
+    # Given a wheel with a tap for 2.9.1: of these headers, or of others, and a PyTorch that says it is 2.9.1,
+    name = tap_build.tap_name(ROOT)
+    packed_with(packed, name.replace("tap-", "tap-0") if is_of_another else name, ["2.9.1 abi 1"])
+    other = another_pytorch(tmp_path, "real.__version__ = '2.9.1'")
+    # when it is asked which tap would be used,
+    told = facts(PYTHONPATH=other, package=packed, **without_compiler(tmp_path))
+    # then it is not believed: the headers decide.
+    assert told["torch"] == "2.9.1"
+    assert told["tap"] == ("not_possible" if is_of_another else "prebuilt")
+
+
+@pytest.mark.parametrize("release", [str(torch.__version__), "2.13.0a0+git1234567"])
+def test_a_pytorch_without_headers_is_believed_its_release_if_it_is_one_of_pytorchs_own(tmp_path, packed, release):
+    public = str(torch.__version__).split("+")[0]
+    packed_with(packed, tap_build.tap_name(ROOT), [f"{public} abi {int(torch._C._GLIBCXX_USE_CXX11_ABI)}"])
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    other = another_pytorch(tmp_path, f"real.__version__, real.__file__ = {release!r}, {str(bare / '__init__.py')!r}")
+    told = facts(PYTHONPATH=other, package=packed, **without_compiler(tmp_path))
+    if release == str(torch.__version__):
+        assert told["tap"] == "prebuilt"
+    else:
+        assert told["tap"] == "not_possible" and "no C++ headers" in told["why_no_tap"]
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"tap-x.so": 3}'])
+def test_a_damaged_list_of_taps_is_as_none(tmp_path, library, packed, index):
+    (packed / "lib" / "taps.json").write_text(index)
+    told = facts(package=packed, **without_compiler(tmp_path))
+    assert (told["tap"], told["prebuilt_for"]) == ("not_possible", [])
+
+
+def test_a_tap_of_the_wheel_that_cannot_be_loaded_here_is_compiled_instead(tmp_path, library, packed):
+    (packed / "lib" / tap_build.tap_name(ROOT)).write_bytes(b"of another machine")
+    out, error, run = trained(tmp_path, package=packed.parent)
+    assert (out, error) == ("trained\n", ""), "the cache has it"
+    assert report(run)["findings"][0]["op"] == "aten::div"
+
+
+def facts(package=ROOT / "hooks" / "torch" / "nanhunt", **environment):
+    done = subprocess.run([sys.executable, package / "_tap" / "tap_build.py", "facts"], capture_output=True, text=True,
+                          timeout=1800, env={**os.environ, **environment}, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
+    made, _ = tap_build.compiled(ROOT)
+    told = facts()
+    assert (told["torch"], told["tap"], told["tap_path"]) == (torch.__version__, "cached", str(made))
+    told = facts(NANHUNT_CACHE=str(tmp_path / "cache"))
+    assert (told["tap"], told["why_no_tap"], bool(told["compiler"])) == ("to_compile", None, True)
+    assert not (tmp_path / "cache").exists(), "asking makes nothing"
+    told = facts(**without_compiler(tmp_path))
+    assert (told["tap"], told["compiler"]) == ("not_possible", None) and "no C++ compiler" in told["why_no_tap"]
+    broken = tmp_path / "torch"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise OSError('libcudart.so: cannot open')")
+    told = facts(PYTHONPATH=str(tmp_path))
+    assert told["torch"] is None and told["why_no_torch"] == "OSError: libcudart.so: cannot open"
+
+
+def test_the_doctor_tells_of_the_python_that_trains():
+    program = cli()
+    made, _ = tap_build.compiled(ROOT)
+    done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)
+    python = json.loads(done.stdout)["python"]
+    assert python["torch"] == {"version": torch.__version__, "cuda": torch.version.cuda, "why_not": None}
+    assert (python["tap"]["state"], python["tap"]["path"], python["path"]) == ("cached", str(made), sys.executable)
+    assert python["library"]["why_not"] is None
+
+
+def test_other_headers_another_compiler_flag_or_other_sources_have_another_name(tmp_path):
+    def headers(text):
+        include = tmp_path / text
+        for name in ("torch/library.h", "c10/core/TensorImpl.h", "torch/headeronly/version.h"):
+            (include / name).parent.mkdir(parents=True, exist_ok=True)
+            (include / name).write_text(text if name.endswith("Impl.h") else "")
+        return tap_build.Pytorch(include, 1, "2.9.1")
+
+    one, other = headers("one"), headers("other")
+    assert one.headers != other.headers != one._replace(abi=0).headers
+    assert one.headers == one._replace(release="2.9.0").headers, "releases with the same headers share one"
+    (one.include / "torch" / "headeronly" / "version.h").write_text("#define TORCH_VERSION 9")
+    assert one.headers == headers("one").headers, "the release alone is no difference"
+    assert len({tap_build.name_for(ROOT, "0" * 16, abi) for abi in (0, 1)}) == 2
+
+
+FAILS = """#!/bin/sh
+echo run >> {log}
+echo "x.h:1:1: error: it does not know this" >&2
+exit 1
+"""
+
+
+def test_a_compile_that_failed_is_not_tried_again_until_the_compiler_is_another(tmp_path, library):
+    cache, log, compiler = tmp_path / "cache", tmp_path / "log", tmp_path / "g++"
+    compiler.write_text(FAILS.format(log=log))
+    compiler.chmod(0o755)
+    environment = {"NANHUNT_CACHE": str(cache), "CXX": str(compiler)}
+    # Given a compile that failed once,
+    _, error, _ = trained(tmp_path / "1", **environment)
+    assert "it does not know this" in error and "said before" not in error
+    # when runs start again, then the reason is told with what to do, and nobody compiles.
+    for again in ("2", "3"):
+        _, error, run = trained(tmp_path / again, **environment)
+        (failure,) = cache.glob("*.failed")
+        assert "it does not know this" in error and f"remove {failure} to try again" in error
+        assert "compiling the tap" not in error
+    assert log.read_text() == "run\n"
+    told = facts(**environment)
+    assert (told["tap"], told["tap_path"]) == ("failed", str(failure)) and "it does not know this" in told["why_no_tap"]
+    # Another compiler is asked, and so is the same where the user says so.
+    compiler.write_text(compiler.read_text() + "\n")
+    os.utime(compiler, ns=(1, 1))
+    trained(tmp_path / "4", **environment)
+    assert log.read_text() == "run\nrun\n"
+    failure.unlink()
+    trained(tmp_path / "5", **environment)
+    assert log.read_text() == "run\nrun\nrun\n"
+
+
+def test_a_cached_tap_that_is_of_no_use_here_is_compiled_anew(tmp_path, library):
+    # Given a cache with a file of the right name that another machine left, or that is damaged,
+    made, _ = tap_build.compiled(ROOT)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / made.name).write_bytes(b"of another machine")
+    # when a run starts, then one is compiled in its place, and it is used from then on.
+    out, error, run = trained(tmp_path / "1", NANHUNT_CACHE=str(cache))
+    assert out == "trained\n" and error.startswith("nanhunt: compiling the tap")
+    assert report(run)["findings"][0]["op"] == "aten::div"
+    out, error, run = trained(tmp_path / "2", NANHUNT_CACHE=str(cache))
+    assert (out, error) == ("trained\n", "")
