@@ -60,10 +60,11 @@ class Below {
   // The op is not heard: what it calls is.
   void pass(c10::Stack* stack) const { op_.redispatchBoxed(keys_, stack); }
 
-  // Whether its parts come to the tap again, from the top: of a cast by autocast, a transform of functorch.
-  bool comes_again() const {
+  // Whether the op is not to be heard here: its parts come again, from the top (a cast by autocast, a transform of
+  // functorch), or PyTorch makes a tensor of Python's numbers, for which it leaves out the other place.
+  bool passes() const {
     if (!g_listening.above_autograd) return false;
-    if (!(keys_ & kTransforms).empty()) return true;
+    if (!(keys_ & kTransforms).empty() || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake)) return true;
     for (const c10::DispatchKey key : keys_ & c10::autocast_dispatch_keyset)
       if (op_.hasKernelForDispatchKey(key)) return true;
     return false;

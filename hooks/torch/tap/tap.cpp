@@ -173,7 +173,7 @@ bool passes_python_by(Tap& tap, const Below& below, const c10::Stack& stack) {
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const Below below(op, keys);
-  if (g_on.load(std::memory_order_acquire) != nullptr && !below.comes_again()) {
+  if (g_on.load(std::memory_order_acquire) != nullptr && !below.passes()) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
     if (tap != nullptr && g_deaf.load(std::memory_order_relaxed) != &t_here && !passes_python_by(*tap, below, *stack)) {
@@ -246,6 +246,8 @@ NANHUNT_TAP const char* nanhunt_tap_load(const char* only) {
 // Where it listens, and PyTorch's name of the dispatch key there.
 NANHUNT_TAP const char* nanhunt_tap_listens() { return g_listening.name; }
 NANHUNT_TAP const char* nanhunt_tap_key() { return c10::toString(listening_key()); }
+// Whether it hears what Python runs for a dispatch mode or a tensor subclass.
+NANHUNT_TAP std::int32_t nanhunt_tap_hears_python() { return g_listening.is_above_python() ? 0 : 1; }
 
 // `theirs`: starts of file names that are not the user's, with newlines between. `loss`: the text for what runs outside
 // of modules.

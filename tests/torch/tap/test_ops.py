@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+from listening import is_above_autograd
 from op_rows import recorded_ops, report, watched_ops
 from torch import nn
 
@@ -298,7 +299,10 @@ def test_a_checkpoint_runs_its_modules_again_in_backward_under_their_names(reent
     with watched_ops() as watched:
         step(model, optimizer, x=torch.ones(5, 4, requires_grad=True))
         again = [op for op in watched.ops if op.phase == "backward" and op.name in ("addmm", "tanh")]
-        assert [(op.name, op.module) for op in again] == [("addmm", "body.0"), ("tanh", "body.1")]
+        expected = [("addmm", "body.0"), ("tanh", "body.1")]
+        if is_above_autograd() and not reentrant:  # the checkpoint stops inside of its last op, which does not return
+            expected.pop()
+        assert [(op.name, op.module) for op in again] == expected
         backward = watched.named("tanh_backward")[0]
         assert backward.module == "body.1"
         assert {op.module for op in watched.named("mm", "backward")} == {"body.0", "head"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from listening import needs_python_heard
 from nanhunt._tap.tap import schema_of
 from op_rows import watched_ops
 from torch import nn
@@ -84,6 +85,9 @@ class Mixed(nn.Module):
         return self.last(h.mean(1))
 
 
+
+
+@needs_python_heard
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_every_row_names_the_contents_that_the_oracle_knows(optimizer):
     model = Mixed()

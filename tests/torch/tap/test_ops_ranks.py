@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from listening import needs_python_heard
 from op_rows import watched_ops
 from torch import nn
 
@@ -76,6 +77,7 @@ def test_a_scattered_reduction_is_told_with_what_was_brought(group, read_it):
         assert total is None or watched.producer(total).reads(op.outputs[-1].contents)
 
 
+@needs_python_heard
 def test_functional_collectives_are_told_when_they_are_waited_for(group):
     from torch.distributed import _functional_collectives as functional
 

@@ -26,6 +26,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "load": (_text, [_text]),
     "listens": (_text, []),
     "key": (_text, []),
+    "hears_python": (_i32, []),
     "new": (_void, [c.POINTER(lib.Recording), _i64, _text]),
     "on": (_void, [_void]),
     "off": (None, [_void]),

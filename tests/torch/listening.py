@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tap hears here depends on where it listens in PyTorch's dispatcher (tap/listening.h): tests that need more
+say so."""
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+
+@functools.cache
+def _tap():
+    from nanhunt._tap.tap_build import TapMissing
+    from nanhunt._tap.tap_library import load_tap
+
+    try:
+        return load_tap()
+    except TapMissing:
+        return None
+
+
+def hears_python() -> bool:
+    tap = _tap()
+    return tap is None or bool(tap.hears_python())
+
+
+def is_above_autograd() -> bool:
+    tap = _tap()
+    return tap is not None and tap.listens() == b"above_autograd"
+
+
+needs_python_heard = pytest.mark.skipif(
+    "not __import__('listening').hears_python()",
+    reason="where the tap listens in this PyTorch it cannot hear what Python runs for a mode or a tensor subclass")
