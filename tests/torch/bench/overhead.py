@@ -45,6 +45,8 @@ OPTIONS = {
 }
 KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
+ABOVE = "+above"  # the tap listens above autograd
+LISTENING_ABOVE = tuple(level + ABOVE for level in LEVELS)
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 # The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
@@ -225,11 +227,11 @@ class Worker:
         reading, writing = os.pipe()
         command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--device", device]
         command += ["--talk", str(writing)]
-        level = instrument.removesuffix(KERNELS)
+        level = instrument.removesuffix(KERNELS).removesuffix(ABOVE)
         if level in LEVELS:
             nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
             out = folder / f"{model}-{instrument}"
-            options = [*OPTIONS[level], *(["--kernels"] if level != instrument else [])]
+            options = [*OPTIONS[level], *(["--kernels"] if instrument.endswith(KERNELS) else [])]
             command = [str(nanhunt), "run", "--out", str(out), *options, "--", *command]
         process = subprocess.Popen(
             command,
@@ -238,7 +240,13 @@ class Worker:
             stderr=None if os.environ.get("NANHUNT_DEBUG") else subprocess.DEVNULL,
             text=True,
             pass_fds=(writing,),
-            env=dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", **KEEP_MEMORY),
+            env=dict(
+                os.environ,
+                OMP_NUM_THREADS="1",
+                MKL_NUM_THREADS="1",
+                NANHUNT_LISTEN="above_autograd" if instrument.endswith(ABOVE) else "",
+                **KEEP_MEMORY,
+            ),
         )
         os.close(writing)
         return Worker(instrument, process, os.fdopen(reading, encoding="utf-8"))
@@ -316,7 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
-    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=[*INSTRUMENTS, *WITH_KERNELS])
+    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=[*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE])
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--seconds", type=float, help="for each model: fewer turns where they would take longer")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
