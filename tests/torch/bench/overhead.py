@@ -324,7 +324,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
-    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=[*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE])
+    instruments = [*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE]
+    parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=instruments)
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--seconds", type=float, help="for each model: fewer turns where they would take longer")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
