@@ -8,8 +8,11 @@ from contextlib import suppress
 import pytest
 import torch
 from op_rows import watched_ops
+from releases import NOT_INSIDE, hears_inside_modes
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+inside_modes = pytest.mark.skipif(not hears_inside_modes(), reason=NOT_INSIDE)
 
 
 def same_with_and_without(run, notes=()):
@@ -56,6 +59,7 @@ def test_nested_tensors_are_noted():
     same_with_and_without(run, ["nested tensors"])
 
 
+@inside_modes
 def test_jagged_tensors_are_seen_through():
     def run():
         nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
@@ -163,6 +167,7 @@ class Wrapper(torch.Tensor):
         return cls(func(*unwrapped, **(kwargs or {})))
 
 
+@inside_modes
 def test_ops_inside_of_a_users_wrapper_are_seen():
     def run():
         Wrapper.calls = 0
@@ -173,6 +178,7 @@ def test_ops_inside_of_a_users_wrapper_are_seen():
     assert [op.name for op in watched.ops if op.name in ("mul", "exp")] == ["mul", "exp"]
 
 
+@inside_modes
 def test_a_sharded_tensor_is_seen_through(tmp_path):
     dist = pytest.importorskip("torch.distributed")
     if not dist.is_available() or not dist.is_gloo_available():
