@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -105,13 +106,23 @@ def test_without_a_build_it_says_how_to_make_one(tmp_path):
 
 def test_a_release_that_is_not_to_be_had_is_a_failure_but_not_within_a_time(built, tmp_path):
     pytest.importorskip("ensurepip", reason="python3-venv is not installed: no environment can be made")
-    (tmp_path / "wheels").mkdir()
-    version = read_releases()[0].version
-    options = ("--into", str(tmp_path / "releases"), "--build", str(built), version)
-    done = called(*options, PIP_FIND_LINKS=str(tmp_path / "wheels"))
-    assert done.returncode == 1 and "pip did not find it" in done.stdout
+    # Given PyTorch's wheel and nothing that it needs, and a pip that is told to hold PyTorch down,
+    version, wheels = read_releases()[0].version, tmp_path / "wheels"
+    wheels.mkdir()
+    info = f"torch-{version}.dist-info"
+    with zipfile.ZipFile(wheels / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", tags)
+        wheel.writestr(f"{info}/RECORD", "")
+    (tmp_path / "held").write_text("torch<1\n")
+    options = ("--into", str(tmp_path / "releases"), "--build", str(built), "--wheels", str(wheels), version)
+    # when it is asked for, then the constraint is left out and told, and the packages are what lacks.
+    done = called(*options, PIP_CONSTRAINT=str(tmp_path / "held"))
+    assert done.returncode == 1 and "without its constraints" in done.stderr
+    assert f"packages of PyTorch {version}: fetching numpy" in done.stderr and "pip did not find" in done.stdout
     assert not (tmp_path / "releases" / version).exists()
-    assert called(*options, "--within", "600", PIP_FIND_LINKS=str(tmp_path / "wheels")).returncode == 0
+    assert called(*options, "--within", "1800").returncode == 0
 
 
 def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path):

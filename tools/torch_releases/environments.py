@@ -172,8 +172,8 @@ class Maker:
             raise
 
     def _install(self, python: Path, wanted: list[str], what: str) -> None:
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:",
-                   "--retries", "1", "--timeout", "30"]  # fmt: skip
+        command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off",
+                   "--only-binary", ":all:", "--retries", "1", "--timeout", "30"]  # fmt: skip
         tries: list[tuple[str, list[str]]] = [("fetching", [])]
         if self._wheels is not None:
             tries.insert(0, ("looking among the wheels for", ["--no-index", "--find-links", str(self._wheels)]))

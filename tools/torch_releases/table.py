@@ -105,9 +105,12 @@ def markdown(results: list[Result], columns: list[str], command: str) -> str:
     lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
     lines.insert(1, "|" + " --- |" * len(rows[0]))
     dates = sorted({result.date for result in results if result.date and result.cells})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "nothing was run"
-    quick = ", the quick set" if any(result.quick and result.cells for result in results) else ""
-    lines += ["", f"Tests that passed, of those that ran: `{command}`, {when}{quick}."]
+    if dates:
+        when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        quick = ", the quick set" if any(result.quick and result.cells for result in results) else ""
+        lines += ["", f"Tests that passed, of those that ran: `{command}`, {when}{quick}."]
+    else:
+        lines += ["", f"`{command}`: nothing was run."]
     skips = Counter()
     for result in results:
         for reason, count in result.skips.items():

@@ -214,8 +214,8 @@ def test_a_watch_that_an_op_closes_is_closed_and_the_op_goes_on():
     watches = [watched_ops(), watched_ops()]
     first = watches[0].__enter__()
 
-    @torch.library.custom_op("nanhunt_tests::closes", mutates_args=())
-    def closes(x: torch.Tensor) -> torch.Tensor:
+    @torch.library.custom_op("nanhunt_tests::closes", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def closes(x):
         y = x * 2
         mode.__exit__(None, None, None)
         watches[0].__exit__(None, None, None)
