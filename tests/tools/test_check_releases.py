@@ -76,11 +76,11 @@ def test_every_line_of_the_list_of_tests_names_a_file_and_a_test_in_it():
     assert columns(choices) == wanted
 
 
-def test_a_test_counts_to_the_column_of_the_first_line_that_has_it(tmp_path):
+def test_a_test_counts_to_the_column_of_the_first_line_that_names_it(tmp_path):
     listed = tmp_path / "list.txt"
-    listed.write_text("# a list\n[programs]\n+ a.py: two words | other\n[tap]\na.py\n")
+    listed.write_text("# a list\n[tap]\na.py\n[programs]\n+ a.py: two words | other\n[threads]\na.py: two words\n")
     choices = read_choices(listed)
-    assert [choice.quick for choice in choices] == [True, False]
+    assert [choice.quick for choice in choices] == [False, True, False]
     assert column_of(choices, "a.py", "test_two_of_the_words[ops]", "ops") == "programs, ops"
     assert column_of(choices, "a.py", "test_an_other", "sentinel") == "programs, default"
     assert column_of(choices, "a.py", "test_two", None) == "tap"

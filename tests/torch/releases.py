@@ -64,8 +64,9 @@ def columns(choices: list[Choice]) -> list[str]:
 
 
 def column_of(choices: list[Choice], file: str, name: str, level: str | None) -> str | None:
-    """The column that a test counts to; None: it is not chosen."""
-    for choice in choices:
+    """The column that a test counts to, by the first line that names it, else by one that has all of its file. None:
+    it is not chosen."""
+    for choice in sorted(choices, key=lambda choice: not choice.names):
         if choice.file == file and choice.has(name):
             if choice.column != "programs":
                 return choice.column
