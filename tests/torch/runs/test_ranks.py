@@ -61,6 +61,12 @@ os._exit(0)
 """
 
 
+def can_shard():
+    """Skips where this PyTorch has no FSDP2."""
+    if not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+        pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard")
+
+
 @pytest.fixture(scope="module")
 def hunted(tmp_path_factory):
     """Runs the script under torchrun on loopback and gives its report."""
@@ -71,6 +77,8 @@ def hunted(tmp_path_factory):
     reports = {}
 
     def run(how, bad, wrapper="DDP"):
+        if wrapper == "FSDP2":
+            can_shard()
         if (how, bad, wrapper) not in reports:
             folder = tmp_path_factory.mktemp(bad)
             (folder / "main.py").write_text(SCRIPT)

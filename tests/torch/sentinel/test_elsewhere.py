@@ -314,8 +314,8 @@ def test_without_replays_a_bad_step_is_told_and_why_it_was_not_computed_again(tm
 CALLS = []
 
 
-@torch.library.custom_op("nanhunt_tests::counted_root", mutates_args=())
-def counted_root(x: torch.Tensor) -> torch.Tensor:
+@torch.library.custom_op("nanhunt_tests::counted_root", mutates_args=(), schema="(Tensor x) -> Tensor")
+def counted_root(x):
     CALLS.append(os.getpid())
     return (10 - x).sqrt()
 

@@ -446,8 +446,8 @@ def test_lists_of_other_lengths_do_not_confuse_a_call():
 
 
 def test_custom_ops_written_in_python_are_one_op():
-    @torch.library.custom_op("nanhunt_test::double", mutates_args=())
-    def double(x: torch.Tensor) -> torch.Tensor:
+    @torch.library.custom_op("nanhunt_test::double", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def double(x):
         return x * 2
 
     watched = same_with_and_without(lambda: double(torch.ones(3)))
