@@ -16,6 +16,7 @@
 #include "src/analyze/watch/endings.h"
 #include "src/analyze/watch/eps_audit.h"
 #include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/watch/lr_ramp.h"
 #include "src/analyze/ranks/merge.h"
@@ -178,7 +179,8 @@ class AnalyzerImpl final : public RankPass {
   Finding bad_loss_finding() const;
   void add_audits(std::vector<Finding>& findings) const;
   void recommend_scale(ScalerSection& section) const;
-  void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const;
+  OpsInTrace ops_in_trace(const RunInfo& info, const TraceHealth& health) const;
+  void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health, const OpsInTrace& ops) const;
 
   AnalyzeOptions options_;
   std::uint32_t rank_ = 0;
@@ -307,7 +309,18 @@ void AnalyzerImpl::recommend_scale(ScalerSection& section) const {
   if (cap && cap->scale < *scaler_.least_skipped()) section.capped_by = names_.text(cap->module);
 }
 
-void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health) const {
+OpsInTrace AnalyzerImpl::ops_in_trace(const RunInfo& info, const TraceHealth& health) const {
+  OpsInTrace ops;
+  for (const auto& [text, count] : notes_) {
+    if (ops.why_no_tap.empty()) ops.why_no_tap = why_no_tap(names_.text(text));
+  }
+  ops.damaged = health.damaged() || lost_before_salvage(info).damaged();
+  ops.all = info.level == "ops";
+  return ops;
+}
+
+void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health,
+                                 const OpsInTrace& ops) const {
   const GraphCounts& counts = graph_.counts();
   Coverage& coverage = analysis.coverage;
   coverage.steps = timeline_.seen();
@@ -340,7 +353,7 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
   // Two ids may have one text in a trace that was tampered with.
   for (const auto& [text, count] : notes_) coverage.notes[names_.text(text)] = count;
-  sentinel_.fill_coverage(coverage, info.level);
+  sentinel_.fill_coverage(coverage, info.level, ops.level_helps());
   endings_.fill_coverage(coverage);
   if (sentinel_.seen() && sentinel_.judged() < endings_.finished())
     coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - sentinel_.judged(),
@@ -385,33 +398,13 @@ Analysis AnalyzerImpl::finish(const RunInfo& info, const TraceHealth& health) {
   return analysis;
 }
 
-// What a damaged trace lacks was recorded: to record more would not have helped.
-void blame_damage(std::vector<Finding>& findings) {
-  for (Finding& f : findings) {
-    const auto more =
-        std::find_if(f.advice.begin(), f.advice.end(), [](const Advice& a) { return a.id == "record-ops"; });
-    if (more == f.advice.end()) continue;
-    *more = make_advice("record-again");
-    f.evidence.push_back("The trace is damaged: what explains this may be among the records that it lost.");
-  }
-}
-
-// Where every operation was watched already.
-void advise_beyond_ops(std::vector<Finding>& findings) {
-  for (Finding& f : findings) {
-    for (Advice& advice : f.advice) {
-      if (advice.id == "record-ops") advice = make_advice("look-beyond-ops");
-    }
-  }
-}
-
 Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) {
   Analysis analysis;
   analysis.ranks.push_back({info.rank, info.attempt, info, health});
-  fill_coverage(analysis, info, health);
+  const OpsInTrace ops = ops_in_trace(info, health);
+  fill_coverage(analysis, info, health, ops);
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
-  if (info.level == "ops") advise_beyond_ops(analysis.findings);
   sentinel_.conclude(analysis.findings, norms_.growths(), others);
   endings_.conclude(analysis.findings);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
@@ -427,7 +420,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   if (auto lost = comm_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
   add_audits(analysis.findings);
-  if (health.damaged() || lost_before_salvage(info).damaged()) blame_damage(analysis.findings);
+  advise_recording(analysis.findings, ops);
   for (Finding& finding : analysis.findings) {
     sources_.fill(finding);
     if (finding.ranks.empty()) finding.ranks = {info.rank};

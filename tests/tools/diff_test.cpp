@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/trace_builder.h"
 #include "tests/tools/run_program.h"
 #include "tests/tools/sample_trace.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(DiffVerb, says_that_a_run_is_like_itself) {
@@ -61,6 +63,37 @@ TEST(DiffVerb, of_runs_without_operations_says_what_was_compared_and_what_not) {
   EXPECT_EQ(same.status, 0) << same.err;
   EXPECT_THAT(same.out, StartsWith("No difference in health over 40 steps and 0 ops\n"));
   EXPECT_THAT(same.out, HasSubstr("operations were not, for no step has"));
+}
+
+// Two good steps without operations.
+std::string run_without_ops(const std::string& level, const std::string& why_no_tap) {
+  testing_support::TraceBuilder t;
+  if (!why_no_tap.empty()) t.note("operations: the tap is missing, because " + why_no_tap, 1);
+  for (int i = 0; i < 2; ++i) {
+    t.health();
+    t.end_step();
+  }
+  RunInfo info;
+  info.level = level;
+  const std::string run = make_folder();
+  auto writer = TraceWriter::create(run, info);
+  EXPECT_TRUE(writer) << writer.status().message();
+  for (const RecordBatch& batch : t.batches()) EXPECT_TRUE((*writer)->write(batch));
+  EXPECT_TRUE((*writer)->close());
+  return run;
+}
+
+TEST(DiffVerb, proposes_level_ops_only_where_it_records_operations) {
+  const std::string run = run_without_ops("sentinel", "");
+  EXPECT_THAT(run_nanhunt({"diff", run, run}).out, HasSubstr("Level ops records them."));
+  for (const char* level : {"sentinel", "ops"}) {
+    const std::string missing = run_without_ops(level, "there is no C++ compiler");
+    const std::string said = run_nanhunt({"diff", run, missing}).out;
+    EXPECT_THAT(said, HasSubstr("Those of B were not watched: the tap is missing, because there is no C++ compiler.\n"));
+    EXPECT_THAT(said, Not(HasSubstr("Level ops")));
+  }
+  const std::string all = run_without_ops("ops", "");
+  EXPECT_THAT(run_nanhunt({"diff", all, all}).out, Not(HasSubstr("Level ops")));
 }
 
 TEST(DiffVerb, counts_operations_as_info_does) {

@@ -19,9 +19,11 @@ using testing_tools::run_nanhunt;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 // A machine on which everything fits.
 EnvironmentFacts good_machine() {
@@ -43,6 +45,7 @@ EnvironmentFacts good_machine() {
   f.python.package = "/venv/nanhunt";
   f.python.library = "/venv/nanhunt/lib/libnanhunt.so";
   f.python.python = "/venv/bin/python3";
+  f.python.python_version = "3.12.3";
   f.python.torch = "2.13.0+cu130";
   f.python.torch_cuda = "13.0";
   f.python.tap = TapState::kPrebuilt;
@@ -157,7 +160,10 @@ TEST(Environment, a_pytorch_for_another_cuda_than_the_driver_or_the_toolkit_is_t
 
 TEST(Environment, where_the_tap_comes_from_is_told_and_what_works_without) {
   EnvironmentFacts f = good_machine();
-  EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("prebuilt, /venv/nanhunt/lib/tap-torch-2.13.0+cu130-0.so"));
+  EXPECT_THAT(environment_to_text(f, false, 200),
+              HasSubstr("prebuilt, /venv/nanhunt/lib/tap-torch-2.13.0+cu130-0.so\n"));
+  f.python.listens = "below_autograd";
+  EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("-0.so, listens below autograd\n"));
   f.python.tap = TapState::kCached;
   EXPECT_THAT(keys(f), IsEmpty());
   f.python.tap = TapState::kToCompile;
@@ -168,6 +174,72 @@ TEST(Environment, where_the_tap_comes_from_is_told_and_what_works_without) {
   ASSERT_THAT(keys(f), ElementsAre("no_tap"));
   EXPECT_THAT(judge_environment(f)[0].todo, HasSubstr("Losses, gradients"));
   EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("not possible: there is no C++ compiler"));
+  f.python.tap = TapState::kFailed;
+  f.python.why_no_tap = "c++ could not compile it";
+  f.python.tap_path = "/cache/tap.failed";
+  ASSERT_THAT(keys(f), ElementsAre("no_tap"));
+  EXPECT_THAT(judge_environment(f)[0].todo, AllOf(HasSubstr("Remove /cache/tap.failed"), HasSubstr("CXX")));
+  EXPECT_THAT(environment_to_text(f, false, 200), HasSubstr("failed to compile: c++ could not compile it"));
+}
+
+TEST(Environment, its_first_line_says_which_pytorch_which_tap_and_which_cuda) {
+  EnvironmentFacts f = good_machine();
+  EXPECT_EQ(pytorch_line(f), "2.13.0 (Python 3.12) · tap built in · CUDA 13.0, Some GPU");
+  EXPECT_THAT(environment_to_text(f, false, 40),
+              StartsWith("  PyTorch      2.13.0 (Python 3.12) · tap built in · CUDA 13.0, Some GPU\n\n"));
+  f.devices.push_back(f.devices[0]);
+  f.python.tap = TapState::kCached;
+  EXPECT_EQ(pytorch_line(f), "2.13.0 (Python 3.12) · tap in the cache · CUDA 13.0, 2 GPUs");
+  f.devices.clear();
+  f.driver.path = "";
+  f.python.tap = TapState::kToCompile;
+  EXPECT_EQ(pytorch_line(f), "2.13.0 (Python 3.12) · tap compiled at first use (about 20 s) · CUDA 13.0, no GPU here");
+  f.python.torch_cuda = "";
+  EXPECT_THAT(pytorch_line(f), EndsWith(" · without CUDA"));
+  f = good_machine();  // a build without CUDA looks for no device
+  f.devices.clear();
+  f.built_with_cuda = false;
+  EXPECT_THAT(pytorch_line(f), EndsWith(" · CUDA 13.0, a driver for CUDA up to 13.0"));
+  f.driver_version = 0;
+  EXPECT_THAT(pytorch_line(f), EndsWith(" · CUDA 13.0, a driver"));
+}
+
+TEST(Environment, its_first_line_says_what_to_do_where_something_is_missing) {
+  EnvironmentFacts f = good_machine();
+  f.python.tap = TapState::kNotPossible;
+  f.python.why_no_tap = "there is no C++ compiler to build it with: install g++ (Debian: apt install g++), or set CXX";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("· no tap, because there is no C++ compiler to build it with: install g++ "
+                                         "(Debian: apt install g++), or set CXX ·"));
+  f.python.why_no_tap = "PyTorch 2.4 or newer is needed, this is 2.3.1";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("this is 2.3.1: install PyTorch 2.4 or newer ·"));
+  EXPECT_THAT(judge_environment(f)[0].todo, StartsWith("Install PyTorch 2.4 or newer. Losses, gradients"));
+  f.python.tap = TapState::kFailed;
+  f.python.why_no_tap = "c++ could not compile it for PyTorch 2.13.0: error";
+  f.python.tap_path = "/cache/tap.failed";
+  EXPECT_THAT(pytorch_line(f), HasSubstr(": error: remove /cache/tap.failed to have it compiled again, or"));
+  f = good_machine();
+  f.python.torch_cuda = "14.0";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("CUDA 14.0, the driver runs 13.0: update the driver, or install a build"));
+  f.python.torch_cuda = "";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("without CUDA, though there is a GPU: install a build of PyTorch for CUDA 13.0"));
+  f = good_machine();
+  f.devices.clear();
+  f.why_no_device = "none is visible";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("no GPU that can be used: none is visible: look at nvidia-smi"));
+  f.python.library = "";
+  f.python.why_no_library = "it is not there";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("· no libnanhunt.so, because it is not there: install the package again"));
+  f.python.torch = "";
+  f.python.why_no_torch = "it is not installed";
+  EXPECT_THAT(pytorch_line(f), StartsWith("none in /venv/bin/python3: name the Python that trains in NANHUNT_PYTHON"));
+  f.python.why_no_torch = "OSError: libcudart.so.13";
+  EXPECT_THAT(pytorch_line(f), StartsWith("cannot be imported by /venv/bin/python3, because OSError: libcudart.so.13: "
+                                          "install PyTorch again"));
+  f.python.python = "";
+  f.python.why_no_python = "python3: No such file or directory";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("No such file or directory: name the one that trains in NANHUNT_PYTHON"));
+  f.python.package = "";
+  EXPECT_THAT(pytorch_line(f), HasSubstr("not beside this program: install both with `pip install .`"));
 }
 
 TEST(Environment, a_python_without_pytorch_is_no_problem_and_one_that_cannot_import_it_is) {
@@ -197,6 +269,11 @@ TEST(Environment, what_a_python_prints_is_read_and_nonsense_is_refused) {
   EXPECT_EQ(f.torch, "2.13.0");
   EXPECT_THAT(f.prebuilt_for, ElementsAre("2.12.0"));
   for (const char* wrong : {"", "\n", "hello", "[]", "{}", "{\"tap\""}) EXPECT_FALSE(parse_python_facts(wrong, f)) << wrong;
+  ASSERT_TRUE(parse_python_facts("{\"tap\": \"failed\", \"listens\": \"above_autograd\"}", f));
+  EXPECT_EQ(f.tap, TapState::kFailed);
+  EXPECT_EQ(f.listens, "above_autograd");
+  EXPECT_TRUE(parse_python_facts("{\"tap\": \"cached\", \"listens\": null}", f));
+  EXPECT_EQ(f.listens, "");
   EXPECT_TRUE(parse_python_facts("{\"tap\": 7}", f));
   EXPECT_EQ(f.tap, TapState::kNotPossible);
 }
@@ -233,14 +310,26 @@ TEST(Environment, names_that_could_steer_a_terminal_are_made_visible) {
   f.python.library = f.python.library_version = f.python.python = f.python.torch = f.python.torch_cuda = evil;
   f.python.python_version = f.python.tap_path = f.python.package = f.python.compiler = f.python.cache = evil;
   f.python.prebuilt_for = {evil};
+  f.python.listens = f.python.why_no_tap = f.python.why_no_library = f.python.why_no_torch = f.python.why_no_python = evil;
   f.libraries[0] = {evil, evil, evil, evil};
   f.simd_override = f.cpu_best = evil;
   f.cupti.usable = false;
   f.devices[0].compute_major = 12;
-  const std::string text = environment_to_text(f, false, 80), as_json = reports::dump_json(environment_to_json(f));
-  for (const char* raw : {"\x1b", "\r", "\x7f", "\xe2\x80\xae", "\xff"}) {
-    EXPECT_EQ(text.find(raw), std::string::npos);
-    EXPECT_EQ(as_json.find(raw), std::string::npos);
+  std::vector<EnvironmentFacts> machines;
+  for (const TapState tap : {TapState::kPrebuilt, TapState::kFailed, TapState::kNotPossible}) {
+    f.python.tap = tap;
+    machines.push_back(f);
+  }
+  for (std::string* missing : {&f.python.library, &f.python.torch, &f.python.python}) {
+    missing->clear();
+    machines.push_back(f);
+  }
+  for (const EnvironmentFacts& one : machines) {
+    const std::string text = environment_to_text(one, false, 80), as_json = reports::dump_json(environment_to_json(one));
+    for (const char* raw : {"\x1b", "\r", "\x7f", "\xe2\x80\xae", "\xff"}) {
+      EXPECT_EQ(text.find(raw), std::string::npos);
+      EXPECT_EQ(as_json.find(raw), std::string::npos);
+    }
   }
 }
 
@@ -249,11 +338,14 @@ TEST(DoctorEnv, tells_of_this_machine_and_asks_for_no_run) {
   EXPECT_EQ(text.status, 0) << text.err;
   for (const char* label : {"CPU", "Build", "Toolkit", "Driver", "CUPTI", "libcublas", "GPU", "libnanhunt", "Python", "PyTorch", "Tap"})
     EXPECT_THAT(text.out, HasSubstr(label));
+  EXPECT_THAT(text.out, StartsWith("  PyTorch"));
 
   const Outcome out = run_nanhunt({"doctor", "--env", "--json"});
   EXPECT_EQ(out.status, 0) << out.err;
   const json env = json::parse(out.out);
   EXPECT_EQ(env["schema"], "nanhunt.environment");
+  EXPECT_EQ(env["schema_version"], 1);
+  EXPECT_TRUE(env["python"]["tap"].contains("listens"));
   EXPECT_EQ(env["devices"].empty(), !env["why_no_device"].is_null());
   EXPECT_EQ(env["cupti"]["usable"].get<bool>(), env["cupti"]["why_not"].is_null());
   if (!env["driver"]["found"].get<bool>() && env["build"]["cuda"].get<bool>()) {

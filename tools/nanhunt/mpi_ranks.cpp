@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/core/text.h"
 #include "src/engine/ranks/mpi_group.h"
 #include "tools/nanhunt/child.h"
 #include "tools/nanhunt/terminal.h"

@@ -137,10 +137,10 @@ class State(c.Structure):
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("site", _i64), ("kernels", _i64),
                 ("streams", _i64), ("bad_number", _i64), ("deaf", _i64), ("bad_copy", _i64), ("looked", _i64),
-                ("wrote", _i64), ("wrote_weights", _i64)]
+                ("wrote", _i64), ("wrote_weights", _i64), ("caller", _i64)]
 
     def __init__(self, step: int = 0, micro_batch: int = 0, phase: int = 0, kernels: int = 0, streams: int = 1) -> None:
-        super().__init__(step, micro_batch, phase, -1, kernels, streams)
+        super().__init__(step, micro_batch, phase, -1, kernels, streams, caller=-1)
 
 
 class HasState:

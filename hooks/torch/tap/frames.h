@@ -42,8 +42,9 @@ class Frames {
   }
 
   // The number of the text "file.py:12"; 0: there is none. Takes Python's lock, which guards what is kept here: never
-  // called by who holds the tap's mutex, which may be waited for under that lock.
-  std::int64_t here() {
+  // called by who holds the tap's mutex, which may be waited for under that lock. `caller`: the call site of a step that is
+  // run again, for what called that is elsewhere by now; -1: it is not.
+  std::int64_t here(std::int64_t caller = -1) {
     if (!usable_) return 0;
     int held = ensure_();
     std::int64_t site = 0;
@@ -53,6 +54,11 @@ class Frames {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);  // keeps the code, so its address stays its own
+      if (known.again && caller >= 0) {
+        site = caller;
+        dec_(code);
+        break;
+      }
       if (known.kind != Kind::kTheirs) {
         site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);

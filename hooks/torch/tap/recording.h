@@ -60,6 +60,8 @@ struct State {
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
   // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
   std::int64_t wrote_weights = 0;
+  // In a replay: text of the call site that stands for the frames that called the replay; -1: those stand for themselves.
+  std::int64_t caller = -1;
 };
 
 inline constexpr std::int64_t kGlance = 2, kStraight = 3;

@@ -110,7 +110,7 @@ class Rows {
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
   std::int64_t site(const Plan& plan) {
     if (in_backward() || plan.scalar_read || (plan.skip && !places.is_to_claim())) return 0;
-    return state_->site >= 0 ? state_->site : frames.here();
+    return state_->site >= 0 ? state_->site : frames.here(state_->caller);
   }
 
   std::int64_t phase() const { return phase_; }  // of the op that was told last

@@ -140,6 +140,7 @@ class Comparison {
   static void finish(const Side& side, DiffSide& told) {
     told.status = side.stream.status();
     told.health = side.stream.health();
+    told.why_no_tap = side.stream.why_no_tap();
   }
 
   // Rows of A in order; a row that B alone has comes before the row of A that follows it there.

@@ -55,6 +55,7 @@ struct DiffSide {
   TraceHealth health;
   std::uint64_t steps = 0, ops = 0;
   std::optional<std::uint32_t> last_step;
+  std::string why_no_tap;  // as in OpsInTrace
 };
 
 struct DiffResult {

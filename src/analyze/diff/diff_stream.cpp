@@ -7,6 +7,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/stream/names.h"
 #include "src/trace/in_order.h"
 
@@ -34,11 +35,15 @@ class DiffStream::Gather {
       if (string_bytes_ <= kMaxStringBytes) now_.strings.push_back(record);
     }
     for (const LayoutRecord& record : batch.layouts) names_.add(record);
+    for (const NoteRecord& note : batch.notes) {
+      if (why_no_tap_.empty()) why_no_tap_ = analyze::why_no_tap(names_.text(note.text));
+    }
     for (const ValueRecord& record : batch.values) remember(record);
     Visitor visitor{*this, batch};
     trace::for_each_in_order(batch, visitor);
   }
   void finish() { flush(); }
+  std::string take_why_no_tap() { return std::move(why_no_tap_); }
 
  private:
   struct Visitor {
@@ -172,6 +177,7 @@ class DiffStream::Gather {
   std::deque<ValueId> order_;
   std::size_t string_bytes_ = 0;
   DiffStep now_;
+  std::string why_no_tap_;
   bool in_replay_ = false, unwanted_ = false;
 };
 
@@ -179,10 +185,12 @@ DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {
   reader_ = std::thread([this] {
     Status status;
     TraceHealth health;
+    std::string missing;
     try {
       Gather gather(*this);
       status = read_attempt(attempt_, [&](const RecordBatch& batch) { gather.add(batch); }, health);
       gather.finish();
+      missing = gather.take_why_no_tap();
     } catch (const std::bad_alloc&) {
       status = Status(StatusCode::kUnreadable, attempt_.dir + ": out of memory while reading it.");
     } catch (const std::exception& e) {  // thrown further it would end the program
@@ -191,6 +199,7 @@ DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {
     const std::scoped_lock lock(mutex_);
     status_ = std::move(status);
     health_ = std::move(health);
+    why_no_tap_ = std::move(missing);
     ended_ = true;
     changed_.notify_all();
   });

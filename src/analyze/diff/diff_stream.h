@@ -58,6 +58,7 @@ class DiffStream {
   // After the last step: as read_attempt.
   const Status& status() const { return status_; }
   const TraceHealth& health() const { return health_; }
+  const std::string& why_no_tap() const { return why_no_tap_; }
 
  private:
   class Gather;
@@ -66,6 +67,7 @@ class DiffStream {
   AttemptTrace attempt_;
   Status status_;
   TraceHealth health_;
+  std::string why_no_tap_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<DiffStep> ready_;

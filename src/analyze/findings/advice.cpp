@@ -63,6 +63,8 @@ constexpr Row kRows[] = {
      "In fp32 eps, small second moments and small updates are all representable."},
     {"fused-optimizer", "Use a fused optimizer, which computes the update in fp32 and rounds only the results.",
      "eps is then added in fp32; state stored in fp16 still loses small second moments."},
+    {"get-tap", "Get the tap, which hears the operations of PyTorch, and train again.",
+     "Without it no operation is watched, at any level."},
     {"guard-denominator",
      "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4), or skip "
      "elements where it is 0.",

@@ -40,6 +40,12 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   return text;
 }
 
+// The text of a refusal behind words that say already that the step was not replayed.
+std::string why_refused(const std::string& text) {
+  constexpr std::string_view kSaid = "The step was not replayed: ";
+  return text.starts_with(kSaid) ? text.substr(kSaid.size()) : text;
+}
+
 std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
 
 Phase phase_of(std::uint32_t bad) {
@@ -197,7 +203,7 @@ void SentinelWatch::report_calibration(Finding& f, const Riddle& riddle) const {
   f.explanation = riddle.tried()
                       ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
                         "ranks passed what the format holds. "
-                  : riddle.replay ? "No op is known: such a step was not replayed. " + riddle.replay->text + " "
+                  : riddle.replay ? "No op is known: such a step was not replayed: " + why_refused(riddle.replay->text) + " "
                                   : "No such step was replayed, so the op is not known. ";
   f.explanation += "No parameter, state or buffer was touched.";
   if (!riddle.ended) {
@@ -246,7 +252,7 @@ void SentinelWatch::report_unexplained(Finding& f, const Riddle& riddle) const {
   f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
                         bad_parts(riddle.bad, riddle.first_path));
   f.explanation = riddle.replay && riddle.replay->result == ReplayResult::kRefused
-                      ? "The sentinel saw it, and the step was not replayed: " + riddle.replay->text
+                      ? "The sentinel saw it, and the step was not replayed: " + why_refused(riddle.replay->text)
                       : "The sentinel saw it, and the step was not replayed.";
   f.advice = {make_advice("record-ops")};
 }
@@ -353,7 +359,7 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
         f.evidence.push_back(fmt::format("Seen in a replay of step {} whose end the trace does not hold.", step));
         break;
       case ReplayResult::kRefused:
-        f.evidence.push_back(fmt::format("Step {} was not replayed: {}", step, replay->second.text));
+        f.evidence.push_back(fmt::format("Step {} was not replayed: {}", step, why_refused(replay->second.text)));
         break;
       case ReplayResult::kClean:
         break;
@@ -389,11 +395,14 @@ void SentinelWatch::conclude(std::vector<Finding>& findings, const std::vector<G
   fold_alike(findings);
 }
 
-void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level) const {
+// `level_helps`: the same run at level ops would see more.
+void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const {
   if (!seen()) return;
   coverage.unwatched.push_back(fmt::format("Operations of steps that were neither watched nor replayed{}.",
                                            level.empty() ? "" : fmt::format(" (level {})", level)));
-  coverage.unwatched.emplace_back("Infinities that an operation swallowed and updates that rounding lost, in those steps (level ops sees them).");
+  coverage.unwatched.push_back(
+      fmt::format("Infinities that an operation swallowed and updates that rounding lost, in those steps{}.",
+                  level_helps ? " (level ops sees them)" : ""));
   if (!coverage.clean_end) coverage.unwatched.emplace_back("The step that was under way when the trace ends.");
   if (refusals_ > 0) {
     std::string why;

@@ -68,7 +68,7 @@ class SentinelWatch {
 
   // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
   void conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths, const RankVerdict& others) const;
-  void fill_coverage(Coverage& coverage, const std::string& level) const;
+  void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const;
 
  private:
   static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;

@@ -3,7 +3,7 @@
 // these.
 #include <algorithm>
 
-#include "src/record/rows/row_builder.h"
+#include "src/record/rows/rollback.h"
 
 namespace nanhunt::record {
 

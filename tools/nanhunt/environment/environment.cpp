@@ -210,6 +210,8 @@ std::string_view tap_name(TapState state) {
   switch (state) {
     case TapState::kNotPossible:
       return "not_possible";
+    case TapState::kFailed:
+      return "failed";
     case TapState::kToCompile:
       return "to_compile";
     case TapState::kCached:
@@ -239,19 +241,29 @@ json python_to_json(const PythonFacts& p) {
            {{"state", tap_name(p.tap)},
             {"path", json_text_or_null(p.tap_path)},
             {"why_not", json_text_or_null(p.why_no_tap)},
+            {"listens", json_text_or_null(p.listens)},
             {"compiler", json_text_or_null(p.compiler)},
             {"cache", json_text_or_null(p.cache)},
             {"prebuilt_for", std::move(releases)}}}};
 }
 
+std::string listens_text(const PythonFacts& p) {
+  if (p.listens.empty()) return "";
+  std::string place = clip(p.listens, kNameLimit);
+  std::replace(place.begin(), place.end(), '_', ' ');
+  return ", listens " + place;
+}
+
 std::string tap_text(const PythonFacts& p) {
   switch (p.tap) {
     case TapState::kPrebuilt:
-      return "prebuilt, " + clip(p.tap_path, kSentenceLimit);
+      return "prebuilt, " + clip(p.tap_path, kSentenceLimit) + listens_text(p);
     case TapState::kCached:
-      return "cached, " + clip(p.tap_path, kSentenceLimit);
+      return "cached, " + clip(p.tap_path, kSentenceLimit) + listens_text(p);
     case TapState::kToCompile:
       return "compiled at first use, with " + clip(p.compiler, kSentenceLimit);
+    case TapState::kFailed:
+      return "failed to compile: " + clip(p.why_no_tap, kSentenceLimit);
     case TapState::kNotPossible:
       break;
   }
@@ -339,6 +351,9 @@ json environment_to_json(const EnvironmentFacts& f) {
 std::string environment_to_text(const EnvironmentFacts& f, bool colour, int width) {
   TextLayout out(colour, width);
   const auto fact = [&](std::string_view label, const std::string& value) { out.fact(label, value, kLabelWidth); };
+  constexpr std::string_view kFirst = "PyTorch";
+  out.raw("  " + out.ink(kFirst, Ink::kDim) + std::string(kLabelWidth + 2 - kFirst.size(), ' ') + pytorch_line(f));
+  out.blank();
   fact("CPU", clip(f.cpu_path, kNameLimit) + " (best: " + clip(f.cpu_best, kNameLimit) + ")");
   fact("Build", !f.built_with_cuda ? "without CUDA"
                                    : "CUDA " + cuda_version_text(f.runtime_version) +
@@ -372,10 +387,6 @@ std::string environment_to_text(const EnvironmentFacts& f, bool colour, int widt
                                              clip(p.library, kSentenceLimit));
   fact("Python", p.python.empty() ? "not asked: " + clip(p.why_no_python, kSentenceLimit)
                                   : clip(p.python_version, kNameLimit) + ", " + clip(p.python, kSentenceLimit));
-  fact("PyTorch", p.torch.empty() ? "none" + (p.why_no_torch.empty() ? "" : ": " + clip(p.why_no_torch, kSentenceLimit))
-                                  : clip(p.torch, kNameLimit) + (p.torch_cuda.empty()
-                                                                     ? ", without CUDA"
-                                                                     : ", for CUDA " + clip(p.torch_cuda, kNameLimit)));
   fact("Tap", tap_text(p));
   const auto findings = judge_environment(f);
   if (!findings.empty()) out.heading("What to know");

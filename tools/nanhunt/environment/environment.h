@@ -60,6 +60,8 @@ struct EnvironmentFinding {
   std::string what;  // one sentence
   std::string todo;  // one sentence; empty: nothing to do
 };
+// What makes the tap available, as a sentence; "": the reason says it, or it is not known.
+std::string tap_todo(const PythonFacts& python);
 // Of PyTorch, and what its runs need.
 void judge_python(const EnvironmentFacts& facts, std::vector<EnvironmentFinding>& out);
 // In order of weight.
@@ -74,6 +76,8 @@ std::vector<std::string_view> arithmetic_formats(int major, int minor);
 std::vector<std::string_view> tensor_core_formats(int major, int minor);
 
 std::string cuda_version_text(int version);  // "13.0"; "" for 0
+// Which PyTorch, which tap, which CUDA, and what to do where one is missing.
+std::string pytorch_line(const EnvironmentFacts& facts);
 nlohmann::json environment_to_json(const EnvironmentFacts& facts);
 std::string environment_to_text(const EnvironmentFacts& facts, bool colour, int width);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is made of the Python that a run would use: PyTorch, the tap, CUDA builds that do not fit together.
-#include "tools/nanhunt/environment/environment.h"
-
 #include <cstdlib>
+
+#include "src/analyze/findings/ops_in_trace.h"
+#include "tools/nanhunt/environment/environment.h"
 
 namespace nanhunt::cli {
 namespace {
@@ -49,9 +50,11 @@ void judge_torch_cuda(const EnvironmentFacts& f, std::vector<EnvironmentFinding>
 }
 
 void judge_tap(const PythonFacts& p, std::vector<EnvironmentFinding>& out) {
-  if (p.tap == TapState::kNotPossible) {
+  if (p.tap == TapState::kNotPossible || p.tap == TapState::kFailed) {
+    const std::string todo = tap_todo(p);
     out.push_back({Readiness::kWarning, "no_tap",
-                   "Operations of PyTorch " + p.torch + " cannot be watched: " + p.why_no_tap + ".", kStillWorks});
+                   "Operations of PyTorch " + p.torch + " cannot be watched: " + p.why_no_tap + ".",
+                   todo + (todo.empty() ? "" : " ") + kStillWorks});
   } else if (p.tap == TapState::kToCompile) {
     out.push_back({Readiness::kInfo, "tap_to_compile",
                    "The tap for PyTorch " + p.torch + " is compiled at first use (about 20 s) with " + p.compiler +
@@ -61,6 +64,12 @@ void judge_tap(const PythonFacts& p, std::vector<EnvironmentFinding>& out) {
 }
 
 }  // namespace
+
+std::string tap_todo(const PythonFacts& p) {
+  if (p.tap == TapState::kFailed && !p.tap_path.empty())
+    return "Remove " + p.tap_path + " to have it compiled again, or name another C++ compiler in CXX.";
+  return analyze::tap_todo(p.why_no_tap);
+}
 
 void judge_python(const EnvironmentFacts& f, std::vector<EnvironmentFinding>& out) {
   const PythonFacts& p = f.python;

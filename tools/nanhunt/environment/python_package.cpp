@@ -152,11 +152,13 @@ bool parse_python_facts(const std::string& text, PythonFacts& facts) {
   facts.torch_cuda = word("torch_cuda");
   const std::string tap = word("tap");
   facts.tap = tap == "prebuilt"     ? TapState::kPrebuilt
+              : tap == "failed"     ? TapState::kFailed
               : tap == "cached"     ? TapState::kCached
               : tap == "to_compile" ? TapState::kToCompile
                                     : TapState::kNotPossible;
   facts.tap_path = word("tap_path");
   facts.why_no_tap = word("why_no_tap");
+  facts.listens = word("listens");
   facts.compiler = word("compiler");
   facts.cache = word("cache");
   facts.prebuilt_for.clear();

@@ -11,8 +11,8 @@ namespace nanhunt::cli {
 // `cmake --install` puts it, or where NANHUNT_BOOT_DIR says. Empty: nowhere.
 std::string find_boot_dir();
 
-// Where the tap, which hears the operations of PyTorch, comes from.
-enum class TapState { kNotPossible, kToCompile, kCached, kPrebuilt };
+// Where the tap, which hears the operations of PyTorch, comes from. Failed: a compile did, and is not tried again.
+enum class TapState { kNotPossible, kFailed, kToCompile, kCached, kPrebuilt };
 
 struct PythonFacts {
   std::string package;  // folder; empty: the package is not beside this program
@@ -23,7 +23,8 @@ struct PythonFacts {
   std::string torch, why_no_torch;  // release
   std::string torch_cuda;           // "12.6"; empty: built without
   TapState tap = TapState::kNotPossible;
-  std::string tap_path, why_no_tap;
+  std::string tap_path, why_no_tap;       // failed: the path is of what remembers that
+  std::string listens;                    // at which place of PyTorch's dispatcher: "below_autograd"; empty: not known
   std::vector<std::string> prebuilt_for;  // releases that the package has a tap for
   std::string compiler, cache;
 };

@@ -122,6 +122,18 @@ std::string level_text(const DiffSide& side) {
   return side.info.level.empty() ? "a level that is not known" : "level " + printable(side.info.level);
 }
 
+// Why a run has no operations, or what records them; "": not known.
+std::string missing_ops_text(const DiffResult& r) {
+  std::string text;
+  for (const auto& [name, side] : {std::pair("A", &r.a), std::pair("B", &r.b)}) {
+    if (side->why_no_tap.empty()) continue;
+    text += fmt::format("  Those of {} were not watched: the tap is missing, because {}.\n", name,
+                        printable(side->why_no_tap));
+  }
+  const bool more = text.empty() && r.a.info.level != "ops" && r.b.info.level != "ops";
+  return more ? "  Level ops records them.\n" : text;
+}
+
 std::string as_text(const std::string& run_a, const std::string& run_b, const DiffResult& r) {
   std::string text;
   if (const Difference* first = r.first_health(); first != nullptr) {
@@ -153,9 +165,10 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
         "  The runs were watched at different levels: A at {}, B at {}. Of each step the loss, skips, loss scale and\n"
         "  learning rate were compared; {}.\n",
         level_text(r.a), level_text(r.b),
-        r.steps_with_ops == 0 ? "operations were not, for only one of the traces has them (replays do not count)"
+        r.steps_with_ops == 0 ? "operations were not, for no step has them in both traces (replays do not count)"
                               : "operations in " + reports::plural(r.steps_with_ops, "step", "steps") +
                                     ", where both traces have those of a phase");
+    if (r.steps_with_ops == 0) text += missing_ops_text(r);
     const auto left = [&](const char* name, std::uint64_t ops) {
       if (ops > 0)
         text += fmt::format("  {} of {} had nothing to be compared with\n", reports::plural(ops, "op", "ops"), name);
@@ -167,7 +180,7 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
     text +=
         "  Of each step the loss, skips, loss scale and learning rate were compared; operations were not, for no step "
         "has\n"
-        "  them in both traces (replays do not count). Level ops records them.\n";
+        "  them in both traces (replays do not count).\n" + missing_ops_text(r);
   }
   only("A", r.steps_only_a);
   only("B", r.steps_only_b);

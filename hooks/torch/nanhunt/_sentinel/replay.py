@@ -225,7 +225,7 @@ class Replay:
         writer, places = self.writer, self.places
         self._mark_start(entry, args, kwargs)
         writer.phase = lib.FORWARD
-        writer.set_site(None)
+        writer.set_site(None, entry.site)
         places.enter_root(RootCall(entry.module, entry.name, args, kwargs, entry.index))
         try:
             output = plain_module(entry.module)(*args, **kwargs)  # not compiled code, which warns of hooks
@@ -235,6 +235,7 @@ class Replay:
             return
         finally:
             places.exit_root()
+            writer.set_site(None)
         if entry.raised is not None:
             raise Refused(f"a module raised {entry.raised.__name__}, and did not when it was called again")
         tensors = list(tensors_of(output))
@@ -447,6 +448,7 @@ class Replay:
         if self.scale == 1.0:
             return
         writer.phase = lib.UNSCALE
+        writer.set_site(None if self.slot is None else "")  # the run has gone on since: the line is not known
         groups: dict[Any, list[_Tensor]] = {}
         owned: list[tuple[_Tensor, str]] = []
         with torch.no_grad():

@@ -140,6 +140,7 @@ class Sentinel(Listener):
             tape.refuse(CAPTURED)
             return
         entry = RootEntry(call, self.session.micro_batch, tape.segment)
+        entry.site = _site()
         tape.begin_root(entry, call)
         if info.writes:
             copies: list[Held] = []

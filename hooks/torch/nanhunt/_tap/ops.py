@@ -30,10 +30,15 @@ class OpWriter(lib.HasState):
         self.places = Places(tap)
         self.state = lib.State(session.step, session.micro_batch, session.phase, session.state.kernels, streams=0)
 
-    def set_site(self, site: str | None) -> None:
-        """Of the op that is done again; None: where the program is now."""
+    def set_site(self, site: str | None, caller: str | None = None) -> None:
+        """Of the op that is done again; None: where the program is now, and `caller` for what called the replay."""
+        self.state.site, self.state.caller = (self._text(one) for one in (site, caller))
+
+    def _text(self, site: str | None) -> int:
         recorder = self.session.recorder
-        self.state.site = -1 if site is None or recorder is None else recorder.text(site)
+        if site is None or recorder is None:
+            return -1
+        return int(recorder.text(site)) if site else 0  # 0: not known
 
     def own(self, tensors: Sequence[tuple[_Tensor, str]]) -> None:
         """Whose parameter, gradient or state they are, until the next call."""

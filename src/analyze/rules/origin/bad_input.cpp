@@ -24,7 +24,7 @@ std::optional<Diagnosis> diagnose_given_to_loss(const Case& c) {
   d.explanation =
       "It was not finite when the loss read it first, and no operation that was watched made it. It is data (labels, "
       "weights), or the program computed it where nothing was watched: before the model was called, with another model, "
-      "or in a step before. Level ops names that operation.";
+      "or in a step before.";
   if (samples.rows_known)
     d.evidence.push_back(fmt::format("The first bad element is {}: sample {} of the data set.",
                                      coords_text(samples.coords), samples.ids[0]));
