@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "src/core/waiting.h"
+
 namespace nanhunt::record {
 namespace {
 
@@ -17,7 +19,7 @@ bool BatchQueue::has_room(std::size_t bytes) const {
 
 void BatchQueue::wait_for_room(std::size_t bytes, Clock::duration max_age) {
   std::unique_lock lock(mutex_);
-  released_.wait(lock, [&] {
+  wait_until_true(released_, lock, [&] {
     return closed_ || (fits(bytes) && (items_.empty() || Clock::now() - items_.front().since <= max_age));
   });
 }
@@ -72,7 +74,7 @@ RecordBatch BatchQueue::empty_batch() {
 void BatchQueue::wait_until_written() {
   std::unique_lock lock(mutex_);
   const std::uint64_t target = pushed_;
-  released_.wait(lock, [&] { return written_ >= target; });
+  wait_until_true(released_, lock, [&] { return written_ >= target; });
 }
 
 void BatchQueue::close() {

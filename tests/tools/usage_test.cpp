@@ -37,10 +37,10 @@ TEST(Usage, every_verb_has_help_with_its_exit_statuses) {
   }
 }
 
-TEST(Usage, the_version_is_one_line) {
+TEST(Usage, the_version_is_a_line_and_commit_and_taps_are_the_next) {
   const Outcome run = run_nanhunt({"--version"});
   EXPECT_EQ(run.status, 0);
-  EXPECT_THAT(run.out, ::testing::MatchesRegex("nanhunt [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(run.out, ::testing::MatchesRegex("nanhunt [0-9]+\\.[0-9]+\\.[0-9]+\ncommit [^\n]+ · [^\n]+\n"));
 }
 
 TEST(Usage, no_verb_is_wrong_usage) {

@@ -6,27 +6,40 @@ find_package(fmt CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(zstd CONFIG REQUIRED)
-find_package(BLAS REQUIRED)
-find_path(NANHUNT_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu openblas-pthread x86_64-linux-gnu/openblas-pthread REQUIRED)
+
+# NANHUNT_SELF_CONTAINED: nothing but the C and C++ libraries of the system is looked for when the program is started. Not
+# every distribution has a static fmt, so its headers are compiled in; products of matrices are our own, for the static
+# OpenBLAS would be 25 MB of every program.
+set(NANHUNT_FMT fmt::fmt)
+add_library(nanhunt_dep_blas INTERFACE)
+if(NANHUNT_SELF_CONTAINED)
+  set(NANHUNT_FMT fmt::fmt-header-only)
+  if(NOT TARGET zstd::libzstd_static)
+    message(FATAL_ERROR "NANHUNT_SELF_CONTAINED: there is no static zstd. Debian's libzstd-dev has it.")
+  endif()
+else()
+  find_package(BLAS REQUIRED)
+  find_path(NANHUNT_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu openblas-pthread x86_64-linux-gnu/openblas-pthread REQUIRED)
+  target_link_libraries(nanhunt_dep_blas INTERFACE BLAS::BLAS)
+  target_include_directories(nanhunt_dep_blas SYSTEM INTERFACE "${NANHUNT_CBLAS_INCLUDE}")
+endif()
 
 # Debian's zstd config has no plain zstd::libzstd: take whichever exists.
 add_library(nanhunt_dep_zstd INTERFACE)
-if(TARGET zstd::libzstd_shared)
+if(TARGET zstd::libzstd_shared AND NOT NANHUNT_SELF_CONTAINED)
   target_link_libraries(nanhunt_dep_zstd INTERFACE zstd::libzstd_shared)
 else()
   target_link_libraries(nanhunt_dep_zstd INTERFACE zstd::libzstd_static)
 endif()
 
-add_library(nanhunt_dep_blas INTERFACE)
-target_link_libraries(nanhunt_dep_blas INTERFACE BLAS::BLAS)
-target_include_directories(nanhunt_dep_blas SYSTEM INTERFACE "${NANHUNT_CBLAS_INCLUDE}")
-
 # For `nanhunt train --ranks`. Without it nothing else is missing.
 set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI QUIET COMPONENTS CXX)
+if(NOT NANHUNT_SELF_CONTAINED)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
 if(MPI_CXX_FOUND)
   message(STATUS "nanhunt: MPI ${MPI_CXX_VERSION}")
-else()
+elseif(NOT NANHUNT_SELF_CONTAINED)
   message(STATUS "nanhunt: no MPI, so train --ranks has none: tools/setup installs libopenmpi-dev and openmpi-bin")
 endif()
 

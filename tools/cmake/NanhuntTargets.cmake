@@ -18,6 +18,10 @@ target_compile_options(nanhunt_flags INTERFACE
 if(NANHUNT_WERROR)
   target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
+if(NANHUNT_SELF_CONTAINED) # and small: what nobody calls is left out
+  target_compile_options(nanhunt_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections;-fdata-sections>)
+  add_link_options(-Wl,--gc-sections -s)
+endif()
 if(NANHUNT_SANITIZE)
   target_compile_options(nanhunt_flags INTERFACE -fsanitize=${NANHUNT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(nanhunt_flags INTERFACE -fsanitize=${NANHUNT_SANITIZE})

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/core/version.h"
+#include "tools/nanhunt/environment/build_facts.h"
 #include "tools/nanhunt/options.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
@@ -182,7 +182,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> command = split_command(argc, argv);
   CLI::App app(kAbout, "nanhunt");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "nanhunt " + std::string(nanhunt::version()));
+  app.set_version_flag("--version", version_text());
   app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.footer(kFirstSteps);
   std::vector<Parsed> verbs;

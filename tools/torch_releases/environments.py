@@ -78,8 +78,9 @@ class Clock:
 
 
 def read_releases(path: Path = LIST) -> list[Release]:
+    """Those that have a Python to be tested with."""
     rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [Release(row[0], row[1], tuple(row[2:])) for row in rows if not row[0].startswith("#")]
+    return [Release(row[0], row[1], tuple(row[2:])) for row in rows if not row[0].startswith("#") and row[1] != "-"]
 
 
 def run(command: list[str | Path], clock: Clock, what: str, log: Path | None = None, **options) -> tuple[int, str]:

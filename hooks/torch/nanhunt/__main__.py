@@ -33,6 +33,10 @@ def main() -> int:
         os.environ.setdefault("NANHUNT_PYTHON", sys.executable)
     try:
         os.execv(found, [str(found), *sys.argv[1:]])
+    except FileNotFoundError:  # the file is there: what would load it is not
+        print(f"nanhunt: {found} cannot be started: this system has no loader for it. This package is for Linux with "
+              "glibc (Alpine and others with musl have none): build nanhunt from its sources there.", file=sys.stderr)
+        return 3
     except OSError as error:
         print(f"nanhunt: {found} cannot be started: {error.strerror}. Install the package again.", file=sys.stderr)
         return 3

@@ -9,6 +9,7 @@
 
 #include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/stream/names.h"
+#include "src/core/waiting.h"
 #include "src/trace/in_order.h"
 
 namespace nanhunt::analyze {
@@ -216,7 +217,7 @@ DiffStream::~DiffStream() {
 
 bool DiffStream::push(DiffStep&& step) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopped_ || ready_.size() < kMaxReady; });
+  wait_until_true(changed_, lock, [&] { return stopped_ || ready_.size() < kMaxReady; });
   if (stopped_) return false;
   ready_.push_back(std::move(step));
   changed_.notify_all();
@@ -225,7 +226,7 @@ bool DiffStream::push(DiffStep&& step) {
 
 std::optional<DiffStep> DiffStream::next() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_ || !ready_.empty(); });
+  wait_until_true(changed_, lock, [&] { return ended_ || !ready_.empty(); });
   if (ready_.empty()) return std::nullopt;
   DiffStep step = std::move(ready_.front());
   ready_.pop_front();

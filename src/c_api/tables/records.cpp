@@ -20,6 +20,7 @@
 #include "src/c_api/error.h"
 #include "src/c_api/tables/record_tables.h"
 #include "src/core/text.h"
+#include "src/core/waiting.h"
 #include "src/trace/cells.h"
 
 namespace nanhunt::c_api {
@@ -63,7 +64,7 @@ class RecordStream {
       thread_ = std::thread([this] { read(); });
       started_ = true;
     }
-    changed_.wait(lock, [this] { return ready_.release != nullptr || done_; });
+    wait_until_true(changed_, lock, [this] { return ready_.release != nullptr || done_; });
     if (ready_.release != nullptr) {
       out = std::exchange(ready_, {});
       changed_.notify_all();
@@ -130,7 +131,7 @@ class RecordStream {
     ArrowArray made;
     table_.export_rows(made);
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ready_.release == nullptr || released_; });
+    wait_until_true(changed_, lock, [this] { return ready_.release == nullptr || released_; });
     if (released_) {
       lock.unlock();
       made.release(&made);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nanhunt/engine/ranks.h"
+#include "src/core/waiting.h"
 #include "src/engine/ops/op.h"
 
 namespace nanhunt::engine {
@@ -41,14 +42,14 @@ class Turns {
       complete();
     } else {
       pass_on(rank);
-      turn_changed_.wait(lock, [&] { return turn_ == rank && (!seat.call || !lost_.empty()); });
+      wait_until_true(turn_changed_, lock, [&] { return turn_ == rank && (!seat.call || !lost_.empty()); });
     }
     if (std::exchange(seat.call, std::nullopt)) throw RankLost(lost_);
   }
 
   void wait_for_turn(std::uint32_t rank) {
     std::unique_lock lock(mutex_);
-    turn_changed_.wait(lock, [&] { return turn_ == rank; });
+    wait_until_true(turn_changed_, lock, [&] { return turn_ == rank; });
   }
 
   // `why`: what the others are told when they wait for this rank; the first that ends so is told of.

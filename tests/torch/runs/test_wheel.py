@@ -7,8 +7,11 @@ what `pip install .` does.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -76,7 +79,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_one_wheel_serves_every_python_3_and_needs_nothing(wheel):
-    assert re.fullmatch(rf"nanhunt-{re.escape(VERSION)}-py3-none-linux_\w+\.whl", wheel.name)
+    assert re.fullmatch(rf"nanhunt-{re.escape(VERSION)}-py3-none-linux_\w+\.whl", wheel.name)  # tools/wheel: manylinux
     with zipfile.ZipFile(wheel) as packed:
         metadata = packed.read(f"nanhunt-{VERSION}.dist-info/METADATA").decode()
     assert "Requires-Python: >=3.9" in metadata and "License-Expression: Apache-2.0" in metadata
@@ -106,14 +109,13 @@ def test_the_tap_for_the_pytorch_that_builds_the_wheel_is_in_it_and_used(install
 
 
 def test_taps_of_the_pythons_that_are_named_are_built_and_one_without_pytorch_is_an_error(sources, tmp_path):
-    program = sources / "hooks" / "torch" / "nanhunt" / "_tap" / "tap_build.py"
+    program = sources / "tools" / "build_taps"
     empty = tmp_path / "empty"
     run(sys.executable, "-m", "venv", "--without-pip", empty)
-    done = subprocess.run([empty / "bin" / "python", program, "build", tmp_path / "taps"], capture_output=True,
-                          text=True,
-                          timeout=1800, env={**os.environ, "PYTHONPATH": ""})
+    done = subprocess.run([empty / "bin" / "python", program, tmp_path / "taps", "installed"], capture_output=True,
+                          text=True, timeout=1800, env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 3 and "no tap is built for" in done.stderr and "torch" in done.stderr
-    assert not (tmp_path / "taps").exists()
+    assert list((tmp_path / "taps").glob("*")) == []
 
 
 def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothing_else(wheel, tap_name):
@@ -125,20 +127,77 @@ def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothin
     tap = ROOT / "hooks" / "torch" / "tap"
     expected |= {f"nanhunt/tap/hooks/torch/tap/{path.name}" for path in tap.glob("*.[hc]*")}
     expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
-    expected |= {f"nanhunt/lib/{tap_name}"}
+    expected |= {f"nanhunt/lib/{tap_name}", "nanhunt/lib/taps.json"}
     expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
     assert {name for name in names if not name.startswith(f"nanhunt-{VERSION}.dist-info/")} == expected
     assert any(name.endswith("/LICENSE") for name in names)
+    assert any(name.endswith("/THIRD-PARTY.txt") for name in names)
     assert modes["nanhunt/bin/nanhunt"] & stat.S_IXUSR
 
 
-def test_program_and_module_answer_and_know_the_version(installed):
+def test_what_is_inside_is_listed(wheel, tap_name):
+    import torch
+
+    with zipfile.ZipFile(wheel) as packed:
+        listed = json.loads(packed.read(f"nanhunt-{VERSION}.dist-info/sboms/nanhunt.cdx.json"))
+        tap = packed.read(f"nanhunt/lib/{tap_name}")
+        licences = packed.read(next(name for name in packed.namelist() if name.endswith("/THIRD-PARTY.txt"))).decode()
+    assert (listed["bomFormat"], listed["metadata"]["component"]["version"]) == ("CycloneDX", VERSION)
+    inside = {one["name"]: one for one in listed["components"]}
+    assert {"CLI11", "digits", "nlohmann_json", "torch"} <= set(inside)
+    assert inside["torch"]["version"] == str(torch.__version__).split("+")[0]
+    assert inside["torch"]["properties"] == [{"name": tap_name, "value": hashlib.sha256(tap).hexdigest()}]
+    for one in listed["components"]:
+        assert re.fullmatch(r"\d[\w.]*", one["version"]) and one["licenses"] and one["purl"].startswith("pkg:")
+        assert {"nlohmann_json": "nlohmann/json", "torch": "PyTorch", "uplot": "uPlot"}.get(
+            one["name"], one["name"] if one["name"] != "zstd" else "Zstandard") in licences
+
+
+def test_program_and_module_answer_and_know_version_commit_and_tap(installed):
+    import torch
+
     python = installed / "bin" / "python"
-    assert run(installed / "bin" / "nanhunt", "--version") == f"nanhunt {VERSION}\n"
-    assert run(python, "-m", "nanhunt", "--version") == f"nanhunt {VERSION}\n"
+    told = run(installed / "bin" / "nanhunt", "--version")
+    release = re.escape(str(torch.__version__).split("+")[0])
+    assert re.fullmatch(rf"nanhunt {re.escape(VERSION)}\ncommit \w+\+? · a tap for PyTorch {release}\n", told)
+    assert run(python, "-m", "nanhunt", "--version") == told
     wrong = subprocess.run([python, "-m", "nanhunt", "check"], capture_output=True, text=True, timeout=1800)
     assert wrong.returncode == 2 and "RUN" in wrong.stderr
     assert run(python, "-c", "import importlib.metadata as m; print(m.version('nanhunt'))").strip() == VERSION
+
+
+def test_a_damaged_list_of_taps_is_as_none_for_the_version_too(installed, tmp_path):
+    site = next(installed.glob("lib/python*/site-packages"))
+    copy = tmp_path / "nanhunt"
+    shutil.copytree(site / "nanhunt", copy)
+    for damage in ("{", "[]", '{"tap-x.so": {"releases": ["2.9.1 abi 1"]}}', '{"tap-x.so": 3}'):
+        (copy / "lib" / "taps.json").write_text(damage)
+        assert run(copy / "bin" / "nanhunt", "--version").endswith(" · no taps: compiled at first use\n")
+    for name in ("tap-x.so", "tap-y.so"):
+        (copy / "lib" / name).write_bytes(b"")
+    (copy / "lib" / "taps.json").write_text(
+        '{"tap-x.so": {"releases": ["2.10.0 abi 1", "2.9.1 abi 1"]}, "tap-y.so": {"releases": ["2.9.1 abi 0"]}}')
+    told = run(copy / "bin" / "nanhunt", "--version")
+    assert told.endswith(" · taps for PyTorch 2.9.1 to 2.10.0 (2 releases)\n")
+
+
+def test_pip_refuses_it_where_the_c_library_is_musl(wheel, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--only-binary", ":all:",
+                           "--platform", "musllinux_1_2_x86_64", "--target", tmp_path / "to", wheel],
+                          capture_output=True, text=True, timeout=1800)  # fmt: skip
+    assert done.returncode == 1 and "is not a supported wheel on this platform" in done.stderr
+
+
+def test_a_program_whose_loader_is_not_there_is_named_with_the_reason(installed, tmp_path):
+    # Given a package that was put by force where programs have another loader,
+    copy = tmp_path / "nanhunt"
+    shutil.copytree(next(installed.glob("lib/python*/site-packages")) / "nanhunt", copy)
+    (copy / "bin" / "nanhunt").write_text(f"#!{tmp_path / 'no-loader'}\n")
+    done = subprocess.run([sys.executable, "-m", "nanhunt", "--version"], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})  # fmt: skip
+    # when it is started, then it says what it needs.
+    assert done.returncode == 3
+    assert "this system has no loader for it" in done.stderr and "glibc" in done.stderr
 
 
 def test_the_package_imports_and_finds_its_library_without_torch(installed):

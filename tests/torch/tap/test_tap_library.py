@@ -2,6 +2,7 @@
 """Where the tap library comes from, what it is named after, and what is said where there is none."""
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -121,11 +122,15 @@ def test_the_tap_of_a_wheel_is_used_where_it_fits(tmp_path, library, packed):
     assert not (tmp_path / "no").exists()
 
 
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def packed_with(packed, name, releases):
     """The tap for this PyTorch in the wheel, under a name of a file, listed for these releases."""
     made, _ = tap_build.compiled(ROOT)
     shutil.copyfile(made, packed / "lib" / name)
-    (packed / "lib" / "taps.json").write_text(json.dumps({name: releases}))
+    (packed / "lib" / "taps.json").write_text(json.dumps({name: {"releases": releases, "sha256": sha256(made)}}))
 
 
 def test_the_tap_of_a_wheel_for_another_release_is_named_and_not_used(tmp_path, library, packed):
@@ -179,11 +184,30 @@ def test_a_pytorch_without_headers_is_believed_its_release_if_it_is_one_of_pytor
         assert told["tap"] == "not_possible" and "no C++ headers" in told["why_no_tap"]
 
 
-@pytest.mark.parametrize("index", ["{", "[]", '{"tap-x.so": 3}'])
+@pytest.mark.parametrize("index", ["{", "[]", '{"tap-x.so": 3}', '{"tap-x.so": ["2.9.1 abi 1"]}',
+                                   '{"tap-x.so": {"releases": 3, "sha256": ""}}'])
 def test_a_damaged_list_of_taps_is_as_none(tmp_path, library, packed, index):
     (packed / "lib" / "taps.json").write_text(index)
     told = facts(package=packed, **without_compiler(tmp_path))
     assert (told["tap"], told["prebuilt_for"]) == ("not_possible", [])
+
+
+@pytest.mark.parametrize("damage", ["cut", "a byte"])
+def test_a_damaged_tap_of_the_wheel_is_never_loaded_and_the_run_goes_on(tmp_path, library, packed, damage):
+    # Given a wheel whose tap for this PyTorch is not as it was packed, and no compiler,
+    name = tap_build.tap_name(ROOT)
+    packed_with(packed, name, ["2.9.1 abi 1"])
+    contents = (packed / "lib" / name).read_bytes()
+    middle = len(contents) // 2
+    other = contents[:middle] if damage == "cut" else contents[:middle] + b"?!" + contents[middle + 2:]
+    (packed / "lib" / name).write_bytes(other)
+    # when a run is watched, then it goes on, and is told what is damaged and what to do.
+    out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
+    assert out == "trained\n"
+    assert f"{packed / 'lib' / name} is damaged: install nanhunt again; there is no C++ compiler" in error
+    # And doctor says so too.
+    told = facts(package=packed, **without_compiler(tmp_path))
+    assert told["tap"] == "not_possible"
 
 
 def test_a_tap_of_the_wheel_that_cannot_be_loaded_here_is_compiled_instead(tmp_path, library, packed):

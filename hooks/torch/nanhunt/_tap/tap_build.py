@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TIMEOUT = 600  # seconds that a compiler may take
-INDEX = "taps.json"  # of the taps in a package: for which releases each is
+INDEX = "taps.json"  # of the taps in a package: for which releases each is, and its checksum
 # Headers that say what the tap must fit: of tensors, the dispatcher, autograd and collectives. The rest of what it
 # includes is made of functions, whose names say what they take.
 _STRUCTURE = ("c10/core/**/*.h", "c10/util/**/*.h", "c10/macros/*.h", "torch/headeronly/**/*.h", "ATen/core/**/*.h",
@@ -115,19 +115,27 @@ def tap_name(root: Path) -> str:
     pytorch = installed()
     headers = pytorch.headers
     if not headers:
-        for file, releases in _index().items():
-            if f"{pytorch.release} abi {pytorch.abi}" in releases:
+        for file, listed in _index().items():
+            if f"{pytorch.release} abi {pytorch.abi}" in listed.releases:
                 headers = file.split("-")[1]
     if not headers:
         raise TapMissing(f"this PyTorch has no C++ headers in {pytorch.include}")
     return name_for(root, headers, pytorch.abi)
 
 
-def _index() -> dict[str, list[str]]:
+class Listed(NamedTuple):
+    """A tap in a package's list."""
+
+    releases: list[str]  # "2.11.0 abi 1"
+    sha256: str
+
+
+def _index() -> dict[str, Listed]:
     try:
         found = json.loads((_PACKAGE / "lib" / INDEX).read_text())
-        return {str(file): [str(release) for release in releases] for file, releases in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return {str(file): Listed([str(release) for release in tap["releases"]], str(tap["sha256"]))
+                for file, tap in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return {}
 
 
@@ -136,10 +144,21 @@ def prebuilt(name: str) -> Path:
     return _PACKAGE / "lib" / name
 
 
+def why_damaged(path: Path) -> str:
+    """A tap of the package that is not as it was packed: loading it could end the process. "": it is whole."""
+    listed = _index().get(path.name)
+    try:
+        if listed is None or hashlib.sha256(path.read_bytes()).hexdigest() == listed.sha256:
+            return ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} is damaged: install nanhunt again"
+
+
 def prebuilt_for() -> list[str]:
     """The releases of PyTorch that the package has a tap for."""
-    there = {release.split()[0] for file, releases in _index().items() if prebuilt(file).is_file()
-             for release in releases}
+    there = {release.split()[0] for file, listed in _index().items() if prebuilt(file).is_file()
+             for release in listed.releases}
     return sorted(there, key=lambda release: [part.zfill(4) for part in release.split(".")])
 
 
@@ -245,10 +264,11 @@ def _failed_before(path: Path) -> str:
     return ""
 
 
-def compiled(root: Path, again: bool = False) -> tuple[Path, bool]:
+def compiled(root: Path, again: bool = False, because: str = "") -> tuple[Path, bool]:
     """The library's file in the cache, compiled if it is not there, or if what is there is of no use (`again`). Ranks
     that start together compile it once. True: no cache can be written, so the file is of this process alone, which
-    removes it."""
+    removes it. `because`: why the package's own is not used, where there is one."""
+    because = because and f"; {because}"
     path = _cached(tap_name(root))
     if path.is_file() and not again:
         return path, False
@@ -257,7 +277,7 @@ def compiled(root: Path, again: bool = False) -> tuple[Path, bool]:
         own = Path(tempfile.mkdtemp(prefix="nanhunt-"))
         try:
             _compile_for_this(root, own / path.name, f"; for this process alone, because {path.parent} cannot be "
-                              "written (NANHUNT_CACHE names another folder)")
+                              f"written (NANHUNT_CACHE names another folder){because}")
         except BaseException:
             own.rmdir()
             raise
@@ -270,7 +290,7 @@ def compiled(root: Path, again: bool = False) -> tuple[Path, bool]:
             if said:
                 raise TapMissing(said)
             try:
-                _compile_for_this(root, path, "")
+                _compile_for_this(root, path, because)
             except CompileFailed as why:
                 _remember_failure(path, why)
                 raise
@@ -324,6 +344,9 @@ def facts() -> dict[str, Any]:
         name = tap_name(root)
         for state, path in (("prebuilt", prebuilt(name)), ("cached", _cached(name))):
             if path.is_file():
+                if state == "prebuilt" and why_damaged(path):
+                    told["why_no_tap"] = why_damaged(path)
+                    continue
                 try:
                     return {**told, "listens": _place(path), "tap": state, "tap_path": str(path), "why_no_tap": None}
                 except OSError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nanhunt import _library as lib
-from nanhunt._tap.tap_build import TapMissing, compiled, prebuilt, source_root, tap_name
+from nanhunt._tap.tap_build import TapMissing, compiled, prebuilt, source_root, tap_name, why_damaged
 
 _void, _i32, _i64, _u64, _size, _text = c.c_void_p, c.c_int32, c.c_int64, c.c_uint64, c.c_size_t, c.c_char_p
 StreamOf = c.CFUNCTYPE(_i64, _text, _i32)
@@ -124,12 +124,20 @@ class TapLibrary:
 def _found() -> TapLibrary:
     root = source_root()
     shipped = prebuilt(tap_name(root))
+    trouble = ""
     if shipped.is_file():
-        try:
-            return TapLibrary(shipped)
-        except NotLoadable:  # of a system with other libraries: it is compiled for this one
-            pass
-    path, is_own = compiled(root)
+        trouble = why_damaged(shipped)
+        if not trouble:
+            try:
+                return TapLibrary(shipped)
+            except NotLoadable as error:  # of a system with other libraries: it is compiled for this one
+                trouble = str(error)
+    try:
+        path, is_own = compiled(root, because=trouble)
+    except TapMissing as error:
+        if trouble:
+            raise TapMissing(f"{trouble}; {error}") from error
+        raise
     try:
         return TapLibrary(path)
     except NotLoadable:  # damaged, or of another machine
