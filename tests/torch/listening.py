@@ -29,6 +29,15 @@ def is_above_autograd() -> bool:
     return tap is not None and tap.listens() == b"above_autograd"
 
 
+def shows_saved() -> bool:
+    from nanhunt import _pytorch
+
+    return bool(_pytorch.shows_saved)
+
+
+needs_saved_shown = pytest.mark.skipif(
+    "not __import__('listening').shows_saved()",
+    reason="this PyTorch does not show what autograd saved without a call of the program's hooks")
 needs_python_heard = pytest.mark.skipif(
     "not __import__('listening').hears_python()",
     reason="where the tap listens in this PyTorch it cannot hear what Python runs for a mode or a tensor subclass")

@@ -162,11 +162,14 @@ bool passes_python_by(Tap& tap, const Below& below, const c10::Stack& stack) {
   bool any = false;
   each_tensor(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - below.op().schema().arguments().size()),
               [&](const at::Tensor& t) { any = any || t.key_set().has(c10::DispatchKey::Python); });
-  const bool modes = c10::impl::TorchDispatchModeTLS::any_modes_set(false);
   // PyTorch's own modes trace, and compute nothing.
-  if (!modes || c10::impl::TorchDispatchModeTLS::any_modes_set(true)) {
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set(false) && !c10::impl::TorchDispatchModeTLS::any_modes_set(true))
+    return any;
+  try {
     const std::lock_guard lock(tap.mutex);
     ++tap.rows.notes[any ? kInsideSubclasses : kInsideModes];
+  } catch (const std::exception& error) {
+    tap.note_failure(error, below.op().schema().name());
   }
   return any;
 }

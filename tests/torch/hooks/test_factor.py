@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from listening import needs_saved_shown
 from nanhunt._hooks.scaler import factor_of
+
+pytestmark = needs_saved_shown
 
 
 def loss() -> torch.Tensor:

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import ready_python
 from hunting import cli
+from listening import hears_python
 
 torch = pytest.importorskip("torch")
 WORLD = 4
@@ -118,7 +119,12 @@ def test_of_a_model_that_is_sharded_too(hunted, level):
     assert (first["rank"], first["step"], first["op"], first["module"]) == (BAD_RANK, BAD_STEP, "aten::div", "2")
     assert {passage["through"] for passage in first["rank_propagation"]} == {"reduce_scatter"}
     assert {rank for passage in first["rank_propagation"] for rank in passage["ranks"]} == {0, 1, 3}
-    assert all(finding["class"] == "divide_by_zero" for finding in faults(report))
+    if hears_python():
+        assert all(finding["class"] == "divide_by_zero" for finding in faults(report))
+    else:  # the optimizer's step on sharded parameters is not heard: what it made bad is said to be unwatched, no more
+        others = [finding for finding in faults(report) if finding["class"] != "divide_by_zero"]
+        assert {finding["class"] for finding in others} <= {"unexplained", "bad_state"}
+        assert all(finding["step"] > BAD_STEP for finding in others)
 
 
 @pytest.mark.parametrize("level", ["live", "ops"])

@@ -21,7 +21,7 @@ from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
-from nanhunt._hooks.scaler import factor_of, held_back
+from nanhunt._hooks.scaler import factor_of, held_back, unread
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import MODES, modes_aside, without_modes
@@ -359,6 +359,10 @@ def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
             factor = factor_of(loss, gradient) if loss.numel() == 1 else None
             if factor is not None:
                 session.facts.factor = factor
+            elif unread:
+                unread.clear()
+                if session.options.level != "ops":
+                    session.note("by which number a loss was multiplied: this PyTorch does not show it (level ops does)")
     except Exception as error:
         session.failed(error, "what a backward begins from")
 

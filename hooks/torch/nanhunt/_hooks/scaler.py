@@ -20,6 +20,7 @@ from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._device_reader import Readings
 from nanhunt._listener import Listener
+from nanhunt._pytorch import shows_saved
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ def factor_of(loss: Any, gradient: Any = None) -> float | None:
     return found
 
 
+unread: list[str] = []  # factors that were met and that this PyTorch does not show
+
+
 def _factor_at(node: Any) -> float | None:
     """Of a node of the graph: by which number that learns nothing it multiplies."""
     name = node.name()
@@ -83,6 +87,9 @@ def _factor_at(node: Any) -> float | None:
     elif learns == (False, True) and name == "MulBackward0":
         side = "self"
     else:
+        return None
+    if not shows_saved:
+        unread.append(name)
         return None
     try:
         saved = getattr(node, f"_raw_saved_{side}")

@@ -48,6 +48,9 @@ class LastingWatch(Listener):
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        tap = self.values.tap
+        if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
+            tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
         if self.values.tap is not None and (self._closely or self.session.stays_live):
             self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
