@@ -91,7 +91,8 @@ higher_order_operators: dict[str, Any] = torch._ops._higher_order_ops
 dispatch_key: Callable[[str], Any] = _C._parse_dispatch_key
 
 
-# What autograd saved can be read without a call of the program's hooks on it: by attributes that the first releases lack.
+# What autograd saved can be read without a call of the program's hooks on it, by attributes that the first releases
+# lack.
 shows_saved = hasattr(_C._autograd.SavedTensor, "data") and hasattr(_C._autograd.SavedTensor, "unpack_hook")
 
 

@@ -362,7 +362,8 @@ def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
             elif unread:
                 unread.clear()
                 if session.options.level != "ops":
-                    session.note("by which number a loss was multiplied: this PyTorch does not show it (level ops does)")
+                    session.note("by which number a loss was multiplied: this PyTorch does not show it (level ops "
+                                 "does)")
     except Exception as error:
         session.failed(error, "what a backward begins from")
 
