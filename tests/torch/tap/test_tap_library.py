@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hunting import cli
+from hunting import cli, needs_cli
 from nanhunt._tap import tap_build
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -182,6 +182,29 @@ def test_a_pytorch_without_headers_is_believed_its_release_if_it_is_one_of_pytor
         assert told["tap"] == "prebuilt"
     else:
         assert told["tap"] == "not_possible" and "no C++ headers" in told["why_no_tap"]
+
+
+@needs_cli
+def test_two_pytorchs_in_one_process_tree_each_have_the_tap_that_fits(tmp_path, library):
+    # Given a program that trains, and starts another Python with another PyTorch, for which there is no tap,
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    other = another_pytorch(tmp_path, f"real.__version__, real.__file__ = '2.9.1', {str(bare / '__init__.py')!r}")
+    child = tmp_path / "child.py"
+    child.write_text(TRAIN)
+    program = tmp_path / "train.py"
+    program.write_text(f"""{TRAIN}
+import os, subprocess, sys
+path = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep)[:1], {other!r}])
+sys.exit(subprocess.run([sys.executable, {str(child)!r}], env={{**os.environ, "PYTHONPATH": path}}).returncode)
+""")
+    # when both are watched,
+    done = subprocess.run([cli(), "run", "--out", tmp_path / "run", "--", sys.executable, program], capture_output=True,
+                          text=True, timeout=1800)
+    # then both train, the first is heard, and of the second it is said why it is not.
+    assert (done.returncode, done.stdout) == (0, "trained\ntrained\n"), done.stderr
+    assert done.stderr.count("operations cannot be watched") == 1 and "no C++ headers" in done.stderr
+    assert report(tmp_path / "run")["findings"][0]["op"] == "aten::div"
 
 
 @pytest.mark.parametrize("index", ["{", "[]", '{"tap-x.so": 3}', '{"tap-x.so": ["2.9.1 abi 1"]}',
