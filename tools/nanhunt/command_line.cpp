@@ -182,7 +182,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> command = split_command(argc, argv);
   CLI::App app(kAbout, "nanhunt");
   app.require_subcommand(1);
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", version_text);
   app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.footer(kFirstSteps);
   std::vector<Parsed> verbs;

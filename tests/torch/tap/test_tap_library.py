@@ -83,7 +83,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
 def test_a_cache_that_cannot_be_written_but_has_it_is_used(tmp_path, library):
     cache = tmp_path / "cache"
     cache.mkdir()
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     shutil.copyfile(made, cache / made.name)
     cache.chmod(0o555)
     try:
@@ -113,7 +113,7 @@ def without_compiler(tmp_path):
 
 def test_the_tap_of_a_wheel_is_used_where_it_fits(tmp_path, library, packed):
     # Given a wheel with the tap for this PyTorch, and no compiler,
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     shutil.copyfile(made, packed / "lib" / tap_build.tap_name(ROOT))
     # when a run is watched, then nothing is compiled or said, and operations are heard.
     out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
@@ -128,7 +128,7 @@ def sha256(path):
 
 def packed_with(packed, name, releases):
     """The tap for this PyTorch in the wheel, under a name of a file, listed for these releases."""
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     shutil.copyfile(made, packed / "lib" / name)
     (packed / "lib" / "taps.json").write_text(json.dumps({name: {"releases": releases, "sha256": sha256(made)}}))
 
@@ -204,7 +204,7 @@ sys.exit(subprocess.run([sys.executable, {str(child)!r}], env={{**os.environ, "P
     # then both train, the first is heard, and of the second it is said why it is not.
     assert (done.returncode, done.stdout) == (0, "trained\ntrained\n"), done.stderr
     assert done.stderr.count("operations cannot be watched") == 1 and "no C++ headers" in done.stderr
-    assert report(tmp_path / "run")["findings"][0]["op"] == "aten::div"
+    assert "aten::div" in {finding["op"] for finding in report(tmp_path / "run")["findings"]}
 
 
 @pytest.mark.parametrize("index", ["{", "[]", '{"tap-x.so": 3}', '{"tap-x.so": ["2.9.1 abi 1"]}',
@@ -230,7 +230,7 @@ def test_a_damaged_tap_of_the_wheel_is_never_loaded_and_the_run_goes_on(tmp_path
     assert f"{packed / 'lib' / name} is damaged: install nanhunt again; there is no C++ compiler" in error
     # And doctor says so too.
     told = facts(package=packed, **without_compiler(tmp_path))
-    assert told["tap"] == "not_possible"
+    assert told["tap"] == "not_possible" and "damaged" in told["why_no_tap"] and "no C++ compiler" in told["why_no_tap"]
 
 
 def test_a_tap_of_the_wheel_that_cannot_be_loaded_here_is_compiled_instead(tmp_path, library, packed):
@@ -247,7 +247,7 @@ def facts(package=ROOT / "hooks" / "torch" / "nanhunt", **environment):
 
 
 def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     told = facts()
     assert (told["torch"], told["tap"], told["tap_path"]) == (torch.__version__, "cached", str(made))
     told = facts(NANHUNT_CACHE=str(tmp_path / "cache"))
@@ -264,7 +264,7 @@ def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
 
 def test_the_doctor_tells_of_the_python_that_trains():
     program = cli()
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)
     python = json.loads(done.stdout)["python"]
@@ -282,10 +282,11 @@ def test_other_headers_another_compiler_flag_or_other_sources_have_another_name(
         return tap_build.Pytorch(include, 1, "2.9.1")
 
     one, other = headers("one"), headers("other")
-    assert one.headers != other.headers != one._replace(abi=0).headers
-    assert one.headers == one._replace(release="2.9.0").headers, "releases with the same headers share one"
+    digest = one.digest_headers()
+    assert len({digest, other.digest_headers(), one._replace(abi=0).digest_headers()}) == 3
+    assert one._replace(release="2.9.0").digest_headers() == digest, "releases with the same headers share one"
     (one.include / "torch" / "headeronly" / "version.h").write_text("#define TORCH_VERSION 9")
-    assert one.headers == headers("one").headers, "the release alone is no difference"
+    assert one.digest_headers() == digest, "the release alone is no difference"
     assert len({tap_build.name_for(ROOT, "0" * 16, abi) for abi in (0, 1)}) == 2
 
 
@@ -325,7 +326,7 @@ def test_a_compile_that_failed_is_not_tried_again_until_the_compiler_is_another(
 
 def test_a_cached_tap_that_is_of_no_use_here_is_compiled_anew(tmp_path, library):
     # Given a cache with a file of the right name that another machine left, or that is damaged,
-    made, _ = tap_build.compiled(ROOT)
+    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / made.name).write_bytes(b"of another machine")

@@ -53,9 +53,8 @@ class Pytorch(NamedTuple):
     abi: int      # _GLIBCXX_USE_CXX11_ABI
     release: str  # "2.11.0", without what is behind a plus
 
-    @property
-    def headers(self) -> str:
-        """A digest of the headers; "": there are none."""
+    def digest_headers(self) -> str:
+        """A name for the headers; "": there are none."""
         if not (self.include / "torch" / "library.h").is_file():
             return ""
         digest = hashlib.sha256(f"abi {self.abi}".encode())
@@ -113,7 +112,7 @@ def tap_name(root: Path) -> str:
     """Of the file for the PyTorch of this process: other headers, compiler flags or sources have another. A PyTorch
     without headers is believed its release, if it is one of PyTorch's own."""
     pytorch = installed()
-    headers = pytorch.headers
+    headers = pytorch.digest_headers()
     if not headers:
         for file, listed in _index().items():
             if f"{pytorch.release} abi {pytorch.abi}" in listed.releases:
@@ -264,12 +263,12 @@ def _failed_before(path: Path) -> str:
     return ""
 
 
-def compiled(root: Path, again: bool = False, because: str = "") -> tuple[Path, bool]:
-    """The library's file in the cache, compiled if it is not there, or if what is there is of no use (`again`). Ranks
-    that start together compile it once. True: no cache can be written, so the file is of this process alone, which
-    removes it. `because`: why the package's own is not used, where there is one."""
+def compiled(root: Path, name: str, again: bool = False, because: str = "") -> tuple[Path, bool]:
+    """The file of the tap of that name in the cache, compiled if it is not there, or if what is there is of no use
+    (`again`). Ranks that start together compile it once. True: no cache can be written, so the file is of this process
+    alone, which removes it. `because`: why the package's own is not used, where there is one."""
     because = because and f"; {because}"
-    path = _cached(tap_name(root))
+    path = _cached(name)
     if path.is_file() and not again:
         return path, False
     need_compiler()  # nothing is made where it cannot be compiled
@@ -339,25 +338,24 @@ def facts() -> dict[str, Any]:
     told["why_no_tap"] = _why_unsupported() or None
     if told["why_no_tap"]:
         return told
+    trouble = ""  # with what is there
     try:
-        root = source_root()
-        name = tap_name(root)
+        name = tap_name(source_root())
         for state, path in (("prebuilt", prebuilt(name)), ("cached", _cached(name))):
             if path.is_file():
-                if state == "prebuilt" and why_damaged(path):
-                    told["why_no_tap"] = why_damaged(path)
-                    continue
                 try:
-                    return {**told, "listens": _place(path), "tap": state, "tap_path": str(path), "why_no_tap": None}
+                    trouble = why_damaged(path)
+                    if not trouble:
+                        return {**told, "listens": _place(path), "tap": state, "tap_path": str(path)}
                 except OSError as error:
-                    told["why_no_tap"] = f"{path} cannot be loaded: {error}"
+                    trouble = f"{path} cannot be loaded: {error}"
         said = _failed_before(_cached(name))
         if said:
             return {**told, "tap": "failed", "why_no_tap": said, "tap_path": str(_failure(_cached(name)))}
         need_compiler()
-        told["tap"], told["why_no_tap"] = "to_compile", None
+        told["tap"], told["why_no_tap"] = "to_compile", trouble or None
     except TapMissing as error:
-        told["why_no_tap"] = str(error)
+        told["why_no_tap"] = f"{trouble}; {error}" if trouble else str(error)
     except Exception as error:
         told["why_no_tap"] = f"{type(error).__name__}: {error}"
     return told

@@ -123,7 +123,8 @@ class TapLibrary:
 
 def _found() -> TapLibrary:
     root = source_root()
-    shipped = prebuilt(tap_name(root))
+    name = tap_name(root)
+    shipped = prebuilt(name)
     trouble = ""
     if shipped.is_file():
         trouble = why_damaged(shipped)
@@ -133,7 +134,7 @@ def _found() -> TapLibrary:
             except NotLoadable as error:  # of a system with other libraries: it is compiled for this one
                 trouble = str(error)
     try:
-        path, is_own = compiled(root, because=trouble)
+        path, is_own = compiled(root, name, because=trouble)
     except TapMissing as error:
         if trouble:
             raise TapMissing(f"{trouble}; {error}") from error
@@ -143,7 +144,7 @@ def _found() -> TapLibrary:
     except NotLoadable:  # damaged, or of another machine
         if is_own:
             raise
-        return TapLibrary(compiled(root, again=True)[0])
+        return TapLibrary(compiled(root, name, again=True)[0])
     finally:
         if is_own:  # what is loaded stays
             shutil.rmtree(path.parent, ignore_errors=True)
