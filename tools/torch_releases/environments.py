@@ -34,7 +34,7 @@ for line in importlib.metadata.requires("torch") or ():
 """
 _FOUND = "import torch, platform; print(torch.__version__, platform.python_version())"
 _HAD = """
-import importlib.metadata, platform, pytest
+import importlib.metadata, platform, pytest, xdist
 print(importlib.metadata.version("torch"), platform.python_version())
 """
 

@@ -46,7 +46,7 @@ class Result:
         """As tools/summarize_tests.py calls it."""
         if self.failures or self.status not in (0, 5):
             return "failed"
-        return "skipped" if self.why or not self.cells else "passed"
+        return "passed" if not self.why and any(cell.passed for cell in self.cells.values()) else "skipped"
 
     @property
     def told(self) -> str:
@@ -54,8 +54,8 @@ class Result:
         if self.failures:
             more = f" and {len(self.failures) - 1} more" if len(self.failures) > 1 else ""
             return f"{self.failures[0]}{more}"
-        if self.why or not self.cells:
-            return self.why or "nothing ran"
+        if self.outcome == "skipped":
+            return self.why or max(self.skips, key=self.skips.__getitem__, default="nothing ran")
         return f"pytest ended with {self.status}" if self.status not in (0, 5) else ""
 
 

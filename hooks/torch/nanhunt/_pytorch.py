@@ -7,7 +7,9 @@ It imports nothing of the package, and on a PyTorch that is not supported it rai
 """
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType
@@ -124,6 +126,7 @@ skip_code = _code_skipper()
 # Counts of devices by the driver's own library: CUDA is not begun by them. -1: they do not know.
 _count_devices: Callable[[], int] = getattr(
     torch.cuda, "_device_count_amdsmi" if torch.version.hip else "_device_count_nvml", lambda: -1)
+_counts: dict[str | None, int] = {}  # by the devices that are said to be visible
 # What a driver leaves where its library for counting is missing: Linux's, WSL's, Jetson's, AMD's.
 _DRIVER_FILES: Sequence[str] = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/kfd")
 
@@ -132,6 +135,15 @@ _DRIVER_FILES: Sequence[str] = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu",
 _current: Any = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
 if "check_available" not in getattr(_current, "__annotations__", {}):
     _current = None
+
+
+def _counted() -> int:
+    with warnings.catch_warnings():  # of a library that finds no driver: the run would not have been warned
+        warnings.simplefilter("ignore")
+        try:
+            return _count_devices()
+        except Exception:
+            return -1
 
 
 def accelerator() -> str:
@@ -146,6 +158,9 @@ def accelerator() -> str:
         return built_for if built_for and _current(check_available=True) is not None else ""
     if torch.cuda.is_initialized():
         return built_for
-    count = _count_devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible not in _counts:
+        _counts[visible] = _counted()
+    count = _counts[visible]
     there = count > 0 if count >= 0 else any(Path(file).exists() for file in _DRIVER_FILES)
     return built_for if there else ""

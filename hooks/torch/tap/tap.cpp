@@ -151,29 +151,6 @@ void glance(Tap& tap, const Below& below, c10::Stack* stack) {
   if (g_on.load(std::memory_order_acquire) == &tap) tap.look_for_bad_number(*number, *plan, *stack);
 }
 
-constexpr const char* kInsideSubclasses = "operations on tensor subclasses: in this PyTorch their parts cannot be heard";
-constexpr const char* kInsideModes = "what dispatch modes compute inside: in this PyTorch it cannot be heard";
-
-// Whether an op that Python runs, for a mode or for a tensor subclass, is not to be heard as a whole. Where the tap
-// listens above Python, nothing of what Python calls for it comes to the tap: an op that a mode is given is heard as it
-// was given, and of one on a subclass, which has no numbers of its own, nothing is.
-bool passes_python_by(Tap& tap, const Below& below, const c10::Stack& stack) {
-  if (!g_listening.is_above_python() || !below.keys().has(c10::DispatchKey::Python)) return false;
-  bool any = false;
-  each_tensor(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - below.op().schema().arguments().size()),
-              [&](const at::Tensor& t) { any = any || t.key_set().has(c10::DispatchKey::Python); });
-  // PyTorch's own modes trace, and compute nothing.
-  if (c10::impl::TorchDispatchModeTLS::any_modes_set(false) && !c10::impl::TorchDispatchModeTLS::any_modes_set(true))
-    return any;
-  try {
-    const std::lock_guard lock(tap.mutex);
-    ++tap.rows.notes[any ? kInsideSubclasses : kInsideModes];
-  } catch (const std::exception& error) {
-    tap.note_failure(error, below.op().schema().name());
-  }
-  return any;
-}
-
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const Below below(op, keys);
   if (g_on.load(std::memory_order_acquire) != nullptr && !below.passes()) {

@@ -42,7 +42,7 @@ std::string tap_todo(std::string_view why) {
   if (has(why, "could not compile")) return "Install another C++ compiler, or name one in CXX.";
   if (has(why, "no C++ headers")) return "Install PyTorch from its wheel, which has them.";
   if (has(why, "not installed with the package")) return "Install nanhunt again.";
-  if (has(why, "dispatch key")) return "Train without the library that holds it.";
+  if (has(why, "dispatch key")) return "Train without the library that holds it, or name the other place in NANHUNT_LISTEN.";
   return "";
 }
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,7 @@ def built_for_cuda(monkeypatch):
     (0, ["/"], False), (1, [], True), (-1, ["/nonexistent"], False), (-1, ["/nonexistent", "/"], True)])
 def test_asking_for_an_accelerator_does_not_begin_cuda(built_for_cuda, counted, files, is_there):
     built_for_cuda.setattr(_pytorch, "_count_devices", lambda: counted)
+    built_for_cuda.setattr(_pytorch, "_counts", {})
     built_for_cuda.setattr(_pytorch, "_DRIVER_FILES", files)
     assert _pytorch.accelerator() == ("cuda" if is_there else "")
     built_for_cuda.setattr(_pytorch, "_current", None)  # as up to 2.6
@@ -119,10 +121,26 @@ def test_asking_for_an_accelerator_does_not_begin_cuda(built_for_cuda, counted, 
     assert _pytorch.accelerator() == ("cuda" if is_there else "")
 
 
+@pytest.mark.parametrize("trouble", [UserWarning("Can't initialize NVML"), RuntimeError("of the driver's")])
+def test_a_driver_that_does_not_answer_warns_nobody_and_stops_nothing(built_for_cuda, recwarn, trouble):
+    def count():
+        if isinstance(trouble, Warning):
+            warnings.warn(trouble, stacklevel=1)
+            return 0
+        raise trouble
+
+    built_for_cuda.setattr(_pytorch, "_count_devices", count)
+    built_for_cuda.setattr(_pytorch, "_counts", {})
+    built_for_cuda.setattr(_pytorch, "_DRIVER_FILES", [])
+    warnings.simplefilter("error")
+    assert _pytorch.accelerator() == "" and not recwarn.list
+
+
 def test_a_watch_over_a_run_that_uses_the_cpu_does_not_begin_cuda(built_for_cuda, tmp_path, library, no_watch_left):
     import nanhunt
 
     built_for_cuda.setattr(_pytorch, "_count_devices", lambda: 1)
+    built_for_cuda.setattr(_pytorch, "_counts", {})
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with nanhunt.watch(out=tmp_path / "run", quiet=True) as watch:
@@ -134,9 +152,9 @@ def test_a_watch_over_a_run_that_uses_the_cpu_does_not_begin_cuda(built_for_cuda
 
 
 def test_torch_compile_does_not_look_at_what_is_ours(tmp_path, library):
-    """Frames that Dynamo converts are the program's own: as many watched as unwatched."""
+    """Frames that Dynamo looks at are the program's and PyTorch's: no others watched than unwatched."""
     code = """
-import sys, torch
+import sys, sysconfig, torch
 from pathlib import Path
 from torch._dynamo import convert_frame
 import nanhunt
@@ -159,8 +177,9 @@ def step(x):
 for _ in range(2):
     optimizer.zero_grad()
     step(torch.ones(2, 3))
-ours = [code for code in seen if code.co_filename.startswith(str(Path(nanhunt.__file__).parent))]
-print(len(seen), *[f"{Path(code.co_filename).name}:{code.co_name}" for code in ours])
+its = (sysconfig.get_paths()["stdlib"], "<frozen", "<string>")  # Python's own, which Dynamo passes by
+print("frames:", *sorted(f"{Path(code.co_filename).name}:{code.co_name}" for code in seen
+              if not code.co_filename.startswith(its) or "packages" in code.co_filename))
 """
     said = {}
     for how in ("watched", "unwatched"):
@@ -168,5 +187,5 @@ print(len(seen), *[f"{Path(code.co_filename).name}:{code.co_name}" for code in o
                               timeout=1800, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
         assert done.returncode == 0, done.stderr
         said[how] = done.stdout.split()
-    assert int(said["unwatched"][0]) > 0, "the test would notice nothing"
-    assert " ".join(said["watched"][1:]) == ""
+    assert len(said["unwatched"]) > 2, "the test would notice nothing"
+    assert set(said["watched"]) <= set(said["unwatched"])

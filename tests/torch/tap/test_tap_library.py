@@ -83,7 +83,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
 def test_a_cache_that_cannot_be_written_but_has_it_is_used(tmp_path, library):
     cache = tmp_path / "cache"
     cache.mkdir()
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
+    made = made_tap()
     shutil.copyfile(made, cache / made.name)
     cache.chmod(0o555)
     try:
@@ -107,30 +107,32 @@ def packed(tmp_path):
     return package
 
 
+def made_tap():
+    """The tap for this PyTorch in the cache."""
+    with tap_build.compiled(ROOT, tap_build.tap_name(ROOT)) as made:
+        return made
+
+
 def without_compiler(tmp_path):
     return {"NANHUNT_CACHE": str(tmp_path / "no" / "cache"), "PATH": str(tmp_path), "CXX": ""}
 
 
+def packed_with(packed, name, releases, contents=None):
+    """The tap for this PyTorch in the wheel, or other contents, under a name, listed for these releases."""
+    contents = made_tap().read_bytes() if contents is None else contents
+    (packed / "lib" / name).write_bytes(contents)
+    (packed / "lib" / "taps.json").write_text(
+        json.dumps({name: {"releases": releases, "sha256": hashlib.sha256(contents).hexdigest()}}))
+
+
 def test_the_tap_of_a_wheel_is_used_where_it_fits(tmp_path, library, packed):
     # Given a wheel with the tap for this PyTorch, and no compiler,
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
-    shutil.copyfile(made, packed / "lib" / tap_build.tap_name(ROOT))
+    packed_with(packed, tap_build.tap_name(ROOT), ["2.9.1 abi 1"])
     # when a run is watched, then nothing is compiled or said, and operations are heard.
     out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
     assert (out, error) == ("trained\n", "")
     assert report(run)["findings"][0]["op"] == "aten::div"
     assert not (tmp_path / "no").exists()
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def packed_with(packed, name, releases):
-    """The tap for this PyTorch in the wheel, under a name of a file, listed for these releases."""
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
-    shutil.copyfile(made, packed / "lib" / name)
-    (packed / "lib" / "taps.json").write_text(json.dumps({name: {"releases": releases, "sha256": sha256(made)}}))
 
 
 def test_the_tap_of_a_wheel_for_another_release_is_named_and_not_used(tmp_path, library, packed):
@@ -170,7 +172,7 @@ def test_a_pytorch_that_lies_about_its_release_gets_the_tap_that_fits_its_header
     assert told["tap"] == ("not_possible" if is_of_another else "prebuilt")
 
 
-@pytest.mark.parametrize("release", [str(torch.__version__), "2.13.0a0+git1234567"])
+@pytest.mark.parametrize("release", [str(torch.__version__), "2.13.0a0+git1234567", "2.13.0+vendor.7"])
 def test_a_pytorch_without_headers_is_believed_its_release_if_it_is_one_of_pytorchs_own(tmp_path, packed, release):
     public = str(torch.__version__).split("+")[0]
     packed_with(packed, tap_build.tap_name(ROOT), [f"{public} abi {int(torch._C._GLIBCXX_USE_CXX11_ABI)}"])
@@ -234,7 +236,7 @@ def test_a_damaged_tap_of_the_wheel_is_never_loaded_and_the_run_goes_on(tmp_path
 
 
 def test_a_tap_of_the_wheel_that_cannot_be_loaded_here_is_compiled_instead(tmp_path, library, packed):
-    (packed / "lib" / tap_build.tap_name(ROOT)).write_bytes(b"of another machine")
+    packed_with(packed, tap_build.tap_name(ROOT), ["2.9.1 abi 1"], b"of another machine")
     out, error, run = trained(tmp_path, package=packed.parent)
     assert (out, error) == ("trained\n", ""), "the cache has it"
     assert report(run)["findings"][0]["op"] == "aten::div"
@@ -247,7 +249,7 @@ def facts(package=ROOT / "hooks" / "torch" / "nanhunt", **environment):
 
 
 def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
+    made = made_tap()
     told = facts()
     assert (told["torch"], told["tap"], told["tap_path"]) == (torch.__version__, "cached", str(made))
     told = facts(NANHUNT_CACHE=str(tmp_path / "cache"))
@@ -264,7 +266,7 @@ def test_the_facts_say_where_the_tap_would_come_from(tmp_path):
 
 def test_the_doctor_tells_of_the_python_that_trains():
     program = cli()
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
+    made = made_tap()
     done = subprocess.run([program, "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "NANHUNT_PYTHON": sys.executable}, check=True)
     python = json.loads(done.stdout)["python"]
@@ -292,16 +294,51 @@ def test_other_headers_another_compiler_flag_or_other_sources_have_another_name(
 
 FAILS = """#!/bin/sh
 echo run >> {log}
-echo "x.h:1:1: error: it does not know this" >&2
+echo "x.h:1:1: {says}" >&2
 exit 1
 """
 
 
+def failing_compiler(tmp_path, says="error: it does not know this"):
+    compiler = tmp_path / "g++"
+    compiler.write_text(FAILS.format(log=tmp_path / "log", says=says))
+    compiler.chmod(0o755)
+    return {"NANHUNT_CACHE": str(tmp_path / "cache"), "CXX": str(compiler)}
+
+
+@pytest.mark.parametrize("says", ["error: g++: fatal error: Killed signal terminated program cc1plus",
+                                  "error: cannot write: No space left on device"])
+def test_a_failure_that_passes_is_not_remembered(tmp_path, library, says):
+    environment = failing_compiler(tmp_path, says)
+    for run in ("1", "2"):
+        _, error, _ = trained(tmp_path / run, **environment)
+        assert "compiling the tap" in error and says[7:] in error
+    assert (tmp_path / "log").read_text() == "run\nrun\n" and facts(**environment)["tap"] == "to_compile"
+
+
+def test_where_no_lock_can_be_had_it_is_compiled_for_the_process_alone_and_nothing_is_left(tmp_path, library):
+    environment = failing_compiler(tmp_path) | {"TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "cache" / made_tap().with_suffix(".lock").name).mkdir(parents=True)
+    _, error, _ = trained(tmp_path, **environment)
+    assert "for this process alone" in error and not list((tmp_path / "scratch").glob("nanhunt-*"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize(("owner", "mode", "state"), [(65534, 0o777, "to_compile"), (65534, 0o755, "cached"),
+                                                      (0, 0o777, "cached")])
+def test_a_tap_that_another_user_put_where_everybody_may_write_is_not_loaded(tmp_path, owner, mode, state):
+    made, cache = made_tap(), tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    shutil.copyfile(made, cache / made.name)
+    os.chown(cache / made.name, owner, owner)
+    assert facts(NANHUNT_CACHE=str(cache))["tap"] == state
+
+
 def test_a_compile_that_failed_is_not_tried_again_until_the_compiler_is_another(tmp_path, library):
     cache, log, compiler = tmp_path / "cache", tmp_path / "log", tmp_path / "g++"
-    compiler.write_text(FAILS.format(log=log))
-    compiler.chmod(0o755)
-    environment = {"NANHUNT_CACHE": str(cache), "CXX": str(compiler)}
+    environment = failing_compiler(tmp_path)
     # Given a compile that failed once,
     _, error, _ = trained(tmp_path / "1", **environment)
     assert "it does not know this" in error and "said before" not in error
@@ -326,7 +363,7 @@ def test_a_compile_that_failed_is_not_tried_again_until_the_compiler_is_another(
 
 def test_a_cached_tap_that_is_of_no_use_here_is_compiled_anew(tmp_path, library):
     # Given a cache with a file of the right name that another machine left, or that is damaged,
-    made, _ = tap_build.compiled(ROOT, tap_build.tap_name(ROOT))
+    made = made_tap()
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / made.name).write_bytes(b"of another machine")

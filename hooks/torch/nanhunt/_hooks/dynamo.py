@@ -2,12 +2,14 @@
 """torch.compile goes past what is ours: it compiles as if we were not there."""
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from nanhunt._pytorch import skip_code
+
+_OURS = str(Path(__file__).parents[1])
 
 
 def hide_from_dynamo(modules: Sequence[Any] = ()) -> None:
@@ -20,8 +22,11 @@ def hide_from_dynamo(modules: Sequence[Any] = ()) -> None:
                 continue
             for function in list(vars(owner).values()):
                 for part in (function, getattr(function, "fget", None), getattr(function, "func", None)):
-                    part = inspect.unwrap(getattr(part, "__func__", part))
-                    _hide(getattr(part, "__code__", None))
+                    part = getattr(part, "__func__", part)
+                    for layer in (part, getattr(part, "__wrapped__", None)):  # of a context manager both are ours
+                        code = getattr(layer, "__code__", None)
+                        if code is not None and code.co_filename.startswith(_OURS):
+                            _hide(code)
 
 
 def hide_function(function: Any) -> None:

@@ -18,10 +18,13 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +35,8 @@ INDEX = "taps.json"  # of the taps in a package: for which releases each is, and
 # includes is made of functions, whose names say what they take.
 _STRUCTURE = ("c10/core/**/*.h", "c10/util/**/*.h", "c10/macros/*.h", "torch/headeronly/**/*.h", "ATen/core/**/*.h",
               "ATen/detail/*.h", "ATen/Context.h", "ATen/ThreadLocalState.h", "ATen/record_function.h",
-              "torch/library.h", "torch/custom_class*.h", "torch/csrc/autograd/*.h",
+              "ATen/SavedTensorHooks.h", "ATen/*TLS.h", "ATen/ThreadLocalPythonObjects.h", "torch/library.h",
+              "torch/custom_class*.h", "torch/csrc/autograd/*.h", "torch/csrc/autograd/functions/accumulate_grad.h",
               "torch/csrc/distributed/c10d/*.hpp")
 # Nothing but the release, and how PyTorch was built.
 _NOT_STRUCTURE = ("version.h", "cmake_macros.h")
@@ -46,12 +50,17 @@ class CompileFailed(TapMissing):
     """The compiler said so, and would say so again."""
 
 
+# Of failures that are not the compiler's: another try may succeed.
+_PASSING = ("Killed", "No space left", "out of memory", "Cannot allocate memory")
+_REMEMBERED = 24 * 3600  # seconds for which a failure is believed
+
+
 class Pytorch(NamedTuple):
     """What a tap is compiled for."""
 
     include: Path
     abi: int      # _GLIBCXX_USE_CXX11_ABI
-    release: str  # "2.11.0", without what is behind a plus
+    release: str  # "2.11.0" of each of PyTorch's own builds; of others with what is behind a plus
 
     def digest_headers(self) -> str:
         """A name for the headers; "": there are none."""
@@ -64,11 +73,18 @@ class Pytorch(NamedTuple):
         return digest.hexdigest()[:16]
 
 
+# What PyTorch's own builds have behind a plus.
+_OWN_BUILD = re.compile(r"(cpu|cpu\.cxx11\.abi|cu\d+|rocm[\d.]+|xpu)?")
+
+
 def installed() -> Pytorch:
     import torch
 
+    release, _, build = str(torch.__version__).partition("+")
+    if not _OWN_BUILD.fullmatch(build):
+        release = str(torch.__version__)
     return Pytorch(Path(torch.__file__).parent / "include",
-                   int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)), str(torch.__version__).split("+")[0])
+                   int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)), release)
 
 
 def source_root() -> Path:
@@ -147,7 +163,9 @@ def why_damaged(path: Path) -> str:
     """A tap of the package that is not as it was packed: loading it could end the process. "": it is whole."""
     listed = _index().get(path.name)
     try:
-        if listed is None or hashlib.sha256(path.read_bytes()).hexdigest() == listed.sha256:
+        if listed is None:
+            return f"{path} is not in the package's list: install nanhunt again"
+        if hashlib.sha256(path.read_bytes()).hexdigest() == listed.sha256:
             return ""
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
@@ -167,7 +185,7 @@ def _others() -> str:
 
 
 def compiler() -> str | None:
-    """CXX of the environment, or what the machine has."""
+    """CXX of the environment (its first word), or what the machine has."""
     given = os.environ.get("CXX", "").split()
     for name in (*given[:1], "c++", "g++", "clang++"):
         found = shutil.which(name)
@@ -199,8 +217,10 @@ def compile_tap(root: Path, pytorch: Pytorch, libraries: Path, into: Path) -> No
             check=False)
         if done.returncode != 0:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
-            raise CompileFailed(f"{cxx} could not compile it for PyTorch {pytorch.release}{_others()}: "
-                                f"{(errors or ['no message'])[0][:300]}")
+            passes = done.returncode < 0 or any(word in done.stdout for word in _PASSING)
+            raise (TapMissing if passes else CompileFailed)(
+                f"{cxx} could not compile it for PyTorch {pytorch.release}{_others()}: "
+                f"{(errors or ['no message'])[0][:300]}")
         Path(name).chmod(0o755)
         Path(name).replace(into)
     except subprocess.TimeoutExpired as error:
@@ -256,35 +276,41 @@ def _failed_before(path: Path) -> str:
     """Why, as a clause; "": it did not."""
     try:
         said = json.loads(_failure(path).read_text())
-        if said["compiler"] == _who_compiles():
+        is_new = time.time() - _failure(path).stat().st_mtime < _REMEMBERED
+        if is_new and said["compiler"] == _who_compiles():
             return f"{said['why']} (said before; remove {_failure(path)} to try again)"
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return ""
 
 
-def compiled(root: Path, name: str, again: bool = False, because: str = "") -> tuple[Path, bool]:
-    """The file of the tap of that name in the cache, compiled if it is not there, or if what is there is of no use
-    (`again`). Ranks that start together compile it once. True: no cache can be written, so the file is of this process
-    alone, which removes it. `because`: why the package's own is not used, where there is one."""
-    because = because and f"; {because}"
-    path = _cached(name)
-    if path.is_file() and not again:
-        return path, False
-    need_compiler()  # nothing is made where it cannot be compiled
+def _may_be_loaded(path: Path) -> bool:
+    """It is there, and nobody else can have put it where everybody may write."""
+    try:
+        return path.is_file() and (path.stat().st_uid in (0, os.getuid()) or not path.parent.stat().st_mode & 0o002)
+    except OSError:
+        return False
+
+
+def _written(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.is_file() else None
+
+
+def _compile_into_cache(root: Path, path: Path, because: str) -> bool:
+    """False: nothing can be written or locked there. Ranks that start together compile once."""
     if not _can_hold(path.parent):
-        own = Path(tempfile.mkdtemp(prefix="nanhunt-"))
+        return False
+    before = _written(path)
+    try:
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError:
+        return False
+    try:
         try:
-            _compile_for_this(root, own / path.name, f"; for this process alone, because {path.parent} cannot be "
-                              f"written (NANHUNT_CACHE names another folder){because}")
-        except BaseException:
-            own.rmdir()
-            raise
-        return own / path.name, True
-    before = path.stat().st_mtime_ns if path.is_file() else None
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (path.stat().st_mtime_ns if path.is_file() else None) == before:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            return False
+        if _written(path) == before:
             said = _failed_before(path)
             if said:
                 raise TapMissing(said)
@@ -294,7 +320,28 @@ def compiled(root: Path, name: str, again: bool = False, because: str = "") -> t
                 _remember_failure(path, why)
                 raise
             _failure(path).unlink(missing_ok=True)
-    return path, False
+        return True
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def compiled(root: Path, name: str, again: bool = False, because: str = "") -> Iterator[Path]:
+    """The file of the tap of that name: in the cache, compiled if it is not there or of no use (`again`), else in a
+    folder of this process, which is removed in the end. `because`: why the package's own is not used."""
+    because = because and f"; {because}"
+    path = _cached(name)
+    if _may_be_loaded(path) and not again:
+        yield path
+        return
+    need_compiler()  # nothing is made where it cannot be compiled
+    if _compile_into_cache(root, path, because) and _may_be_loaded(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="nanhunt-") as own:
+        _compile_for_this(root, Path(own) / path.name, f"; for this process alone, because {path.parent} cannot be "
+                          f"written (NANHUNT_CACHE names another folder){because}")
+        yield Path(own) / path.name
 
 
 # For `nanhunt doctor --env`.
@@ -314,6 +361,8 @@ def _why_unsupported() -> str:
         import _pytorch  # noqa: F401
     except ImportError as error:
         return str(error)
+    except Exception as error:  # a release that nobody knows yet
+        return f"{type(error).__name__}: {error}"
     finally:
         sys.path.remove(str(_PACKAGE))
     return ""
@@ -342,10 +391,10 @@ def facts() -> dict[str, Any]:
     try:
         name = tap_name(source_root())
         for state, path in (("prebuilt", prebuilt(name)), ("cached", _cached(name))):
-            if path.is_file():
+            if path.is_file() if state == "prebuilt" else _may_be_loaded(path):
                 try:
-                    trouble = why_damaged(path)
-                    if not trouble:
+                    trouble = why_damaged(path) if state == "prebuilt" else trouble
+                    if state == "cached" or not trouble:
                         return {**told, "listens": _place(path), "tap": state, "tap_path": str(path)}
                 except OSError as error:
                     trouble = f"{path} cannot be loaded: {error}"

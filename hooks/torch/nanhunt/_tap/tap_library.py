@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,20 +133,16 @@ def _found() -> TapLibrary:
             except NotLoadable as error:  # of a system with other libraries: it is compiled for this one
                 trouble = str(error)
     try:
-        path, is_own = compiled(root, name, because=trouble)
+        try:
+            with compiled(root, name, because=trouble) as path:  # what is loaded stays
+                return TapLibrary(path)
+        except NotLoadable:  # damaged, or of another machine
+            with compiled(root, name, again=True) as path:
+                return TapLibrary(path)
     except TapMissing as error:
         if trouble:
             raise TapMissing(f"{trouble}; {error}") from error
         raise
-    try:
-        return TapLibrary(path)
-    except NotLoadable:  # damaged, or of another machine
-        if is_own:
-            raise
-        return TapLibrary(compiled(root, name, again=True)[0])
-    finally:
-        if is_own:  # what is loaded stays
-            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 _loaded: TapLibrary | None = None

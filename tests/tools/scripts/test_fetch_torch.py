@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("ensurepip", reason="python3-venv is not installed: no environment can be made")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tools" / "fetch_torch"
 LINES = (ROOT / "tests" / "torch" / "requirements.txt").read_text().splitlines()
 REQUIREMENTS = dict(line.split("==") for line in LINES if not line.startswith("#"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tools" / "check_releases"
 sys.path[:0] = [str(ROOT / "tools" / "torch_releases"), str(ROOT / "tests" / "torch")]
 from elf import read_library  # noqa: E402
