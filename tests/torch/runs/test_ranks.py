@@ -63,9 +63,11 @@ os._exit(0)
 
 
 def can_shard():
-    """Skips where this PyTorch has no FSDP2."""
+    """Skips where this PyTorch has no FSDP2, or none that runs on the CPU."""
     if not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
         pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard")
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        pytest.skip("this PyTorch's FSDP2 does not run on the CPU")
 
 
 @pytest.fixture(scope="module")
