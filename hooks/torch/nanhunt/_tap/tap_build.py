@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import platform
@@ -358,7 +359,7 @@ def _place(path: Path) -> str:
 def _why_unsupported() -> str:
     sys.path.append(str(_PACKAGE))
     try:
-        import _pytorch  # noqa: F401
+        importlib.import_module("_pytorch")
     except ImportError as error:
         return str(error)
     except Exception as error:  # a release that nobody knows yet
