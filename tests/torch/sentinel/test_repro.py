@@ -54,6 +54,17 @@ def test_the_script_shows_the_failure_in_torch(tmp_path, nanhunt, op):
     assert shown.stdout.startswith(op) and "12 Inf of 12" in shown.stdout
 
 
+def test_what_an_operation_read_is_kept_without_numpy(tmp_path, monkeypatch, nanhunt):
+    def numpy(self, **_):
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    forward, dtype = BUGS["aten::log"]
+    train(tmp_path / "run", forward, dtype)
+    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    assert done.returncode == 0, done.stderr
+
+
 def rewrite_call(path, change):
     """The capture again, with another call in it."""
     raw = path.read_bytes()

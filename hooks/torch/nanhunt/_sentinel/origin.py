@@ -336,7 +336,7 @@ def write_safetensors(path: Path, named: list[tuple[str, _Tensor]], metadata: di
     at = 0
     for name, t in named:
         plain = t.detach().cpu().contiguous()
-        blob = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        blob = c.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
         header[name] = {"dtype": _NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + len(blob)]}
         at += len(blob)
         blobs.append(blob)
