@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from another_pytorch import another_pytorch
 from hunting import cli
 from nanhunt import _pytorch
 
@@ -46,22 +47,11 @@ print("trained", "nanhunt._session" in __import__("sys").modules)
 
 def test_a_run_on_an_older_pytorch_is_told_one_sentence_and_goes_on(tmp_path, library):
     # Given a PyTorch that is 2.3.1,
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "torch.py").write_text(f"""
-import sys
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-
-spec = PathFinder.find_spec("torch", [{str(Path(torch.__file__).parents[1])!r}])
-real = sys.modules["torch"] = module_from_spec(spec)
-spec.loader.exec_module(real)
-real.__version__ = "2.3.1+cu121"
-""")
+    site = another_pytorch(tmp_path, "real.__version__ = '2.3.1+cu121'")
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
     done = subprocess.run([cli(), "run", "--out", tmp_path / "run", "--", sys.executable, program], capture_output=True,
-                          text=True, timeout=1800, env={**os.environ, "PYTHONPATH": str(site)})
+                          text=True, timeout=1800, env={**os.environ, "PYTHONPATH": site})
     assert (done.returncode, done.stdout) == (0, "trained False\n")
     assert "could not attach: PyTorch 2.4 or newer is needed, this is 2.3.1+cu121" in done.stderr
     assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()

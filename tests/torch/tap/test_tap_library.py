@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from another_pytorch import another_pytorch
 from hunting import cli, needs_cli
 from nanhunt._tap import tap_build
 
@@ -140,23 +141,6 @@ def test_the_tap_of_a_wheel_for_another_release_is_named_and_not_used(tmp_path, 
     out, error, run = trained(tmp_path, package=packed.parent, **without_compiler(tmp_path))
     assert out == "trained\n"
     assert "there is no C++ compiler" in error and "the package has one for 2.9.1, 2.12.1" in error
-
-
-def another_pytorch(tmp_path, then):
-    """A folder with a package torch that is the real one, changed."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    (folder / "torch.py").write_text(f"""
-import sys
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-
-spec = PathFinder.find_spec("torch", [{str(Path(torch.__file__).parents[1])!r}])
-real = sys.modules["torch"] = module_from_spec(spec)
-spec.loader.exec_module(real)
-{then}
-""")
-    return str(folder)
 
 
 @pytest.mark.parametrize("is_of_another", [False, True])

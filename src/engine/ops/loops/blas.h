@@ -7,15 +7,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/cpu/products.h"
+
 namespace nanhunt::engine {
 
-// A matrix that is read as it lies, or transposed; `lead` is the distance between its stored rows.
 template <typename T>
-struct BlasOperand {
-  const T* data;
-  std::int64_t lead;
-  bool transposed = false;
-};
+using BlasOperand = kernels::ProductOperand<T>;
 
 // c (m x n, dense) = a (m x k) @ b (k x n) + beta * c. Nothing inside (k = 0) adds nothing; beta is 0 or 1; sizes stay below 2^31.
 void gemm(std::string_view op, const BlasOperand<float>& a, const BlasOperand<float>& b, float beta, float* c,

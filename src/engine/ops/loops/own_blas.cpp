@@ -10,8 +10,7 @@ template <typename T>
 void run(const BlasOperand<T>& a, const BlasOperand<T>& b, T beta, T* c, std::int64_t m, std::int64_t n,
          std::int64_t k) {
   if (m == 0 || n == 0 || k == 0) return;
-  kernels::multiply_matrices(kernels::ProductOperand<T>{a.data, a.lead, a.transposed},
-                             kernels::ProductOperand<T>{b.data, b.lead, b.transposed}, beta != T{0}, c, m, n, k);
+  kernels::multiply_matrices(a, b, beta != T{0}, c, m, n, k);
 }
 
 }  // namespace
