@@ -12,6 +12,20 @@ ROOTS = ("hooks/torch", "tools", "tests/structure", "tests/gpu", "tests/torch",
          "tests/torch/cases", "tests/torch/device", "tests/torch/neutral")  # fmt: skip
 
 
+# Folders whose files are imported by their bare names within one run of tests; the package's tests run on their own.
+BARE = ("tests/gpu", "tests/structure", "tests/tools", "tools")
+
+
+def of_one_name(paths: Iterable[str]) -> list[list[str]]:
+    """Helpers that take each other's place: sys.modules has one module of a name."""
+    by_name: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        bare = PurePosixPath(path)
+        if any(path.startswith(f"{folder}/") for folder in BARE) and bare.name not in ("__init__.py", "conftest.py"):
+            by_name.setdefault(bare.name, []).append(path)
+    return [same for same in by_name.values() if len(same) > 1]
+
+
 def imports_of(path: str, text: str, exists, *, types: bool = True) -> set[str]:
     """Files of ours that this one imports, also inside of functions; with `types` those for types alone too."""
     found: set[str] = set()

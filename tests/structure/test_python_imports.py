@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No Python file imports itself by way of others. The rule is first shown planted circles."""
+"""No Python file imports itself by way of others, or another of its name. Rules are first shown what they find."""
 
 import pytest
 import tree
-from python_imports import circles, imports_of
+from python_imports import circles, imports_of, of_one_name
 
 # What is handed to a part of the package is named by its type, which is imported for the type checker alone.
 TYPES_APART = "hooks/torch/"
@@ -55,3 +55,13 @@ def test_no_python_file_imports_itself_by_way_of_others():
     everything = {p: imports_of(p, text, files.__contains__) for p, text in files.items()}
     assert len(everything["hooks/torch/nanhunt/__init__.py"]) > 1 and everything["tests/torch/runs/test_cases.py"]
     assert found(files) == []
+
+
+def test_a_planted_helper_of_the_same_name_is_found():
+    assert of_one_name(["tools/a/table.py", "tests/gpu/table.py", "tests/torch/table.py"]) == [
+        ["tests/gpu/table.py", "tools/a/table.py"]
+    ]
+
+
+def test_no_two_helpers_have_one_name():
+    assert of_one_name(path for path in tree.project_files() if path.endswith(".py")) == []

@@ -15,11 +15,12 @@ namespace {
 struct Expected {
   std::string_view model;
   double learnt;     // share of the first loss, below which fp32 ends
-  double tolerance;  // how far the final loss of another recipe may be from that
+  double tolerance;  // how far the final loss of another recipe may lie above that
 };
 
 // Final losses over all recipes, fp32 first: mlp 0.157 (0.155 to 0.162), cnn 0.025 (0.019 to 0.033), se-resnext 0.237
-// (0.223 to 0.261), unet 0.098 (0.097 to 0.102), gpt 2.874 (2.873 to 2.876).
+// (0.223 to 0.261), unet 0.098 (0.097 to 0.102), gpt 2.874 (2.873 to 2.876). They differ by processor, for a BLAS adds in
+// another order on each: fp32 on se-resnext ends between 0.23 and 0.29, and other recipes up to 0.062 below it.
 constexpr Expected kExpected[] = {
     {"mlp", 0.1, 0.01}, {"cnn", 0.05, 0.03}, {"se-resnext", 0.15, 0.05}, {"unet", 0.5, 0.01}, {"gpt", 0.7, 0.01}};
 
@@ -83,7 +84,7 @@ TEST_P(EveryModel, learns_as_far_as_in_fp32) {
   EXPECT_LT(fp32.last, expected.learnt * fp32.first);
   // Weights of bf16 lose small updates.
   const double tolerance = expected.tolerance * (recipe.name == "lightning-bf16-true" ? 3 : 1);
-  EXPECT_NEAR(train(workload, recipe).last, fp32.last, tolerance);
+  EXPECT_LT(train(workload, recipe).last, fp32.last + tolerance);
 }
 
 }  // namespace
