@@ -17,9 +17,9 @@ SCRIPT = ROOT / "tools" / "check_releases"
 sys.path[:0] = [str(ROOT / "tools" / "torch_releases"), str(ROOT / "tests" / "torch")]
 from elf import read_library  # noqa: E402
 from environments import Clock, NotToBeHad, TimeIsUp, read_releases, run  # noqa: E402
+from release_table import Cell, Result, markdown, read_junit, read_result, write_result  # noqa: E402
 from releases import column_of, columns, read_choices  # noqa: E402
 from stand_ins import MARK, NO_DEVICE, CannotMake, make_stand_ins  # noqa: E402
-from release_table import Cell, Result, markdown, read_junit, read_result, write_result  # noqa: E402
 
 compiler = shutil.which("cc") or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(compiler is None, reason="there is no C compiler")
