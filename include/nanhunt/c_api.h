@@ -199,7 +199,7 @@ typedef struct nanhunt_recorder_options {
   int32_t drop_on_full; /* 0: wait for the writer; 1: drop routine rows and count them */
   int32_t flush_ms;     /* 0: 1000 */
   size_t queue_bytes;   /* 0: 64 MiB */
-  const char* level;    /* "sentinel", "sampled", "ops"; NULL: "ops" */
+  const char* level;    /* "live", "ops", "steps"; NULL: "ops" */
   int32_t trust_inputs; /* 1: contents that are read are not compared with their record, which spares a read of each */
   uint64_t max_trace_bytes; /* 0: no limit; else 4 MiB at least: retention as in include/nanhunt/trace.h */
   const char* details;  /* JSON object, NULL: none: "command", "dtypes" (lists of texts), "options", "packages" (texts by name),

@@ -358,7 +358,7 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (sentinel_.seen() && sentinel_.judged() < endings_.finished())
     coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - sentinel_.judged(),
                                     endings_.finished());
-  if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level == "sentinel"))
+  if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level != "ops"))
     coverage.unjudged = "no operation was watched";
   for (const auto& [text, count] : coverage.notes) {
     constexpr std::string_view kRaised = "what would have followed: the program ended with an exception: ";

@@ -97,8 +97,8 @@ OpenOptions open_options(const nanhunt_recorder_options& given) {
   to.info.framework = text_of(given.framework);
   to.info.device = text_of(given.device);
   to.info.level = given.level == nullptr ? "ops" : given.level;
-  if (to.info.level != "sentinel" && to.info.level != "sampled" && to.info.level != "ops") {
-    throw Misuse("level: expected sentinel, sampled or ops, got '" + to.info.level.substr(0, 100) + "'");
+  if (to.info.level != "live" && to.info.level != "ops" && to.info.level != "steps") {
+    throw Misuse("level: expected live, ops or steps, got '" + to.info.level.substr(0, 100) + "'");
   }
   to.info.rank = given.rank;
   to.info.world_size = given.world_size == 0 ? 1 : given.world_size;

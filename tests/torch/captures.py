@@ -36,7 +36,7 @@ def train(folder, forward, dtype=torch.float32, steps=2, captures=True):
 
     torch.manual_seed(0)
     model = nn.Linear(4, 4).to(dtype)
-    session = Session(Options(out=str(folder), level="sentinel", captures=captures))
+    session = Session(Options(out=str(folder), level="live", captures=captures))
     _levels.add_listeners(session)
     hooks.install(session)
     try:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentinel_runs import Run, watched
+from step_runs import Run, watched
 from torch import nn
 from torch.nn import functional as F
 
-LEVELS = ("sentinel", "ops")  # the first as it is by default
+LEVELS = ("live", "ops")  # the first as it is by default
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Told:
         return "\n".join(lines)
 
 
-def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float = 3.0) -> Told:
+def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float | None = None) -> Told:
     return Told(watched(build, folder, steps, level=level, budget=budget))
 
 
-def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float = 3.0) -> None:
+def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float | None = None) -> None:
     said = told(build, folder, level, steps, budget)
     assert said.status == "clean" and not said.loud, said.show()
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training runs with a planted fault, on any device: what `sentinel_runs.run_once` builds and steps."""
+"""Training runs with a planted fault, on any device: what `step_runs.run_once` builds and steps."""
 from __future__ import annotations
 
 import math
 
 import torch
-from sentinel_runs import Root, batch, net
+from step_runs import Root, batch, net
 from torch import nn
 from torch.nn import functional as F
 

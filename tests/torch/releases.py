@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIST = HERE / "releases.txt"
-LEVELS = {"sentinel": "default"}  # as the table calls them
+LEVELS = {"live": "default"}  # as the table calls them
 COLUMN = "column"  # the property of a test's result
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is asked of a device: its memory, whether it records a graph, and small results copied to the host, late.
 
-All that is asked of torch.cuda, or of another device's module, stands here. `pretend` lets tests take tensors of the
-CPU for tensors of a device; `lane_of` is replaced with it.
+All that is asked of torch.cuda, or of another device's module, stands here.
 """
 from __future__ import annotations
 
@@ -19,12 +18,10 @@ from nanhunt._tap.tap_library import unheard
 _Tensor = torch.Tensor
 _NUMBERS: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
-pretend: Callable[[_Tensor], bool] | None = None
-
 
 def is_away(t: _Tensor) -> bool:
     """Whether reading t would wait for a device."""
-    return not t.is_cpu or (pretend is not None and pretend(t))
+    return not t.is_cpu
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def _norms(tensors: list[_Tensor], order: float, dtype: torch.dtype) -> Sequence
 
 
 def read_now(session: Session, items: Iterable[tuple[str, _Tensor]]) -> list[Reading]:
-    """Where a wait does no harm: in a trip and its replay."""
+    """Where a wait does no harm: of a bad step."""
     readings = Readings(session)
     readings.add(items)
     if not readings.send():

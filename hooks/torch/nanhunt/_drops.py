@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nanhunt._step_mode import StepMode
+
 if TYPE_CHECKING:
     import torch
 
@@ -96,8 +98,7 @@ class Drops:
         session = self._session
         if session.state.looked or self._is_gone():
             return self._heard_bad()
-        unheard = session.options.level != "ops" and not session.live
-        return unheard and self._looks and session.calls >= max(session.usual_calls, 1)
+        return session.mode is StepMode.UNHEARD and self._looks and session.calls >= max(session.usual_calls, 1)
 
     def _is_gone(self) -> bool:
         return any(p.grad is None for p in self.with_gradient)

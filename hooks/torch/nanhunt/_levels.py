@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nanhunt._hooks import hooks
+from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._sentinel.audit_watch import AuditWatch
-from nanhunt._sentinel.live import Live
-from nanhunt._sentinel.sentinel import Sentinel
 from nanhunt._setup import SetupWatch
+from nanhunt._step_mode import StepMode
+from nanhunt._steps.live import Live
+from nanhunt._steps.step_watch import StepWatch
 from nanhunt._tap import lasting
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
@@ -26,17 +27,19 @@ def add_listeners(session: Session) -> None:
     setup = SetupWatch(session)
     # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
     ops = [OpsLevel(session, values), Marks(session, values), lasts]
-    # The audit comes after the sentinel has read the gradients, and before the optimizer.
-    sentinel = Sentinel(session, values)
-    outside = [scaler, sentinel, AuditWatch(session, values), setup]
+    steps = StepWatch(session, values)
+    unheard = [scaler, steps, setup]
     if session.options.level == "ops":
-        session.listeners = [scaler, *ops, setup]
+        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops, setup]
 
         def without_a_tap() -> None:
             if values.tap is None:
-                session.listeners = outside
+                session.mode, session.listeners = StepMode.UNHEARD, unheard
 
         session.at_open.append(without_a_tap)
+    elif session.options.level == "steps":
+        session.listeners = unheard
     else:
-        session.at_open.append(Live(session, values, outside, ops, sentinel).begin)
+        session.at_open.append(Live(session, values, unheard, ops, steps).begin)
     lasting.listen(hooks.patch)
+    hide_from_dynamo()

@@ -107,21 +107,6 @@ class Value(c.Structure):
                 ("strides", c.POINTER(_i64)), ("storage", _u64), ("version", _u32), ("offset", _i64)]
 
 
-class AuditOptions(Sized):
-    _fields_ = [("struct_size", _u32), ("fused", _i32), ("nesterov", _i32), ("algorithm", _text), ("lr", _f64),
-                ("momentum", _f64), ("beta1", _f64), ("beta2", _f64), ("eps", _f64), ("weight_decay", _f64)]
-
-
-class AuditMemory(c.Structure):
-    _fields_ = [("first", _f64), ("param", _f64), ("balanced", _i32), ("known", _i32)]
-
-
-class Audit(Sized):
-    _fields_ = [("struct_size", _u32), ("read_elements", _i32), ("trips", _i32), ("zero_over_zero", _i64),
-                ("x_over_zero", _i64), ("bad_denominators", _i64), ("bad_updates", _i64), ("bad_state", _i64),
-                ("first_index", _i64)]
-
-
 class Frame(Sized):
     _fields_ = [("struct_size", _u32), ("depth", _u32), ("site", _text), ("file", _text), ("function", _text),
                 ("code", _text), ("line", _u32), ("first_line", _u32)]
@@ -173,10 +158,6 @@ class HasState:
         self.state.phase = phase
 
 
-class Fork(Sized):
-    _fields_ = [("struct_size", _u32), ("keep", _i32), ("before", _ptr), ("in_parent", _ptr), ("in_child", _ptr)]
-
-
 class Recording(c.Structure):
     """`Recording` of tap/recording.h: whom the tap tells."""
 
@@ -211,10 +192,6 @@ _PROTOTYPES = {
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
-    "nanhunt_recorder_fork": (_i64, [_ptr, _ptr]),
-    "nanhunt_recorder_end_child": (_i32, [_ptr]),
-    "nanhunt_recorder_absorb_child": (_i32, [_ptr]),
-    "nanhunt_recorder_forget_child": (_i32, [_ptr]),
     "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_replay": (_i32, [_ptr, _u32, _i32, _i32, _text]),
@@ -237,7 +214,6 @@ _PROTOTYPES = {
     "nanhunt_device_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),
-    "nanhunt_pre_audit": (_i32, [_ptr, _ptr, _text, _i64, _f64, _ptr, _ptr]),
     "nanhunt_trigger_policy_new": (_ptr, [_u32, _u32]),
     "nanhunt_trigger_policy_judge": (_i32, [_ptr, _u32, _i32]),
     "nanhunt_trigger_policy_free": (None, [_ptr]),

@@ -6,22 +6,19 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops", "steps")
 
 
 @dataclass
 class Options:
     out: str = "nanhunt-run"
-    level: str = "sentinel"
-    budget: float = 3.0         # sentinel: percent of the time that watching steps op by op may take; 100: all of them
+    level: str = "live"
+    budget: float | None = None  # live: percent of the time that hearing operations may take; None: all are heard
     keep: int = 16              # steps whose norms are kept, and written when one is bad
-    boundary: str = "auto"          # "auto", "sync" or "deferred"
-    shadow_mb: int | None = None  # what boundary=deferred may use of a device; None: a quarter of what is free there
     max_trace_mb: int = 1024
-    max_trips: int = 10
-    distance: int = 100
+    max_triggers: int = 10       # bad steps whose operations are kept
+    distance: int = 100         # steps between two of one streak
     captures: bool = True
-    replay: bool = True         # a bad step that was not watched as it ran is computed again
     kernels: bool = False       # names of those that a GPU ran, by CUPTI
     config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
     quiet: bool = False         # no line while the run goes on
@@ -33,16 +30,15 @@ class Options:
     def from_environment() -> Options:
         get = os.environ.get
         options = Options(out=get("NANHUNT_RUN_DIR", "nanhunt-run"), run=get("NANHUNT_RUN_ID", ""),
-                          level=get("NANHUNT_LEVEL", "sentinel"),
-                          boundary=get("NANHUNT_BOUNDARY", "auto"), captures=get("NANHUNT_CAPTURES", "1") != "0",
-                          replay=get("NANHUNT_REPLAY", "1") != "0",
+                          level=get("NANHUNT_LEVEL", "live"),
+                          captures=get("NANHUNT_CAPTURES", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
                           config=get("NANHUNT_CONFIG") or None,
                           stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
             options.budget = min(float(budget), 100.0)
-        for name in ("keep", "max_trace_mb", "shadow_mb"):
+        for name in ("keep", "max_trace_mb"):
             key = f"NANHUNT_{name.upper()}"
             if get(key, "").isdigit():
                 setattr(options, name, int(get(key, "")))

@@ -2,7 +2,6 @@
 """The C recorder in Python's words. Knows nothing of torch; raises only when it cannot be opened."""
 from __future__ import annotations
 
-import _imp
 import ctypes as c
 import json
 import math
@@ -229,36 +228,6 @@ class Recorder:
         counters = lib.Counters()
         self._did(self.fast.nanhunt_recorder_counters(self.handle, c.byref(counters)))
         return counters
-
-    # A child whose rows become ours.
-    def fork(self, keep: int) -> int:
-        """The child's process id, 0 in it. `keep`: the descriptor that it talks by. What is registered by
-        os.register_at_fork is not called here, for it may be the program's; in the child it is."""
-        how = lib.Fork(keep=keep, in_child=c.cast(c.pythonapi.PyOS_AfterFork_Child, c.c_void_p).value)
-        _imp.acquire_lock()  # as os.fork does: Python gives it back in the child
-        pid = -1
-        try:
-            pid = int(self.fast.nanhunt_recorder_fork(self.handle, c.byref(how)))
-        finally:
-            if pid != 0:
-                _imp.release_lock()
-        if pid < 0:
-            raise RecorderError(self.library.last_error())
-        return pid
-
-    def end_child(self) -> None:
-        """Raises RecorderError, as what follows."""
-        self._must(self.fast.nanhunt_recorder_end_child(self.handle))
-
-    def absorb_child(self) -> None:
-        self._must(self.slow.nanhunt_recorder_absorb_child(self.handle))
-
-    def forget_child(self) -> None:
-        self._must(self.fast.nanhunt_recorder_forget_child(self.handle))
-
-    def _must(self, status: int) -> None:
-        if status != lib.OK:
-            raise RecorderError(self.library.last_error())
 
     def flush(self) -> None:
         self._did(self.slow.nanhunt_recorder_flush(self.handle))

@@ -28,6 +28,7 @@ from nanhunt._names import plain_module, plain_path
 from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
+from nanhunt._step_mode import StepMode
 from nanhunt._threads import Threads
 
 if TYPE_CHECKING:
@@ -51,16 +52,14 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "factor", "skipped", "largest_gradient", "gradients_are_bad", "foreseen")
+    __slots__ = ("loss", "factor", "skipped", "largest_gradient", "gradients_are_bad")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
         self.factor: float | None = None  # by which the program itself multiplied the loss last
         self.skipped = False
-        # What the parts of a sentinel tell each other.
         self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
         self.gradients_are_bad = False
-        self.foreseen: list[str] = []  # parameters that an optimizer is about to make bad
 
 
 class Session(lib.HasState):
@@ -111,18 +110,13 @@ class Session(lib.HasState):
         self.scaler: Any = None      # last one used in this step
         self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
         self.scale_was_given = False  # to the last GradScaler.update
-        self.replaying = False       # our own computing: taps are deaf
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
-        self.stays_live = False      # ops of the next step will be heard as well
-        self.passed_by = False       # an optimizer's ops were not heard in this step, for nothing bad can come of them
-        self.live = False            # ops of this step are heard as they run, at a level where not all are
-        self.wants_ops = False       # ... and shall be in the trace
-        self.shows_ops = False       # ... will be, healthy as it may be, for the audits that need no failure
+        self.mode = StepMode.UNHEARD
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
-        self.places: Places | None = None  # level ops and replays: hears of every module call inside a root
+        self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
 
     @property
     def loss(self) -> float:
@@ -175,8 +169,8 @@ class Session(lib.HasState):
 
         rank, world = rank_and_world()
         commit, tree = repository()
-        options = {"python": sys.version.split()[0], "budget": f"{self.options.budget:g}%",
-                   "boundary": self.options.boundary}
+        budget = self.options.budget
+        options = {"python": sys.version.split()[0], "budget": "none" if budget is None else f"{budget:g}%"}
         details: dict[str, Any] = {"command": self.options.command, "run": self.options.run, "dtypes": [],
                                    "options": options, "packages": packages(), "commit": commit, "tree": tree}
         try:
@@ -254,7 +248,7 @@ class Session(lib.HasState):
 
     def hears(self, trains: bool = True) -> bool:
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
-        if self.dead or self.replaying:  # a device's thread computes for us as well
+        if self.dead:
             return False
         return self.threads.watched == threading.get_ident() or self.threads.hears(trains)
 
@@ -461,9 +455,6 @@ class Session(lib.HasState):
         finally:
             self.step, self.state.micro_batch = now
 
-    # The optimizer that is about to step does so unheard.
-    pass_by: Callable[[Any], None] = staticmethod(lambda optimizer: None)
-
     # Whether a root or a backward runs.
     is_inside: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -565,4 +556,3 @@ class Session(lib.HasState):
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
-        self.pass_by = lambda optimizer: None  # type: ignore[method-assign]

@@ -49,7 +49,7 @@ class Threads:
         session, here = self._session, threading.get_ident()
         with self._claiming:
             before = self.watched
-            if self.trains or session.dead or session.replaying or before not in (None, here) and session.is_inside():
+            if self.trains or session.dead or before not in (None, here) and session.is_inside():
                 return
             self.watched, self.trains = here, True
         if before is not None and before != here:

@@ -23,15 +23,13 @@ from nanhunt._load import Finding, RunError, check_format, finding_of, framed, s
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
 
-BOUNDARIES = ("auto", "sync", "deferred")
 T = TypeVar("T")
 
 
 def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module] | None = None,
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
-          level: str | None = None, budget: float | None = None, keep: int | None = None, boundary: str | None = None,
-          captures: bool | None = None, max_trace_mb: int | None = None, shadow_mb: int | None = None,
-          kernels: bool | None = None, replay: bool | None = None,
+          level: str | None = None, budget: float | None = None, keep: int | None = None,
+          captures: bool | None = None, max_trace_mb: int | None = None, kernels: bool | None = None,
           on_fault: Callable[[Finding], Any] | None = None, stop_on_fault: bool | None = None,
           quiet: bool | None = None,
           config: str | os.PathLike[str] | None = None) -> Watch:
@@ -42,23 +40,15 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     optimizer   one, a list, or None: optimizers are found when they step.
     scaler      a GradScaler; found by itself as well.
     out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten.
-    level       "sentinel" (default): a check of every step, and every operation of as many steps as the budget has
-                room for. A bad step that was not among them is computed again, op by op.
-                "ops": every operation of every step.
-    budget      at level "sentinel": percent of the time that watching operations may take (3). The first steps are
-                watched in any case. 0: none are; 100: all are. On a device, with several ranks and in compiled code
-                none are yet.
-    boundary    on a GPU: "sync" waits for it once a step, before the optimizer uses gradients. "deferred" never
-                waits, and judges a step while the next one runs, with a shadow copy of parameters and optimizer
-                state. "auto": as a GradScaler reads them, else deferred if the copy fits, else sync. On the CPU all
-                are one.
-    shadow_mb   bounds that copy, in megabytes (10^6 bytes); without it, a quarter of the GPU's memory that is free.
+    level       "live" (default): every operation of every step is heard, and written where the step was bad, given up,
+                the first one or asked for. "ops": every operation of every step is written, with full statistics.
+                "steps": loss, gradients, scaler and parameters alone.
+    budget      at level "live": percent of the time that hearing operations may take. The first steps are heard in any
+                case, and those after a bad one. Without it all are.
     keep        steps whose norms are kept in memory, and written when one goes bad (16).
     captures    keep what the failing operation read in the run folder.
-    replay      compute a bad step again, op by op, that was not watched as it ran: on the CPU in a forked process
-                (True).
-    kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI. At
-                level "ops" all along, else while a step is computed again (False).
+    kernels     on an NVIDIA GPU: name the kernels that ran for an operation and add up their time, through CUPTI, at
+                level "ops" (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
     on_fault    called with the Finding while the run goes on, once for each origin (three at most). What it raises is
                 swallowed, and stands in the report.
@@ -74,8 +64,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     _check_scaler(scaler)
     given: dict[str, Any] = {
         "out": None if out is None else _path("out", out), "level": level, "budget": budget, "keep": keep,
-        "boundary": boundary, "captures": captures, "max_trace_mb": max_trace_mb, "shadow_mb": shadow_mb,
-        "kernels": kernels, "replay": replay, "quiet": quiet, "stop_on_fault": stop_on_fault,
+        "captures": captures, "max_trace_mb": max_trace_mb, "kernels": kernels, "quiet": quiet,
+        "stop_on_fault": stop_on_fault,
         "config": None if config is None else str(Path(_path("config", config)).absolute())}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
@@ -258,17 +248,16 @@ def _path(name: str, given: Any) -> str:
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
-    for name, words in (("level", LEVELS), ("boundary", BOUNDARIES)):
-        if name in given and given[name] not in words:
-            raise ValueError(f"{name}: expected one of {', '.join(words)}, got {given[name]!r}")
-    for name, least in (("keep", 1), ("max_trace_mb", 5), ("shadow_mb", 0)):
+    if "level" in given and given["level"] not in LEVELS:
+        raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {given['level']!r}")
+    for name, least in (("keep", 1), ("max_trace_mb", 5)):
         value = given.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     budget = given.get("budget", 0)
     if not isinstance(budget, (int, float)) or isinstance(budget, bool) or not 0 <= budget <= 100:
         raise ValueError(f"budget: expected percent of the time, from 0 to 100, got {budget!r}")
-    for name in ("captures", "kernels", "replay", "quiet", "stop_on_fault"):
+    for name in ("captures", "kernels", "quiet", "stop_on_fault"):
         if not isinstance(given.get(name, True), bool):
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":

@@ -36,11 +36,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
-LEVELS = ("default", "sentinel", "live", "ops")
+LEVELS = ("default", "live", "live", "ops")
 OPTIONS = {
-    "default": ["--level", "sentinel"],
-    "sentinel": ["--level", "sentinel", "--budget", "0"],
-    "live": ["--level", "sentinel", "--budget", "100"],
+    "default": ["--level", "live"],
+    "live": ["--level", "live", "--budget", "0"],
+    "live": ["--level", "live", "--budget", "100"],
     "ops": ["--level", "ops"],
 }
 KERNELS = "+kernels"  # with --kernels, on a GPU

@@ -157,7 +157,7 @@ def watched(name: Name, key: str, faulty: bool, level: str, out: Path, alone: bo
     if alone:
         from hunting import hunt
 
-        watching = "sentinel" if level == "default" else level
+        watching = "live" if level == "default" else level
         return hunt(out, watching, Path(__file__), key, *name, "faulty" if faulty else "twin").report
     import nanhunt
     from watched import report_of

@@ -20,7 +20,7 @@ class Expected:
     phase: str | None
     status: str = "fault"
     severity: str = "fault"
-    level: str = "sentinel"  # the lowest that sees it
+    level: str = "live"  # the lowest that sees it
     other_classes: tuple[str, ...] = ()  # as right as `cls`
     options: tuple[str, ...] = ()  # of the script
     why: str = ""  # where the answer is not what one would guess

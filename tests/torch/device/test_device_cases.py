@@ -53,14 +53,14 @@ def report_of(name, options, level, out):
 
 def pairs():
     for case in ALL:
-        for level in ("sentinel", "ops", "ops, there"):
-            if case.name in NOT_THERE or level != "sentinel" and case.name not in AT_OPS:
+        for level in ("live", "ops", "ops, there"):
+            if case.name in NOT_THERE or level != "live" and case.name not in AT_OPS:
                 continue
             yield pytest.param(case.name, level, id=f"{case.name}-{level}")
 
 
-@pytest.mark.parametrize(("name", "level"), [p for p in pairs() if p.values[1] != "sentinel" or
-                                             next(c for c in ALL if c.name == p.values[0]).level == "sentinel"])
+@pytest.mark.parametrize(("name", "level"), [p for p in pairs() if p.values[1] != "live" or
+                                             next(c for c in ALL if c.name == p.values[0]).level == "live"])
 @on_device
 def test_the_fault_is_named_as_on_the_cpu(name, level, tmp_path, library):
     case = next(case for case in ALL if case.name == name)

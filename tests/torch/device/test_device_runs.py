@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from on_device import HERE, on_device
-from sentinel_runs import Root, batch, run_once, watched
+from step_runs import Root, batch, run_once, watched
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops")
 BAD_STEP = 3
 
 
@@ -125,7 +125,7 @@ class Again(nn.Module):
         return self.c(checkpoint(self.b, self.a(x), use_reentrant=self.reentrant))
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 @pytest.mark.parametrize("reentrant", [False, True])
 @on_device
 def test_what_a_checkpoint_runs_again_has_its_place(reentrant, level, tmp_path, library):
@@ -183,7 +183,7 @@ def test_a_model_may_move_while_it_is_watched(level, tmp_path, library):
 
     run = watched(build, tmp_path, 8, level=level)
     assert where(run) == ("aten::sqrt", "inner", "forward", 6, "invalid")
-    if level == "sentinel":
+    if level == "live":
         assert {result for _, result in run.results} == {"reproduced"}, run.texts
 
 

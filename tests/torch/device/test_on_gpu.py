@@ -14,7 +14,7 @@ from nanhunt._options import Options
 from nanhunt._session import Session
 from nanhunt._tap.kernels import NOT_WATCHED
 from planted import blow_up, nan_batch, overflow
-from sentinel_runs import net, run_once
+from step_runs import net, run_once
 from torch import nn
 from torch.nn import functional as F
 
@@ -303,7 +303,7 @@ def with_kernels(build, tmp_path, **options):
     return run
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_kernel_of_the_origin_is_named(tmp_path, library, level):
     run = with_kernels(overflow(device=CUDA), tmp_path, level=level)
     assert run.headline["kernel"], (run.headline, run.report["coverage"])

@@ -39,7 +39,7 @@ def torchs_own():
             *hooks]
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 def test_nothing_is_left_in_torch(level, tmp_path):
     before = torchs_own()
     for _ in range(2):
@@ -51,7 +51,7 @@ def test_nothing_is_left_in_torch(level, tmp_path):
     assert nanhunt.load(tmp_path / "run").data["coverage"]["steps"] == 2  # of the second one
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 def test_a_closed_watch_that_is_kept_keeps_nothing_of_the_run(level, tmp_path):
     model, optimizer = made()
     watch = nanhunt.watch(model, optimizer, out=tmp_path / "run", level=level)

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from watched import report_of
 
 HERE = Path(__file__).resolve().parents[1]
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops")
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 
 # `watch()` gives a watch, or in the program alone something that has the same methods.

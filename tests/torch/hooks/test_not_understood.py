@@ -13,14 +13,14 @@ import ready_python
 import torch
 from hunting import cli, needs_cli, with_package
 from nanhunt import _attach
-from nanhunt._sentinel.sentinel import Sentinel
+from nanhunt._steps.step_watch import StepWatch
 from torch import nn
 
 NAN = float("nan")
 pytestmark = pytest.mark.usefixtures("library")
 
 
-@pytest.fixture(params=["sentinel", "ops"])
+@pytest.fixture(params=["live", "ops"])
 def level(request):
     return request.param
 
@@ -299,7 +299,7 @@ def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges):
                         if isinstance(part, Sentinel):
                             part.found.unread = True
 
-    verdict = judged(tmp_path, "sentinel", train)
+    verdict = judged(tmp_path, "live", train)
     assert verdict["status"] == ("clean" if judges else "inconclusive"), verdict
     assert judges or "1 of 3 steps could not be judged" in verdict["headline"]
 

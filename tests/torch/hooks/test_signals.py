@@ -14,7 +14,7 @@ import ready_python
 from hunting import cli, needs_cli, with_package
 
 pytestmark = needs_cli
-LEVELS = ("ops", "sentinel")
+LEVELS = ("ops", "live")
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
 
 # BAD makes the loss NaN in step 3: {mid} comes before its backward, {late} after its optimizer.
@@ -103,7 +103,7 @@ def wait_for(found, what):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("level,options", [("ops", ()), ("sentinel", ()), ("sentinel", ("--budget", "100"))])
+@pytest.mark.parametrize("level,options", [("ops", ()), ("live", ())])
 def test_a_step_that_hangs_once_it_is_bad_reaches_the_trace_so_that_a_kill_does_not_lose_it(
         tmp_path, library, level, options):
     # Given a step that has made a NaN and goes on, whoever held it back,
@@ -137,7 +137,7 @@ def test_a_forked_child_dies_of_a_signal_as_it_would_alone(tmp_path, library, le
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_step_that_a_signal_ends_and_that_was_not_watched_is_named_under_coverage(tmp_path, ends):
     script = program(tmp_path, ends, mid="end(signal.SIGTERM)" if ends else "pass")
-    subprocess.run(watched(tmp_path, "sentinel", script, "--budget", "0"), capture_output=True, timeout=600,
+    subprocess.run(watched(tmp_path, "live", script, "--budget", "0"), capture_output=True, timeout=600,
                    env=environment(), check=False)
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     told = [line for line in report["coverage"]["unwatched"] if "The step that was under way" in line]

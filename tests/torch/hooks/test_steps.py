@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from op_rows import watched_ops
-from sentinel_runs import Root, watched
+from step_runs import Root, watched
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -63,7 +63,7 @@ def ran(tmp_path, level=None, **what):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 @pytest.mark.parametrize("here", [True, False], ids=["made by the main thread", "made by each thread"])
 def test_threads_that_train_side_by_side_end_with_the_same_bits_and_are_not_called_clean(
     tmp_path, library, level, here
@@ -79,7 +79,7 @@ def test_threads_that_train_side_by_side_end_with_the_same_bits_and_are_not_call
         assert not any("errors inside" in line for line in report["coverage"]["unwatched"])
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 @pytest.mark.parametrize("bad", [True, False])
 def test_one_thread_that_is_not_the_main_one_is_watched_like_it(tmp_path, library, level, bad):
     status, _, told = ran(tmp_path, level, threads=1, bad=bad)
@@ -124,7 +124,7 @@ other.join()
 """
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 @pytest.mark.parametrize(
     "who",
     [{"helper": True, "lives": False}, {"helper": True, "lives": True}, {"helper": False, "lives": False}],

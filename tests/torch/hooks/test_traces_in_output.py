@@ -11,7 +11,7 @@ import ready_python
 from hunting import cli, needs_cli, with_package
 
 pytestmark = needs_cli
-LEVELS = ("ops", "sentinel")
+LEVELS = ("ops", "live")
 
 # Some steps are watched live, others are not, and not all are good.
 HEAD = """

@@ -58,7 +58,7 @@ def fine_tune(tmp_path, floor: float | None, callbacks: list, **arguments: objec
     return model
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_callback_names_a_planted_fault_and_is_silent_on_its_twin(tmp_path, level):
     from nanhunt.integrations.huggingface import NanhuntCallback
 
@@ -93,7 +93,7 @@ def test_a_fault_is_told_in_transformers_own_log_while_it_trains(tmp_path, floor
     assert all("aten::log in transformer.h.1.mlp.act" in line for line in lines[:1])
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_callback_changes_no_bit_of_a_training(tmp_path, level):
     from nanhunt.integrations.huggingface import NanhuntCallback
 
@@ -139,7 +139,7 @@ def prepared(tmp_path, floor: float, level: str | None) -> tuple[torch.nn.Module
     return accelerator.unwrap_model(model), watch
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_what_accelerate_prepared_is_watched(tmp_path, level):
     _, watch = prepared(tmp_path, 0.0, level)
     (first, *_) = watch.findings
@@ -149,7 +149,7 @@ def test_what_accelerate_prepared_is_watched(tmp_path, level):
 
 
 def test_what_accelerate_prepared_trains_as_without(tmp_path):
-    one, _ = prepared(tmp_path, 1.0, "sentinel")
+    one, _ = prepared(tmp_path, 1.0, "live")
     other, _ = prepared(tmp_path, 1.0, None)
     for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(a, b)

@@ -64,7 +64,7 @@ def made(kind: type[Module], floor: float) -> Module:
     return kind(floor)
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_callback_names_a_planted_fault_and_is_silent_on_its_twin(tmp_path, level):
     from nanhunt.integrations.lightning import NanhuntCallback
 
@@ -101,7 +101,7 @@ def test_a_fault_is_told_in_lightnings_own_log_while_it_trains(tmp_path, floor, 
     assert all("aten::log in net.2" in line for line in lines)
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_callback_changes_no_bit_of_a_training(tmp_path, level):
     from nanhunt.integrations.lightning import NanhuntCallback
 

@@ -73,7 +73,7 @@ def run_pytest(folder: Path, library: object, *arguments: str) -> subprocess.Com
                           env=environment, cwd=folder, text=True, capture_output=True, timeout=1800)  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 def test_the_option_fails_tests_whose_training_has_a_fault_and_no_other(tmp_path, library, level):
     runs = tmp_path / "runs"
     done = run_pytest(tmp_path, library, "--nanhunt", "--nanhunt-level", level, "--nanhunt-out", str(runs))

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from nanhunt._sentinel.live import Budget
+from nanhunt._steps.live import Budget
 from op_rows import watched_ops
 from own_programs import LEVELS, Net, assert_silent, data, told
-from sentinel_runs import watched
+from step_runs import watched
 from torch.nn import functional as F
 
 
@@ -231,11 +231,11 @@ def test_what_spoils_gradients_after_torch_has_unscaled_or_clipped_is_found_ther
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_step_that_was_not_watched_is_done_again_with_what_the_program_did_to_its_gradients(name, tmp_path):
     fault, twin, (cls, op, phase, _) = FAULTS[name]
-    run = watched(fault, tmp_path, 5, budget=0)
+    run = watched(fault, tmp_path, 5)
     assert [result for _, result in run.results][:1] == ["reproduced"], run.texts
     first = run.headline
     assert (first["class"], first["op"], first["phase"], first["step"]) == (cls, op, phase, 3)
-    assert watched(twin, tmp_path, 5, budget=0).report["verdict"]["status"] == "clean"
+    assert watched(twin, tmp_path, 5).report["verdict"]["status"] == "clean"
 
 
 def test_ops_after_backward_have_the_phases_of_what_they_do():

@@ -39,7 +39,7 @@ def training(bad, at):
     return build
 
 
-@pytest.mark.parametrize(("level", "at"), [*[(level, 3) for level in LEVELS], ("sentinel", 12)])
+@pytest.mark.parametrize(("level", "at"), [*[(level, 3) for level in LEVELS], ("live", 12)])
 def test_it_is_told_in_forward_with_its_module(level, at, tmp_path):
     said = told(training(True, at), tmp_path, level, steps=at + 1)
     assert said.what == ("divide_by_zero", "aten::log", "forward", "Log"), said.show()

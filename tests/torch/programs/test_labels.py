@@ -12,8 +12,7 @@ from own_programs import LEVELS, Net, assert_silent, told
 from torch.nn import functional as F
 
 STEPS, BAD = 14, 11
-BUDGETS = {"watched": 100.0, "default": 3.0, "unwatched": 0.0}
-HOW = {**{how: ("sentinel", budget) for how, budget in BUDGETS.items()}, "ops": ("ops", 3.0)}
+HOW = ("live", "ops")
 
 
 def training(target_of, loss_of):
@@ -67,22 +66,21 @@ LOSSES = {"squared error": lambda out, y: (out - y).square().mean(), "torch's ow
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_label_that_no_operation_made_bad_is_bad_input_at_the_line_that_reads_it(loss, how, tmp_path):
-    level, budget = HOW[how]
-    said = told(training(of_a_file(True), LOSSES[loss]), tmp_path / "bad", level, STEPS, budget)
+    said = told(training(of_a_file(True), LOSSES[loss]), tmp_path / "bad", how, STEPS)
     assert said.status == "fault" and said.first["class"] == "bad_input", said.show()
     assert (said.first["step"], said.first["phase"]) == (BAD, "loss")
     assert "1 NaN of 24, in row 5" in said.first["title"]
     assert said.first["call_site"].startswith("test_labels.py:")
     more = "look-beyond-ops" if level == "ops" else "record-ops"
     assert [advice["id"] for advice in said.first["advice"]] == ["drop-bad-samples", more]
-    assert_silent(training(of_a_file(False), LOSSES[loss]), tmp_path / "good", level, STEPS, budget)
+    assert_silent(training(of_a_file(False), LOSSES[loss]), tmp_path / "good", how, STEPS)
 
 
 def test_a_target_that_the_program_computed_is_bad_input_where_that_was_not_watched(tmp_path):
-    said = told(training(advantages(True), weighted), tmp_path / "bad", "sentinel", STEPS, budget=0.0)
+    said = told(training(advantages(True), weighted), tmp_path / "bad", "live", STEPS)
     assert said.status == "fault" and said.first["class"] == "bad_input", said.show()
     assert "24 NaN of 24" in said.first["title"]
-    assert_silent(training(advantages(False), weighted), tmp_path / "good", "sentinel", STEPS, budget=0.0)
+    assert_silent(training(advantages(False), weighted), tmp_path / "good", "live", STEPS)
 
 
 def test_a_target_that_the_program_computed_is_that_operation_where_it_was_watched(tmp_path):

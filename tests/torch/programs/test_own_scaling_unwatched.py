@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from nanhunt._sentinel.live import FIRST, Budget
+from nanhunt._steps.live import FIRST, Budget
 from own_programs import LEVELS, Net, assert_silent, data, told
 from own_scalers import Half, Masters, Own, own
 from torch import nn
@@ -117,9 +117,9 @@ def test_gradients_of_an_unwatched_skip_are_kept_into_a_watched_step(monkeypatch
             lambda: Own(1024.0, clears=clears), bad=lambda i: 1e6 if i == LATE else 1.0, steps_clear_after=True
         )
 
-    said = told(build(False), tmp_path, "sentinel", steps=LATE + 6)
+    said = told(build(False), tmp_path, "live", steps=LATE + 6)
     assert said.what[:3] == ("api_misuse", "aten::add_", "backward") and said.first["step"] == LATE + 1, said.show()
-    fixed = told(build(True), tmp_path, "sentinel", steps=LATE + 6)
+    fixed = told(build(True), tmp_path, "live", steps=LATE + 6)
     assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
 
 

@@ -10,7 +10,7 @@ import struct
 import pytest
 import torch
 from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
-from sentinel_runs import watched
+from step_runs import watched
 from torch import nn
 from torch.nn import functional as F
 
@@ -88,7 +88,7 @@ def test_what_was_written_past_pytorch_between_steps_is_told_with_the_interval(n
 def test_what_was_written_before_a_step_whose_ops_are_not_watched_is_told_as_well(number, tmp_path):
     # Given a write past PyTorch between two steps that are seen from outside
     def run(write, folder):
-        return Told(watched(training(write, Linear, at=11), folder, 14, level="sentinel", budget=0.0))
+        return Told(watched(training(write, Linear, at=11), folder, 14, level="live"))
 
     said = run(weight_to(number), tmp_path / "past")
     # then it is the origin, with the interval
@@ -134,13 +134,13 @@ def weighing(bad):
     return build
 
 
-@pytest.mark.parametrize("level, budget", [("sentinel", 3.0), ("sentinel", 0.0), ("ops", 3.0)])
-def test_a_write_through_numpy_inside_of_a_loss_is_told_as_a_write_past_pytorch(level, budget, tmp_path):
-    said = told(weighing(True), tmp_path, level, budget=budget)
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_a_write_through_numpy_inside_of_a_loss_is_told_as_a_write_past_pytorch(level, tmp_path):
+    said = told(weighing(True), tmp_path, level)
     assert said.status == "fault" and said.first["step"] == 3, said.show()
     assert said.first["advice"][0]["id"] == "find-stray-write", said.first["advice"]
     assert "past the framework" in said.first["explanation"], said.first["explanation"]
     if budget:
         assert said.what[:3] == ("corruption", "aten::mul", "loss") and "other of aten::mul" in said.first["title"]
-    quiet = told(weighing(False), tmp_path, level, budget=budget)
+    quiet = told(weighing(False), tmp_path, level)
     assert not quiet.loud and quiet.status == "clean", quiet.show()

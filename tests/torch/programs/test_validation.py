@@ -9,14 +9,13 @@ import math
 
 import pytest
 import torch
-from nanhunt._sentinel.live import Budget
+from nanhunt._steps.live import Budget
 from own_programs import classifier
-from sentinel_runs import watched
+from step_runs import watched
 from torch.nn import functional as F
 
 STEPS = 14
-BUDGETS = {"unwatched": 0.0, "default": 3.0, "watched": 100.0}
-HOW = {**{how: ("sentinel", budget) for how, budget in BUDGETS.items()}, "ops": ("ops", 3.0)}
+HOW = ("live", "ops")
 
 
 def training(validate, every=True):
@@ -31,8 +30,7 @@ def training(validate, every=True):
 
 
 def run(validate, folder, how, **options):
-    level, budget = HOW[how]
-    return watched(training(validate, **options), folder, STEPS, level=level, budget=budget).report
+    return watched(training(validate, **options), folder, STEPS, level=how).report
 
 
 def loss_of_infinite_logits(out, y):
@@ -106,8 +104,7 @@ def test_a_metric_between_a_forward_and_its_backward_is_judged_as_one_after_the_
 
         return step, model, opt
 
-    level, budget = HOW[how]
-    report = watched(build, tmp_path, STEPS, level=level, budget=budget).report
+    report = watched(build, tmp_path, STEPS, level=how).report
     # then the metric is told where it is bad, and the loss is not
     assert report["verdict"]["status"] == ("fault" if form == "bad" else "clean"), report["findings"]
     assert {f["phase"] for f in report["findings"]} == ({"validation"} if form == "bad" else set())
@@ -154,13 +151,12 @@ def test_a_validation_that_the_program_ends_is_judged(bad, how, tmp_path):
         if not torch.isfinite(loss):
             raise SystemExit("the validation loss is not finite")
 
-    level, budget = HOW[how]
     import json
 
     import nanhunt
 
     step, _, _ = training(validate, every=False)()
-    with nanhunt.watch(out=tmp_path / "run", level=level, budget=budget, quiet=True) as watch:
+    with nanhunt.watch(out=tmp_path / "run", level=how, quiet=True) as watch:
         try:
             for i in range(STEPS):
                 step(i)

@@ -203,9 +203,9 @@ class Raising(Net):
         return self.last(hidden)
 
 
-@pytest.mark.parametrize(("level", "budget"), [("sentinel", 1e-6), ("sentinel", 3.0), ("ops", 3.0)])
+@pytest.mark.parametrize("level", ["live", "ops"])
 @pytest.mark.parametrize("clears", ["before forward", "after forward", "after the step"])
-def test_a_forward_that_raises_is_not_held_against_gradients_of_the_step_before(clears, level, budget, tmp_path):
+def test_a_forward_that_raises_is_not_held_against_gradients_of_the_step_before(clears, level, tmp_path):
     def raising(at):
         def build():
             torch.manual_seed(0)
@@ -234,11 +234,11 @@ def test_a_forward_that_raises_is_not_held_against_gradients_of_the_step_before(
 
         return build
 
-    said = told(raising(15), tmp_path, level, steps=16, budget=budget)
+    said = told(raising(15), tmp_path, level, steps=16)
     assert said.what[:3] == ("invalid", "aten::log", "forward"), said.show()
     assert said.first["confidence"] != "inferred", said.show()
     lines = " ".join(said.first["evidence"])
     assert "differ" not in lines and "nothing" not in lines, lines
     ends = [node for node in said.first["chain"]["nodes"] if node["role"] == "sink"]
     assert [(node["op"], node["phase"]) for node in ends] == [("<output>", "forward")], ends
-    assert_silent(raising(-1), tmp_path, level, steps=16, budget=budget)
+    assert_silent(raising(-1), tmp_path, level, steps=16)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nanhunt._sentinel.live import Budget
+from nanhunt._steps.live import Budget
 from own_programs import LEVELS, assert_silent, classifier, told
 
 HERE = Path(__file__).name
@@ -77,16 +77,16 @@ def test_what_the_program_writes_into_its_batch_is_told_with_its_line(name, leve
 @pytest.mark.parametrize("at", [9, 13])
 def test_an_infinity_that_loss_and_gradients_hide_is_a_fault_in_steps_that_are_not_watched_too(at, tmp_path):
     """tanh makes it 1: whether the weights are read in a step or after the last one."""
-    said = told(training(element(math.inf), at=at), tmp_path, "sentinel", steps=18 if at == 9 else 14)
+    said = told(training(element(math.inf), at=at), tmp_path, "live", steps=18 if at == 9 else 14)
     assert said.status == "fault" and said.first["module"] == "first.weight", said.show()
-    assert_silent(training(element(1.0), at=at), tmp_path, "sentinel", steps=18)
+    assert_silent(training(element(1.0), at=at), tmp_path, "live", steps=18)
 
 
 @pytest.mark.parametrize("watched", [0, 8])
 def test_what_is_written_after_the_last_step_that_was_read_is_a_bad_parameter(watched, tmp_path, monkeypatch):
     """Whether its contents are known of steps that were watched, or of none."""
     monkeypatch.setattr(Budget, "has_room", lambda budget: budget.steps < watched)
-    said = told(training(element(math.inf), at=13), tmp_path, "sentinel", steps=14)
+    said = told(training(element(math.inf), at=13), tmp_path, "live", steps=14)
     assert said.what == ("bad_state", "<state>", "data", "first.weight"), said.show()
     assert said.first["title"] == "The parameter first.weight became bad between two looks: 1 Inf of 48"
-    assert_silent(training(element(1.0), at=13), tmp_path, "sentinel", steps=14)
+    assert_silent(training(element(1.0), at=13), tmp_path, "live", steps=14)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 
 
 class Own(torch.optim.Optimizer):

@@ -27,7 +27,7 @@ for _ in range(2):
     (m(torch.ones(2)) / float(sys.argv[1])).sum().backward()
     o.step()
 """
-LEVELS = pytest.mark.parametrize("level", ["sentinel", "ops"])
+LEVELS = pytest.mark.parametrize("level", ["live", "ops"])
 
 
 def without_compiler(tmp_path):
@@ -73,7 +73,7 @@ def test_a_healthy_run_without_a_tap_is_clean_and_told_nothing_of_levels(tmp_pat
 
 
 def test_with_a_tap_it_is_level_ops_that_helps_a_run_without_operations(tmp_path, library):
-    (text, as_json, _), _ = reported(tmp_path, "0", "replay=False, budget=0")
+    (text, as_json, _), _ = reported(tmp_path, "0", "budget=0")
     assert advice_of(as_json) == ["record-ops"] and "--level ops" in text
     (_, as_json, _), _ = reported(tmp_path / "ops", "0", "level='ops'")
     assert json.loads(as_json)["findings"][0]["op"] == "aten::div" and "get-tap" not in advice_of(as_json)

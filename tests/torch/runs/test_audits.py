@@ -8,7 +8,7 @@ import pytest
 from hunting import Ahead
 
 SCRIPT = Path(__file__).with_name("audited.py")
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops")
 # Of each kind: the title's beginning, its severity, whether a line of the script is named.
 KINDS = {
     "unscaled": ("The model runs under autocast to fp16 without a loss scaler", "warning", True),

@@ -17,7 +17,7 @@ from expected import ALL, LOSS, Expected  # noqa: E402
 from hunting import CASES, Ahead, Hunt, cli  # noqa: E402
 from support import new_path  # noqa: E402
 
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops")
 RENAME_SEED = 7
 PARAMETERS = ("weight", "bias")
 

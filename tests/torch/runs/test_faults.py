@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 
 # BAD: the logarithm of a negative number from step 3 on.
 PROGRAM = """
@@ -73,7 +73,7 @@ def test_the_first_fault_is_told_in_one_line_while_the_run_goes_on_and_its_twin_
 
 @needs_cli
 def test_quiet_says_nothing_until_the_end(tmp_path):
-    done = run(tmp_path, "sentinel", True, "--quiet")
+    done = run(tmp_path, "live", True, "--quiet")
     assert while_it_runs(done) == [] and "nanhunt: fault: " in done.stderr
 
 
@@ -96,7 +96,7 @@ def test_stop_on_fault_ends_the_run_after_the_step_is_recorded(tmp_path, level):
 @needs_cli
 def test_under_nanhunt_run_the_callback_of_a_watch_is_called(tmp_path):
     before = "import nanhunt; nanhunt.watch(model, on_fault=lambda fault: print('called', fault.op, fault.step))"
-    done = run(tmp_path, "sentinel", True, before=before)
+    done = run(tmp_path, "live", True, before=before)
     assert done.stdout == "called aten::log 3\ncleaned up\nend\n"
 
 

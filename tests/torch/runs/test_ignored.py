@@ -13,7 +13,7 @@ import nanhunt  # noqa: E402
 from nanhunt import _ignored  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import nanhunt  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 EVERY, STEPS = 5, 40
 STRUCK = [i for i in range(STEPS) if i % EVERY == 3]
 

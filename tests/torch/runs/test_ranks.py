@@ -12,7 +12,7 @@ from listening import hears_python
 
 torch = pytest.importorskip("torch")
 WORLD = 4
-LEVELS = {"live": [], "replayed": ["--budget", "0"], "ops": ["--level", "ops"]}
+LEVELS = {"live": [], "ops": ["--level", "ops"]}
 BAD_STEP, BAD_RANK = 3, 2
 
 SCRIPT = """

@@ -76,7 +76,7 @@ def test_output_is_that_of_the_run_without_us(run, tmp_path):
 def test_no_replay_computes_nothing_again(run, program, tmp_path):
     # Given a bad step that is not watched as it runs,
     script = "import training; training.main(bad=True)"
-    done = run("-c", script, options=("--budget", "0", "--no-replay"))
+    done = run("-c", script, options=("--level", "steps"))
     # then it is told, and why no operation is named.
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["verdict"]["status"] == "fault", done.stdout

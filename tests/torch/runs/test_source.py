@@ -48,7 +48,7 @@ def program(folder):
     return folder / "train.py"
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 def test_the_line_its_neighbours_and_its_callers_are_in_the_report(tmp_path, level):
     script = program(tmp_path)
     run = hunt(tmp_path / "run", level, script)

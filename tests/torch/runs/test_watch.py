@@ -48,10 +48,10 @@ def made(floor: float = 0.0, seed: int = 1) -> tuple[Net, torch.optim.Optimizer]
     return net, torch.optim.SGD(net.parameters(), lr=0.01)
 
 
-@pytest.fixture(params=["ops", "sentinel"])
+@pytest.fixture(params=["ops", "live"])
 def level(request) -> str:
-    if request.param == "sentinel":
-        pytest.importorskip("nanhunt._sentinel.sentinel", reason="level sentinel is not there")
+    if request.param == "live":
+        pytest.importorskip("nanhunt._steps.sentinel", reason="level sentinel is not there")
     return request.param
 
 
@@ -160,7 +160,7 @@ def test_a_second_watch_joins_the_one_that_is_on_and_the_last_one_ends_it(tmp_pa
 def test_joining_with_other_options_is_refused_with_both(tmp_path):
     with nanhunt.watch(out=tmp_path / "run", level="ops"):
         with pytest.raises(ValueError, match="level: expected 'ops'.*got 'sentinel'"):
-            nanhunt.watch(level="sentinel")
+            nanhunt.watch(level="live")
         with pytest.raises(ValueError, match="out: expected"):
             nanhunt.watch(out=tmp_path / "other")
 

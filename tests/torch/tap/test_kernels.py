@@ -26,7 +26,7 @@ from nanhunt._tap import kernels
 from nanhunt._tap.kernels import NOT_WATCHED
 from nanhunt._tap.tap import Tap
 from planted import nan_batch, overflow
-from sentinel_runs import batch, net, run_once, watched
+from step_runs import batch, net, run_once, watched
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is said of machines without a GPU")
 
 TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
-LEVELS = ("ops", "sentinel")
+LEVELS = ("ops", "live")
 
 
 def notes_of(run):

@@ -16,7 +16,7 @@ from lasting_runs import Centred, legitimate_writes, train
 from nanhunt import _device
 from on_device import on_device
 from read_there import read_there
-from sentinel_runs import report_of, run_once
+from step_runs import report_of, run_once
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

@@ -110,7 +110,7 @@ print(hashlib.sha256(state).hexdigest())
 
 
 @pytest.mark.parametrize("fault", ["none", "log", "autocast", "backward"])
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 def test_either_place_names_the_same_and_changes_no_bit(tmp_path, library, level, fault):
     unwatched = run(PROGRAM, "-", "unwatched", fault)
     said = {place: run(PROGRAM, tmp_path / place, level, fault, NANHUNT_LISTEN=place).splitlines() for place in PLACES}

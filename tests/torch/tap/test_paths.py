@@ -43,7 +43,7 @@ class Net(nn.Module):
         return self.block(self.first(x))
 
 
-@pytest.mark.parametrize("level", ["sentinel", "ops"])
+@pytest.mark.parametrize("level", ["live", "ops"])
 def test_a_compiled_part_is_called_by_its_place_in_the_model(tmp_path, level):
     torch.manual_seed(0)
     torch._dynamo.reset()

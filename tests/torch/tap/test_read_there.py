@@ -13,7 +13,7 @@ from nanhunt import _device, _levels
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._options import Options
-from nanhunt._sentinel.origin import kept_by
+from nanhunt._steps.origin import kept_by
 from nanhunt._session import Session
 from nanhunt._tap.ops import OpWriter
 from nanhunt._tap.streams import CAPTURED, COPIED
@@ -22,7 +22,7 @@ from on_device import on_device
 from op_rows import watched_ops
 from planted import blow_up, nan_batch, overflow
 from read_there import read_there
-from sentinel_runs import Root, batch, run_once
+from step_runs import Root, batch, run_once
 from torch import nn
 from torch.nn import functional as F
 

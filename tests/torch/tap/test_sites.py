@@ -16,7 +16,7 @@ import torch
 from nanhunt._tap import sites
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
-LEVELS = pytest.mark.parametrize("level", ["ops", "sentinel"])
+LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 PACKAGE = Path(__file__).resolve().parents[3] / "hooks" / "torch"
 MODEL = "import torch\n\n\ndef make(x):\n    return torch.log(x - {shift})\n"
 TRAIN = """

@@ -56,7 +56,7 @@ def test_it_is_compiled_once_and_then_found(tmp_path, library):
     assert (out, error) == ("trained\n", "")
 
 
-@pytest.mark.parametrize("level", ["ops", "sentinel"])
+@pytest.mark.parametrize("level", ["ops", "live"])
 @pytest.mark.parametrize("why", ["no compiler", "a compiler that fails"])
 def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_path, library, level, why):
     environment = {"NANHUNT_CACHE": str(tmp_path / "cache")}

@@ -77,27 +77,21 @@ class RunVerb final : public Verb {
     options_ = options;
     options.allow_unknown();  // refused in run(), with a better word
     options.add("--level", level_,
-                   "How closely to watch: sentinel (each step's loss and gradients, and every op of as many steps as --budget "
-                   "has room for), ops (every op of every step)")
-        .one_of({"sentinel", "ops"})
+                   "What is heard: live (every op of every step, written where a step is bad, the first, or given up), ops "
+                   "(the same, and all of it written), steps (loss, gradients, scaler and parameters alone)")
+        .one_of({"live", "ops", "steps"})
         .show_default();
     options.add("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
                                   "nanhunt-run-2, ... here)")
         .value_name("RUN");
-    options.add("--budget", budget_, "At level sentinel: percent of the time that watching ops may take; 0: a bad step is "
-                                     "computed again instead, 100: every step is watched (default: 3)")
+    options.add("--budget", budget_, "At level live: percent of the time that hearing ops may take. Steps without room are "
+                                     "left out, but for the first and those after a bad one (default: none is left out)")
         .value_name("PERCENT");
     options.add("--keep", keep_, "Steps whose norms are kept in memory, and written when one goes bad (default: 16)")
         .value_name("K")
         .in_range(1u, 1'000'000u);
-    options.add("--boundary", boundary_,
-                   "On a GPU, when a step is judged: sync (at the optimizer boundary, one wait a step), deferred (while the next "
-                   "step runs, no wait), auto (by the loss scaler's own read; else deferred where a copy of the parameters "
-                   "fits, else sync; default)")
-        .one_of({"auto", "sync", "deferred"});
     options.add_flag("--kernels", kernels_,
-                 "Name the kernels that an NVIDIA GPU ran for an op, through CUPTI: at level ops all along, else while a "
-                 "step is computed again");
+                 "Name the kernels that an NVIDIA GPU ran for an op, through CUPTI, at level ops");
     options.add("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         .value_name("N")
         .in_range(1, 255);
@@ -114,8 +108,6 @@ class RunVerb final : public Verb {
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
-    options.add_flag("--no-replay", no_replay_,
-                 "Do not compute a bad step again that was not watched op by op as it ran");
   }
 
   void take_command(std::vector<std::string> command) override { command_ = std::move(command); }
@@ -221,10 +213,8 @@ class RunVerb final : public Verb {
         {"NANHUNT_LEVEL", level_},
         {"NANHUNT_BUDGET", budget_},
         {"NANHUNT_KEEP", number(keep_)},
-        {"NANHUNT_BOUNDARY", boundary_},
         {"NANHUNT_MAX_TRACE_MB", number(max_trace_mb_)},
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
-        {"NANHUNT_REPLAY", no_replay_ ? "0" : ""},
         {"NANHUNT_CONFIG", config_.empty() ? "" : fs::absolute(config_).string()},
         {"NANHUNT_STOP_ON_FAULT", stop_on_fault_ ? "1" : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
@@ -335,10 +325,10 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "sentinel", out_, boundary_, budget_, config_;
+  std::string level_ = "live", out_, budget_, config_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, no_replay_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
+  bool no_captures_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
   bool strict_ = false;
   bool made_out_ = false;  // by us, in this run
 };

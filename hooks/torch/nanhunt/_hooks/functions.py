@@ -40,7 +40,3 @@ def _kinds(kind: type) -> set[type]:
 def _forward_of(kind: type) -> Any:
     forward = vars(kind).get("forward")
     return getattr(getattr(forward, "__func__", forward), "__code__", None)
-
-
-# Calls its module again in backward: with gradients on it computes the same.
-CHECKPOINT = "CheckpointFunction"

@@ -143,7 +143,7 @@ def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of any thread, and while a replay runs: there is one CUPTI for all of a process."""
+    """Of any thread: there is one CUPTI for all of a process."""
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         session = _session

@@ -122,17 +122,6 @@ class Kernels:
         finally:
             self.pop_own(attached)
 
-    @contextmanager
-    def in_replay(self) -> Iterator[None]:
-        """For a replay alone, at levels that do without it: being attached costs in every step."""
-        attached = self.attach()
-        try:
-            with self.own():
-                yield
-        finally:
-            if attached:
-                self.detach()
-
     def end_step(self, step: int) -> None:
         """What became known goes into the trace; what is launched outside of ops from now on is the next step's."""
         recorder = self._session.recorder

@@ -21,13 +21,12 @@ _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 
 
 class LastingWatch(Listener):
-    """Which tensors last, and when the tap looks at them: not in a step that is watched op by op between others that
-    are not, which has nothing to be compared with."""
+    """Which tensors last, and when the tap reads them: not in a step between others that were not heard, which has
+    nothing to be compared with."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._away = bool(accelerator())  # there may be tensors on a device
-        self._closely = session.options.level == "ops"
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
@@ -40,8 +39,7 @@ class LastingWatch(Listener):
             self.values.tap.look_at_copies()
 
     def _compares(self) -> bool:
-        session = self.session
-        return self._closely or session.stays_live or self._seen_in >= session.step - 1
+        return self.session.options.budget is None or self._seen_in >= self.session.step - 1
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.values.tap is not None and self._compares():
@@ -51,7 +49,7 @@ class LastingWatch(Listener):
         tap = self.values.tap
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
-        if self.values.tap is not None and (self._closely or self.session.stays_live):
+        if self.values.tap is not None:
             self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
@@ -63,8 +61,8 @@ class LastingWatch(Listener):
             self._tell(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:
-        """What was written past PyTorch after the last op that was heard is read by nobody else. At level sentinel the
-        sentinel reads it."""
+        """What was written past PyTorch after the last op that was heard is read by nobody else. At level live
+        StepWatch reads it."""
         session, values = self.session, self.values
         if values.tap is None or session.options.level != "ops":
             return

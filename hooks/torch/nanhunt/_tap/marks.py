@@ -135,9 +135,8 @@ class Marks(Listener):
             self._boundary(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap, session = self.values.tap, self.session
-        # What passed by was proved to be sound, and no step at hand reads it again.
-        if tap is not None and (not session.passed_by or session.stays_live):
+        tap = self.values.tap
+        if tap is not None:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, tensors.kinds)
 
@@ -145,8 +144,10 @@ class Marks(Listener):
         """What was written past PyTorch after the last op that was heard is read by nobody else, without an
         optimizer."""
         tap, recorder = self.values.tap, self.session.recorder
-        # At level sentinel the sentinel reads it. What an op or an optimizer left bad is known.
-        if tap is None or self.session.live or recorder is None or self.session._keep or recorder.bad_since(0):
+        # At level live StepWatch reads it. What an op or an optimizer left bad is known.
+        if tap is None or self.session.options.level != "ops" or recorder is None:
+            return
+        if self.session._keep or recorder.bad_since(0):
             return
         bad: list[tuple[int, str, torch.Tensor]] = []
         with no_torch_function(), unheard():

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level ops: every op that the dispatcher runs, in forward, loss, backward, unscale, clip, optimizer and update.
-And the same for one step that is run again."""
+"""Every op that the dispatcher runs, in forward, loss, backward, unscale, clip, optimizer and update."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._tap.places import Places
 from nanhunt._tap.tap import NOTHING, Tap
@@ -19,41 +16,6 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 _Tensor = torch.Tensor
-KEPT = 256 << 20  # bytes of what ops read at which badness began, in one step that is run again
-
-
-class OpWriter(lib.HasState):
-    """Rows of the ops of one step that is run again. Needs a session whose tap is there."""
-
-    def __init__(self, session: Session, tap: Tap) -> None:
-        self.session, self.tap = session, tap
-        self.places = Places(tap)
-        self.state = lib.State(session.step, session.micro_batch, session.phase, session.state.kernels, streams=0)
-
-    def set_site(self, site: str | None, caller: str | None = None) -> None:
-        """Of the op that is done again; None: where the program is now, and `caller` for what called the replay."""
-        self.state.site, self.state.caller = (self._text(one) for one in (site, caller))
-
-    def _text(self, site: str | None) -> int:
-        recorder = self.session.recorder
-        if site is None or recorder is None:
-            return -1
-        return int(recorder.text(site)) if site else 0  # 0: not known
-
-    def own(self, tensors: Sequence[tuple[_Tensor, str]]) -> None:
-        """Whose parameter, gradient or state they are, until the next call."""
-        self.tap.own(self.tap.named(tensors))
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        # Kernels may have been attached for the replay alone.
-        self.state.kernels = self.session.state.kernels
-        recorder = self.session.recorder
-        if recorder is not None and recorder.device_counts().asked:
-            recorder.flush()  # rows of the run that wait for a device would hold up these
-        self.tap.keep(KEPT, KEPT // 4)
-        with self.tap.listening(self.state):
-            yield
 
 
 class OpsLevel(Listener):

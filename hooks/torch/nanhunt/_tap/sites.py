@@ -16,8 +16,6 @@ import torch
 
 THEIRS = tuple(dict.fromkeys((str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
                               str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen", "<eval_with_key")))
-# From here a step is run again: what called it is not what calls its ops.
-AGAIN = tuple(f"!{folder}_sentinel{os.sep}" for folder in THEIRS[1:] if not folder.startswith("<"))
 _INSTALLED = (*THEIRS, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
 _HERE = os.getcwd()  # noqa: PTH109
 _CELL = re.compile(r"<ipython-input-(\d+)-")

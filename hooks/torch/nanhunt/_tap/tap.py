@@ -8,15 +8,14 @@ import functools
 import threading
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from nanhunt import _library as lib
 from nanhunt._pytorch import HigherOrderOperator, dispatch_key, graph_task_id, higher_order_operators
-from nanhunt._tap.sites import AGAIN, THEIRS, file_name
+from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._tap.source import lines_around
 from nanhunt._tap.streams import Streams
 from nanhunt._tap.tap_build import TapMissing
@@ -68,30 +67,6 @@ class Named:
 NOTHING = Named(())
 
 
-class Taped:
-    """The ops on the tape (tap/tape.h) as it is now."""
-
-    def __init__(self, tap: Tap) -> None:
-        self._tap, library = tap, tap.library
-        self._taped = library.taped(tap.handle)
-        self.ops = int(library.tape_size(tap.handle))
-        weakref.finalize(self, library.taped_free, self._taped).atexit = False
-
-    def op(self, index: int) -> tuple[Any, ...]:
-        with unheard():
-            return tuple(torch.ops.nanhunt_tap.taped(self._tap.handle, self._taped, index))
-
-    def start(self) -> dict[int, torch.Tensor]:
-        """Tensors from outside that are named by keys, as they were."""
-        with unheard():
-            return dict(zip(*torch.ops.nanhunt_tap.taped_start(self._taped)))
-
-    def numbers(self) -> list[tuple[torch.Tensor, int]]:
-        """Single numbers that ops were given from outside, a loss scale, say, and their versions."""
-        with unheard():
-            return list(zip(*torch.ops.nanhunt_tap.taped_numbers(self._taped)))
-
-
 class Tap:
     """Needs a session with an open recorder. Raises TapMissing where there is none for this PyTorch."""
 
@@ -106,24 +81,18 @@ class Tap:
         recording = recorder.recording()
         recording.stream, recording.group, recording.file, recording.source = (
             c.cast(f, c.c_void_p).value for f in self._keep)
-        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), "\n".join((*THEIRS, *AGAIN)).encode())
+        self.handle = self.library.new(c.byref(recording), recorder.text(LOSS), "\n".join(THEIRS).encode())
         if not self.handle:
             raise TapMissing("there is no memory for it")
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
         self.use(session.state)
         self._on = False
-        self.tapes = False  # ops of this thread go on the tape
-        self._has_taped = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
 
     def close(self) -> None:
         if self.handle:
-            if self._has_taped:
-                self._has_taped = self.tapes = False
-                self.library.tape(self.handle, False)
-                pass_by(self._on)
             self.off()
             handle, self.handle = self.handle, None
             self.tell_notes(handle)
@@ -136,16 +105,16 @@ class Tap:
     # Listening.
     def on(self) -> None:
         if not self._on and self.handle:
-            self._on, self.tapes, self._thread = True, False, threading.get_ident()
+            self._on, self._thread = True, threading.get_ident()
             pass_by(True)
             self.library.on(self.handle)
 
     def off(self) -> None:
         if self._on:
-            self._on = self.tapes = False
+            self._on = False
             self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
-            if self._thread == threading.get_ident() and graph_task_id() < 0 and not self._has_taped:
+            if self._thread == threading.get_ident() and graph_task_id() < 0:
                 pass_by(False)
 
     def move_here(self) -> None:
@@ -158,21 +127,6 @@ class Tap:
         """Where the run is, from now on: read at each op, so it may be written at any time."""
         self._state = state
         self.library.use(self.handle, c.addressof(state))
-
-    @contextmanager
-    def listening(self, state: lib.State) -> Iterator[None]:
-        """For a step that is run again."""
-        before, was_on = self._state, self._on
-        assert before is not None
-        self.use(state)
-        self.on()
-        try:
-            yield
-        finally:
-            if self.handle:
-                if not was_on:
-                    self.off()
-                self.use(before)
 
     # Places.
     def enter_root(self, path: int) -> None:
@@ -213,12 +167,8 @@ class Tap:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
         self.library.lasting(self.handle, tensors.tensors, tensors.count, look)
 
-    def leave_out(self, leave_out: bool) -> None:
-        """What this thread runs from here on passes by, at no cost; whoever lets it says what was written."""
-        self.library.leave_out(leave_out)
-
     def were_written(self, tensors: Named) -> None:
-        """By what passed by; their gradients as well."""
+        """By what was not heard; their gradients as well."""
         self.library.were_written(self.handle, tensors.tensors, tensors.count)
 
     def look_at_copies(self) -> None:
@@ -232,10 +182,6 @@ class Tap:
         if not self.library.describe(self.handle, t._cdata, with_data, words):
             return None
         return words[0], words[1], words[2], words[3]
-
-    def storages(self, at_least: int = 0) -> int:
-        """The last number that a storage was given; they go on from `at_least`."""
-        return int(self.library.storages(at_least))
 
     def release_hosts(self) -> None:
         self.library.release_hosts(self.handle)
@@ -277,17 +223,6 @@ class Tap:
             found = [torch.ops.nanhunt_tap.kept(self.handle, i) for i in range(self.library.kept(self.handle))]
         return [KeptCall(*call) for call in found]
 
-    # Ops outside of modules, in steps that are not watched (`_sentinel.tape`).
-    def tape(self, on: bool) -> None:
-        if on:
-            pass_by(True)  # until the end: that is dear to switch
-            self._has_taped = True
-        self.tapes = on
-        self.library.tape(self.handle, on)
-
-    def taped(self) -> Taped:
-        return Taped(self)
-
     # Ends.
     def settle(self, forget: bool = False) -> int:
         """Tells what has ended: collectives, storages. How many collectives have not."""
@@ -297,16 +232,6 @@ class Tap:
         note = self._session.note
         take = TakeNote(lambda text, count: note(text.decode("utf-8", "replace"), count))
         self.library.notes(handle or self.handle, take)
-
-    @contextmanager
-    def generators_kept(self) -> Iterator[None]:
-        """What ops draw from of the program's own generators is put back."""
-        self.library.generators(self.handle, 1)
-        try:
-            yield
-        finally:
-            if self.handle:
-                self.library.generators(self.handle, 0)
 
     # What the tap asks.
     def _stream_of(self, kind: bytes, index: int) -> int:

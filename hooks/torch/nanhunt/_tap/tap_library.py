@@ -31,7 +31,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "off": (None, [_void]),
     "free": (None, [_void]),
     "abandon": (None, []),
-    "storages": (_i64, [_i64]),
     "hush": (_i32, [_i32]),
     "use": (None, [_void, _void]),
     "enter_root": (None, [_void, _i64]),
@@ -46,7 +45,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),
     "look_at_copies": (None, [_void]),
-    "leave_out": (None, [_i32]),
     "were_written": (None, [_void, _void, _size]),
     "guard": (_void, [_void, _size]),
     "alive": (_i32, [_void]),
@@ -65,7 +63,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),
     "schema": (_i64, [_text, _text, _void, _i64]),
-    "generators": (None, [_void, _i32]),
 }
 
 
@@ -73,24 +70,7 @@ _HOLDING: dict[str, tuple[Any, list[Any]]] = {
     "calls": (_i32, [_void, _void, _void]),
     "gradients_of": (_void, [_void, _void, _size]),
     "gradients": (_i64, [_void, _i32, _void, _void, _void]),
-    "gradients_versions": (None, [_void, _i32, _void]),
     "gradients_free": (None, [_void]),
-    "tape": (None, [_void, _i32]),
-    "tape_clear": (None, [_void]),
-    "taped": (_void, [_void]),
-    "taped_free": (None, [_void]),
-    "tape_drop": (None, [_void, _i64, _i64]),
-    "tape_segment": (None, [_void, _i64]),
-    "tape_name": (_i64, [_void, _i64]),
-    "tape_belongs": (_i64, [_void, _i64, _i32]),
-    "tape_overflow": (None, [_void, _text]),
-    "tape_size": (_i64, [_void]),
-    "tape_bad": (_i32, [_void]),
-    "tape_held": (_i64, [_void]),
-    "tape_refusal": (_text, [_void]),
-    "tape_after": (None, [_void, _i32]),
-    "tape_give_up": (None, [_void]),
-    "tape_find": (_i64, [_void, _i64]),
 }
 
 

@@ -10,9 +10,9 @@ import nanhunt
 import pytest
 import torch
 from nanhunt._hooks import hooks
-from nanhunt._sentinel import live
-from nanhunt._sentinel.live import FIRST, Budget, BudgetOfRanks
-from sentinel_runs import Root, batch, net, run_once
+from nanhunt._steps import live
+from nanhunt._steps.live import FIRST, Budget, BudgetOfRanks
+from step_runs import Root, batch, net, run_once
 from torch import nn
 from watched import report_of
 
@@ -58,7 +58,7 @@ def trained(between=lambda step, model: None, loss=lambda y, step: y.square().me
     return build, steps
 
 
-def watched(tmp_path, build, steps, budget=100.0, **options):
+def watched(tmp_path, build, steps, budget=None, **options):
     alone = run_once(build, steps)
     run = run_once(build, steps, tmp_path / "run", budget=budget, **options)
     assert run.digest == alone.digest, "the run is another one"
@@ -178,7 +178,7 @@ def test_compiled_code_is_not_watched_live(tmp_path, bad, part):
         return step, model, optimizer
 
     # when it goes bad, then the step is replayed as it was written, and the op named.
-    run = run_once(build, 5, tmp_path / "run", budget=100.0)
+    run = run_once(build, 5, tmp_path / "run")
     assert run.results == [(bad, "reproduced")], run.texts
     assert run.headline["op"] == "aten::log" and run.headline["step"] == bad
 
@@ -228,7 +228,7 @@ def optimized(tmp_path, dtype, fails=None, hook=None):
 
         return step, model, optimizer
 
-    run = run_once(build, BAD + 3, tmp_path / "run", budget=100.0)
+    run = run_once(build, BAD + 3, tmp_path / "run")
     return heard, run
 
 

@@ -16,7 +16,7 @@ from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._options import Options
 from nanhunt._recorder import Recorder
-from nanhunt._sentinel.sentinel import Sentinel
+
 from nanhunt._session import Session
 from torch import nn
 
@@ -112,9 +112,8 @@ def report_of(run):
     return json.loads(text.value.decode())
 
 
-def run_once(build, steps, out=None, wanted=(), **options):
-    """`build` makes the things that a run has and its step: (step(i), *things). `out` None: unwatched.
-    Steps are replayed where options do not give a budget."""
+def run_once(build, steps, out=None, **options):
+    """`build` makes the things that a run has and its step: (step(i), *things). `out` None: unwatched."""
     torch.manual_seed(7)
     random.seed(7)
     numpy.random.seed(7)
@@ -125,11 +124,8 @@ def run_once(build, steps, out=None, wanted=(), **options):
     replay, health, norm, end = kept
     if out is not None:
         shutil.rmtree(out, ignore_errors=True)
-        session = Session(Options(out=str(out), **{"level": "sentinel", "budget": 0.0, **options}))
+        session = Session(Options(out=str(out), **{"level": "live", **options}))
         _levels.add_listeners(session)
-        for part in session.listeners:
-            if isinstance(part, Sentinel):
-                part.wanted = set(wanted)
 
         def kept_replay(self, step, trigger, result, text=""):
             run.replays.append((step, trigger, RESULTS[result], text))

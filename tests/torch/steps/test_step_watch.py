@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from sentinel_runs import Root, batch, watched
+from step_runs import Root, batch, watched
 from torch import nn
 from torch.nn import functional as F
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op at which badness began, again: the tap has kept what it read, and it is computed from that in its own format,
-in fp32 and in fp64, and its inputs are written as safetensors.
-
-Which op it was, the analyzer says: it reads what is recorded so far. Nothing here judges.
+"""The operation at which badness began, again: the tap has kept what it read, and it is computed from that in its own
+format, in fp32 and in fp64, and its inputs are written as safetensors. Nothing of the program's runs.
 """
 from __future__ import annotations
 
@@ -11,15 +9,13 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt import _library as lib
-from nanhunt._sentinel.elsewhere import LEAST, Elsewhere, Lost, Talk, noted, take_over, why_not
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 MAX_BYTES = 256 << 20     # of a capture
-_JSON = 1                 # nanhunt_report's format
+_PROVED = 3               # operations of a step
 SAME, OTHER_KERNEL, WIDER = range(3)
 _NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
           torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
@@ -77,106 +73,54 @@ def _tensors(value: Any) -> list[_Tensor]:
     return []
 
 
-# Of the one that the analyzer names.
-def origin_seqs(session: Session) -> Findings:
-    """(seq, step, finding) of findings that are no information, most important first."""
-    recorder = session.recorder
-    if recorder is None:
-        return []
-    recorder.flush()
-    text, size = c.c_void_p(), c.c_size_t()
-    library = recorder.library.slow
-    if library.nanhunt_report(recorder.folder().encode(), _JSON, c.byref(text), c.byref(size)) != lib.OK:
-        return []
-    try:
-        report = json.loads(c.string_at(text, size.value))
-    finally:
-        library.nanhunt_free(text)
-    found = []
-    for finding in report.get("findings", []):
-        seq = finding.get("op_seq")
-        if finding.get("severity") != "info" and isinstance(seq, int) and finding.get("output"):
-            found.append((seq, int(finding["step"]), finding))
-    return found[:3]
-
-
-Told = tuple[str, dict[str, Any]]  # "probe" or "capture", and its fields
-Findings = list[tuple[int, int, dict[str, Any]]]
-
-
 def prove(session: Session, tap: Tap) -> None:
-    """After a step whose ops were heard: probes and captures of the origins that it met."""
-    kept = kept_by(tap)
+    """After a bad step whose operations were heard: probes and captures of those at which badness began first."""
+    recorder, kept = session.recorder, kept_by(tap)
     tap.keep(0)
-    if session.recorder is None or not kept:
+    if recorder is None or not kept:
         return
-    try:
-        found = [(one, call) for one in origin_seqs(session) for call in [_call_of(kept, one[0])] if call is not None]
-        ours = [one for one, call in found if _is_torchs(call)]
-        tell_proofs(session, proofs(session, kept, ours))
-        theirs = [one for one, call in found if not _is_torchs(call)]
-        if theirs:
-            tell_proofs(session, _proofs_elsewhere(session, kept, theirs))
-    except Exception as error:
-        session.failed(error, "computing an origin again")
-
-
-def _is_torchs(call: Call) -> bool:
-    """No code of the program's runs in it."""
-    return call.plan.op.startswith("aten::")
-
-
-def _call_of(kept: Sequence[Call], seq: int) -> Call | None:
-    return next((k for k in kept if k.first_seq <= seq < k.first_seq + k.rows), None)
-
-
-def _proofs_elsewhere(session: Session, kept: Sequence[Call], findings: Findings) -> list[Told]:
-    """Ops that the program has registered may keep a state: they run in a forked child, or not at all."""
-    def work(talk: Talk) -> None:
-        session.notes, session.errors = {}, 0
-        found = proofs(session, kept, findings)
-        talk.say({"proofs": found, **noted(session)})
-
-    why = why_not(session)
-    try:
-        if why:
-            raise Lost(why)
-        with Elsewhere(session, work, LEAST) as child:
-            told = child.hear()
-    except Lost as lost:
-        session.note(f"origins that were not computed again, for they run code of the program's: {lost}")
-        return proofs(session, kept, findings, probes=False)
-    take_over(session, told)
-    return [(kind, fields) for kind, fields in told["proofs"]]
-
-
-def tell_proofs(session: Session, told: Sequence[Told]) -> None:
-    recorder = session.recorder
-    assert recorder is not None
-    for kind, fields in told:
-        (recorder.probe if kind == "probe" else recorder.capture)(**fields)
-
-
-def proofs(session: Session, kept: Sequence[Call], findings: Findings, probes: bool = True) -> list[Told]:
-    """Of those of the findings whose op was kept. Not `probes`: nothing is computed."""
-    told: list[Told] = []
-    before, session.replaying = session.replaying, True
+    step, proved = session.step, 0
     try:
         with _no_dispatch(), torch.no_grad():
-            for seq, step, finding in findings:
-                call = _call_of(kept, seq)
-                if call is None:
+            for call in kept:
+                at = None if _is_given_infinity(call) else _began_at(call)
+                if at is None:
                     continue
-                alone = _alone(call, seq - call.first_seq)
-                if probes:
-                    _probe(alone, seq, step, finding, told)
+                alone = _alone(call, at)
+                if call.plan.op.startswith("aten::"):
+                    _probe(session, alone, step)
+                else:  # it may keep a state
+                    session.note("origins that were not computed again, for they run code of the program's")
                 if session.options.captures:
-                    _capture(session, alone, seq, step, told)
+                    _capture(session, alone, step)
+                proved += 1
+                if proved == _PROVED:
+                    break
     except Exception as error:
         session.failed(error, "computing an origin again")
-    finally:
-        session.replaying = before
-    return told
+
+
+def _is_given_infinity(call: Call) -> bool:
+    """A mask: the infinity is one of the program's own."""
+    return any(isinstance(value, float) and math.isinf(value) for value in (*call.args, *call.kwargs.values()))
+
+
+def _began_at(call: Call) -> int | None:
+    """Which of its rows is bad first; None: none that was kept."""
+    if not call.plan.per_element or call.rows < 2:
+        return 0
+    results = _results(call)
+    if not results:
+        return 0
+    return next((i for i, t in enumerate(results) if _first_bad(t) >= 0), None)
+
+
+def _first_bad(t: _Tensor) -> int:
+    """Where the first number stands that is not finite, row-major; -1: there is none."""
+    if not t.is_floating_point():
+        return -1
+    bad = (~torch.isfinite(t)).reshape(-1).nonzero()
+    return int(bad[0]) if bad.numel() else -1
 
 
 def _alone(call: Call, index: int) -> Call:
@@ -227,30 +171,28 @@ def _bits_agree(a: _Tensor, b: _Tensor) -> bool:
     return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
-def _probe(call: Call, seq: int, step: int, finding: dict[str, Any], told: list[Told]) -> None:
-    element = finding.get("element") or {}
-    at = element.get("flat_index")
-    at = at if isinstance(at, int) else -1
+def _probe(session: Session, call: Call, step: int) -> None:
+    recorder = session.recorder
+    assert recorder is not None
     stored = _NAMES.get(_floating(_tensors((call.args, call.kwargs, call.results))), "")
     if not stored:
         return
     own = next(k for k, v in _NAMES.items() if v == stored)
+    at = -1
 
-    def tell(mode: int, dtype: torch.dtype, out: _Tensor | None, text: str = "") -> None:
+    def record(mode: int, dtype: torch.dtype, out: _Tensor | None, text: str = "") -> None:
         kinds = (torch.isnan, torch.isposinf, torch.isneginf)
         counts = [0, 0, 0] if out is None else [int(is_kind(out).sum()) for is_kind in kinds]
         number = float(out.reshape(-1)[at]) if out is not None and 0 <= at < out.numel() else 0.0
-        told.append(("probe", {
-            "seq": seq, "step": step, "mode": mode, "dtype": DTYPES[dtype], "ops": 1, "ran": int(out is not None),
-            "nan": counts[0], "pos_inf": counts[1], "neg_inf": counts[2], "flat_index": at, "number": number,
-            "text": text}))
+        recorder.probe(seq=call.first_seq, step=step, mode=mode, dtype=DTYPES[dtype], ops=1, ran=int(out is not None),
+                       nan=counts[0], pos_inf=counts[1], neg_inf=counts[2], flat_index=at, number=number, text=text)
 
     which = 0
     recorded = _results(call)
     try:
         again = _run(call, None)
     except Exception as error:
-        tell(SAME, own, None, f"It could not be computed again: {type(error).__name__}.")
+        record(SAME, own, None, f"It could not be computed again: {type(error).__name__}.")
         return
     wrote = [t for arg, value in zip(call.plan.args, call.args) if arg.written for t in _tensors(value)]
     if not recorded and wrote:  # returns nothing: what it wrote was not kept, only that it was bad
@@ -259,20 +201,21 @@ def _probe(call: Call, seq: int, step: int, finding: dict[str, Any], told: list[
     if not bad or len(again) != len(recorded):
         return
     which = bad[0]
+    at = _first_bad(recorded[which])
     if bool(torch.isfinite(again[which]).all()):
-        tell(SAME, own, again[which])
+        record(SAME, own, again[which])
         return
     if not _bits_agree(again[which], recorded[which]):
-        tell(SAME, own, None, "Computed again from the same inputs it gave other numbers.")
+        record(SAME, own, None, "Computed again from the same inputs it gave other numbers.")
         return
-    tell(SAME, again[which].dtype, again[which])
+    record(SAME, again[which].dtype, again[which])
     for dtype in _WIDER.get(again[which].dtype, ()):
         try:
             out = _run(call, dtype)
         except Exception:
             continue  # there is no such kernel
         if which < len(out) and out[which].dtype == dtype:
-            tell(WIDER, dtype, out[which])
+            record(WIDER, dtype, out[which])
 
 
 def _floating(tensors: list[_Tensor]) -> Any:
@@ -350,8 +293,8 @@ def write_safetensors(path: Path, named: list[tuple[str, _Tensor]], metadata: di
     return 8 + len(text) + at
 
 
-def _capture(session: Session, call: Call, seq: int, step: int, told: list[Told]) -> None:
-    recorder = session.recorder
+def _capture(session: Session, call: Call, step: int) -> None:
+    recorder, seq = session.recorder, call.first_seq
     assert recorder is not None
     named = _slots(call)
     if not named or any(t.dtype not in _NAMES or t.layout is not torch.strided for _, t in named):
@@ -369,4 +312,4 @@ def _capture(session: Session, call: Call, seq: int, step: int, told: list[Told]
     except (OSError, RuntimeError, TypeError) as error:
         session.note(f"captures: {type(error).__name__}")
         return
-    told.append(("capture", {"seq": seq, "step": step, "file": f"op-{seq}.safetensors", "size": size}))
+    recorder.capture(seq, step, f"op-{seq}.safetensors", size)

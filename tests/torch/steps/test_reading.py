@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from nanhunt._options import Options
-from nanhunt._sentinel.reading import Reader
+from nanhunt._steps.reading import Reader
 from nanhunt._session import Session
 from nanhunt._tap.values import Values
 

@@ -68,7 +68,7 @@ def test_no_captures_keeps_none(tmp_path):
 
 
 def test_what_is_too_large_is_not_kept_and_noted_nowhere_as_an_error(tmp_path, monkeypatch):
-    from nanhunt._sentinel import origin
+    from nanhunt._steps import origin
 
     monkeypatch.setattr(origin, "MAX_BYTES", 8)
     train(tmp_path / "run", lambda y, step: torch.log(y * 0 + (0.0 if step == 1 else 1.0)).sum())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sentinel_runs import digest_of, run_once
+from step_runs import digest_of, run_once
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "neutral"))
 
@@ -16,7 +16,7 @@ from states import KINDS, Pipe  # noqa: E402
 
 STEPS = 12
 BAD = 9  # just past the first steps, which the default watches as they run
-HOW = {"default": {"budget": 3.0}, "replayed": {"budget": 0.0}, "ops": {"level": "ops", "budget": 3.0}}
+HOW = {"live": {}, "ops": {"level": "ops"}, "steps": {"level": "steps"}}
 
 
 # Where the replay of one kind is refused, so would be that of all in its run.

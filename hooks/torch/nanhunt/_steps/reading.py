@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import UNREAD as UNREAD_VALUES
 from nanhunt._device_reader import read_now
-from nanhunt._sentinel.tape import version_of
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
 
@@ -34,13 +32,12 @@ class _Plain:
     def __init__(self, items: Sequence[tuple[_Tensor, str]], layouts: Sequence[int]) -> None:
         library, n = load_tap(), len(items)
         self._items, self.paths = items, [path for _, path in items]
-        self._none = array("q", bytes(8 * n))
         given = array("q", [p._cdata for p, _ in items]), array("q", layouts)
         of = library.gradients_of(*[numbers.buffer_info()[0] for numbers in given], n)
         weakref.finalize(self, library.gradients_free, of).atexit = False
         self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
-        self._collect, self._collect_versions, self._of = library.gradients, library.gradients_versions, of
+        self._collect, self._of = library.gradients, of
 
     def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
@@ -49,11 +46,6 @@ class _Plain:
         if n == len(self.paths):
             return self.paths, self._pairs, rest
         return [self.paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
-
-    def versions(self, weights: bool) -> array[int]:
-        found = self._none[:]
-        self._collect_versions(self._of, weights, found.buffer_info()[0])
-        return found
 
 
 class Reader:
@@ -112,27 +104,9 @@ class Reader:
         words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
         return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
 
-    def versions(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Sequence[int]:
-        """Of each gradient, or weight, a number that is another one where torch has counted a write of it, or where it
-        is another tensor. In the order of `version_paths`."""
-        if parameters is not self._parameters:
-            self._prepare(parameters)
-        found = self._plain.versions(weights) if self._plain is not None else array("q")
-        for p, _ in self._rest:
-            t = p if weights else p.grad
-            found.append(0 if t is None else hash((id(t), version_of(t))))
-        return found
-
-    def version_paths(self, parameters: Sequence[tuple[_Tensor, str]]) -> list[str]:
-        if parameters is not self._parameters:
-            self._prepare(parameters)
-        return [*(self._plain.paths if self._plain is not None else ()), *[path for _, path in self._rest]]
-
     def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""
         self._parameters, self._plain, self._rest = parameters, None, parameters
-        if _device.pretend is not None:
-            return
         plain, layouts, rest = [], [], []
         for p, path in parameters:
             try:

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows when a step is bad: what else is, the norms of the steps before, and whether its operations are kept."""
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._step_mode import StepMode
+
+if TYPE_CHECKING:
+    from nanhunt._device_reader import Reading
+    from nanhunt._session import Session, StepFacts
+    from nanhunt._steps.reading import Reader
+    from nanhunt._tap.values import Values
+
+_Tensor = torch.Tensor
+NONE, KEEP, WAITS, SPENT = range(4)  # answers of the trigger policy
+LEFT_OUT = "operations of further bad steps: those of a few are kept"
+NO_HARM, SCALED, HARM = range(3)
+TRIGGER_AUDIT, TRIGGER_USER = 6, 8
+_NOT_HEARD = 3  # the result of a replay record: there is none
+_LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
+Norms = deque[tuple[int, list[str], Sequence[float], Sequence[float]]]
+
+
+class StepVerdict:
+    """What is bad in a step."""
+
+    __slots__ = ("bad", "bad_tensors", "first_bad", "first_kind", "judged", "unread", "gradient_norm", "weight_norm")
+
+    def __init__(self) -> None:
+        self.bad = self.bad_tensors = 0
+        self.first_bad = ""
+        self.first_kind: int | None = None
+        self.judged = False  # what is read of bad steps only was read
+        self.unread = False  # a boundary of it was not judged: what is not known to be bad is not known to be healthy
+        self.gradient_norm = self.weight_norm = math.nan
+
+    def note(self, kind: int, path: str) -> None:
+        self.bad |= 1 << kind
+        self.bad_tensors += 1
+        if self.first_kind is None or kind in _LASTING and self.first_kind not in _LASTING:
+            self.first_kind, self.first_bad = kind, path
+
+    @property
+    def trigger(self) -> int:
+        if self.first_kind is None:
+            return TRIGGER_AUDIT if self.bad else TRIGGER_USER
+        return {lib.MARK_LABEL: lib.MARK_BATCH}.get(self.first_kind, self.first_kind)
+
+
+class StepSnapshot:
+    """A step as it was at its boundary: what judging it needs, now or when its readings have come."""
+
+    __slots__ = ("verdict", "facts", "step", "micro_batch", "inputs", "losses", "parameters", "scaler", "scaled",
+                 "kept", "measured", "weights", "updates")
+
+    def __init__(self, verdict: StepVerdict, facts: StepFacts, step: int, micro_batch: int,
+                 inputs: list[weakref.ref[_Tensor]], losses: list[tuple[str, _Tensor | None, bool]],
+                 parameters: list[tuple[_Tensor, str]], scaler: Any, scaled: bool, kept: bool, updates: int) -> None:
+        self.verdict, self.facts, self.step, self.micro_batch = verdict, facts, step, micro_batch
+        self.inputs, self.losses, self.parameters = inputs, losses, parameters
+        self.scaler, self.scaled = scaler, scaled  # gradients are multiplied by its scale
+        self.kept = kept      # bad gradients were there before the first backward
+        self.updates = updates  # optimizer steps that had run
+        # Of gradients on a device: they are no longer what they were.
+        self.measured: list[Reading] | None = None
+        self.weights: list[Reading] | None = None  # ... of parameters, where they were read
+
+
+class BadSteps:
+    """Which bad steps have their operations in the trace: a few of each run of them (src/hunt/trigger_policy.h)."""
+
+    def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms) -> None:
+        self.session, self.values, self.reader = session, values, reader
+        self._norms, self._weights = norms, weights
+        self._library = lib.load_library().fast
+        self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_triggers, session.options.distance)
+        self._last_spent = -2
+        self.updates = 0  # optimizer steps that have run, ever
+        self.last_bad: int | None = None  # step
+
+    def _harm(self, snapshot: StepSnapshot) -> int:
+        bad = snapshot.verdict.bad & ~(1 << lib.MARK_BATCH | 1 << lib.MARK_LABEL)
+        if not bad:
+            return NO_HARM
+        # What is bad after unscaling was not when the scaler looked.
+        scaled = snapshot.scaler is not None and snapshot.scaled and getattr(snapshot.scaler, "_enabled", True)
+        held_back = scaled or self.session.drops.drops  # by a scaler of the program's own, as likely as not
+        return SCALED if held_back and not snapshot.kept and bad == 1 << lib.MARK_GRADIENT else HARM
+
+    def may_keep(self, step: int) -> bool:
+        """Of a step that does harm. Asking counts."""
+        may = bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == KEEP)
+        if not may and self.session.mode is not StepMode.UNHEARD:
+            self.session.note(LEFT_OUT)
+        return may
+
+    def judge(self, snapshot: StepSnapshot) -> None:
+        """Of a step that is bad."""
+        session, verdict = self.session, snapshot.verdict
+        self.last_bad = session.step
+        if not verdict.judged:
+            self._read_further(snapshot)
+        answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(snapshot))
+        heard = session.mode is not StepMode.UNHEARD
+        if heard and answer in (WAITS, SPENT):
+            session.note(LEFT_OUT)
+        if answer in (NONE, WAITS):
+            return
+        if answer == SPENT:
+            noted = session.step <= self._last_spent + 1
+            self._last_spent = session.step
+            if noted:
+                return
+        self._write_norms()
+        if heard:
+            if answer == KEEP:
+                session.mode = StepMode.KEPT
+        else:
+            self._not_heard(snapshot)
+
+    def _write_norms(self) -> None:
+        recorder = self.session.recorder
+        assert recorder is not None
+        for kind, ring in ((lib.MARK_PARAMETER, self._weights), (lib.MARK_GRADIENT, self._norms)):
+            for step, paths, norms, amaxes in ring:
+                for path, norm, amax in zip(paths, norms, amaxes):
+                    recorder.norm(step, kind, path, norm, amax)
+            ring.clear()
+
+    def _is_over(self, snapshot: StepSnapshot) -> bool:
+        """An optimizer has run since: parameters and gradients are those of a later step."""
+        return snapshot.updates != self.updates
+
+    def _read_further(self, snapshot: StepSnapshot) -> None:
+        """What is read of bad steps only: parameters, optimizer state, the batch."""
+        verdict = snapshot.verdict
+        verdict.judged = True
+        over = self._is_over(snapshot)
+        items = []
+        if not over:
+            items = [(lib.MARK_PARAMETER, path, p) for p, path in snapshot.parameters]
+            for optimizer in self.session._keep:
+                for p, path in self.session.parameters_of(optimizer):
+                    for name, state in optimizer.state.get(p, {}).items():
+                        if isinstance(state, _Tensor) and state.is_floating_point() and state.numel() > 1:
+                            items.append((lib.MARK_STATE, f"{path}.{name}", state))
+        else:
+            for reading in snapshot.weights or ():
+                if reading.bad:
+                    verdict.note(lib.MARK_PARAMETER, reading.name)
+        for kind, path in self.reader.bad_among(items):
+            verdict.note(kind, path)
+        given = [t for t in [reference() for reference in snapshot.inputs] if t is not None]
+        batch = [(lib.MARK_BATCH, f"input {i}", t) for i, t in enumerate(given)] if not over else []
+        for kind, path in self.reader.bad_among(batch):
+            if verdict.first_kind not in _LASTING:
+                verdict.first_kind, verdict.first_bad = kind, path
+            verdict.note(kind, path)
+
+    def _not_heard(self, snapshot: StepSnapshot) -> None:
+        """Without operations the analyzer has at least what is bad now."""
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        recorder.replay(session.step, snapshot.verdict.trigger, _NOT_HEARD, self.why_not_heard())
+        if not self._is_over(snapshot):  # what is there now is another step's; the health row says what was bad
+            self._mark_bad(snapshot)
+
+    def why_not_heard(self) -> str:
+        options = self.session.options
+        if options.level == "steps":
+            return "Its operations were not heard: level steps reads steps alone. `--level live` hears every operation."
+        if self.values.tap is None:
+            return "Its operations were not heard: they cannot be here."
+        if options.budget is not None:
+            return ("Its operations were not heard: the budget had no room for this step. The next ones are heard; "
+                    "without `--budget` all are.")
+        return "Its operations were not heard. The next steps are."
+
+    def written_last(self, snapshot: StepSnapshot) -> None:
+        """Parameters are bad that no later step will read: nothing of the step made them so."""
+        if self.session.mode is not StepMode.UNHEARD:  # who wrote them is held
+            self.session.mode = StepMode.KEPT
+        self._mark_bad(snapshot)
+
+    def _mark_bad(self, snapshot: StepSnapshot) -> None:
+        items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in snapshot.parameters]
+        items += [(lib.MARK_GRADIENT, path, p.grad) for p, path in snapshot.parameters if p.grad is not None]
+        bad = set(self.reader.bad_among(items))
+        self.mark([one for one in items if one[:2] in bad])
+
+    def mark(self, items: Sequence[tuple[int, str, _Tensor]]) -> None:
+        session, recorder = self.session, self.session.recorder
+        assert recorder is not None
+        for kind, path, t in items:
+            if session.mode is StepMode.UNHEARD:
+                self.values.renew(t)
+            value = self.values.describe(t.detach())
+            if value is not None:
+                recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
+        self.values.release_hosts()

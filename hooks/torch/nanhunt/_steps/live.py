@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level live: operations of a step are heard as they run and held in memory. They reach the trace where the step was
+not healthy. So do those of the first step, for what needs no failure to be wrong: formats and guard constants; with
+parameters of 16 bits those of a few more, for updates that are lost.
+
+With a budget some steps are left out: the first ones are heard, then as many as it has room for, and those that follow
+a bad one.
+"""
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._listener import Listener, RootCall
+from nanhunt._pytorch import accelerator
+from nanhunt._ranks import rank_and_world
+from nanhunt._step_mode import StepMode
+from nanhunt._steps.origin import prove
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+    from nanhunt._steps.step_watch import StepWatch
+    from nanhunt._tap.values import Values
+
+_NARROW = (torch.float16, torch.bfloat16)
+_WROTE_NARROW = 2  # State::wrote_weights of the tap
+FIRST = 8          # steps that are heard in any case
+AFTER_BAD = 64     # steps that are heard after a bad one in any case
+FULL_EVERY = 64    # steps: one has full statistics of its operations
+_SHOWN = 16        # healthy steps at most whose operations are in the trace
+KEPT = 64 << 20    # bytes of what operations read at which badness began, in one step
+KEPT_WRITTEN = 1 << 20  # ... of what each operation in place may write over
+_MEASURED = 16     # steps of either kind whose times are remembered
+_LONGEST = 3       # usual steps
+_LOOK_EVERY = 8    # steps: how long these take is looked at
+_COST_AT_MOST = 2.0  # of hearing a step, in steps
+_UNHEARD_AFTER = 8   # steps that were heard one that is not
+_LEARN = 4         # steps that must have run unheard before it is known what hearing one costs
+
+
+def _usual(times: Sequence[float]) -> float:
+    """The lower quartile: a step now and then that takes long is not one."""
+    return sorted(times)[(len(times) - 1) // 4]
+
+
+class Budget:
+    """Which steps are heard so that the time this takes stays below a share of all. Times are in seconds."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.steps = 0
+        self._total = self._spent = 0.0
+        self._times: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
+        self._counted: dict[bool, deque[float]] = {kind: deque(maxlen=_MEASURED) for kind in (False, True)}
+        self._longest = {False: 0.0, True: 0.0}  # that a step counts
+        self._cost = 0.0  # of hearing one step
+        self._heard_since = 0  # the last step that was not
+
+    def step_took(self, seconds: float, heard: bool) -> None:
+        """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
+        most three usual ones."""
+        times = self._times[heard]
+        times.append(seconds)
+        self._heard_since = self._heard_since + 1 if heard else 0
+        if self.steps % _LOOK_EVERY == 0 or heard or len(times) < _MEASURED:
+            self._longest[heard] = _LONGEST * _usual(times)
+            self._cost = self._measured_cost()
+        self.steps += 1
+        counted = min(seconds, self._longest[heard])
+        self._counted[heard].append(counted)
+        self._total += counted
+        if heard and self.steps > FIRST:
+            self._spent = max(0.0, self._spent + counted - self._mean(False))
+
+    def _mean(self, heard: bool) -> float:
+        """Of what steps of a kind count. Usual ones are too few: a step that is heard is more often a long one."""
+        return statistics.fmean(self._counted[heard] or (0.0,))
+
+    def _measured_cost(self) -> float:
+        if not self._counted[False] or not self._counted[True]:
+            return 0.0
+        return max(0.0, self._mean(True) - self._mean(False))
+
+    def has_room(self) -> bool:
+        """For the next step."""
+        if self.share <= 0:
+            return False
+        if self.share >= 1 or self.steps < FIRST:
+            return True
+        if self._heard_since >= _UNHEARD_AFTER:  # what an unheard step takes changes
+            return False
+        if len(self._times[False]) < _LEARN:
+            return False
+        return self._spent + self._cost <= self.share * self._total
+
+
+class BudgetOfRanks(Budget):
+    """Of one of several ranks: all must hear the same steps, and no two have the same times. So steps are counted, and
+    hearing one is taken to cost twice a step that is not heard: more was never measured."""
+
+    def has_room(self) -> bool:
+        if 0 < self.share < 1 and self.steps >= FIRST:
+            return self.steps % math.ceil(_COST_AT_MOST / self.share) == 0
+        return super().has_room()
+
+
+class Live(Listener):
+    """Which listeners hear the next step, and what becomes of the operations of the last one."""
+
+    def __init__(self, session: Session, values: Values, unheard: Sequence[Listener], ops: Sequence[Listener],
+                 steps: StepWatch) -> None:
+        """`unheard`: who hears any step; `ops`: who hears operations."""
+        self.session, self.values, self._bad_steps = session, values, steps.bad_steps
+        self._unheard = [*unheard, self]
+        # Marks come before anything reads what they mark.
+        self._heard = [unheard[0], self, *ops, *unheard[1:]]
+        share = session.options.budget
+        self.budget = Budget(1.0 if share is None else share / 100)
+        self._began = time.perf_counter()
+        self._shown = 0       # healthy steps whose operations are in the trace
+        self._narrow = False  # a model has parameters of 16 bits
+        self._births = 0      # of the step, when optimizers began
+        self._was_heard = True
+        session.listeners = self._unheard
+
+    def begin(self) -> None:
+        """The recorder is open, and which rank this is does not change any more."""
+        if rank_and_world()[1] > 1:
+            self.budget = BudgetOfRanks(self.budget.share)
+        self._began = time.perf_counter()
+        self._begin_step()
+
+    def _may_hear(self) -> bool:
+        if self.values.tap is None:
+            return False
+        bad = self._bad_steps.last_bad
+        if bad is not None and 0 <= self.session.step - bad <= AFTER_BAD and self.budget.share > 0:
+            return True
+        # On a device what reading at each operation costs was never measured: steps after a bad one are heard.
+        return not accelerator() and self.budget.has_room()
+
+    def _begin_step(self) -> None:
+        session, tap, recorder = self.session, self.values.tap, self.session.recorder
+        heard = self._may_hear()
+        session.mode = StepMode.HELD if heard else StepMode.UNHEARD
+        session.listeners = self._heard if heard else self._unheard
+        if tap is None or recorder is None:
+            return
+        if heard:
+            if not self._was_heard:
+                tap.forget()
+            recorder.hold(lib.HOLD)
+            tap.keep(KEPT, KEPT_WRITTEN)
+            session.tell("on_hold")
+            tap.on()  # from here on: what comes before the first call of a root is part of the step
+        else:
+            tap.keep(0)
+            tap.off()
+            session.places = None
+        self._was_heard = heard
+
+    def on_root_enter(self, call: RootCall) -> None:
+        if call.index == 0 and not self._narrow:
+            self._narrow = any(p.dtype in _NARROW for p in call.module.parameters())
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._births < 0 and self.session.recorder is not None:
+            self._births = self.session.recorder.origins()
+
+    def on_step_recorded(self, step: int) -> None:
+        session, recorder = self.session, self.session.recorder
+        if recorder is None:
+            return
+        now = time.perf_counter()
+        heard = session.mode is not StepMode.UNHEARD
+        self.budget.step_took(now - self._began, heard)
+        self._began = now
+        if session.mode is StepMode.HELD:
+            made_bad = 0 <= self._births != recorder.origins() or bool(session.state.bad_copy)
+            if made_bad and self._bad_steps.may_keep(step):
+                session.mode = StepMode.KEPT
+        self._births = -1
+        if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
+            return
+        if heard:
+            self._end_hold()
+        elif self.budget.share > 0 and self.values.tap is not None:
+            session.note("operations of steps that the budget had no room for" if not accelerator() else
+                         "operations of steps on a device, but for those after a bad one")
+        self._begin_step()
+
+    def is_shown(self) -> bool:
+        """Whether the step is in the trace healthy as it may be."""
+        if self.session.mode is StepMode.UNHEARD or self._shown >= _SHOWN:
+            return False
+        narrow = self._narrow or bool(self.session.state.wrote_weights & _WROTE_NARROW)
+        if not narrow:
+            return self._shown < 1
+        return self._shown < FIRST or self.session.step % FULL_EVERY == 0
+
+    def _end_hold(self) -> None:
+        session, recorder, tap = self.session, self.session.recorder, self.session.tap
+        if recorder is None:
+            return
+        kept = session.mode is StepMode.KEPT
+        shows = not kept and self.is_shown()
+        self._shown += shows
+        recorder.hold(lib.KEEP if kept or shows else lib.DROP)
+        if kept and tap is not None:
+            prove(session, tap)
+
+    def on_close(self) -> None:
+        if self.session.mode is not StepMode.UNHEARD:
+            self._end_hold()

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of every step, whether its operations are heard or not: losses, gradients at the boundary, weights now
+and then. Parameters, optimizer state and the batch are read of bad steps alone.
+"""
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._device import is_away
+from nanhunt._hooks.scaler import peek
+from nanhunt._listener import Listener, RootCall
+from nanhunt._step_mode import StepMode
+from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot, StepVerdict
+from nanhunt._steps.device_boundary import DeviceBoundary, Here
+from nanhunt._steps.reading import Reader
+from nanhunt._steps.validation import Validation
+from nanhunt._tap.marks import tensors_in
+from nanhunt._tap.tap_library import unheard
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session, StepFacts
+    from nanhunt._tap.values import Values
+
+_Tensor = torch.Tensor
+_WEIGHTS_EVERY = 8  # steps; the first so many are all read
+_MAX_LOSSES = 4096
+_GROWS = 3.0        # times the smallest gradient norm of the steps before
+_groups = attrgetter("param_groups")
+
+
+class StepWatch(Listener):
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session, self.values = session, values
+        keep = max(session.options.keep, 1)
+        self._parameters: list[tuple[_Tensor, str]] = []  # of all roots and optimizers
+        self._parameters_key: Any = None
+        self._norms: Norms = deque(maxlen=keep)
+        self._weights: Norms = deque(maxlen=keep)
+        self._bad_weights: set[str] = set()  # when they were read last
+        self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
+        self._reader = Reader(session, values)
+        self.bad_steps = BadSteps(session, values, self._reader, self._norms, self._weights)
+        self._validation = Validation(session, self._reader)
+        self._device_boundary = DeviceBoundary(session, self)
+        self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
+        self._was_bad = False  # gradients, in the step before
+        session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
+        self._begin_work()
+        self._begin()
+
+    def _begin_work(self) -> None:
+        self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
+        self._inputs: list[weakref.ref[_Tensor]] = []  # floating tensors that the last root was given
+        self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that it gave
+        self._device_boundary.begin()
+        self._scaled_losses: list[tuple[_Tensor, float | None]] = []
+        self._read_unasked = False   # without a backward, once
+        self._unread = False         # a backward has added to gradients since they were read
+        self._backwards = 0
+        self._kept = False           # bad gradients were there before the first backward
+        self._scaled = False         # gradients are multiplied by the scale
+        self._scaler: Any = None
+
+    def _begin(self) -> None:
+        """Nothing is known of the step yet."""
+        self._verdict = StepVerdict()
+        self._losses_before_boundary = 0
+        self._at_boundary = (0, 0, "")  # what was bad at the last one
+
+    def _carry_over(self) -> None:
+        """The step ended at its last boundary: what was called and differentiated since belongs to the next."""
+        losses = self._losses_before_boundary
+        self._begin()
+        for path, _, finite in self.losses[losses:]:
+            if not finite:
+                self._verdict.note(lib.MARK_LOSS, path)
+
+    @property
+    def _is_heard(self) -> bool:
+        return self.session.mode is not StepMode.UNHEARD
+
+    # Root calls.
+    def on_root_enter(self, call: RootCall) -> None:
+        given = [t for _, t in tensors_in((call.args, call.kwargs)) if t.is_floating_point()]
+        self._inputs = [weakref.ref(t) for t in given]
+
+    def on_root_exit(self, call: RootCall, output: Any) -> None:
+        if self._is_heard:  # the tap hears what becomes of it
+            return
+        self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
+
+    # Backward.
+    def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if not self._backwards:
+            self._look_for_older()
+            if not self._sound_at_first and not self.session.borders.alive:
+                paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
+                self._sound_at_first = set(paths) - set(bad)
+        self._backwards += 1
+        self._unread = True
+        self._read_losses(tensors)
+
+    def after_backward(self) -> None:
+        if self._stepping:  # a closure: the optimizer uses these gradients at once
+            self._boundary()
+
+    # Losses.
+    def before_scale(self, scaler: Any, loss: Any) -> None:
+        if not getattr(scaler, "_enabled", True):
+            return
+        self._scaled, self._scaler = True, scaler
+        if isinstance(loss, _Tensor):
+            self._scaled_losses.append(self._read_loss(loss))
+
+    def _read_loss(self, loss: _Tensor) -> tuple[_Tensor, float | None]:
+        """Its contents, shared, and its number, where that can be read without waiting."""
+        with unheard():
+            shared = loss.detach()
+            number = peek(shared)
+            if number is None and loss.numel() == 1 and not is_away(loss):
+                number = float(shared.float())
+        return shared, number
+
+    def _read_losses(self, tensors: Sequence[_Tensor]) -> None:
+        scaled, self._scaled_losses = self._scaled_losses, []
+        if not scaled:
+            scaled = [self._read_loss(t) for t in tensors if t.numel() == 1]
+        facts = self.session.facts
+        for shared, number in scaled:
+            n = len(self.losses)
+            path = "the loss" if n == 0 else f"loss {n} of the step"
+            finite = number is None or math.isfinite(number)
+            if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
+                self.losses.append((path, shared if number is None else None, finite))
+            if number is not None and (facts.loss is None or math.isnan(facts.loss)):
+                facts.loss = number
+            if not finite:
+                self._verdict.note(lib.MARK_LOSS, path)
+
+    def _look_for_older(self) -> None:
+        if (self._was_bad or self.session.pending.items) and any(p.grad is not None for p, _ in self.parameters()):
+            _, _, bad = self._reader.gradients(self.parameters())
+            self._kept = self._was_bad and bool(bad)
+            self._device_boundary.look_for_older(self._reader.away, self._scaler)
+
+    # The boundary.
+    def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._boundary(optimizer)
+
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+        self._scaled = False
+
+    def on_drop(self) -> None:
+        self._boundary()
+
+    def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
+        self._boundary()
+
+    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._boundary(optimizer)
+
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+        self._poll()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._boundary(optimizer, last=True)
+        self._poll()  # a scaler has waited for its flag, and with it for what was read before
+        self._stepping = True
+
+    def _poll(self) -> None:
+        if self.session.pending.items:
+            self.session.pending.poll()
+
+    _stepping = False
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._stepping = False
+        self.bad_steps.updates += 1
+
+    def parameters(self) -> list[tuple[_Tensor, str]]:
+        """Of all roots and optimizers."""
+        session = self.session
+        optimizers = session._keep
+        key = (session.parameter_names.changes, len(session.roots),
+               tuple(map(id, optimizers)), tuple(map(len, map(_groups, optimizers))))
+        if key != self._parameters_key:
+            self._parameters_key = key
+            found: dict[int, tuple[_Tensor, str]] = {}
+            for reference, _ in list(session.roots.values()):
+                module = reference()
+                for p in module.parameters() if module is not None else ():
+                    found.setdefault(id(p), (p, session.parameter_names.get(id(p), "")))
+            for optimizer in optimizers:
+                for p, path in session.parameters_of(optimizer):
+                    found.setdefault(id(p), (p, path))
+            for leaf in session.alive_leaves():
+                found.setdefault(id(leaf), (leaf, session.parameter_names.get(id(leaf), "")))
+            self._parameters = list(found.values())
+        return self._parameters
+
+    def _boundary(self, optimizer: torch.optim.Optimizer | None = None, last: bool = False) -> None:
+        """Before gradients are divided, clipped or used. `last`: nothing comes between it and the optimizer."""
+        # Without a backward the program has given its parameters gradients by other means.
+        again = not self._unread and (self._backwards > 0 or self._read_unasked)
+        # What the program itself made of them is heard; where nothing is, they are read once more.
+        written = bool(self.session.state.wrote) if self._is_heard else last
+        if again and (not written or self._verdict.bad):
+            return
+        self._unread, self._read_unasked = False, True
+        self.session.state.wrote = 0
+        if self.session.open() is None:
+            return
+        self._poll()
+        paths, words, bad = self._reader.gradients(self.parameters())
+        self._verdict.unread = self._verdict.unread or self._reader.unread
+        if self._reader.away:
+            try:
+                self._device_boundary.pass_boundary(self._snapshot(), optimizer, (paths, words, bad), self._reader.away)
+            except Exception:
+                self._verdict.unread = True
+                raise
+        else:
+            self._pass_boundary(paths, words, bad, again)
+        self._losses_before_boundary = len(self.losses)
+
+    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
+                       again: bool) -> None:
+        session, verdict = self.session, self._verdict
+        bad_weights: list[str] = []
+        if paths:
+            norms, amaxes = self.weigh(verdict, session.step, paths, words, self._scaled)
+            if not again and self.weights_are_due(session.step, self.grows(verdict.gradient_norm)):
+                paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
+                self.keep_weights(verdict, session.step, paths, words, bad_weights)
+            session.facts.largest_gradient = max(amaxes)
+        self.note_gradients(verdict, session.facts, bad)
+        if verdict.bad or bad_weights and self.is_without_loss():
+            self.bad_steps.judge(self._snapshot())
+        self._at_boundary = verdict.bad, verdict.bad_tensors, verdict.first_bad
+
+    def _snapshot(self) -> StepSnapshot:
+        session = self.session
+        return StepSnapshot(self._verdict, session.facts, session.step, session.micro_batch, self._inputs, self.losses,
+                            self.parameters(), self._scaler, self._scaled, self._kept, self.bad_steps.updates)
+
+    # Of any boundary, when its readings are there.
+    def weigh(self, verdict: StepVerdict, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+              scaled: bool) -> tuple[Sequence[float], Sequence[float]]:
+        """Keeps norms of gradients, as the optimizer will use them."""
+        norms, amaxes = words
+        scale = self.session.last_scale if scaled else 1.0
+        if scale != 1.0 and scale > 0:
+            norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
+        verdict.gradient_norm = math.hypot(*norms)
+        self._norms.append((step, paths, norms, amaxes))
+        return norms, amaxes
+
+    def grows(self, norm: float) -> bool:
+        smallest = min(self._gradient_norms, default=math.inf)
+        self._gradient_norms.append(norm)
+        return not norm <= _GROWS * smallest
+
+    def read_weights(self) -> tuple[Here, list[tuple[str, _Tensor]]]:
+        return self._reader.gradients(self.parameters(), weights=True), self._reader.away
+
+    def weights_are_due(self, step: int, grows: bool) -> bool:
+        """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
+        would show that they are bad: always."""
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or self.is_without_loss()
+
+    def is_without_loss(self) -> bool:
+        """The program has given its parameters gradients by other means than a backward."""
+        return not self._backwards
+
+    def keep_weights(self, verdict: StepVerdict, step: int, paths: list[str],
+                     words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+        """What was sound when it was last read was made bad since: loss and gradients may not show it."""
+        if bad and not self._bad_weights.issuperset(bad):
+            trained = {path for p, path in self.parameters() if p.requires_grad}
+            for path in bad:
+                if self._weights and path in trained and path not in self._bad_weights:
+                    verdict.note(lib.MARK_PARAMETER, path)
+        self._bad_weights = set(bad)
+        if step > 0:  # as the step before left them
+            self._weights.append((step - 1, paths, list(words[0]), list(words[1])))
+
+    def note_gradients(self, verdict: StepVerdict, facts: StepFacts, bad: list[str]) -> None:
+        facts.gradients_are_bad = self._was_bad = bool(bad)
+        for path in bad:
+            verdict.note(lib.MARK_GRADIENT, path)
+
+    # Calls with gradients off.
+    def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        self._validation.on_output(output)
+
+    def before_unfinished(self) -> None:
+        if self._validation.judge():
+            self.session.worked = True  # there is something to be judged, should no step follow
+
+    # Steps that the program gives up.
+    def _saw_bad_number(self) -> bool:
+        """Where nothing is heard: most often it is the loss, returned by a module."""
+        numbers = [peek(t) for t in [reference() for reference in self._returned] if t is not None]
+        return any(number is not None and not math.isfinite(number) for number in numbers)
+
+    def on_unfinished(self, ending: int) -> None:
+        """What the program has in hand is read now; operations are held, or nothing else is known."""
+        self._boundary()  # where a backward came
+        if self._verdict.bad:
+            return
+        if self._is_heard:
+            if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
+                self.session.mode = StepMode.KEPT
+            return
+        self._verdict.unread = True  # what is not found is not known to be healthy
+        if self._saw_bad_number():
+            self._verdict.note(lib.MARK_LOSS, "what a model gave")
+            self.bad_steps.judge(self._snapshot())
+
+    # The end.
+    def before_last_end(self) -> None:
+        """What the program does to its parameters after the last step is in no step's numbers: they are read once more,
+        those that were finite when they were read last."""
+        session = self.session
+        sound = self._sound_at_first
+        if self._weights:
+            _, paths, norms, _ = self._weights[-1]
+            sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
+        if session.recorder is None or self._verdict.bad or not sound:
+            return
+        bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
+                                      if path in sound and p.requires_grad and not is_away(p)])
+        for kind, path in bad:
+            self._verdict.note(kind, path)
+        if bad:
+            session.worked = True  # there is something to be judged, should no step be open
+            snapshot, names = self._snapshot(), {path for _, path in bad}
+            snapshot.parameters = [one for one in snapshot.parameters if one[1] in names]
+            self.bad_steps.written_last(snapshot)
+
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        verdict, facts, overran = self._verdict, self.session.facts, self.session.overran
+        at_boundary = self._at_boundary if overran and not self._device_boundary.passed else None
+        validated = self._validation.first if self._validation.judge() else ""
+        self._validation.begin_step()
+        if validated and self.session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
+            self.session.mode = StepMode.KEPT
+        self.session.pending.later(lambda: self._write_health(step, verdict, facts, at_boundary, validated))
+        if overran:
+            self._carry_over()
+        else:
+            self._begin_work()
+            self._begin()
+
+    def _write_health(self, step: int, verdict: StepVerdict, facts: StepFacts,
+                      at_boundary: tuple[int, int, str] | None, validated: str) -> None:
+        recorder = self.session.recorder
+        if recorder is not None:
+            bad, tensors, first = at_boundary or (verdict.bad, verdict.bad_tensors, verdict.first_bad)
+            if validated:
+                bad, tensors, first = bad | 1 << lib.MARK_OUTPUT, tensors + 1, first or validated
+            self.session.faults.suspected |= bool(bad)
+            if verdict.unread and not bad:
+                return  # a row without bits would say that all of it is healthy
+            recorder.health(step, bad, tensors, first, verdict.gradient_norm, verdict.weight_norm)
