@@ -49,12 +49,12 @@ class Told:
         return "\n".join(lines)
 
 
-def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float | None = None) -> Told:
-    return Told(watched(build, folder, steps, level=level, budget=budget))
+def told(build: Callable[[], Any], folder: Path, level: str, steps: int = 6) -> Told:
+    return Told(watched(build, folder, steps, level=level))
 
 
-def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6, budget: float | None = None) -> None:
-    said = told(build, folder, level, steps, budget)
+def assert_silent(build: Callable[[], Any], folder: Path, level: str, steps: int = 6) -> None:
+    said = told(build, folder, level, steps)
     assert said.status == "clean" and not said.loud, said.show()
 
 

@@ -16,7 +16,6 @@ from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._options import Options
 from nanhunt._recorder import Recorder
-
 from nanhunt._session import Session
 from torch import nn
 

@@ -36,12 +36,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
-LEVELS = ("default", "live", "live", "ops")
+LEVELS = ("live", "ops", "steps")
 OPTIONS = {
-    "default": ["--level", "live"],
-    "live": ["--level", "live", "--budget", "0"],
-    "live": ["--level", "live", "--budget", "100"],
+    "live": ["--level", "live"],
     "ops": ["--level", "ops"],
+    "steps": ["--level", "steps"],
 }
 KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)

@@ -285,7 +285,7 @@ def test_an_error_inside_nanhunt_is_not_clean(tmp_path, level, fails, monkeypatc
 
 
 @pytest.mark.parametrize("judges", [True, False])
-def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges):
+def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges, monkeypatch):
     """At level ops no step is judged as one: its operations are."""
     def train():
         model, optimizer = made()
@@ -294,10 +294,11 @@ def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges):
             model(batch(False)).mean().backward()
             optimizer.step()
             if not judges and i == 0:
-                for listener in _attach.current.listeners:
-                    for part in (listener, getattr(listener, "_outside", None)):
-                        if isinstance(part, Sentinel):
-                            part.found.unread = True
+                monkeypatch.setattr(StepWatch, "_pass_boundary", unread)
+
+    def unread(self, *args):
+        monkeypatch.undo()
+        self._verdict.unread = True
 
     verdict = judged(tmp_path, "live", train)
     assert verdict["status"] == ("clean" if judges else "inconclusive"), verdict

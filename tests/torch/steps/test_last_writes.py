@@ -36,8 +36,7 @@ def loop(last):
 def test_weights_that_the_program_ruins_at_its_end_are_a_fault(tmp_path, library):
     run = watched(loop(lambda p: p.div_(0)), tmp_path, STEPS)
     assert run.report["verdict"]["status"] == "fault"
-    if budget:
-        assert run.headline["op"] == "aten::div_"
+    assert run.headline["op"] == "aten::div_"
 
 
 def test_weights_that_it_scales_are_clean(tmp_path, library):
@@ -77,12 +76,9 @@ def test_weights_that_a_loop_without_an_optimizer_ruins_were_not_bad_from_the_st
         tmp_path, library, write, level):
     # Given a rate that passes fp32 late in training
     run = watched(by_hand(write, lambda i: 0.1 if i < 14 else 1e60), tmp_path, STEPS, level=level)
-    # then that is the fault where ops were heard, and elsewhere the weights are said to have become bad.
+    # then that is the fault.
     assert run.report["verdict"]["status"] == "fault"
     assert not any("from the start" in f["title"] for f in run.report["findings"]), run.report["findings"]
-    if budget:
-        assert run.headline["op"] == "aten::mul", run.headline
-    else:
-        assert run.headline["title"].startswith("The parameter 0.weight became bad between two looks"), run.headline
+    assert run.headline["op"] == "aten::mul", run.headline
     sound = watched(by_hand(write, lambda i: 0.1), tmp_path / "sound", STEPS, level=level)
     assert (sound.report["verdict"]["status"], sound.report["findings"]) == ("clean", [])

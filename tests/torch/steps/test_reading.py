@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from nanhunt._options import Options
-from nanhunt._steps.reading import Reader
 from nanhunt._session import Session
+from nanhunt._steps.reading import Reader
 from nanhunt._tap.values import Values
 
 pytestmark = pytest.mark.usefixtures("library")

@@ -13,8 +13,8 @@ from nanhunt import _device, _levels
 from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._options import Options
-from nanhunt._steps.origin import kept_by
 from nanhunt._session import Session
+from nanhunt._steps.origin import kept_by
 from nanhunt._tap.ops import OpWriter
 from nanhunt._tap.streams import CAPTURED, COPIED
 from nanhunt._tap.values import Values

@@ -7,7 +7,6 @@ Under torch.compile's tracing a patch is the original.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
@@ -20,6 +19,7 @@ from nanhunt._hooks.dynamo import hide_function, tell_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
+from nanhunt._hooks.phases import bind, clip, once, scale, unscale, update
 from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back, unread
 from nanhunt._leaves import find_leaves
@@ -66,8 +66,8 @@ def install(session: Session) -> None:
     for kind in _scalers:
         _patch_scaler(kind)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        patch(torch.nn.utils.clip_grad, name, _clip)
-        patch(torch.nn.utils, name, _clip)
+        patch(torch.nn.utils.clip_grad, name, clip)
+        patch(torch.nn.utils, name, clip)
     patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         patch(kind, "zero_grad", _cleared)
@@ -106,6 +106,7 @@ def uninstall(session: Session) -> None:
 def _forget() -> None:
     global _root, _step_of_calls, _had_backward, _in_backward
     _root, _step_of_calls, _had_backward, _in_backward = None, -1, False, 0
+    _steps_of.clear()
     calls.forget()
     _is_root.clear()
     forget_parents()
@@ -130,16 +131,6 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = Tru
         return patched
 
     _patches.put(owner, name, make)
-
-
-def _bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name; {} where they do not fit (the original will say so)."""
-    try:
-        bound = inspect.signature(original).bind(*args, **kwargs)
-    except TypeError:
-        return {}
-    bound.apply_defaults()
-    return dict(bound.arguments)
 
 
 def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -345,6 +336,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
 
 
 def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
+    if not _in_closure:
+        _steps_of.clear()  # of one that raised
     session.begins_work()
     _meet_losses(session, bound["tensors"], bound["grad_tensors"])
     session.drops.before_backward()
@@ -372,7 +365,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     global _in_backward
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
-    bound = _bind(original, args, kwargs)
+    bound = bind(original, args, kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
@@ -406,55 +399,6 @@ def _patch_scaler(kind: type) -> None:
             patch(kind, name, wrapper)
 
 
-_in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
-
-
-def _in_phase(session: Session, phase: int, before: tuple[Any, ...],
-              after: Callable[[Any, BaseException | None], tuple[Any, ...]], run: Callable[[], Any]) -> Any:
-    was, session.state.phase = session.state.phase, phase
-    session.tell(*before)
-    result, error = None, None
-    try:
-        result = run()
-        return result
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        session.tell(*after(result, error))
-        session.state.phase = was
-
-
-def _once(name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    def outermost(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
-                  kwargs: dict[str, Any]) -> Any:
-        key = (id(args[0]) if args else 0, name)
-        if key in _in_call:
-            return original(*args, **kwargs)
-        _in_call.add(key)
-        try:
-            return wrapper(session, original, args, kwargs)
-        finally:
-            _in_call.discard(key)
-
-    return outermost
-
-
-def _scale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scaler = args[0]
-    loss = args[1] if len(args) > 1 else kwargs.get("outputs")
-    session.begins_work()
-    return _in_phase(session, lib.SCALE, ("before_scale", scaler, loss), lambda r, e: ("after_scale", scaler, r),
-                     lambda: original(*args, **kwargs))
-
-
-def _unscale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scaler = args[0]
-    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    return _in_phase(session, lib.UNSCALE, ("before_unscale", scaler, optimizer),
-                     lambda r, e: ("after_unscale", scaler, optimizer, e), lambda: original(*args, **kwargs))
-
-
 _stepping = 0  # inside GradScaler.step
 
 
@@ -486,40 +430,15 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
             session.passed_boundary(optimizer, skipped, scaler)
 
 
-def _update(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scaler = args[0]
-    session.scale_was_given = (args[1] if len(args) > 1 else kwargs.get("new_scale")) is not None
-    result = _in_phase(session, lib.UPDATE, ("before_update", scaler), lambda r, e: ("after_update", scaler, e),
-                       lambda: original(*args, **kwargs))
-    session.after_update()
-    return result
-
-
-_SCALER_METHODS = {"scale": _once("scale", _scale), "unscale_": _once("unscale_", _unscale),
-                   "step": _once("step", _scaler_step), "update": _once("update", _update)}
-
-
-def _clip(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = _bind(original, args, kwargs)
-    parameters = bound.get("parameters", ())
-    if isinstance(parameters, torch.Tensor):
-        parameters = (parameters,)
-    elif not hasattr(parameters, "__iter__"):  # the original will say so
-        return original(*args, **kwargs)
-    elif not isinstance(parameters, (list, tuple)):
-        # A generator is used up by one reading: the original gets the list.
-        parameters = list(parameters)
-        bound["parameters"] = parameters
-        args, kwargs = (), bound
-        original = functools.partial(original)
-    limit = bound.get("max_norm", bound.get("clip_value", 0.0))
-    number = float(limit) if isinstance(limit, (int, float)) else 0.0
-    name = getattr(original, "__name__", "clip_grad")
-    return _in_phase(session, lib.CLIP, ("before_clip", parameters, name, number), lambda r, e: ("after_clip", r),
-                     lambda: original(*args, **kwargs))
+_SCALER_METHODS = {"scale": once("scale", scale), "unscale_": once("unscale_", unscale),
+                   "step": once("step", _scaler_step), "update": once("update", update)}
 
 
 # Optimizers.
+# Optimizers that step, by id: how many calls of a step run inside of it, which a derived class makes.
+_steps_of: dict[int, int] = {}
+
+
 def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
                     kwargs: dict[str, Any]) -> Any:
     result = original(*args, **kwargs)
@@ -536,6 +455,10 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         session.threads.begin_training()
     if not session.hears():
         return None
+    if id(optimizer) in _steps_of:
+        _steps_of[id(optimizer)] += 1
+        return None
+    _steps_of[id(optimizer)] = 0
     try:
         session.optimizer_ran = True
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -556,6 +479,9 @@ def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
     session.tell("before_step", optimizer)
 
 
+_in_closure = 0
+
+
 def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
                    closure: Callable[..., Any]) -> Callable[..., Any]:
     """A closure computes the gradients inside of the optimizer's step: the boundary is where its first call ends."""
@@ -563,13 +489,17 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
 
     @functools.wraps(closure)
     def watched(*args: Any, **kwargs: Any) -> Any:
+        global _in_closure
         nonlocal reached
         session.state.phase = lib.DATA
+        _in_closure += 1
         try:
             result = closure(*args, **kwargs)
         except BaseException as error:
             take_frames_off(error)
             raise
+        finally:
+            _in_closure -= 1
         try:
             if not reached and session.hears():
                 reached = True
@@ -586,6 +516,10 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     session = _session
     if session is None or _is_compiling() or not session.hears():
         return
+    if _steps_of.get(id(optimizer), 0):
+        _steps_of[id(optimizer)] -= 1
+        return
+    _steps_of.pop(id(optimizer), None)
     try:
         session.tell("after_step", optimizer)
         session.state.phase = lib.DATA

@@ -210,8 +210,8 @@ class StepWatch(Listener):
         """Before gradients are divided, clipped or used. `last`: nothing comes between it and the optimizer."""
         # Without a backward the program has given its parameters gradients by other means.
         again = not self._unread and (self._backwards > 0 or self._read_unasked)
-        # What the program itself made of them is heard; where nothing is, they are read once more.
-        written = bool(self.session.state.wrote) if self._is_heard else last
+        # Before they are used they are read once more: the program itself may have written them since.
+        written = last or self._is_heard and bool(self.session.state.wrote)
         if again and (not written or self._verdict.bad):
             return
         self._unread, self._read_unasked = False, True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scalers as programs write them themselves: what goes wrong in steps of which the default watches no op, and
-forms of scaling, clipping and unscaling."""
+"""Loss scalers as programs write them themselves: what goes wrong in later steps, and forms of scaling, clipping and
+unscaling."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ import math
 
 import pytest
 import torch
-from nanhunt._steps.live import FIRST, Budget
 from own_programs import LEVELS, Net, assert_silent, data, told
 from own_scalers import Half, Masters, Own, own
 from torch import nn
 from torch.nn import functional as F
 
 LATE = 12
-
-
-@pytest.fixture(autouse=True)
-def later_steps_are_unwatched(monkeypatch):
-    """Of the first eight alone the default watches every op."""
-    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps < FIRST)
 
 
 class Loud(Net):
@@ -86,7 +79,7 @@ MAKES = {"float": Own, "kept": Scalar, "made": lambda scale: Own(scale, as_tenso
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-def test_a_scale_that_falls_without_end_while_no_op_is_watched_has_collapsed(make, level, tmp_path):
+def test_a_scale_that_falls_without_end_has_collapsed(make, level, tmp_path):
     said = told(own(lambda: make(1024.0), model=Loud), tmp_path, level, steps=LATE + 26)
     assert said.status == "fault", said.show()
     assert said.what[:3] == ("scaler_collapse", "aten::mul", "forward") and said.first["step"] == LATE, said.show()
@@ -106,20 +99,6 @@ def test_gradients_kept_after_a_skip_are_told_first_whatever_the_scale_does(at, 
     assert said.status == "fault" and said.first["class"] == "api_misuse", said.show()
     assert said.what[1:3] == ("aten::add_", "backward") and said.first["step"] == at + 1, said.show()
     fixed = told(build(True), tmp_path, level, steps=at + 10)
-    assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
-
-
-def test_gradients_of_an_unwatched_skip_are_kept_into_a_watched_step(monkeypatch, tmp_path):
-    monkeypatch.setattr(Budget, "has_room", lambda self: self.steps < FIRST or self.steps > LATE)
-
-    def build(clears):
-        return own(
-            lambda: Own(1024.0, clears=clears), bad=lambda i: 1e6 if i == LATE else 1.0, steps_clear_after=True
-        )
-
-    said = told(build(False), tmp_path, "live", steps=LATE + 6)
-    assert said.what[:3] == ("api_misuse", "aten::add_", "backward") and said.first["step"] == LATE + 1, said.show()
-    fixed = told(build(True), tmp_path, "live", steps=LATE + 6)
     assert fixed.status in ("clean", "calibrating") and not fixed.loud, fixed.show()
 
 
