@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -135,11 +135,6 @@ namespace {
 double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted() ? arg.stats.amax : kUnknownSize; }
 
 }  // namespace
-
-std::string arg_name(const ArgSnapshot& arg, const Names& names) {
-  const std::string& name = names.text(arg.name);
-  return arg.is_gradient && !name.empty() ? name + ".grad" : name;
-}
 
 std::string Case::where() const {
   if (module().empty()) return "";

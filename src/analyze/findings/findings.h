@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
-#include "src/analyze/findings/advice.h"
 #include "src/analyze/findings/case.h"
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/findings/probe_verdict.h"
@@ -42,12 +41,5 @@ struct BadSamples {
   bool may_be_more = false;  // rows beyond the first were not recorded
 };
 BadSamples bad_samples(const Case& c);
-
-// The first and the last step that count for a finding: those with harm, where there were any.
-inline std::uint32_t began(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.first : f.first_step; }
-inline std::uint32_t ended(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.last : f.last_step; }
-
-OpPlace place_of(const OpRef& at, const Names& names);
-TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names);
 
 }  // namespace nanhunt::analyze

@@ -11,7 +11,7 @@
 
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/ranks/rank_propagation.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -8,11 +8,11 @@
 #include <tuple>
 #include <utility>
 
-#include "src/analyze/findings/advice.h"
+#include "src/analyze/wording/advice.h"
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/run/exploding.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

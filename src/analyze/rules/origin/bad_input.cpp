@@ -4,7 +4,7 @@
 
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/rules/registry.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
