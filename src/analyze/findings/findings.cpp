@@ -477,21 +477,6 @@ Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseSt
 
 }  // namespace
 
-BadSamples bad_samples(const Case& c) {
-  BadSamples out;
-  const ArgSnapshot& source = c.birth.source;
-  if (c.birth.samples != nullptr) out.ids = *c.birth.samples;
-  const LayoutRecord* layout = c.names.layout(source.layout);
-  if (layout == nullptr || layout->sizes.empty()) return out;
-  out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
-  if (out.coords.empty() || static_cast<std::int64_t>(out.ids.size()) != layout->sizes[0]) return out;
-  out.row = out.coords[0];
-  out.rows_known = true;
-  out.may_be_more = source.stats.nonfinite() != 1 && out.ids.size() > 1;
-  out.ids = {out.ids[static_cast<std::size_t>(out.row)]};
-  return out;
-}
-
 std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context) {
   const ScalerWatch& scaler = context.scaler;
   const auto& collapse = scaler.collapse();

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 
 namespace nanhunt::analyze {
 

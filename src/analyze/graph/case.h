@@ -8,7 +8,7 @@
 #include "src/analyze/graph/birth.h"
 #include "src/analyze/graph/summary.h"
 #include "src/analyze/stream/names.h"
-#include "src/analyze/ranks/rank_verdict.h"
+#include "src/analyze/graph/call.h"
 #include "src/analyze/graph/zero_walk.h"
 
 namespace nanhunt::analyze {
@@ -62,5 +62,15 @@ double elements_of_one(const Case& c);
 double magnitude_bound(const Case& c);
 // The same for sums of products of two of the inputs.
 double bilinear_bound(const Case& c);
+
+// Which samples of the batch are bad, for a birth of kind kBatch.
+struct BadSamples {
+  std::vector<std::int64_t> ids;     // of the bad row, or of the whole batch
+  std::vector<std::int64_t> coords;  // of the first bad element
+  std::int64_t row = -1;
+  bool rows_known = false;   // ids are those of bad rows
+  bool may_be_more = false;  // rows beyond the first were not recorded
+};
+BadSamples bad_samples(const Case& c);
 
 }  // namespace nanhunt::analyze
