@@ -19,7 +19,7 @@
 #include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/watch/lr_ramp.h"
-#include "src/analyze/ranks/merge.h"
+#include "src/analyze/findings/merge.h"
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/watch/own_scaler.h"
 #include "src/analyze/ranks/rank_pass.h"

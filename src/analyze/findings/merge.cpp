@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/analyze/findings/ignored.h"
-#include "src/analyze/ranks/merge.h"
+#include "src/analyze/findings/merge.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/ignored.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/wording/text.h"
 
