@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "src/analyze/graph/birth.h"
+#include "src/analyze/graph/summary.h"
 #include "src/analyze/stream/names.h"
-#include "src/analyze/ranks/rank_verdict.h"
+#include "src/analyze/graph/call.h"
 #include "src/analyze/graph/zero_walk.h"
 
 namespace nanhunt::analyze {
@@ -18,8 +19,6 @@ enum class Singular : std::uint8_t {
   kPole,     // 1/0, 0/0, log 0, infinite derivative, mean over nothing
   kOutside,  // argument outside the domain
 };
-
-std::string arg_name(const ArgSnapshot& arg, const Names& names);
 
 struct Case {
   const Birth& birth;
@@ -38,7 +37,6 @@ struct Case {
 
   bool is_op() const { return context != nullptr; }
   const std::string& text(StringId id) const { return names.text(id); }
-  // "fc1.weight.exp_avg", "fc1.weight.grad", "" when it has no name.
   std::string name_of(const ArgSnapshot& arg) const { return arg_name(arg, names); }
   const std::string& op() const { return names.text(birth.at.op); }
   const std::string& module() const { return names.text(birth.at.module); }
@@ -64,5 +62,15 @@ double elements_of_one(const Case& c);
 double magnitude_bound(const Case& c);
 // The same for sums of products of two of the inputs.
 double bilinear_bound(const Case& c);
+
+// Which samples of the batch are bad, for a birth of kind kBatch.
+struct BadSamples {
+  std::vector<std::int64_t> ids;     // of the bad row, or of the whole batch
+  std::vector<std::int64_t> coords;  // of the first bad element
+  std::int64_t row = -1;
+  bool rows_known = false;   // ids are those of bad rows
+  bool may_be_more = false;  // rows beyond the first were not recorded
+};
+BadSamples bad_samples(const Case& c);
 
 }  // namespace nanhunt::analyze

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -136,11 +136,6 @@ double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted()
 
 }  // namespace
 
-std::string arg_name(const ArgSnapshot& arg, const Names& names) {
-  const std::string& name = names.text(arg.name);
-  return arg.is_gradient && !name.empty() ? name + ".grad" : name;
-}
-
 std::string Case::where() const {
   if (module().empty()) return "";
   return in_optimizer() ? "in the update of " + module() : "in " + module();
@@ -206,6 +201,21 @@ Case make_case(const Birth& birth, Names& names, std::vector<const EvidenceRecor
   c.stored = dtype_of(*c.output, names, op.compute_dtype);
   find_singularity(c);
   return c;
+}
+
+BadSamples bad_samples(const Case& c) {
+  BadSamples out;
+  const ArgSnapshot& source = c.birth.source;
+  if (c.birth.samples != nullptr) out.ids = *c.birth.samples;
+  const LayoutRecord* layout = c.names.layout(source.layout);
+  if (layout == nullptr || layout->sizes.empty()) return out;
+  out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
+  if (out.coords.empty() || static_cast<std::int64_t>(out.ids.size()) != layout->sizes[0]) return out;
+  out.row = out.coords[0];
+  out.rows_known = true;
+  out.may_be_more = source.stats.nonfinite() != 1 && out.ids.size() > 1;
+  out.ids = {out.ids[static_cast<std::size_t>(out.row)]};
+  return out;
 }
 
 // No more terms in a sum than the largest of them has elements.

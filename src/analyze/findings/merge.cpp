@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/analyze/findings/ignored.h"
-#include "src/analyze/ranks/merge.h"
+#include "src/analyze/findings/merge.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +8,9 @@
 #include <map>
 #include <tuple>
 
-#include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/ignored.h"
 #include "src/analyze/ranks/rank_propagation.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

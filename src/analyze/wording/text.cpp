@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 #include <fmt/format.h>
 
@@ -75,14 +75,6 @@ std::string bad_count_text(std::int64_t nan, std::int64_t pos_inf, std::int64_t 
   if (parts.empty()) return "not finite";
   return numel == 1 && parts.size() == 1 ? parts[0].substr(parts[0].find(' ') + 1)
                                          : fmt::format("{} of {}", join(parts, 3), numel);
-}
-
-std::string place_text(const OpRef& at, const Names& names) {
-  const std::string& op = names.text(at.op);
-  const std::string& module = names.text(at.module);
-  if (module.empty()) return op;
-  return at.phase == Phase::kOptimizer ? fmt::format("{} in the update of {}", op, module)
-                                       : fmt::format("{} in {}", op, module);
 }
 
 std::string sink_text(TensorRole kind, const std::string& path) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/analyze/findings/advice.h"
+#include "src/analyze/wording/advice.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank does in a call between ranks.
+// Calls between ranks: what a rank does in one, and what all of them together say of one that gave bad numbers.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "nanhunt/trace.h"
 
@@ -40,5 +42,21 @@ inline bool gets_result(const CollectiveRecord& call, std::optional<std::uint32_
       return true;
   }
 }
+
+// A call between ranks that gave bad numbers although no rank is known to have given any.
+struct CallStory {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Reduction reduction = Reduction::kNone;
+  std::string group;
+  std::vector<std::uint32_t> givers;    // ascending, as all below
+  std::vector<std::uint32_t> unknown;   // of them, those whose share is not known
+  std::vector<std::uint32_t> untraced;  // of these, those without a trace
+  std::vector<std::uint32_t> bad_from;  // gave bad numbers, but where those began is not recorded
+  std::vector<std::uint32_t> bad_on, fine_on;  // got the result
+  double reach = 0;  // what the shares can come to together, at most; infinite: not known
+  DType dtype = DType::kF32;
+  bool lined_up = true;   // the ranks agree on what this call was
+  bool can_pass = false;  // the shares together can pass the format
+};
 
 }  // namespace nanhunt::analyze
