@@ -8,7 +8,7 @@
 
 #include "nanhunt/analyzer.h"
 #include "src/analyze/ranks/comm_join.h"
-#include "src/analyze/ranks/merge.h"
+#include "src/analyze/findings/merge.h"
 #include "src/analyze/ranks/rank_pass.h"
 
 namespace nanhunt {

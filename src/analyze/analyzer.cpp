@@ -19,19 +19,21 @@
 #include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/watch/lr_ramp.h"
-#include "src/analyze/ranks/merge.h"
+#include "src/analyze/findings/merge.h"
 #include "src/analyze/watch/norm_watch.h"
 #include "src/analyze/watch/own_scaler.h"
 #include "src/analyze/ranks/rank_pass.h"
 #include "src/analyze/rules/run/comm_underflow.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 #include "src/analyze/rules/run/precision_audit.h"
+#include "src/analyze/rules/run/sentinel.h"
 #include "src/analyze/rules/run/setup_audit.h"
 #include "src/analyze/rules/origin/underflow.h"
 #include "src/analyze/rules/run/update_loss.h"
 #include "src/analyze/watch/sentinel_watch.h"
 #include "src/analyze/watch/sources.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 #include "src/analyze/watch/timeline.h"
 #include "src/analyze/graph/value_graph.h"
 #include "src/trace/in_order.h"
@@ -405,7 +407,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   fill_coverage(analysis, info, health, ops);
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
-  sentinel_.conclude(analysis.findings, norms_.growths(), others);
+  report_sentinel(analysis.findings, sentinel_, norms_.growths(), others);
   endings_.conclude(analysis.findings);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;

@@ -10,7 +10,7 @@
 #include "src/analyze/graph/birth.h"
 #include "src/analyze/stream/flat_map.h"
 #include "src/analyze/graph/labels.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 #include "src/analyze/stream/value_table.h"
 
 namespace nanhunt::analyze {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape is held to the schema by test_report_schema.py, on the golden files these tests keep equal.
+// Three reports byte for byte: a fault, a warning and a clean run. test_report_schema.py holds every sample to the
+// schema.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,24 +23,28 @@ using nlohmann::json;
 
 json report_of(const Analysis& analysis) { return json::parse(render_json(analysis)); }
 
-TEST(JsonReporter, a_fault_is_written_as_the_golden_report) {
-  expect_golden("fault.json", render_json(make_fault_analysis()));
-}
-
-TEST(JsonReporter, a_clean_run_is_written_as_the_golden_report) {
-  expect_golden("clean.json", render_json(make_clean_analysis()));
-}
-
-TEST(JsonReporter, hostile_names_are_written_as_the_golden_report) {
-  expect_golden("hostile.json", render_json(make_hostile_analysis()));
-}
-
-TEST(JsonReporter, an_empty_analysis_is_written_as_the_golden_report) {
-  expect_golden("empty.json", render_json(Analysis{}));
-}
-
-TEST(JsonReporter, a_run_with_scaler_layers_norms_and_histograms_is_written_as_the_golden_report) {
+TEST(JsonReporter, a_fault_with_scaler_layers_norms_and_histograms_is_written_as_the_golden_report) {
   expect_golden("overflow.json", render_json(make_overflow_analysis()));
+}
+
+TEST(JsonReporter, a_warning_with_audits_frames_ranks_and_device_time_is_written_as_the_golden_report) {
+  expect_golden("warning.json", render_json(make_warning_analysis()));
+}
+
+TEST(JsonReporter, a_clean_run_with_a_ramp_of_the_learning_rate_is_written_as_the_golden_report) {
+  expect_golden("ramp.json", render_json(make_ramp_analysis()));
+}
+
+TEST(JsonReporter, an_empty_analysis_is_inconclusive_and_has_empty_lists) {
+  const json report = report_of(Analysis{});
+  EXPECT_EQ(report["verdict"],
+            json::parse(R"({"status": "inconclusive", "headline": "", "change": null, "origin": null})"));
+  for (const char* list : {"findings", "eps_audit", "update_loss", "headroom", "experiments"}) {
+    EXPECT_EQ(report[list], json::array()) << list;
+  }
+  EXPECT_EQ(report["run"]["ranks"], json::array());
+  EXPECT_EQ(report["timeline"]["steps"], json::array());
+  for (const char* none : {"scaler", "lr_ramp", "device_time"}) EXPECT_TRUE(report[none].is_null()) << none;
 }
 
 TEST(JsonReporter, numbers_that_json_cannot_write_become_strings) {
@@ -50,6 +55,7 @@ TEST(JsonReporter, numbers_that_json_cannot_write_become_strings) {
   EXPECT_TRUE(report["timeline"]["steps"][6]["lr"].is_null());
   EXPECT_EQ(report["findings"][0]["scale"], "Infinity");
   EXPECT_EQ(report["findings"][0]["element"]["value"], "NaN");
+  EXPECT_EQ(report["findings"][0]["element"]["operands"][0]["value"], "-Infinity");
 }
 
 TEST(JsonReporter, integers_stay_exact_in_a_double) {
@@ -60,6 +66,8 @@ TEST(JsonReporter, integers_stay_exact_in_a_double) {
   EXPECT_EQ(finding["bad_steps"]["count"], 40);
   EXPECT_EQ(report["findings"][1]["bad_steps"], nullptr);  // nothing stopped being finite
   EXPECT_EQ(finding["samples"], json({"-9223372036854775808", "9223372036854775807"}));
+  EXPECT_EQ(finding["tensor"]["shape"], json(std::vector<std::string>(64, "9223372036854775807")));  // of 1,000
+  EXPECT_TRUE(finding["element"]["flat_index"].is_null());
   EXPECT_EQ(reports::json_integer(9007199254740991), 9007199254740991);
   EXPECT_EQ(reports::json_integer(9007199254740992), "9007199254740992");
   EXPECT_TRUE(reports::json_seq(kNoSeq).is_null());
@@ -133,6 +141,17 @@ TEST(JsonReporter, only_ascii_is_written_so_nothing_can_steer_a_terminal) {
     const auto byte = static_cast<unsigned char>(c);
     ASSERT_TRUE((byte >= 0x20 && byte < 0x7f) || c == '\n') << static_cast<int>(byte);
   }
+}
+
+TEST(JsonReporter, hostile_names_read_back_as_they_were_but_for_bytes_that_are_no_text) {
+  const json report = report_of(make_hostile_analysis());
+  const json name =
+      "</script></style><img src=x onerror=alert(1)>\"'><!--{{body}}{{style}}\x1b[31m\r\n\t\x7f\u202e\u2066\ufffd"
+      "\ufffd\u009b]]>&amp;javascript:";
+  EXPECT_EQ(report["verdict"]["headline"], name);
+  EXPECT_EQ(report["run"]["ranks"][0]["options"][1]["value"], name);
+  EXPECT_EQ(report["findings"][0]["module"], name);
+  EXPECT_EQ(report["findings"][0]["frames"][0]["code"][0], name);
 }
 
 TEST(JsonReporter, edges_outside_the_chain_are_left_out) {

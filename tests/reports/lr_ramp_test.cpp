@@ -81,7 +81,6 @@ TEST(LrRampChart, of_losses_none_of_which_is_finite_or_all_of_which_are_equal_is
 }
 
 TEST(LrRampReports, are_the_golden_ones) {
-  expect_golden("ramp.json", render_json(make_ramp_analysis()));
   expect_golden("ramp.txt", render_text(make_ramp_analysis()));
 }
 

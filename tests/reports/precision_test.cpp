@@ -29,9 +29,8 @@ std::size_t count_of(const std::string& text, std::string_view part) {
 }
 
 TEST(PrecisionReports, are_the_golden_ones) {
-  expect_golden("precision.json", render_precision_json(make_precision_comparison()));
   expect_golden("precision.txt", render_precision_text(make_precision_comparison()));
-  expect_golden("precision-good.json", render_precision_json(make_good_comparison()));
+  expect_golden("precision-good.txt", render_precision_text(make_good_comparison()));
 }
 
 TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it) {
@@ -133,6 +132,67 @@ TEST(PrecisionPage, is_inert_whatever_things_are_called) {
   ASSERT_EQ(hostile.tags.size(), plain.tags.size());
   for (std::size_t i = 0; i < plain.tags.size(); ++i) EXPECT_EQ(hostile.tags[i].name, plain.tags[i].name);
   EXPECT_THAT(render_precision_text(make_hostile_comparison()), Not(HasSubstr("\x1b")));
+}
+
+TEST(PrecisionJson, has_every_field_of_a_comparison_and_of_its_runs_and_batch_sizes) {
+  PrecisionComparison c = make_precision_comparison();
+  c.allowed_validation_loss = 0.4;
+  c.runs[1].layers_unmeasured = 2;
+  c.runs[1].keep_masters = true;
+  c.runs[1].start_scale = 64;
+  KeptTrial& trial = c.runs[1].trials[1];
+  trial.start_scale = 128;
+  trial.validation_loss = 0.2;
+  trial.refused = "no";
+  json report = json::parse(render_precision_json(c));
+  json run = report["runs"][1], other = report["runs"][2], refused = report["runs"][3], sizes = report["batch_sizes"];
+  report.erase("runs");
+  report.erase("batch_sizes");
+  EXPECT_EQ(report, json::parse(R"({"schema": "nanhunt.precision", "schema_version": 1, "workload": "made-up",
+    "summary": "a training that never was", "seed": 7, "steps": 40, "batch_size": 32, "tolerance": 0.05,
+    "allowed_loss": 0.27, "allowed_validation_loss": 0.4})"));
+
+  const json head = json::parse(R"({"recipe": "torch-amp-fp16", "summary": "made up: torch-amp-fp16", "dtype": "fp16",
+    "outcome": "nonfinite", "why": null, "final_loss": "NaN", "accuracy": 0.96875, "nonfinite_steps": 20,
+    "skipped_steps": 20, "validation": {"accuracy": 0.1, "loss": "Infinity"},
+    "validation_in_fp32": {"accuracy": 0.9475, "loss": 0.2005}, "probed_steps": [13, 20, 26, 39],
+    "layers_unmeasured": 2, "keep": ["ffn.wo"], "keep_masters": true, "start_scale": 64.0,
+    "volatile": {"step_time": {"high": 0.0019, "low": 0.0012, "median": 0.00125, "steps": 36}}})");
+  const json memory = json::parse(R"({"peak": 139392, "scratch": 65536,
+    "at_peak": {"parameters": 16384, "buffers": 128, "masters": 0, "optimizer_state": 32768, "gradients": 16384,
+                "weight_casts": 0, "batch": 8192, "activations": 65536, "temporaries": 0},
+    "largest": {"parameters": 16384, "buffers": 128, "masters": 0, "optimizer_state": 32768, "gradients": 16384,
+                "weight_casts": 0, "batch": 8192, "activations": 65536, "temporaries": 4096}})");
+  EXPECT_EQ(run["memory"], memory);
+  EXPECT_EQ(run["steps"].size(), 40U);
+  EXPECT_EQ(run["steps"][20], json::parse(R"({"loss": "NaN", "scale": 1024.0, "skipped": true, "step": 20})"));
+  EXPECT_EQ(run["layers"].size(), 3U);
+  EXPECT_EQ(run["layers"][0], json::parse(R"({"layer": "ffn.wo", "output_error": "Infinity",
+    "gradient_error": "Infinity", "elements": 40960, "overflowed": 12, "flushed": 0, "first_overflow": 20,
+    "alone_error": "Infinity", "kept_error": 0.002})"));
+  EXPECT_EQ(run["layers"][2]["flushed"], 3);
+  EXPECT_EQ(run["layers"][2]["first_overflow"], nullptr);
+  EXPECT_EQ(other["layers"][1]["gradient_error"], nullptr);
+  EXPECT_EQ(run["trials"][0]["all_layers"], true);
+  EXPECT_EQ(run["trials"][1], json::parse(R"({"layers": ["ffn.wo"], "all_layers": false, "masters": false,
+    "start_scale": 128.0, "final_loss": 0.1704, "validation_loss": 0.2, "nonfinite_steps": 0, "skipped_steps": 2,
+    "restored": true, "refused": "no"})"));
+  for (const char* list : {"memory", "steps", "layers", "trials"}) run.erase(list);
+  EXPECT_EQ(run, head);
+
+  EXPECT_EQ(refused["outcome"], "refused");
+  EXPECT_EQ(refused["why"], "[addmm] expected fp16, got fp32");
+  for (const char* none : {"final_loss", "accuracy", "validation", "validation_in_fp32", "memory", "start_scale"}) {
+    EXPECT_TRUE(refused[none].is_null()) << none;
+  }
+  EXPECT_EQ(sizes.size(), 4U);
+  EXPECT_EQ(sizes[0]["memory"]["peak"], 90240);
+  sizes[0].erase("memory");
+  EXPECT_EQ(sizes[0], json::parse(R"({"batch_size": 8, "recipe": "fp32", "why": null,
+    "volatile": {"step_time": {"high": 0.0016, "low": 0.00072, "median": 0.0008, "steps": 10}}})"));
+  EXPECT_EQ(sizes[1], json::parse(R"({"batch_size": 8, "recipe": "apex-o2", "memory": null,
+    "why": "[addmm] expected fp16, got fp32",
+    "volatile": {"step_time": {"high": null, "low": null, "median": null, "steps": 0}}})"));
 }
 
 TEST(PrecisionJson, differs_in_what_a_clock_measured_alone) {

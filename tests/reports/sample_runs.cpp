@@ -287,6 +287,34 @@ Analysis make_overflow_analysis() {
   return a;
 }
 
+Analysis make_warning_analysis() {
+  Analysis a = make_fault_analysis();
+  a.verdict = {VerdictStatus::kWarning, "In step 0 an eps of 1e-8 was 0 in fp16, and no harm came of it.", "F1"};
+  a.timeline.resize(2);
+  a.timeline[1].loss = -kInf;
+  a.timeline[1].lr = kNaN;
+  Finding& f = a.findings[0];
+  f.severity = Severity::kWarning;
+  f.rank = 2;
+  f.ranks = {2, 5};
+  f.rank_propagation = {{{0, 1}, "allreduce", "dp", 12}, {{3}, "recv", "", 13}};
+  f.chain.nodes[0].rank = 2;
+  f.chain.nodes[1].label = "weight of fc1";
+  f.kernel = "addcdiv_f16";
+  f.related_omitted = 3;
+  f.element->operands[1].value = -kInf;
+  f.output->stats.level = StatsLevel::kWhatIf;
+  f.output->stats.what_if[0] = {5, 6, 7};
+  a.findings[1].same_line_as = "F1";
+  a.findings[1].ignored = "known";
+  a.update_loss = {{"fc1.weight", "add_", DType::kF16, false, 40, 12, 3, 0.25, 0.75},
+                   {"fc1.weight", "lerp_", DType::kF16, true, 40, 0, 0, 0.125, 0.5}};
+  a.device_time = make_device_time();
+  a.ranks[0].health.problems = {"chunk 3: checksum does not match"};
+  a.experiments[0].loss_after = kInf;
+  return a;
+}
+
 Analysis make_calibrating_analysis() {
   Analysis a = make_overflow_analysis();
   a.findings.erase(a.findings.begin());

@@ -13,6 +13,8 @@ namespace nanhunt::testing_reports {
 Analysis make_overflow_analysis();
 // Kernels of some of its ops, as if a GPU had run them.
 DeviceTime make_device_time();
+// What neither of the others has: every field that a finding, audits, the device and several ranks bring, in a warning.
+Analysis make_warning_analysis();
 // The scaler finding its scale; nothing wrong.
 Analysis make_calibrating_analysis();
 // A learning rate finder that ran on: finite, diverging, +Inf, then NaN.

@@ -25,6 +25,11 @@ TEST(TextReporter, a_fault_is_told_as_in_the_golden_text) {
   expect_golden("fault.txt", render_text(make_fault_analysis()));
 }
 
+TEST(TextReporter, hostile_names_and_an_empty_analysis_are_told_as_in_the_golden_texts) {
+  expect_golden("hostile.txt", render_text(make_hostile_analysis()));
+  expect_golden("empty.txt", render_text(Analysis{}));
+}
+
 TEST(TextReporter, a_clean_run_is_told_as_in_the_golden_text) {
   expect_golden("clean.txt", render_text(make_clean_analysis()));
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers and who may include whom: downwards only, never upwards, never sideways.
+"""The layers, the floors inside of one, and who may include whom: downwards only, never upwards, never sideways.
 
 `check_includes` takes the text it judges, so that tests can hand it planted mistakes.
 """
@@ -19,6 +19,23 @@ RANKS = (
     ("tools", "hooks/torch"),
 )
 RANK = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}
+
+# Floors of a layer's folder, lowest first: the folders right below it, and "." for the files right in it.
+FLOORS = {
+    "src/analyze": (
+        ("wording",),
+        ("stream",),
+        ("graph",),
+        ("watch",),
+        ("ranks",),
+        ("rules",),
+        ("findings",),
+        (".", "diff"),
+    ),
+}
+FLOOR = {
+    f"{layer}/{name}": floor for layer, floors in FLOORS.items() for floor, names in enumerate(floors) for name in names
+}
 
 # Owner of each public header; a new one must be entered here.
 PUBLIC_OWNER = {
@@ -77,6 +94,15 @@ def layer_of(path: str) -> str | None:
     return None
 
 
+def floor_of(path: str) -> str | None:
+    """The floor a file belongs to, with its layer's folder; None where that has none."""
+    for layer in FLOORS:
+        if path.startswith(layer + "/"):
+            below, _, file = path.removeprefix(layer + "/").partition("/")
+            return f"{layer}/{below if file else '.'}"
+    return None
+
+
 def includes_of(text: str) -> list[tuple[int, str]]:
     """(line, spelling with its quotes or brackets) of each #include outside comments."""
     clean = without_cpp_comments(text)
@@ -100,6 +126,9 @@ def check_includes(path: str, text: str, exists) -> list[str]:
     own_layer = layer_of(path)
     if own_layer is not None and own_layer not in RANK:
         problems.append(f"{path}: layer '{own_layer}' is not in the table of layers")
+    own_floor = floor_of(path)
+    if own_floor is not None and own_floor not in FLOOR:
+        problems.append(f"{path}: {own_floor} is not in the table of floors")
     for line, spelling in includes_of(text):
         problem = _check_one(path, own_layer, spelling, exists)
         if problem:
@@ -137,7 +166,20 @@ def _check_one(path: str, own_layer: str | None, spelling: str, exists) -> str |
     if target_layer != own_layer and RANK[target_layer] >= RANK[own_layer]:
         way = "sideways" if RANK[target_layer] == RANK[own_layer] else "upwards"
         return f"{own_layer} includes {target} of {target_layer}: {way}"
-    return None
+    return _check_floor(floor_of(path), target)
+
+
+def _check_floor(own: str | None, target: str) -> str | None:
+    """Same rule inside of one layer. Public headers lie below its floors."""
+    floor = floor_of(target)
+    if own not in FLOOR or floor is None or floor == own or floor.rpartition("/")[0] != own.rpartition("/")[0]:
+        return None
+    if floor not in FLOOR:
+        return f"{target} is in {floor}, which is not in the table of floors"
+    if FLOOR[floor] < FLOOR[own]:
+        return None
+    way = "sideways" if FLOOR[floor] == FLOOR[own] else "upwards"
+    return f"{own} includes {target} of {floor}: {way}"
 
 
 def check_links(text: str) -> list[str]:

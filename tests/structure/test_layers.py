@@ -3,7 +3,7 @@
 
 import pytest
 import tree
-from layers import PUBLIC_OWNER, check_includes, check_links, layer_of
+from layers import FLOOR, PUBLIC_OWNER, check_includes, check_links, floor_of, layer_of
 
 EXISTING = {
     "include/nanhunt/dtype.h",
@@ -13,6 +13,15 @@ EXISTING = {
     "include/nanhunt/engine/tensor.h",
     "src/core/bits.h",
     "src/trace/encoding/chunk.h",
+    "src/analyze/whole.h",
+    "src/analyze/diff/diff.h",
+    "src/analyze/findings/findings.h",
+    "src/analyze/graph/birth.h",
+    "src/analyze/misc/thing.h",
+    "src/analyze/ranks/call.h",
+    "src/analyze/rules/run/scaler.h",
+    "src/analyze/stream/names.h",
+    "src/analyze/wording/text.h",
     "src/record/queue.h",
     "src/hunt/hunt.h",
     "kernels/stats.h",
@@ -58,6 +67,15 @@ def problems(path: str, text: str) -> list[str]:
         ("include/nanhunt/trace.h", '#include "src/core/bits.h"', "only the standard library"),
         ("include/nanhunt/new_thing.h", "#include <string>", "PUBLIC_OWNER"),
         ("src/misc/thing.cpp", "#include <string>", "not in the table"),
+        ("src/analyze/wording/text.cpp", '#include "src/analyze/stream/names.h"', "upwards"),
+        ("src/analyze/graph/birth.h", '#include "src/analyze/ranks/call.h"', "upwards"),
+        ("src/analyze/watch/norms.cpp", "#include <src/analyze/rules/run/scaler.h>", "upwards"),
+        ("src/analyze/rules/run/scaler.cpp", '#include "src/analyze/findings/findings.h"', "upwards"),
+        ("src/analyze/findings/findings.h", '#include "src/analyze/whole.h"', "upwards"),
+        ("src/analyze/whole.cpp", '#include "src/analyze/diff/diff.h"', "sideways"),
+        ("src/analyze/diff/diff.cpp", '#include "src/analyze/whole.h"', "sideways"),
+        ("src/analyze/graph/birth.cpp", '#include "src/analyze/misc/thing.h"', "not in the table"),
+        ("src/analyze/misc/thing.cpp", "#include <string>", "not in the table"),
     ],
 )
 def test_a_planted_wrong_include_is_found(path, line, expected):
@@ -82,6 +100,18 @@ def test_a_planted_wrong_include_is_found(path, line, expected):
         ("tools/nanhunt/command_line.cpp", '#include "hooks/engine/engine_hooks.h"\n#include "nanhunt/dtype.h"'),
         ("tests/record/queue_test.cpp", '#include "src/record/queue.h"\n#include "tests/support/temp_dir.h"'),
         ("include/nanhunt/recorder.h", '#include <string>\n#include "nanhunt/trace.h"'),
+        ("src/analyze/graph/birth.cpp", '#include "nanhunt/analyzer.h"\n#include "src/analyze/graph/birth.h"'),
+        (
+            "src/analyze/rules/origin/comm.cpp",
+            '#include "src/analyze/rules/run/scaler.h"\n#include "src/analyze/ranks/call.h"',
+        ),
+        (
+            "src/analyze/whole.cpp",
+            '#include "src/analyze/whole.h"\n#include "src/analyze/findings/findings.h"\n'
+            '#include "src/analyze/wording/text.h"',
+        ),
+        ("src/analyze/diff/diff.cpp", '#include "src/analyze/stream/names.h"\n#include "src/core/bits.h"'),
+        ("src/hunt/hunt.cpp", '#include "src/analyze/findings/findings.h"'),
     ],
 )
 def test_a_right_include_is_left_alone(path, text):
@@ -109,6 +139,10 @@ def test_every_link_of_the_project_goes_downwards():
     files = [path for path in tree.cmake_files() if not path.startswith("tools/cmake/")]
     found = [f"{path}: {p}" for path in files for p in check_links(tree.without_hash_comments(tree.read(path)))]
     assert found == []
+
+
+def test_the_table_of_floors_names_exactly_the_folders_that_exist():
+    assert {floor_of(path) for path in tree.cpp_files()} - {None} == set(FLOOR)
 
 
 def test_every_public_header_has_an_owner():

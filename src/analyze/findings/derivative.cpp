@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 #include "src/analyze/graph/swallow.h"
 #include "src/analyze/graph/value_graph.h"
 #include "src/analyze/rules/rule.h"

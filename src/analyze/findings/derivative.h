@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 
 namespace nanhunt::analyze {
 

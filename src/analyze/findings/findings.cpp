@@ -9,13 +9,15 @@
 #include <tuple>
 
 #include "src/analyze/findings/derivative.h"
+#include "src/analyze/graph/summary.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
 #include "src/analyze/rules/run/exploding.h"
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/rules/run/scaler.h"
 #include "src/analyze/rules/run/swallowed.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -474,49 +476,6 @@ Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseSt
 }
 
 }  // namespace
-
-OpPlace place_of(const OpRef& at, const Names& names) {
-  OpPlace place;
-  place.step = at.step;
-  place.micro_batch = at.micro_batch;
-  place.phase = at.phase;
-  place.seq = at.seq;
-  if (const std::string& module = names.text(at.module); !module.empty()) place.module = module;
-  if (const std::string& op = names.text(at.op); !op.empty()) place.op = op;
-  return place;
-}
-
-TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names) {
-  TensorSummary out;
-  out.role = role;
-  out.slot = names.text(arg.slot);
-  out.index = index;
-  out.name = arg_name(arg, names);
-  if (const LayoutRecord* layout = names.layout(arg.layout)) {
-    out.dtype = layout->dtype;
-    out.shape = layout->sizes;
-  }
-  out.arg_role = arg.role;
-  out.has_stats = arg.known;
-  if (arg.known) out.stats = expand(arg.stats);
-  out.flushed = arg.flushed;
-  return out;
-}
-
-BadSamples bad_samples(const Case& c) {
-  BadSamples out;
-  const ArgSnapshot& source = c.birth.source;
-  if (c.birth.samples != nullptr) out.ids = *c.birth.samples;
-  const LayoutRecord* layout = c.names.layout(source.layout);
-  if (layout == nullptr || layout->sizes.empty()) return out;
-  out.coords = coords_of(source.stats.first_nonfinite, layout->sizes);
-  if (out.coords.empty() || static_cast<std::int64_t>(out.ids.size()) != layout->sizes[0]) return out;
-  out.row = out.coords[0];
-  out.rows_known = true;
-  out.may_be_more = source.stats.nonfinite() != 1 && out.ids.size() > 1;
-  out.ids = {out.ids[static_cast<std::size_t>(out.row)]};
-  return out;
-}
 
 std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context) {
   const ScalerWatch& scaler = context.scaler;

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/case.h"
 #include "src/analyze/watch/norm_watch.h"
+#include "src/analyze/watch/scaler_watch.h"
 #include "src/analyze/findings/probe_verdict.h"
 #include "src/analyze/ranks/rank_verdict.h"
 #include "src/analyze/rules/returned.h"
@@ -32,22 +31,5 @@ struct FaultContext {
 // Faults, in the order in which their badness first did harm.
 // What the loss scaler calibrated away is one finding that is no fault.
 std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const FaultContext& context);
-
-// Which samples of the batch are bad, for a birth of kind kBatch.
-struct BadSamples {
-  std::vector<std::int64_t> ids;     // of the bad row, or of the whole batch
-  std::vector<std::int64_t> coords;  // of the first bad element
-  std::int64_t row = -1;
-  bool rows_known = false;   // ids are those of bad rows
-  bool may_be_more = false;  // rows beyond the first were not recorded
-};
-BadSamples bad_samples(const Case& c);
-
-// The first and the last step that count for a finding: those with harm, where there were any.
-inline std::uint32_t began(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.first : f.first_step; }
-inline std::uint32_t ended(const Finding& f) { return f.bad_steps.count > 0 ? f.bad_steps.last : f.last_step; }
-
-OpPlace place_of(const OpRef& at, const Names& names);
-TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, const Names& names);
 
 }  // namespace nanhunt::analyze

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "src/analyze/findings/advice.h"
+#include "src/analyze/wording/advice.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "src/analyze/findings/findings.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

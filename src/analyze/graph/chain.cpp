@@ -5,7 +5,8 @@
 #include <array>
 #include <optional>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/graph/summary.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

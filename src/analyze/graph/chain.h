@@ -44,11 +44,4 @@ class BadGraph {
   std::uint64_t omitted_ = 0;
 };
 
-// "64 NaN of 640", "12 Inf and 3 NaN of 640".
-std::string bad_count_text(std::int64_t nan, std::int64_t pos_inf, std::int64_t neg_inf, std::int64_t numel);
-// "div_backward in fc1", "addcdiv_ in the update of fc1.weight", "a batch tensor".
-std::string place_text(const OpRef& at, const Names& names);
-// "parameter fc1.weight", "loss", "gradient of fc1.weight".
-std::string sink_text(TensorRole kind, const std::string& path);
-
 }  // namespace nanhunt::analyze

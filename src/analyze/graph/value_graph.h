@@ -18,7 +18,7 @@
 #include "src/analyze/graph/labels.h"
 #include "src/analyze/stream/names.h"
 #include "src/analyze/stream/op_ring.h"
-#include "src/analyze/watch/scaler_watch.h"
+#include "src/analyze/graph/step_outcome.h"
 #include "src/analyze/stream/value_table.h"
 
 namespace nanhunt::analyze {

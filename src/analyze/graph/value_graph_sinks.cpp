@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 #include "src/analyze/graph/swallow.h"
 #include "src/analyze/graph/value_graph.h"
 

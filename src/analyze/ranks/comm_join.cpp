@@ -13,8 +13,9 @@
 #include <tuple>
 #include <utility>
 
-#include "src/analyze/findings/advice.h"
+#include "src/analyze/wording/advice.h"
 #include "src/analyze/ranks/rank_propagation.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

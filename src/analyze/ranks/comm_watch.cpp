@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/analyze/ranks/call.h"
+#include "src/analyze/graph/call.h"
 #include "src/analyze/graph/lifecycle.h"
 
 namespace nanhunt::analyze {

@@ -23,7 +23,7 @@ class RankPass : public Analyzer {
   virtual ValueGraph& graph() = 0;
   virtual const CommWatch& comm() const = 0;
   virtual const SentinelWatch& sentinel() const = 0;
-  // Findings without ids, in no final order, and no verdict: merge.h adds them.
+  // Findings without ids, in no final order, and no verdict: findings/merge.h adds them.
   virtual Analysis judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) = 0;
 };
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

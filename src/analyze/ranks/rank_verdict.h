@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
+#include "src/analyze/graph/call.h"
 #include "src/analyze/stream/value_table.h"
 
 namespace nanhunt::analyze {
@@ -23,22 +24,6 @@ struct Arrival {
   std::vector<std::string> sinks;  // there
   Chain chain;                     // there, from the call on
   bool sure = true;                // false: that rank may have been bad by itself too
-};
-
-// A call between ranks that gave bad numbers although no rank is known to have given any.
-struct CallStory {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  Reduction reduction = Reduction::kNone;
-  std::string group;
-  std::vector<std::uint32_t> givers;    // ascending, as all below
-  std::vector<std::uint32_t> unknown;   // of them, those whose share is not known
-  std::vector<std::uint32_t> untraced;  // of these, those without a trace
-  std::vector<std::uint32_t> bad_from;  // gave bad numbers, but where those began is not recorded
-  std::vector<std::uint32_t> bad_on, fine_on;  // got the result
-  double reach = 0;  // what the shares can come to together, at most; infinite: not known
-  DType dtype = DType::kF32;
-  bool lined_up = true;   // the ranks agree on what this call was
-  bool can_pass = false;  // the shares together can pass the format
 };
 
 // A bad step of which only summaries and replays are there (level sentinel).

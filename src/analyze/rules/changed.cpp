@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/findings.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/graph/summary.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

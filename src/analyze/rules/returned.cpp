@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

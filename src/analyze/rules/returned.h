@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 
 namespace nanhunt::analyze {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 
 namespace nanhunt::analyze {
 
@@ -17,7 +17,7 @@ struct Diagnosis {
   std::string title;                  // one sentence: what happened where
   std::string explanation;            // a few sentences: why
   std::vector<std::string> evidence;  // sentences with numbers
-  std::vector<std::string> advice;    // ids, best first; src/analyze/findings/advice.cpp
+  std::vector<std::string> advice;    // ids, best first; src/analyze/wording/advice.cpp
   std::vector<std::pair<std::string, std::string>> why{};  // of an id in `advice`, where the table's words do not fit
   bool sure = true;                   // false: the records fit, but something else would fit too
 };

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "src/analyze/rules/rule.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 

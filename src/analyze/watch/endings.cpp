@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 

@@ -9,9 +9,8 @@
 #include <span>
 #include <tuple>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/findings.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

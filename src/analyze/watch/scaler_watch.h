@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "src/analyze/graph/step_outcome.h"
 #include "src/analyze/stream/names.h"
 #include "src/analyze/watch/scaler_points.h"
 
@@ -22,13 +23,6 @@ inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale be
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
 inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8
 inline constexpr std::uint64_t kStableSteps = 20;      // clean steps at a scale after which it is worth recommending
-
-// How a step ended, as far as births of badness need to know.
-struct StepOutcome {
-  bool scaled = false;     // a scaler was at work
-  bool held_back = false;  // the optimizer did not run
-  double scale = 1;        // that the gradients of this step were multiplied by
-};
 
 class ScalerWatch {
  public:

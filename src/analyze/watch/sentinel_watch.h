@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the sentinel saw of each step (HealthRecord) and what came of replays (ReplayRecord): how far a replay may be
-// believed, and findings for bad steps whose ops the trace does not hold.
+// believed, and bad steps whose ops the trace does not hold.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,13 @@
 
 #include "nanhunt/analyzer.h"
 #include "src/analyze/stream/names.h"
-#include "src/analyze/watch/norm_watch.h"
-#include "src/analyze/ranks/rank_verdict.h"
 #include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
+
+inline constexpr std::uint32_t kGradientBit = role_bit(TensorRole::kBoundaryGradient);
+inline constexpr std::uint32_t kLastingBits =
+    role_bit(TensorRole::kParameter) | role_bit(TensorRole::kState) | role_bit(TensorRole::kBuffer);
 
 class SentinelWatch {
  public:
@@ -30,10 +32,10 @@ class SentinelWatch {
   bool seen() const { return steps_ > 0; }
   // Of the step at hand, before it ends.
   bool only_gradients_are_bad(std::uint32_t step) const {
-    return pending_ && pending_->step == step && (pending_->bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
+    return pending_ && pending_->step == step && (pending_->bad & kSinkBits) == kGradientBit;
   }
   bool gradients_are_bad(std::uint32_t step) const {
-    return pending_ && pending_->step == step && (pending_->bad & role_bit(TensorRole::kBoundaryGradient)) != 0;
+    return pending_ && pending_->step == step && (pending_->bad & kGradientBit) != 0;
   }
   std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: the sentinel left no word of it.
@@ -65,33 +67,27 @@ class SentinelWatch {
     bool local() const;  // more than gradients was bad, and what an optimizer makes of them: no reduction does that
   };
   const std::vector<Riddle>& riddles() const { return riddles_; }
+  const std::map<std::uint32_t, Replay>& replays() const { return replays_; }  // by step
 
-  // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
-  void conclude(std::vector<Finding>& findings, const std::vector<Growth>& growths, const RankVerdict& others) const;
-  void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const;
-
- private:
-  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
-
-  bool is_another(const Riddle& open, const Replay* clean) const;
-  bool is_calibration(const Riddle& riddle) const;
-  void report_calibration(Finding& f, const Riddle& riddle) const;
-  Finding tell(const Riddle& riddle, const StepStory* story) const;
-  void add_harm(Finding& f) const;
-  void report_not_reproducible(Finding& f, const Riddle& riddle) const;
-  void report_unexplained(Finding& f, const Riddle& riddle) const;
-  void report_between(Finding& f, const Riddle& riddle, const StepStory& story) const;
-
-  const Names& names_;
-  std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
-  std::optional<HealthRecord> pending_, now_;
-  std::map<std::uint32_t, Replay> replays_;  // by step
   // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says
   // so.
   struct Harm {
     std::uint32_t bad = 0, tensors = 0;
     std::string first_path;
   };
+  const std::map<std::uint32_t, Harm>& harms() const { return harms_; }  // by step
+
+  void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const;
+
+ private:
+  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
+
+  bool is_another(const Riddle& open, const Replay* clean) const;
+
+  const Names& names_;
+  std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
+  std::optional<HealthRecord> pending_, now_;
+  std::map<std::uint32_t, Replay> replays_;  // by step
   std::map<std::uint32_t, Harm> harms_;
   std::vector<Riddle> riddles_;
   std::uint64_t riddles_left_out_ = 0;

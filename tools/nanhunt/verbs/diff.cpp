@@ -9,7 +9,7 @@
 #include "reports/json/json_values.h"
 #include "reports/views/numbers.h"
 #include "src/analyze/diff/diff.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/attempts.h"
 #include "tools/nanhunt/terminal.h"

@@ -2,9 +2,8 @@
 // bad_input: the batch held NaN or Inf before any op touched it, or what the loss was given beside it.
 #include <fmt/format.h>
 
-#include "src/analyze/findings/findings.h"
 #include "src/analyze/rules/registry.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

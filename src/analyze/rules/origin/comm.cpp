@@ -7,7 +7,7 @@
 
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/registry.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

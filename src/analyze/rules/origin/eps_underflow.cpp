@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "src/analyze/rules/registry.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

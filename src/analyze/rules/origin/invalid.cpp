@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "src/analyze/rules/registry.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

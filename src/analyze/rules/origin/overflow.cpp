@@ -8,7 +8,7 @@
 
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/rules/result_size.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

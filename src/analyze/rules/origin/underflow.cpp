@@ -7,10 +7,11 @@
 
 #include <algorithm>
 
-#include "src/analyze/findings/findings.h"
+#include "src/analyze/graph/summary.h"
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/graph/slice.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

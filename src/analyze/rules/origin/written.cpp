@@ -2,7 +2,7 @@
 // written: a number of the program's own that is not finite, put into a parameter, state, a buffer or the batch.
 #include <fmt/format.h>
 
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 #include "src/analyze/rules/registry.h"
 
 namespace nanhunt::analyze {

@@ -3,10 +3,10 @@
 // were kept and added to.
 #include <fmt/format.h>
 
-#include "src/analyze/findings/advice.h"
+#include "src/analyze/wording/advice.h"
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/rules/run/scaler.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

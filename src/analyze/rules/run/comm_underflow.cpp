@@ -5,10 +5,11 @@
 
 #include <algorithm>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/findings.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/graph/summary.h"
+#include "src/analyze/wording/text.h"
 #include "src/analyze/graph/slice.h"
+#include "src/analyze/graph/zero_walk.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 
 namespace nanhunt::analyze {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

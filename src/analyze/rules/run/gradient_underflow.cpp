@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/findings.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/graph/summary.h"
 #include "src/analyze/graph/slice.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {

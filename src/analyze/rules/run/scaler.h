@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanhunt/analyzer.h"
-#include "src/analyze/findings/case.h"
+#include "src/analyze/graph/case.h"
 #include "src/analyze/rules/rule.h"
 #include "src/analyze/watch/scaler_watch.h"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/findings/advice.h"
-#include "src/analyze/findings/text.h"
+#include "src/analyze/wording/advice.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/wording/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/analyze/wording/text.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+struct Row {
+  std::string_view id, text, why;
+};
+
+constexpr Row kRows[] = {
+    {"backward-outside", "Leave the autocast block before backward() is called.",
+     "Backward runs in the formats that forward chose."},
+    {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
+    {"builtin-norm", "Use the built-in norm.", "Its gradient is 0 where the norm is 0, instead of infinite."},
+    {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
+    {"check-lr", "Check the learning rate and its schedule, and what else the optimizer is given.",
+     "The optimizer multiplies every update by it."},
+    {"check-memory", "Check the memory and the processor: error counters, a memory test, another machine.",
+     "Contents that change by themselves come from hardware more often than from code."},
+    {"clamp-input", "Clamp the argument to the range in which the function is finite.",
+     "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
+    {"clamp-inside", "Keep the argument strictly inside of the domain: clamp it to 1e-6 less than 1 and more than -1.",
+     "At -1 and 1 the derivative of acos and asin is infinite."},
+    {"clip-gradients", "Clip gradients by their norm.",
+     "A limit on the norm keeps one bad step from making the next one worse."},
+    {"combine-masks", "Combine masks before they are filled in (logical and, or), instead of adding them.",
+     "Each fits the format; two of them together do not."},
+    {"ctc-lengths",
+     "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
+     "Their loss is infinite whatever the model says."},
+    {"cure-origin", "Cure the op named here: no loss scale can.",
+     "The scaler lowers the scale because it takes every bad gradient for an overflow."},
+    {"drop-bad-samples", "Check samples when they are loaded and drop or repair the ones that are not finite.",
+     "One bad sample makes the whole update bad."},
+    {"eps-1e-4", "Raise eps to 1e-4, the first power of ten that is a normal fp16 number.",
+     "It stops the division by 0, but a second moment that is stored as 0 still gives steps of the wrong size."},
+    {"eps-in-sqrt",
+     "Add a small constant inside the root: sqrt(x + eps), with an eps that does not round to 0 in the number format "
+     "(fp16: 1e-4).",
+     "The root then stays away from 0, where its derivative is infinite."},
+    {"few-elements", "Skip groups of one element, or pass correction=0 (unbiased=False).",
+     "The variance of one element, corrected for its mean, is 0/0."},
+    {"find-stray-write",
+     "Look for code that writes to it past the framework: an array that shares its memory (NumPy), a raw pointer, "
+     "native "
+     "code; run native code of your own with an address sanitizer.",
+     "Such a write is no operation, so nothing that watches operations sees it."},
+    {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
+     "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
+    {"fp32-average", "Keep the average in fp32.",
+     "Each step moves it by a small share of a weight, which 16 bits round away."},
+    {"fp32-compute", "Run this op, or this layer, in fp32.",
+     "The numbers are finite in fp32; only fp16 cannot hold them."},
+    {"fp32-masters", "Keep fp32 master weights and fp32 optimizer state.",
+     "In fp32 eps, small second moments and small updates are all representable."},
+    {"fused-optimizer", "Use a fused optimizer, which computes the update in fp32 and rounds only the results.",
+     "eps is then added in fp32; state stored in fp16 still loses small second moments."},
+    {"get-tap", "Get the tap, which hears the operations of PyTorch, and train again.",
+     "Without it no operation is watched, at any level."},
+    {"guard-denominator",
+     "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4), or skip "
+     "elements where it is 0.",
+     "Nothing keeps the denominator from being 0."},
+    {"guard-value", "Check the constant before it is written.", "The op did what it was told."},
+    {"init-scale", "Start the scaler with a lower init_scale.",
+     "A scale that is too large loses steps until it has been lowered."},
+    {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
+     "The scaler compares the two for equality only."},
+    {"keep-one-key",
+     "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
+     "Softmax has no answer for a row without any finite entry."},
+    {"log-softmax", "Use a fused log-softmax with cross entropy.",
+     "It never forms the logarithm of a probability that was rounded to 0."},
+    {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
+     "A logarithm keeps few digits in 16 bits."},
+    {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
+     "The rank whose own share was bad is where it came from."},
+    {"look-beyond-ops", "Look at how the program makes it: no operation that was watched did.",
+     "Every operation of the framework was watched: NumPy, a file or a kernel of another library made it."},
+    {"loss-scaling", "Scale the loss: a dynamic scaler, or a static scale such as 512.",
+     "Gradients are multiplied by it in backward, where fp16 would lose them, and divided by it in fp32."},
+    {"lower-lr", "Lower the learning rate.", "The updates are as large as the weights, so each one overshoots."},
+    {"lower-magnitude",
+     "Find out why the numbers are so large: the learning rate, the initialisation or the scale of the inputs.",
+     "No wider common format helps."},
+    {"lower-static-scale", "Lower the static loss scale, or use a dynamic one.",
+     "A static scale neither gets lower nor holds a step back."},
+    {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them.",
+     "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
+    {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
+     "With bf16 there is nothing that a scale could keep from becoming 0."},
+    {"optimizer-after-convert", "Build the optimizer after the model has its format, device and wrappers.",
+     "It then holds the parameters that are trained."},
+    {"part-eigenvalues",
+     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values apart: "
+     "add a small number to the diagonal, another one for each row.",
+     "Vectors of equal values are not unique: their derivative divides by the difference of the values."},
+    {"raise-eps",
+     "Raise the constant until it does not round to 0 in the number format (fp16: 1e-4), or add it in fp32.",
+     "A constant that rounds to 0 guards nothing."},
+    {"raise-loss-scale", "Raise the loss scale, or let it grow.",
+     "The gradients are still too small for the format at this scale."},
+    {"record-again", "Train again as before, and copy the run folder once the program has ended.",
+     "What this trace lost cannot be had back from it, and another level would not have kept it."},
+    {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
+    {"record-ops", "Train again with every operation watched: --level ops.",
+     "Then the step is in the trace as it ran, and need not be replayed."},
+    {"reduce-flags",
+     "Reduce a flag or a count (isfinite), with SUM or with MAX over whole numbers, not the numbers themselves.",
+     "Of a comparison with NaN, which side wins is left to chance; of a sum it is not."},
+    {"reduce-fp32", "Reduce gradients in fp32, or divide them after their sum.",
+     "Divided by the number of ranks, a small gradient is no longer a number of its format."},
+    {"reduce-wider", "Divide by the number of ranks before the sum, or reduce in fp32.",
+     "Each share fits the format; only their sum does not."},
+    {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or initialise again.",
+     "Training from a bad number can only spread it."},
+    {"restore-after-finder", "Put model, optimizer and loss scaler back to what they were before the ramp.",
+     "What a ramp leaves is no model to train on."},
+    {"same-format-targets", "Give the targets the format in which the loss is taken, best fp32.",
+     "A comparison is as exact as its narrower side."},
+    {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
+     "The scaler counts on each call once per update."},
+    {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
+     "A mean over nothing is 0/0."},
+    {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+    {"stochastic-rounding", "Without room for masters: round updates of weights at random (stochastic rounding).",
+     "Then a small update changes a weight with the probability that it would have moved it by, and nothing is lost on "
+     "average."},
+    {"stop-finder", "Stop the ramp once the smoothed loss is 4 times its best.",
+     "Beyond that there is nothing to be found."},
+    {"unscale-before-clip", "Call unscale_ before gradients are clipped.",
+     "A limit on the norm means the norm of the gradients themselves, not of their multiple."},
+    {"warm-up", "Let the learning rate rise over the first steps.",
+     "Gradients are largest at the start, when the weights fit nothing yet."},
+    {"watch-opaque-call", "Look into the call that had the tensor, or check its outputs before they are used.",
+     "It wrote where nothing that is watched did."},
+    {"with-logits", "Use the loss that takes logits: binary_cross_entropy_with_logits.",
+     "It never forms the logarithm of a probability that was rounded to 0."},
+    {"write-before-read", "Allocate with zeros, or write every element before the first read.",
+     "Nothing promises what fresh memory holds."},
+    {"zero-grad-after-skip", "Clear the gradients after every step, skipped ones included.",
+     "A skip leaves the bad gradients where they are."},
+};
+static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
+                             [](const Row& a, const Row& b) { return a.id < b.id; }));
+
+// Fixes that are a piece of advice made concrete: once one was tried, the advice says nothing more.
+struct Concrete {
+  std::string_view fix, advice;
+};
+constexpr Concrete kConcrete[] = {
+    {"calibrated-scale", "init-scale"},         {"clamp-before-exp", "clamp-input"},
+    {"clamp-log-variance", "clamp-input"},      {"fp32-layer", "fp32-compute"},
+    {"fp32-norm", "fp32-compute"},              {"fp32-statistics", "fp32-compute"},
+    {"lower-scale", "lower-static-scale"},
+    {"static-scale-512", "loss-scaling"},
+    {"two-selections", "clamp-input"},          {"unscale-first", "unscale-before-clip"},
+};
+
+std::string_view advice_of(std::string_view fix) {
+  const auto* row =
+      std::find_if(std::begin(kConcrete), std::end(kConcrete), [&](const Concrete& c) { return c.fix == fix; });
+  return row == std::end(kConcrete) ? std::string_view() : row->advice;
+}
+
+constexpr double kLeastPercent = 0.01;  // how near an update came to another is not told finer than this
+
+// The words for what was seen when a fix was tried.
+std::string outcome(const ExperimentRecord& e) {
+  if (!e.finite)
+    return fmt::format("tried on this run: NaN or Inf again within {} of the failure",
+                       count_of(e.further_steps + 1ll, "step"));
+  std::string text =
+      fmt::format("tried on this run: {} past the failure stayed finite", count_of(e.further_steps, "step"));
+  if (std::isfinite(e.loss_before) && std::isfinite(e.loss_after)) {
+    text += fmt::format(", loss {} -> {}", number(e.loss_before), number(e.loss_after));
+  }
+  if (std::isinf(e.update_factor)) {
+    text += ", but an update of a parameter was nothing, not finite, or not in the direction of an fp64 optimizer's";
+  } else if (e.update_factor > 0) {
+    text += e.verified ? fmt::format(", every update within {:.2g} % of an fp64 optimizer's",
+                                     std::max(100 * (e.update_factor - 1), kLeastPercent))
+                       : fmt::format(", but updates are up to {:.3g}x off an fp64 optimizer's", e.update_factor);
+  }
+  return text;
+}
+
+void apply(Advice& advice, const ExperimentRecord& experiment) {
+  advice.verified = experiment.verified;
+  advice.evidence = outcome(experiment);
+  // Of advice with a choice only what was tried is known to work.
+  const bool choice = advice.text.find(" or ") != std::string::npos;
+  const bool told = advice.text == experiment.description || advice.text.find(" Tried here: ") != std::string::npos;
+  if (choice && !told && !experiment.description.empty())
+    advice.text += fmt::format(" Tried here: {}.", experiment.description);
+}
+
+int rank(const Advice& advice) { return !advice.verified.has_value() ? 1 : *advice.verified ? 0 : 2; }
+
+}  // namespace
+
+Advice make_advice(std::string_view id) {
+  Advice advice;
+  advice.id = std::string(id);
+  const auto* row = std::lower_bound(std::begin(kRows), std::end(kRows), id,
+                                     [](const Row& r, std::string_view wanted) { return r.id < wanted; });
+  if (row != std::end(kRows) && row->id == id) {
+    advice.text = std::string(row->text);
+    advice.why = std::string(row->why);
+  } else {
+    advice.text = advice.id;
+  }
+  return advice;
+}
+
+Advice manual_cast_advice(DType dtype) {
+  Advice advice = make_advice("no-manual-half");
+  advice.text += dtype == DType::kF16 ? " Take the .half() or .to(float16) out." : " Take the .bfloat16() or .to(bfloat16) out.";
+  return advice;
+}
+
+void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    std::vector<Advice>& advice = findings[i].advice;
+    for (const ExperimentRecord& experiment : experiments) {
+      // It was trained past its own step only: it says nothing of failures elsewhere.
+      if (experiment.step != findings[i].place.step) continue;
+      auto it = std::find_if(advice.begin(), advice.end(), [&](const Advice& a) { return a.id == experiment.fix; });
+      if (it == advice.end()) {
+        const std::size_t before = advice.size();
+        std::erase_if(advice, [&](const Advice& a) { return a.id == advice_of(experiment.fix); });
+        if (i != 0 && advice.size() == before) continue;
+        Advice extra = make_advice(experiment.fix);
+        if (extra.why.empty()) extra.text = experiment.description.empty() ? experiment.fix : experiment.description;
+        it = advice.insert(advice.end(), std::move(extra));
+      }
+      apply(*it, experiment);
+    }
+    std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return rank(a) < rank(b); });
+  }
+}
+
+}  // namespace nanhunt::analyze
