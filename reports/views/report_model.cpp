@@ -93,8 +93,9 @@ void view_coverage(const Analysis& analysis, bool going, ReportModel& model) {
     model.watched.push_back({"Tensor values", format_count(c.values)});
   }
   if (from_outside) {
-    model.watched_how = "Level " + level + ": the loss, the gradients and the loss scaler of every step, from outside.";
-    if (c.ops == 0) model.watched_how += " No step was watched operation by operation.";
+    model.watched_how = "Level " + level + ": the loss, the gradients and the loss scaler of every step" +
+                        (level == "live" ? "; operations as they ran, written where a step was bad." : ", from outside.");
+    if (c.ops == 0 && level != "live") model.watched_how += " No step was watched operation by operation.";
   }
   model.unwatched = sentences(c.unwatched, kMaxCoverageLines);
   model.not_modelled = sentences(c.not_modelled, kMaxCoverageLines);

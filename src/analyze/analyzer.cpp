@@ -313,11 +313,13 @@ void AnalyzerImpl::recommend_scale(ScalerSection& section) const {
 
 OpsInTrace AnalyzerImpl::ops_in_trace(const RunInfo& info, const TraceHealth& health) const {
   OpsInTrace ops;
+  bool some_left_out = false;
   for (const auto& [text, count] : notes_) {
     if (ops.why_no_tap.empty()) ops.why_no_tap = why_no_tap(names_.text(text));
+    some_left_out = some_left_out || names_.text(text).starts_with("operations of steps");
   }
   ops.damaged = health.damaged() || lost_before_salvage(info).damaged();
-  ops.all = info.level == "ops";
+  ops.all = info.level == "ops" || (info.level == "live" && !some_left_out);
   return ops;
 }
 

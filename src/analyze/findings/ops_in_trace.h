@@ -14,7 +14,7 @@ namespace nanhunt::analyze {
 struct OpsInTrace {
   std::string why_no_tap;  // of PyTorch, as a clause; "": it was there, or the framework needs none
   bool damaged = false;    // records were lost
-  bool all = false;        // level ops
+  bool all = false;        // operations of every step were heard
 
   bool level_helps() const { return why_no_tap.empty() && !all; }  // to train again at level ops
 };

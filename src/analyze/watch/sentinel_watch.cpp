@@ -102,11 +102,16 @@ bool SentinelWatch::is_another(const Riddle& open, const Replay* clean) const {
 // `level_helps`: the same run at level ops would see more.
 void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const {
   if (!seen()) return;
-  coverage.unwatched.push_back(fmt::format("Operations of steps that were neither watched nor replayed{}.",
-                                           level.empty() ? "" : fmt::format(" (level {})", level)));
-  coverage.unwatched.push_back(
-      fmt::format("Infinities that an operation swallowed and updates that rounding lost, in those steps{}.",
-                  level_helps ? " (level ops sees them)" : ""));
+  if (level == "live" && !level_helps) {
+    coverage.unwatched.push_back("Updates that rounding lost, in most healthy steps (level ops sees them).");
+  } else {
+    coverage.unwatched.push_back(fmt::format("Operations of steps that were not {}{}.",
+                                             level == "live" || level == "steps" ? "heard" : "replayed",
+                                             level.empty() ? "" : fmt::format(" (level {})", level)));
+    coverage.unwatched.push_back(
+        fmt::format("Infinities that an operation swallowed and updates that rounding lost, in those steps{}.",
+                    level_helps ? " (level ops sees them)" : ""));
+  }
   if (!coverage.clean_end) coverage.unwatched.emplace_back("The step that was under way when the trace ends.");
   if (refusals_ > 0) {
     std::string why;

@@ -112,7 +112,7 @@ constexpr Row kRows[] = {
      "What this trace lost cannot be had back from it, and another level would not have kept it."},
     {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
     {"record-ops", "Train again with every operation watched: --level ops.",
-     "Then the step is in the trace as it ran, and need not be replayed."},
+     "Then the step is in the trace as it ran."},
     {"reduce-flags",
      "Reduce a flag or a count (isfinite), with SUM or with MAX over whole numbers, not the numbers themselves.",
      "Of a comparison with NaN, which side wins is left to chance; of a sum it is not."},

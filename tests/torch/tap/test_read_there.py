@@ -4,6 +4,7 @@ memory the host dies of reading, with a library for which the CPU plays a GPU (r
 """
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from nanhunt._hooks import hooks
 from nanhunt._options import Options
 from nanhunt._session import Session
 from nanhunt._steps.origin import kept_by
-from nanhunt._tap.ops import OpWriter
 from nanhunt._tap.streams import CAPTURED, COPIED
 from nanhunt._tap.values import Values
 from on_device import on_device
@@ -27,6 +27,18 @@ from torch import nn
 from torch.nn import functional as F
 
 DEVICE = "walled"
+
+
+@contextlib.contextmanager
+def heard_by(tap):
+    tap.keep(1 << 28, 1 << 26)
+    tap.on()
+    try:
+        yield
+    finally:
+        tap.off()
+
+
 BUILDS = {
     "fp16 overflow": (overflow, {}),
     "fp16 overflow, unscaled and clipped": (overflow, {"unscale": True, "clip": True}),
@@ -147,16 +159,15 @@ def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did
         session = Session(Options(out=name + "/run", level="ops"))
         try:
             recorder = session.open()
-            writer = OpWriter(session, Values(session).tap)
-            writer.state.streams = 1
+            tap = Values(session).tap
             zero, one = torch.zeros(2), torch.ones(2)
             there = zero.to(DEVICE)
-            with writer.listening():
+            with heard_by(tap):
                 there.log()  # bad, which is not known yet
             assert recorder.device_counts().asked and not recorder.bad_since(0)
-            with writer.listening():
+            with heard_by(tap):
                 _ = one + one, zero.log(), one * one
-            kept = kept_by(writer.tap)
+            kept = kept_by(tap)
             assert [call.plan.op for call in kept] == ["aten::log"]
             assert kept[0].args[0].equal(zero)
             assert recorder.bad_since(0) == 2
@@ -178,9 +189,8 @@ def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
                 run()
                 return recorder.device_counts().launches - before
 
-            writer = OpWriter(session, values.tap)
-            writer.state.streams = 1
-            with writer.listening():
+            tap = values.tap
+            with heard_by(tap):
                 assert launches(lambda: one.log()) == 3, "contents, elements, births"
                 assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "elements and births of each"
             checks = [word for t in (one, two) for word in (lib.ROW_CHECK, 0, *values.quad(t))]

@@ -176,13 +176,11 @@ class BadSteps:
     def why_not_heard(self) -> str:
         options = self.session.options
         if options.level == "steps":
-            return "Its operations were not heard: level steps reads steps alone. `--level live` hears every operation."
+            return "The step was not heard: level steps reads steps alone. `--level live` hears every operation."
         if self.values.tap is None:
-            return "Its operations were not heard: they cannot be here."
-        if options.budget is not None:
-            return ("Its operations were not heard: the budget had no room for this step. The next ones are heard; "
-                    "without `--budget` all are.")
-        return "Its operations were not heard. The next steps are."
+            return "The step was not heard: operations cannot be watched here."
+        return ("The step was not heard: the budget had no room for it. The next ones are heard; without `--budget` "
+                "all are.")
 
     def written_last(self, snapshot: StepSnapshot) -> None:
         """Parameters are bad that no later step will read: nothing of the step made them so."""

@@ -44,7 +44,7 @@ class DeviceBoundary:
         self._losses_read = 0
         self._older: Readings | None = None
 
-    def look_for_older(self, away: Sequence[tuple[str, _Tensor]], scaler: Any) -> None:
+    def read_older(self, away: Sequence[tuple[str, _Tensor]], scaler: Any) -> None:
         """Gradients that were there before the first backward: only with a scaler it matters whether they are bad."""
         if away and scaler is not None:
             readings = Readings(self.session)
@@ -111,12 +111,12 @@ class DeviceBoundary:
         kind = away[0][1].device.type
         if any(_device.lane_of(d).waits for d in dict.fromkeys(t.device for _, t in away)):
             return self._note(kind, SYNC, "nothing else is known there")
-        if self.session.mode is not StepMode.UNHEARD:
-            return self._note(kind, SYNC, "the operations of the step are heard")
         if snapshot.scaler is not None and snapshot.scaled and getattr(snapshot.scaler, "_enabled", True):
             its = [optimizer] if optimizer is not None else self.session._keep
             if not any(reads_flag_itself(one) for one in its):
                 return self._note(kind, SCALER, "nothing is waited for")
+        if self.session.mode is not StepMode.UNHEARD:
+            return self._note(kind, SYNC, "what becomes of the operations of the step is decided at its end")
         return self._note(kind, LATE, "steps are judged while the next one runs, nothing is waited for")
 
     def _note(self, kind: str, boundary: str, why: str) -> str:

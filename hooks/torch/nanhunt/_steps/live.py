@@ -19,7 +19,6 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
-from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.origin import prove
@@ -143,8 +142,7 @@ class Live(Listener):
         bad = self._bad_steps.last_bad
         if bad is not None and 0 <= self.session.step - bad <= AFTER_BAD and self.budget.share > 0:
             return True
-        # On a device what reading at each operation costs was never measured: steps after a bad one are heard.
-        return not accelerator() and self.budget.has_room()
+        return self.budget.has_room()
 
     def _begin_step(self) -> None:
         session, tap, recorder = self.session, self.values.tap, self.session.recorder
@@ -192,8 +190,7 @@ class Live(Listener):
         if heard:
             self._end_hold()
         elif self.budget.share > 0 and self.values.tap is not None:
-            session.note("operations of steps that the budget had no room for" if not accelerator() else
-                         "operations of steps on a device, but for those after a bad one")
+            session.note("operations of steps that the budget had no room for")
         self._begin_step()
 
     def is_shown(self) -> bool:

@@ -100,7 +100,7 @@ class StepWatch(Listener):
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         if not self._backwards:
-            self._look_for_older()
+            self._read_older()
             if not self._sound_at_first and not self.session.borders.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
@@ -145,11 +145,11 @@ class StepWatch(Listener):
             if not finite:
                 self._verdict.note(lib.MARK_LOSS, path)
 
-    def _look_for_older(self) -> None:
+    def _read_older(self) -> None:
         if (self._was_bad or self.session.pending.items) and any(p.grad is not None for p, _ in self.parameters()):
             _, _, bad = self._reader.gradients(self.parameters())
             self._kept = self._was_bad and bool(bad)
-            self._device_boundary.look_for_older(self._reader.away, self._scaler)
+            self._device_boundary.read_older(self._reader.away, self._scaler)
 
     # The boundary.
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -39,10 +39,16 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   return text;
 }
 
-// The text of a refusal behind words that say already that the step was not replayed.
-std::string why_refused(const std::string& text) {
-  constexpr std::string_view kSaid = "The step was not replayed: ";
-  return text.starts_with(kSaid) ? text.substr(kSaid.size()) : text;
+// Why no operation of a bad step is known: what was not done with it, and the reason.
+struct Refusal {
+  std::string_view verb;
+  std::string why;
+  bool heard;  // else the framework hears operations, and those of this step were not
+};
+Refusal refusal_of(const std::string& text) {
+  constexpr std::string_view kUnheard = "The step was not heard: ", kSaid = "The step was not replayed: ";
+  if (text.starts_with(kUnheard)) return {"was not heard", text.substr(kUnheard.size()), false};
+  return {"was not replayed", text.starts_with(kSaid) ? text.substr(kSaid.size()) : text, true};
 }
 
 std::string or_else(const std::string& text, const char* otherwise) { return text.empty() ? otherwise : text; }
@@ -112,10 +118,11 @@ void report_calibration(Finding& f, const Riddle& riddle) {
   f.cls = FindingClass::kScalerCalibration;
   f.severity = Severity::kInfo;
   f.benign = riddle.ended && lowered;
+  const Refusal refusal = refusal_of(riddle.replay ? riddle.replay->text : "");
   f.explanation = riddle.tried()
                       ? "Replayed without the reduction of gradients, the step stayed finite: their sum over the "
                         "ranks passed what the format holds. "
-                  : riddle.replay ? "No op is known: such a step was not replayed: " + why_refused(riddle.replay->text) + " "
+                  : riddle.replay ? fmt::format("No op is known: such a step {}: {} ", refusal.verb, refusal.why)
                                   : "No such step was replayed, so the op is not known. ";
   f.explanation += "No parameter, state or buffer was touched.";
   if (!riddle.ended) {
@@ -163,9 +170,12 @@ void report_unexplained(Finding& f, const Riddle& riddle) {
   f.confidence = Confidence::kInferred;
   f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
                         bad_parts(riddle.bad, riddle.first_path));
-  f.explanation = riddle.replay && riddle.replay->result == ReplayResult::kRefused
-                      ? "The sentinel saw it, and the step was not replayed: " + why_refused(riddle.replay->text)
-                      : "The sentinel saw it, and the step was not replayed.";
+  f.explanation = "The sentinel saw it, and the step was not replayed.";
+  if (riddle.replay && riddle.replay->result == ReplayResult::kRefused) {
+    const Refusal refusal = refusal_of(riddle.replay->text);
+    f.explanation = refusal.heard ? "The sentinel saw it, and the step was not replayed: " + refusal.why
+                                  : "Its numbers show it, and its operations were not heard: " + refusal.why;
+  }
   f.advice = {make_advice("record-ops")};
 }
 
@@ -273,7 +283,8 @@ void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentin
         f.evidence.push_back(fmt::format("Seen in a replay of step {} whose end the trace does not hold.", step));
         break;
       case ReplayResult::kRefused:
-        f.evidence.push_back(fmt::format("Step {} was not replayed: {}", step, why_refused(replay->second.text)));
+        f.evidence.push_back(fmt::format("Step {} {}: {}", step, refusal_of(replay->second.text).verb,
+                                         refusal_of(replay->second.text).why));
         break;
       case ReplayResult::kClean:
         break;
