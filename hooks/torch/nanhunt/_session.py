@@ -449,6 +449,7 @@ class Session(lib.HasState):
         if self.recorder is not None:
             unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
             loss = unknown if facts.loss is None else facts.loss
+            self.before_told()
             self.recorder.step(step, facts.skipped, loss, lr, self._scale(facts), ending, message)
 
     @contextmanager
@@ -463,6 +464,9 @@ class Session(lib.HasState):
 
     # The optimizer that is about to step does so unheard.
     pass_by: Callable[[Any], None] = staticmethod(lambda optimizer: None)
+
+    # The row of a step is about to be written.
+    before_told: Callable[[], None] = staticmethod(lambda: None)
 
     # Whether a root or a backward runs.
     is_inside: Callable[[], bool] = staticmethod(lambda: False)
@@ -566,3 +570,4 @@ class Session(lib.HasState):
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
         self.pass_by = lambda optimizer: None  # type: ignore[method-assign]
+        self.before_told = lambda: None  # type: ignore[method-assign]

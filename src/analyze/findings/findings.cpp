@@ -497,8 +497,8 @@ TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, con
     out.shape = layout->sizes;
   }
   out.arg_role = arg.role;
-  out.has_stats = arg.known;
-  if (arg.known) out.stats = expand(arg.stats);
+  out.has_stats = arg.known && arg.stats.counted();
+  if (out.has_stats) out.stats = expand(arg.stats);
   out.flushed = arg.flushed;
   return out;
 }

@@ -221,6 +221,8 @@ class AuditWatch(Listener):
         facts.foreseen.extend(found.paths)
         if session.live:
             session.wants_ops = True  # the optimizer is about to be seen
+            if session.tap is not None:
+                session.tap.hand_over()
         elif self._library.nanhunt_trigger_policy_judge(self._policy, session.step, 2) == 1:
             self._shown = self._replay(found, found.optimizer)
 

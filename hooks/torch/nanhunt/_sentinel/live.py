@@ -146,6 +146,7 @@ class Live(Listener):
         self._betweens = 0  # of those that are in the trace
         self._passing: torch.optim.Optimizer | None = None  # it steps, and its ops pass by
         session.pass_by = self._pass_by  # type: ignore[method-assign]
+        session.before_told = self._before_told  # type: ignore[method-assign]
         self._watch(False)
 
     def begin(self) -> None:
@@ -177,8 +178,9 @@ class Live(Listener):
         if on:
             if not self._heard:
                 tap.forget()
-            recorder.hold(lib.HOLD)
-            tap.keep(KEPT, KEPT_WRITTEN)
+            tap.hold(lib.HOLD, KEPT, KEPT_WRITTEN)
+            if self._is_shown() or self.budget.steps < 2:  # what is told of averages begins after the first step
+                tap.hand_over()
             session.tell("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
@@ -194,8 +196,7 @@ class Live(Listener):
         if tap is None or recorder is None or self.budget.share <= 0:
             return
         tap.forget()
-        recorder.hold(lib.HOLD)
-        tap.keep(KEPT, KEPT_WRITTEN)
+        tap.hold(lib.HOLD, KEPT, KEPT_WRITTEN)
         tap.on()
         self._between = True
 
@@ -207,7 +208,7 @@ class Live(Listener):
         tap.off()
         keeps = bool(session.state.bad_copy) and self._betweens < session.options.max_trips
         self._betweens += keeps
-        recorder.hold(lib.KEEP if keeps else lib.DROP)
+        tap.hold(lib.KEEP if keeps else lib.DROP)
         if keeps:
             prove(session, tap)
         tap.keep(0)
@@ -262,9 +263,9 @@ class Live(Listener):
 
     def _stop(self) -> None:
         """In the middle of a step: what was heard of it is not all of it."""
-        recorder = self.session.recorder
-        if recorder is not None:
-            recorder.hold(lib.DROP)
+        tap = self.session.tap
+        if tap is not None:
+            tap.hold(lib.DROP)
         self._watch(False)
         self.budget.share = 0.0
 
@@ -273,8 +274,10 @@ class Live(Listener):
             self._go_on()
         self.session.state.deaf, self.session.passed_by = 0, False
         self.session.shows_ops = self._is_shown()
-        if self.session.live and self._origins is None and self.session.recorder is not None:
-            self._origins = self.session.recorder.origins()
+        if self.session.shows_ops and self.session.tap is not None:
+            self.session.tap.hand_over()
+        if self.session.live and self._origins is None:
+            self._origins = int(self.session.state.births)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Of who hears ops the first."""
@@ -286,15 +289,21 @@ class Live(Listener):
             self._go_on()
         self._bad_copy = bool(self.session.state.bad_copy)
 
+    def _before_told(self) -> None:
+        """The row of the step is about to be written: rows of ops that are wanted come before."""
+        session = self.session
+        if session.live and session.tap is not None and (session.wants_ops or self._bad_copy or self._is_shown()):
+            session.tap.hand_over()
+
     def on_step_recorded(self, step: int) -> None:
-        session, recorder = self.session, self.session.recorder
-        if recorder is None:
+        session = self.session
+        if session.recorder is None:
             return
         now = time.perf_counter()
         self.budget.step_took(now - self._began, session.live)
         self._began = now
         if session.live and not session.wants_ops and self._origins is not None:
-            session.wants_ops = recorder.origins() != self._origins and self.trips.may_replay(step)
+            session.wants_ops = int(session.state.births) != self._origins and self.trips.may_replay(step)
         if session.live and self._bad_copy:
             session.wants_ops = session.wants_ops or self.trips.may_replay(step)
         self._origins = None
@@ -317,13 +326,13 @@ class Live(Listener):
         return self.session.live and self._shown < (FIRST if narrow else 1)
 
     def _end_hold(self) -> None:
-        session, recorder, tap = self.session, self.session.recorder, self.session.tap
-        if recorder is None:
+        session, tap = self.session, self.session.tap
+        if session.recorder is None or tap is None:
             return
         shows = not session.wants_ops and self._is_shown()
         self._shown += shows
-        recorder.hold(lib.KEEP if session.wants_ops or shows else lib.DROP)
-        if session.wants_ops and tap is not None:
+        tap.hold(lib.KEEP if session.wants_ops or shows else lib.DROP)
+        if session.wants_ops:
             prove(session, tap)
 
     def on_close(self) -> None:

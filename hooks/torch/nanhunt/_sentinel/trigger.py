@@ -408,6 +408,8 @@ class Trips:
     def _mark(self, items: Sequence[tuple[int, str, _Tensor]]) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
+        if session.live and session.tap is not None:
+            session.tap.hand_over()
         for kind, path, t in items:
             if not session.live:
                 self.values.renew(t)

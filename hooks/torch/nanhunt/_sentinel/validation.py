@@ -65,8 +65,7 @@ class Validation:
         self._holds = self._left >= 0 and not self.is_bad and recorder is not None
         if self._holds and recorder is not None:
             tap.forget()
-            recorder.hold(lib.HOLD)
-            tap.keep(KEPT, KEPT_WRITTEN)
+            tap.hold(lib.HOLD, KEPT, KEPT_WRITTEN)
         tap.on()
         self._session.state.deaf = 0 if self._holds else _GLANCE
         self.listens = True
@@ -89,7 +88,7 @@ class Validation:
         if not self._holds:
             return
         self._holds = False
-        recorder.hold(lib.KEEP if keeps else lib.DROP)
+        tap.hold(lib.KEEP if keeps else lib.DROP)
         if keeps:
             prove(self._session, tap)
         tap.keep(0)
