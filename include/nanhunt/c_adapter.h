@@ -35,7 +35,7 @@ typedef struct nanhunt_call {
 NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhunt_call* call);
 
 /* Rows of 64-bit words, one after the other. A value is four words:
- *   data (address; 0: not available), identity, offset (in elements from the start of the storage), layout number
+ *   data (address; 0: not available; NANHUNT_WAS_FINITE: the same, and all numbers were finite), identity, offset (in elements from the start of the storage), layout number
  * where identity = storage << 24 | version; 0: unknown. A version that would pass 2^24 - 1 needs a new storage number.
  * With a stream's number in the layout word's upper half (NANHUNT_ON_STREAM) the address is one of its device.
  *   op       NANHUNT_ROW_OP, call, step, micro_batch, phase, module text, call site text,
@@ -46,6 +46,7 @@ NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhun
  *            trust_inputs: contents of a device alone, with what the op that made them, the last mark or the last
  *            check of them saw; a change is told where they are not finite now, and counted in a note where they are
  * Rows up to the first wrong one are recorded; that one and what follows are refused (NANHUNT_USAGE). */
+#define NANHUNT_WAS_FINITE INT64_C(-1)
 enum { NANHUNT_ROW_OP = 1, NANHUNT_ROW_MARK = 2, NANHUNT_ROW_RELEASE = 3, NANHUNT_ROW_CHECK = 4 };
 NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const int64_t* words, size_t count);
 /* Ops whose outputs were not finite so far. */

@@ -41,7 +41,7 @@ enum class ArgRole : std::uint8_t {
 
 // What was read of contents where the host cannot.
 struct KnownContents {
-  TensorStats stats;           // of all elements, counts or more
+  TensorStats stats;           // of all elements, counts or more; kFinite: only that all are finite
   bool has_stats = false;
   // kernels/cpu/checksum.h gives the same of the same view on the host. Without one nothing is compared with what was
   // there.

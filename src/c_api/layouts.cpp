@@ -8,6 +8,12 @@
 
 namespace nanhunt::c_api {
 
+namespace {
+
+const KnownContents kWasFinite{.stats = {}, .has_stats = true, .checksum = {}};
+
+}  // namespace
+
 std::int64_t LayoutTable::number(record::NumberingRecorder& recorder, const TensorView& like) {
   const LayoutId id = recorder.number_layout(like);
   if (id == 0) return -1;
@@ -37,7 +43,9 @@ TensorView LayoutTable::tensor(const char* what, std::int64_t data, std::int64_t
 ValueView LayoutTable::value(const char* what, const std::int64_t* words) const {
   const auto identity = static_cast<std::uint64_t>(words[1]);
   ValueView view;
-  view.tensor = tensor(what, words[0], number_in(words[3]));
+  const bool was_finite = words[0] == NANHUNT_WAS_FINITE;
+  view.tensor = tensor(what, was_finite ? 0 : words[0], number_in(words[3]));
+  if (was_finite) view.known = &kWasFinite;
   view.storage = identity >> 24;
   view.version = static_cast<std::uint32_t>(identity & 0xFFFFFFu);
   view.offset = words[2];

@@ -122,7 +122,7 @@ class State(c.Structure):
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("site", _i64), ("kernels", _i64),
                 ("streams", _i64), ("bad_number", _i64), ("deaf", _i64), ("bad_copy", _i64), ("looked", _i64),
-                ("wrote", _i64), ("wrote_weights", _i64), ("caller", _i64)]
+                ("wrote", _i64), ("wrote_weights", _i64), ("caller", _i64), ("births", _i64)]
 
     def __init__(self, step: int = 0, micro_batch: int = 0, phase: int = 0, kernels: int = 0, streams: int = 1) -> None:
         super().__init__(step, micro_batch, phase, -1, kernels, streams, caller=-1)
@@ -164,7 +164,7 @@ class Recording(c.Structure):
     _fields_ = [("self", _ptr), ("rows", _ptr), ("text", _ptr), ("layout", _ptr), ("call", _ptr), ("collective", _ptr),
                 ("next_seq", _ptr), ("origins", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
                 ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
-                ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr)]
+                ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr), ("hold", _ptr)]
 
 
 _PROTOTYPES = {

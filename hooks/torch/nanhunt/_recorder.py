@@ -63,7 +63,8 @@ class Recorder:
                  "read": "read",
                  "changed": "record_changed", "kernels_push": "kernels_push",
                  "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
-                 "kernels_pop_own": "kernels_pop_own", "frame": "record_frame", "setup": "record_setup"}
+                 "kernels_pop_own": "kernels_pop_own", "frame": "record_frame", "setup": "record_setup",
+                 "hold": "recorder_hold"}
         recording = lib.Recording(self=self.handle.value)
         for field, name in names.items():
             setattr(recording, field, c.cast(getattr(self.fast, f"nanhunt_{name}"), c.c_void_p).value)

@@ -443,6 +443,7 @@ class Session(lib.HasState):
         if self.recorder is not None:
             unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
             loss = unknown if facts.loss is None else facts.loss
+            self.before_step_row()
             self.recorder.step(step, facts.skipped, loss, lr, self._scale(facts), ending, message)
 
     @contextmanager
@@ -454,6 +455,9 @@ class Session(lib.HasState):
             yield
         finally:
             self.step, self.state.micro_batch = now
+
+    # The row of a step is about to be written.
+    before_step_row: Callable[[], None] = staticmethod(lambda: None)
 
     # Whether a root or a backward runs.
     is_inside: Callable[[], bool] = staticmethod(lambda: False)
@@ -556,3 +560,4 @@ class Session(lib.HasState):
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
+        self.before_step_row = lambda: None  # type: ignore[method-assign]

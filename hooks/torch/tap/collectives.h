@@ -120,6 +120,7 @@ class Collectives {
       one = pending_.erase(one);
       // What was given is described now: it was written meanwhile.
       Rows::Before given = described(*done.plan, done.given);
+      rows_.hand_over();
       const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
       const std::uint64_t end = to_.next_seq(to_.self);
@@ -245,6 +246,7 @@ class Collectives {
   }
 
   void tell(const Call& call, std::uint64_t seq, const Words& shares) {
+    rows_.hand_over();
     nanhunt_collective row{};
     row.struct_size = sizeof row;
     row.step = static_cast<std::uint32_t>(state_->step);

@@ -86,6 +86,9 @@ class Describer {
 
   void release_hosts() { hosts_.clear(); }
 
+  // Whether the memory is there: storages can be shrunk under their tensors (sharded training does).
+  static bool holds(const at::Tensor& t) { return holds(t, t.storage()); }
+
  private:
   static std::int64_t address(const at::Tensor& t) {
     return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(
@@ -109,7 +112,6 @@ class Describer {
     }
   }
 
-  // Whether the memory is there: storages can be shrunk under their tensors (sharded training does).
   static bool holds(const at::Tensor& t, const c10::Storage& storage) {
     if (t.numel() == 0) return true;
     std::int64_t last = t.storage_offset();

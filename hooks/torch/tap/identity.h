@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,22 @@ struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
   bool made = false;        // by an op that was heard
+  // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).
+  std::int64_t looked_at = -1;
+  std::uint8_t bad = 0;
+
+  std::int64_t finite_from = -1, finite_to = -1;  // words for which there was none
+
+  bool is_looked_at() const { return looked_at == word; }
+  bool is_finite() const { return looked_at == word && bad == 0; }
+  bool was_finite(std::int64_t then) const { return then >= finite_from && then <= finite_to && finite_to >= 0; }
+  void note_bad(std::uint8_t bits) {
+    looked_at = word;
+    bad = bits;
+    if (bits != 0) return;
+    if (finite_to < 0 || finite_to < word - 1) finite_from = word;
+    finite_to = word;
+  }
 };
 
 inline std::atomic<std::int64_t>& last_storage() {
@@ -88,6 +105,28 @@ class Identities {
       word = new_storage_number() << kVersionBits;
     }
     return identity.word = word;
+  }
+
+  // Storages that live, by number. They do as long as this does.
+  struct Living {
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<const Identity> identity;
+
+    // The host has that address of it.
+    bool holds(std::int64_t address) const {
+      const auto begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(storage->data()));
+      return storage->device().is_cpu() && begin != 0 && address >= begin &&
+             address <= begin + static_cast<std::int64_t>(storage->nbytes());
+    }
+  };
+  using Alive = std::unordered_map<std::int64_t, Living>;
+  Alive alive() const {
+    Alive all;
+    all.reserve(table_.size());
+    for (const auto& [address, entry] : table_)
+      if (auto storage = entry.storage.lock())
+        all.try_emplace(entry.identity->word >> kVersionBits, Living{std::move(storage), entry.identity});
+    return all;
   }
 
   // Enough have come since the dead were looked for: looking costs in proportion to those that live.

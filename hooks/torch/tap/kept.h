@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -38,20 +39,25 @@ class KeptCalls {
   bool on() const { return max_bytes_ > 0; }
   const std::vector<Call>& calls() const { return calls_; }
 
-  // What an op is given, with copies of what it will write over, where that is little.
-  Values before(const Plan& plan, const Values& args) const {
-    if (!plan.writes) return args;
+  // What an op is given, with copies of what it will write over, where that is little or the op is `armed`. Nothing,
+  // where it writes nothing: what it is given then is there afterwards as well.
+  void before(const Plan& plan, const Values& args, bool armed, Values& saved) const {
+    saved.clear();
+    if (!plan.writes) return;
+    if (plan.ignores_old) {
+      saved = args;
+      return;
+    }
     std::int64_t size = 0;
     for (const Arg& arg : plan.args)
       if (arg.written && !arg.only_written) size += bytes_of(args[static_cast<std::size_t>(arg.index)]);
-    if (size > max_written_) return {};
-    Values saved = args;
+    if (size > (armed ? max_written_ : std::min(max_written_, kLittle))) return;
+    saved = args;
     for (const Arg& arg : plan.args)
       if (arg.written) saved[static_cast<std::size_t>(arg.index)] = copy(args[static_cast<std::size_t>(arg.index)]);
-    return saved;
   }
 
-  // A call whose rows say that badness began at it. `args`: as before() gave them; none: they are gone.
+  // A call whose rows say that badness began at it. `args`: none: they are gone.
   void keep(const Plan& plan, const Values& args, const c10::Stack& stack, std::uint64_t first_seq, std::uint64_t rows) {
     if (args.empty() || calls_.size() >= kMaxCalls) return;
     const Values results(stack.end() - static_cast<std::ptrdiff_t>(plan.returns), stack.end());
@@ -68,6 +74,7 @@ class KeptCalls {
 
  private:
   static constexpr std::size_t kMaxCalls = 64;
+  static constexpr std::int64_t kLittle = 4096;  // bytes
 
   static std::int64_t bytes_of(const at::Tensor& t) {
     return t.defined() ? t.numel() * static_cast<std::int64_t>(t.element_size()) : 0;

@@ -54,20 +54,14 @@ class Lasting {
         }
       } else if (before.checksum != now.checksum && (now.bad || is_gross(before.amax, now.amax))) {
         state_->bad_copy = 1;
-        if (const auto quad = rows_.describer.describe(now.tensor, true)) {
-          Words words;
-          put(words, *quad);
-          if (to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
-                          static_cast<std::uint32_t>(before.step), 0) != NANHUNT_OK)
-            ++rows_.refused;
-        }
+        rows_.tell_changed(now.tensor, before.step);
       } else if (before.checksum != now.checksum) {
         // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.
         written(now);
         ++rows_.notes["writes to parameters, state or buffers past PyTorch, which left them finite"];
       }
     }
-    if (!checks.empty() && to_.rows(to_.self, checks.data(), checks.size()) != NANHUNT_OK) ++rows_.refused;
+    if (!checks.empty()) rows_.send(checks);
     rows_.describer.release_hosts();
   }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "hooks/torch/tap/plan.h"
 
@@ -48,6 +49,31 @@ inline bool number_of(const c10::IValue& value, double& number) {
 }
 
 inline bool is_wrapped(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is_wrapped_number(); }
+
+inline bool is_given(const c10::IValue& value) {
+  if (value.isNone()) return false;
+  return !value.isBool() || value.toBool();
+}
+
+inline bool equal(const c10::IValue& a, const c10::IValue& b) {
+  double x = 0, y = 0;
+  if (number_of(a, x) && number_of(b, y)) return x == y;
+  if (a.isNone() || b.isNone()) return a.isNone() && b.isNone();
+  if (a.isTensor() || b.isTensor()) return false;
+  return a == b;
+}
+
+// As Python's modes are not given it: keywords that are defaults, and defaults at the end of what is positional.
+inline bool is_default(const Plan& plan, const std::vector<c10::IValue>& args, const Arg& arg) {
+  const auto same = [&](const Arg& one) {
+    return one.fallback != nullptr && equal(args[static_cast<std::size_t>(one.index)], *one.fallback);
+  };
+  if (!same(arg)) return false;
+  if (arg.keyword) return true;
+  for (std::size_t i = static_cast<std::size_t>(arg.index) + 1; i < plan.args.size() && !plan.args[i].keyword; ++i)
+    if (!same(plan.args[i])) return false;
+  return true;
+}
 
 // What a floating tensor of one element holds, where the host has it.
 inline std::optional<double> one_number(const at::Tensor& t) {

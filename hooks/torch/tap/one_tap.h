@@ -42,6 +42,24 @@ struct Tap {
   bool keeps_generators = false;
   std::vector<std::pair<at::Generator, at::Tensor>> generators;
 
+  // Before an op: copies of what it writes over, for whoever computes it again.
+  void keep_before(const Plan& plan, Rows::Before& given) {
+    if (plan.collective) {  // its arguments go to whoever waits for its end
+      given.saved = given.args;
+      return;
+    }
+    // What a step does that is held is most often not wanted.
+    const bool armed = !rows.ring.is_held() || (plan.armed >> static_cast<unsigned>(state->phase) & 1u) != 0;
+    kept.before(plan, given.args, armed, given.saved);
+  }
+  // After an op at which badness began.
+  void keep_after(Plan& plan, const Rows::Before& given, const c10::Stack& stack) {
+    const std::uint64_t first = rows.first_told();
+    kept.keep(plan, plan.writes || plan.collective ? given.saved : given.args, stack, first, to.next_seq(to.self) - first);
+    plan.armed |= 1u << static_cast<unsigned>(state->phase);
+    if (rows.ring.is_held()) ++state->births;
+  }
+
   // In validation: the first one is kept.
   void note_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
     if (!bad_number.empty() || !number.is_made(plan, stack)) return;
@@ -64,6 +82,18 @@ struct Tap {
     }
   }
 };
+
+template <typename F, typename R>
+inline R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
+  if (tap == nullptr) return failed;  // closed: who listened to it may not know yet
+  try {
+    const std::lock_guard lock(tap->mutex);
+    return body();
+  } catch (const std::exception& error) {
+    tap->note_failure(error, what);
+    return failed;
+  }
+}
 
 inline constexpr const char* kInsideSubclasses = "operations on tensor subclasses: in this PyTorch their parts cannot be heard";
 inline constexpr const char* kInsideModes = "what dispatch modes compute inside: in this PyTorch it cannot be heard";

@@ -51,6 +51,9 @@ struct Plan {
   bool view = false;    // shows what it was given, and writes nothing
   bool random = false;  // draws from a generator, be it given or not
   bool asks = false;    // programs ask by it whether numbers are finite
+  bool keeps_finite = false;  // makes nothing infinite of finite numbers that fit into its result's format
+  bool ignores_old = false;   // what it writes over does not matter
+  std::uint32_t armed = 0;    // phases in which badness began at it once, as bits: what it writes over is copied before
   // Numbers of calls, by what was given.
   struct Known {
     std::vector<std::int32_t> key;
@@ -106,6 +109,23 @@ inline constexpr std::string_view kNoise[] = {
 // By which programs ask whether numbers are finite; the comparisons where it is with infinity or with the same numbers.
 inline constexpr std::string_view kQuestions[] = {"isnan", "isinf", "isposinf", "isneginf"};
 inline constexpr std::string_view kComparisons[] = {"eq", "ne"};
+// Hand on numbers that they were given, or smaller ones.
+inline constexpr std::string_view kKeepFinite[] = {
+    "_reshape_copy", "_to_copy", "_unsafe_index", "abs", "adaptive_max_pool2d", "adaptive_max_pool3d", "alias_copy", "amax", "amin",
+    "aminmax", "as_strided_copy", "bernoulli", "cat", "ceil", "channel_shuffle", "clamp", "clamp_max", "clamp_min", "clone",
+    "constant_pad_nd", "contiguous", "copy", "cos", "cummax", "cummin", "detach_copy", "diag_embed", "diagonal_backward",
+    "diagonal_copy", "diagonal_scatter", "embedding", "erf", "expand_copy", "fill", "flip", "floor", "fmax", "fmin",
+    "fractional_max_pool2d", "full", "full_like", "gather", "hardsigmoid", "hardtanh", "hardtanh_backward", "im2col", "index",
+    "index_select", "kthvalue", "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
+    "max_pool3d_with_indices", "maximum", "median", "min", "minimum", "native_channel_shuffle", "neg", "new_full", "new_ones",
+    "new_zeros", "ones", "ones_like", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "reflection_pad1d", "reflection_pad2d",
+    "reflection_pad3d", "relu", "repeat", "replication_pad1d", "replication_pad2d", "replication_pad3d", "roll", "rot90", "round",
+    "scalar_tensor", "select_backward", "select_copy", "select_scatter", "sigmoid", "sign", "sin", "slice_backward", "slice_copy",
+    "slice_scatter", "sort", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack", "t_copy", "take", "tanh", "threshold",
+    "threshold_backward", "topk", "transpose_copy", "tril", "triu", "trunc", "unbind_copy", "unfold_copy", "unsqueeze_copy",
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "view_copy", "where", "zero", "zeros", "zeros_like"};
+// Look at nothing of what they write over.
+inline constexpr std::string_view kIgnoreOld[] = {"copy", "fill", "zero"};
 // Written although their schemas do not say so.
 inline constexpr std::string_view kTrains[] = {"aten::native_batch_norm", "aten::cudnn_batch_norm",
                                                "aten::miopen_batch_norm"};
@@ -250,6 +270,10 @@ inline Plan read(const c10::OperatorHandle& handle) {
     }
   }
   plan.view = view;
+  std::string_view one = bare;  // of a list
+  if (starts(one, "_foreach_")) one.remove_prefix(9);
+  plan.keeps_finite = starts(op, "aten::") && among(one, kKeepFinite);
+  plan.ignores_old = starts(op, "aten::") && (among(one, kIgnoreOld) || (plan.draws && plan.writes));
   plan.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   plan.garbage = among(bare, kGarbage);
   plan.asks = (among(name, kQuestions) && plan.args.size() == 1) || (among(name, kComparisons) && plan.args.size() == 2);

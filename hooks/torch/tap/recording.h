@@ -43,6 +43,7 @@ struct Recording {
   // Of the recorder; null: nobody asks.
   nanhunt_status (*frame)(void* self, const nanhunt_frame* frame);
   nanhunt_status (*setup)(void* self, const nanhunt_setup* setup);
+  nanhunt_status (*hold)(void* self, std::int32_t action);
 };
 
 // Where the run is: written by Python, read at each op. The layout is that of `_library.State`.
@@ -62,6 +63,7 @@ struct State {
   std::int64_t wrote_weights = 0;
   // In a replay: text of the call site that stands for the frames that called the replay; -1: those stand for themselves.
   std::int64_t caller = -1;
+  std::int64_t births = 0;  // set by the tap: places where badness began, in the step that is held
 };
 
 inline constexpr std::int64_t kGlance = 2, kStraight = 3;

@@ -16,6 +16,7 @@
 #include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
+#include "hooks/torch/tap/holding.h"
 #include "hooks/torch/tap/hush.h"
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
@@ -53,10 +54,10 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
   if (any_symbolic(last(schema.arguments().size()))) return below.pass(stack);
   Plan* plan = nullptr;
-  Rows::Before given;
+  Rows::Borrowed borrowed(tap.rows);
+  Rows::Before& given = *borrowed;
   std::optional<Collectives::Call> call;
-  std::uint64_t ticket = 0, origins = 0;
-  KeptCalls::Values saved;
+  std::uint64_t ticket = 0;
   bool ready = false;
   {
     const std::lock_guard lock(tap.mutex);
@@ -72,15 +73,15 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
-        if (!own) given = tap.rows.before(*plan, *stack);
+        if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
           tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
-        if (tap.kept.on() && !plan->garbage && !own) {
-          saved = tap.kept.before(*plan, given.args);
-          origins = tap.to.origins(tap.to.self);
-        }
+        if (tap.kept.on() && !plan->garbage && !own) tap.keep_before(*plan, given);
         if (plan->collective) call = tap.collectives.begin(*plan, given.args);
-        if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) ticket = tap.to.kernels_push(tap.to.self);
+        if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) {
+          tap.rows.hand_over();
+          ticket = tap.to.kernels_push(tap.to.self);
+        }
         ready = !own;
       }
     } catch (const std::exception& error) {
@@ -108,22 +109,21 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     } else if (ready) {
       const bool kernels = ticket != 0;
       if (kernels) tap.to.kernels_push_own(tap.to.self);
-      const bool keeps = tap.kept.on() && !saved.empty();
-      const std::uint64_t first = kernels || keeps ? tap.to.next_seq(tap.to.self) : 0;
+      if (kernels || tap.kept.on()) tap.rows.begin_told();
       if (plan->collective) {
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
-        const bool began = tap.kept.on() && tap.to.origins(tap.to.self) != origins;
+        const bool began = tap.kept.on() && tap.rows.began();
         std::vector<at::Tensor> copies;
         if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
-      if (keeps && tap.to.origins(tap.to.self) != origins)
-        tap.kept.keep(*plan, saved, *stack, first, tap.to.next_seq(tap.to.self) - first);
+      if (tap.kept.on() && tap.rows.began()) tap.keep_after(*plan, given, *stack);
       if (kernels) {
         // The row of a collective comes when it has ended: what came now may be that of another one.
+        const std::uint64_t first = tap.rows.first_told();
         const bool has_row = !plan->collective && tap.to.next_seq(tap.to.self) != first;
         tap.to.kernels_pop_own(tap.to.self);
         tap.to.kernels_pop(tap.to.self, ticket, has_row ? first : UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
@@ -181,18 +181,6 @@ void leave_out(bool on) {
   if (on == is_out) return;
   is_out = on;
   c10::impl::tls_set_dispatch_key_excluded(listening_key(), on);
-}
-
-template <typename F, typename R>
-R guarded(Tap* tap, R failed, const char* what, F&& body) noexcept {
-  if (tap == nullptr) return failed;  // closed: who listened to it may not know yet
-  try {
-    const std::lock_guard lock(tap->mutex);
-    return body();
-  } catch (const std::exception& error) {
-    tap->note_failure(error, what);
-    return failed;
-  }
 }
 
 template <typename F>
@@ -377,10 +365,11 @@ NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const st
       t.collectives.tell_before_reading(marked);
       const auto quad = t.rows.describer.describe(marked, true);
       if (!quad) continue;
+      if (kinds[i] <= NANHUNT_STATE) t.rows.look_at_mark(marked, *quad);
       words.insert(words.end(), {NANHUNT_ROW_MARK, kinds[i], t.state->step, t.state->micro_batch, texts[i]});
       put(words, *quad);
     }
-    if (!words.empty() && t.to.rows(t.to.self, words.data(), words.size()) != NANHUNT_OK) ++t.rows.refused;
+    if (!words.empty()) t.rows.send(words);
     t.rows.describer.release_hosts();
     return 0;
   });
@@ -451,6 +440,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, st
   return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {
     const auto quad = static_cast<Tap*>(tap)->rows.describer.describe(tensor_at(tensor), with_data != 0);
     if (!quad) return 0;
+    static_cast<Tap*>(tap)->rows.ring.note_told();  // Python may tell the recorder of it
     words[0] = quad->data, words[1] = quad->word, words[2] = quad->offset, words[3] = quad->layout;
     return 1;
   });
@@ -501,17 +491,6 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
     t.rows.tell_dead();
     return pending;
   });
-}
-// From here on calls at which badness begins are kept, up to so many bytes; what was kept is forgotten. 0: none are.
-// What an op of more than `max_written` bytes writes over is gone.
-NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_t max_written) {
-  guarded(static_cast<Tap*>(tap), 0, "kept calls", [&] {
-    static_cast<Tap*>(tap)->kept.begin(max_bytes, max_written);
-    return 0;
-  });
-}
-NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) {
-  return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const Tap*>(tap)->kept.calls().size());
 }
 // "aten::mean at train.py:12": the first op of a validation since this was asked last whose result was a number that is
 // not finite; "": none. Until the next call.

@@ -40,7 +40,7 @@ TensorSummary summarise(const ArgSnapshot& arg, const char* role, int index, con
     out.shape = layout->sizes;
   }
   out.arg_role = arg.role;
-  out.has_stats = arg.known;
+  out.has_stats = arg.known && arg.stats.counted();
   if (arg.known) out.stats = expand(arg.stats);
   out.flushed = arg.flushed;
   return out;

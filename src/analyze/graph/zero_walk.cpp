@@ -101,7 +101,7 @@ class Walk {
     if (out.flushed >= 0) return std::min(out.flushed, out.stats.zero);
     if (info.zero != ZeroRule::kSame || !info.has(kElementwise) || op.inputs.empty()) return 0;
     const ArgSnapshot& in = op.inputs.front();
-    if (!in.known || in.stats.numel != out.stats.numel) return 0;
+    if (!in.known || !in.stats.counted() || in.stats.numel != out.stats.numel) return 0;
     return std::max<std::int64_t>(0, out.stats.zero - in.stats.zero);
   }
 

@@ -63,7 +63,8 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
       before = std::exchange(base, nullptr);
       same_elements = false;
     }
-    const bool takes_over = same_elements && base->known_finite();
+    const bool takes_over = same_elements && base->known_finite() &&
+                            (base->record.stats.level >= StatsLevel::kCounts || !is_readable(view.tensor));
     if (takes_over) record.stats = base->record.stats;
     record.has_stats = takes_over || take_stats(view, record.stats);
   }
@@ -111,7 +112,7 @@ ValueInfo& RowBuilder::make_output(const OpEvent& event, std::size_t output, Lay
     flush_inputs_.clear();
     for (std::size_t i = 0; i < event.inputs.size(); ++i) {
       const ValueRecord& in = inputs_[i]->record;
-      flush_inputs_.push_back({&event.inputs[i], in.has_stats ? &in.stats : nullptr, in.id});
+      flush_inputs_.push_back({&event.inputs[i], in.has_stats && in.stats.level >= StatsLevel::kCounts ? &in.stats : nullptr, in.id});
     }
     info.record.flushed = is_readable(view.tensor)
                               ? count_flushed(rule, flush_inputs_, event.scalars, view.tensor, info.record.stats)

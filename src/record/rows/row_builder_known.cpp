@@ -12,8 +12,13 @@ bool RowBuilder::take_stats(const ValueView& view, TensorStats& stats) const {
     stats = compute_stats(view.tensor, level_);
     return true;
   }
-  // Counts are the least that a row says, and of all its elements.
   const KnownContents& known = *view.known;
+  if (known.has_stats && known.stats.level == StatsLevel::kFinite && !known.stats.any_nonfinite) {
+    stats = TensorStats{};
+    stats.numel = view.tensor.numel();
+    return true;
+  }
+  // Else counts are the least that a row says, and of all its elements.
   if (!known.has_stats || known.stats.level < StatsLevel::kCounts || known.stats.numel != view.tensor.numel())
     return false;
   stats = known.stats;

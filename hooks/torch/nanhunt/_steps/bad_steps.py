@@ -122,9 +122,15 @@ class BadSteps:
         self._write_norms()
         if heard:
             if answer == KEEP:
-                session.mode = StepMode.KEPT
+                self.keep()
         else:
             self._not_heard(snapshot)
+
+    def keep(self) -> None:
+        """The operations of the step that runs will be in the trace: those that come are read as they come."""
+        self.session.mode = StepMode.KEPT
+        if self.session.tap is not None:
+            self.session.tap.hand_over()
 
     def _write_norms(self) -> None:
         recorder = self.session.recorder
@@ -185,7 +191,7 @@ class BadSteps:
     def written_last(self, snapshot: StepSnapshot) -> None:
         """Parameters are bad that no later step will read: nothing of the step made them so."""
         if self.session.mode is not StepMode.UNHEARD:  # who wrote them is held
-            self.session.mode = StepMode.KEPT
+            self.keep()
         self._mark_bad(snapshot)
 
     def _mark_bad(self, snapshot: StepSnapshot) -> None:

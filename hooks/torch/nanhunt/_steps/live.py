@@ -19,6 +19,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
+from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.origin import prove
@@ -128,6 +129,7 @@ class Live(Listener):
         self._births = 0      # of the step, when optimizers began
         self._was_heard = True
         session.listeners = self._unheard
+        session.before_step_row = self._before_step_row  # type: ignore[method-assign]
 
     def begin(self) -> None:
         """The recorder is open, and which rank this is does not change any more."""
@@ -154,8 +156,10 @@ class Live(Listener):
         if heard:
             if not self._was_heard:
                 tap.forget()
-            recorder.hold(lib.HOLD)
-            tap.keep(KEPT, KEPT_WRITTEN)
+            tap.hold(lib.HOLD, KEPT, KEPT_WRITTEN)
+            # On a device the tap does not know what is finite: the recorder reads there.
+            if self._is_full() or accelerator():
+                tap.hand_over()
             session.tell("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
@@ -168,9 +172,27 @@ class Live(Listener):
         if call.index == 0 and not self._narrow:
             self._narrow = any(p.dtype in _NARROW for p in call.module.parameters())
 
+    def _is_full(self) -> bool:
+        """Whether each operation of the step is read for full statistics. What is known of averages begins after the
+        first step."""
+        return self.budget.steps < 2 or self.is_shown()
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._births < 0 and self.session.recorder is not None:
-            self._births = self.session.recorder.origins()
+        if self._births < 0:
+            self._births = self._births_now()
+
+    def _births_now(self) -> int:
+        """Operations at which badness began in this step."""
+        recorder = self.session.recorder
+        if accelerator() and recorder is not None:
+            return recorder.origins()
+        return int(self.session.state.births)
+
+    def _before_step_row(self) -> None:
+        """Rows of operations that are wanted come before that of their step."""
+        session = self.session
+        if session.tap is not None and (session.mode is StepMode.KEPT or session.state.bad_copy or self.is_shown()):
+            session.tap.hand_over()
 
     def on_step_recorded(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
@@ -181,7 +203,7 @@ class Live(Listener):
         self.budget.step_took(now - self._began, heard)
         self._began = now
         if session.mode is StepMode.HELD:
-            made_bad = 0 <= self._births != recorder.origins() or bool(session.state.bad_copy)
+            made_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
             if made_bad and self._bad_steps.may_keep(step):
                 session.mode = StepMode.KEPT
         self._births = -1
@@ -203,14 +225,14 @@ class Live(Listener):
         return self._shown < FIRST or self.session.step % FULL_EVERY == 0
 
     def _end_hold(self) -> None:
-        session, recorder, tap = self.session, self.session.recorder, self.session.tap
-        if recorder is None:
+        session, tap = self.session, self.session.tap
+        if session.recorder is None or tap is None:
             return
         kept = session.mode is StepMode.KEPT
         shows = not kept and self.is_shown()
         self._shown += shows
-        recorder.hold(lib.KEEP if kept or shows else lib.DROP)
-        if kept and tap is not None:
+        tap.hold(lib.KEEP if kept or shows else lib.DROP)
+        if kept:
             prove(session, tap)
 
     def on_close(self) -> None:

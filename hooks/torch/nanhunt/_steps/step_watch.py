@@ -318,7 +318,7 @@ class StepWatch(Listener):
             return
         if self._is_heard:
             if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
-                self.session.mode = StepMode.KEPT
+                self.bad_steps.keep()
             return
         self._verdict.unread = True  # what is not found is not known to be healthy
         if self._saw_bad_number():
@@ -352,7 +352,7 @@ class StepWatch(Listener):
         validated = self._validation.first if self._validation.judge() else ""
         self._validation.begin_step()
         if validated and self.session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
-            self.session.mode = StepMode.KEPT
+            self.bad_steps.keep()
         self.session.pending.later(lambda: self._write_health(step, verdict, facts, at_boundary, validated))
         if overran:
             self._carry_over()

@@ -212,6 +212,16 @@ class Tap:
         """"aten::mean at train.py:12": of a validation, since this was asked last; "": none."""
         return str((self.library.bad_number(self.handle) or b"").decode("utf-8", "replace"))
 
+    # A step of which it is not known yet whether its ops are wanted.
+    def hold(self, action: int, max_bytes: int = 0, max_written: int = 0) -> None:
+        """lib.HOLD: rows stay in memory, unread, until a number is not finite; calls at which badness begins are kept,
+        as keep() says. lib.KEEP: they are wanted; lib.DROP: they are not."""
+        self.library.hold(self.handle, action, max_bytes, max_written)
+
+    def hand_over(self) -> None:
+        """They may be: what came so far goes to the recorder now, and what follows at once. Else nothing happens."""
+        self.library.hand_over(self.handle)
+
     # Calls at which badness began.
     def keep(self, max_bytes: int, max_written: int = 0) -> None:
         """From here on they are kept, with what they read; 0: not. What was kept is forgotten. What an op reads and

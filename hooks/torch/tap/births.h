@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where numbers stopped to be finite, in a step whose rows nobody has read: what the results of an op hold, and whether
+// its rows are wanted for that. It is only asked for when to look: what began where the recorder judges by what it reads.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/finite.h"
+#include "hooks/torch/tap/plan.h"
+#include "hooks/torch/tap/words.h"
+
+namespace nanhunt::tap {
+
+class Births {
+ public:
+  // A tensor that an op has made or written, and what its storage was known to hold before.
+  struct Made {
+    const at::Tensor* tensor;
+    Quad quad;
+    Identity* identity = quad.identity;
+    bool written = false, had_looked = false;
+    std::uint8_t had = 0;
+  };
+
+  // Of contents that an op is about to write over; they are gone then.
+  static std::uint8_t before_write(const at::Tensor& t, Identity& identity) {
+    if (identity.is_looked_at()) return identity.bad;
+    const std::uint8_t bits = Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
+    if (finite::covers(t)) identity.note_bad(bits);
+    return bits;
+  }
+
+  // Whether what is made of finite numbers alone is finite as well, and need not be looked at.
+  static bool stays_finite(const Plan& plan, int reach, bool inputs_finite, const std::vector<double>& numbers,
+                           const std::vector<Made>& made) {
+    if (!plan.keeps_finite || !inputs_finite) return false;
+    int narrowest = 7;
+    for (const Made& one : made)
+      if (const int its = finite::reach_of(one.tensor->scalar_type()); its > 0) narrowest = std::min(narrowest, its);
+    constexpr double kFitsAll = 448, kFitsSingle = 3e38;
+    for (const double number : numbers)
+      if (!(std::fabs(number) <= (narrowest >= 5 ? kFitsSingle : kFitsAll))) return false;
+    return reach <= narrowest;
+  }
+
+  // Looks at what was made. kNan, kInf.
+  static std::uint8_t look(const std::vector<Made>& made, bool known_finite, bool& single) {
+    std::uint8_t all = 0;
+    for (const Made& one : made) {
+      const at::Tensor& t = *one.tensor;
+      Identity& identity = *one.identity;
+      if (!one.written && identity.is_finite()) continue;  // shows what it was given
+      std::optional<std::uint8_t> bits = std::uint8_t{0};
+      if (!known_finite) bits = Describer::holds(t) ? finite::bits_of(t) : std::nullopt;
+      if (!bits) continue;
+      if (finite::covers(t)) {
+        identity.note_bad(*bits);
+      } else if (identity.is_looked_at()) {
+        identity.note_bad(identity.bad | *bits);
+      } else if (one.written && one.had_looked) {
+        identity.note_bad(one.had | *bits);
+      }
+      all |= *bits;
+      single = single || (*bits != 0 && t.numel() == 1);
+    }
+    return all;
+  }
+
+  // What an op took holds, and which of it is `bad`, but for what it has written over: `old`. Masks and indices are not mixed in.
+  static std::uint8_t taken(const Plan& plan, const std::vector<c10::IValue>& args, const std::vector<Made>& made,
+                            const Identities& identities, std::uint8_t old, std::vector<const at::Tensor*>& bad) {
+    std::uint8_t bits = old;
+    for (const Arg& arg : plan.args) {
+      if (arg.role == NANHUNT_MASK || arg.role == NANHUNT_INDEX || arg.blind) continue;
+      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        const Identity* const known = identity_of(t, identities);
+        if (known == nullptr || known->is_finite()) return;
+        for (const Made& one : made)
+          if (one.written && one.identity == known) return;
+        const std::uint8_t its = Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
+        bits |= its;
+        if (its != 0) bad.push_back(&t);
+      });
+    }
+    return bits;
+  }
+
+  // What an op took that was finite when it was looked at, and is no more.
+  static void changed(const Plan& plan, const std::vector<c10::IValue>& args, const std::vector<Made>& made,
+                      const Identities& identities, std::vector<const at::Tensor*>& found) {
+    found.clear();
+    for (const Arg& arg : plan.args) {
+      if (arg.blind) continue;
+      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        const Identity* const known = identity_of(t, identities);
+        if (known == nullptr || !known->is_finite() || finite::reach_of(t.scalar_type()) == 0) return;
+        for (const Made& one : made)
+          if (one.identity == known) return;
+        for (const at::Tensor* one : found)
+          if (identity_of(*one, identities) == known) return;
+        if (Describer::holds(t) && finite::bits_of(t).value_or(0) != 0) found.push_back(&t);
+      });
+    }
+  }
+
+  // Whether rows are wanted, where `bits` were made of what holds `taken`. An infinity is often meant: a mask, or what
+  // a later op swallows. `given`: it was among the numbers that the op was given; `lasts`: it was written into what was
+  // there before the step.
+  bool are_wanted(const Plan& plan, std::int64_t site, std::uint8_t bits, std::uint8_t taken, bool single, bool given,
+                  bool lasts) {
+    if ((bits & finite::kNan) != 0) return true;
+    const bool began = taken == 0;
+    if (!lasts && (began ? given : !single || plan.keeps_finite)) return false;
+    const Place place{&plan, site};
+    if (std::find(harmless_.begin(), harmless_.end(), place) != harmless_.end()) return false;
+    if (met_.size() < kMost) met_.push_back(place);
+    return true;
+  }
+
+  void begin_step() {
+    met_.clear();
+    is_bad_ = false;
+  }
+  // Something that the step leaves behind is bad.
+  void note_bad() { is_bad_ = true; }
+  // The step was judged healthy: its infinities were, too.
+  void end_healthy_step() {
+    if (!is_bad_)
+      for (const Place& place : met_)
+        if (harmless_.size() < kMost) harmless_.push_back(place);
+    met_.clear();
+  }
+
+ private:
+  static const Identity* identity_of(const at::Tensor& t, const Identities& identities) {
+    if (t.layout() != c10::kStrided || !t.has_storage() || t.key_set().has(c10::DispatchKey::Python)) return nullptr;
+    return identities.find(t.storage().unsafeGetStorageImpl());
+  }
+
+  struct Place {
+    const Plan* plan;
+    std::int64_t site;
+    bool operator==(const Place&) const = default;
+  };
+  static constexpr std::size_t kMost = 256;
+
+  std::vector<Place> met_;       // in this step
+  std::vector<Place> harmless_;  // of healthy ones
+  bool is_bad_ = false;
+};
+
+}  // namespace nanhunt::tap

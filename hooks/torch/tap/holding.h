@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of which it is not known yet whether its ops are wanted, for Python: from when on rows stay here (ring.h), and
+// what becomes of them. And calls at which badness began.
+#pragma once
+
+#include <cstdint>
+
+#include "hooks/torch/tap/export.h"
+#include "hooks/torch/tap/one_tap.h"
+
+// NANHUNT_HOLD: rows stay here, and calls at which badness begins are kept (nanhunt_tap_keep). NANHUNT_KEEP: the recorder
+// gets the rows that it has not got, and keeps them; NANHUNT_DROP: nobody wants them, and kept calls go.
+NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t max_bytes, std::int64_t max_written) noexcept {
+  using namespace nanhunt::tap;
+  std::vector<c10::Storage> gone;
+  guarded(static_cast<Tap*>(tap), 0, "a step that is held", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    Rows& rows = t.rows;
+    gone = rows.ring.take_alive();
+    const auto tell = [&] {
+      if (t.to.hold != nullptr && t.to.hold(t.to.self, action) != NANHUNT_OK) ++rows.refused;
+    };
+    if (action == NANHUNT_HOLD) {
+      t.kept.begin(max_bytes, max_written);
+      t.state->births = 0;
+      rows.births.begin_step();
+      if (rows.ring.is_handed_over()) return 0;  // held by the recorder already
+      if (rows.ring.keeps() && !rows.ring.forget(t.to)) ++rows.refused;
+      rows.ring.begin();
+    } else if (action == NANHUNT_KEEP) {
+      if (!rows.ring.is_held()) return 0;
+      rows.hand_over();
+      tell();
+      rows.ring.end();
+    } else {
+      t.kept.begin(0, 0);
+      if (rows.ring.keeps()) {
+        if (!rows.ring.forget(t.to)) ++rows.refused;
+      } else if (rows.ring.is_handed_over()) {
+        tell();
+        rows.births.end_healthy_step();
+        rows.ring.end();
+      }
+    }
+    return 0;
+  });
+}
+// Rows that stay here go to the recorder now, and those that follow at once.
+NANHUNT_TAP void nanhunt_tap_hand_over(void* tap) noexcept {
+  using namespace nanhunt::tap;
+  guarded(static_cast<Tap*>(tap), 0, "rows that are handed over", [&] {
+    static_cast<Tap*>(tap)->rows.hand_over();
+    return 0;
+  });
+}
+// From here on calls at which badness begins are kept, up to so many bytes; what was kept is forgotten. 0: none are.
+// What an op of more than `max_written` bytes writes over is gone.
+NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_t max_written) noexcept {
+  using namespace nanhunt::tap;
+  guarded(static_cast<Tap*>(tap), 0, "kept calls", [&] {
+    static_cast<Tap*>(tap)->kept.begin(max_bytes, max_written);
+    return 0;
+  });
+}
+NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) noexcept {
+  return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const nanhunt::tap::Tap*>(tap)->kept.calls().size());
+}
