@@ -34,6 +34,7 @@ _WROTE_NARROW = 2  # State::wrote_weights of the tap
 FIRST = 8          # steps that are heard in any case
 AFTER_BAD = 64     # steps that are heard after a bad one in any case
 FULL_EVERY = 64    # steps: one has full statistics of its operations
+_SWALLOWED = 3     # steps at most that are kept for what went bad in them and did no harm
 _SHOWN = 16        # healthy steps at most whose operations are in the trace
 KEPT = 64 << 20    # bytes of what operations read at which badness began, in one step
 KEPT_WRITTEN = 1 << 20  # ... of what each operation in place may write over
@@ -126,7 +127,8 @@ class Live(Listener):
         self._began = time.perf_counter()
         self._shown = 0       # healthy steps whose operations are in the trace
         self._narrow = False  # a model has parameters of 16 bits
-        self._births = 0      # of the step, when optimizers began
+        self._births = -1     # of the step, when optimizers began; -1: none has
+        self._swallowed = 0   # steps that are in the trace though what went bad in them did no harm
         self._was_heard = True
         session.listeners = self._unheard
         session.before_step_row = self._before_step_row  # type: ignore[method-assign]
@@ -205,6 +207,9 @@ class Live(Listener):
         if session.mode is StepMode.HELD:
             made_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
             if made_bad and self._bad_steps.may_keep(step):
+                session.mode = StepMode.KEPT
+            elif session.state.births > 0 and self._swallowed < _SWALLOWED:
+                self._swallowed += 1
                 session.mode = StepMode.KEPT
         self._births = -1
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
