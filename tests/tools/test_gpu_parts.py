@@ -264,7 +264,7 @@ step = 1
 for line in sys.stdin:
     out = [str(step)]
     for _ in range(int(line)):
-        out.append(str(times.get(watch, 60 if step % 10 == 0 else 10)))
+        out.append(str(times[watch]))
         step += 1
     print(*out, flush=True)
 """
@@ -278,12 +278,10 @@ def test_what_watching_costs_is_held_to_its_limits(carried):
     assert status == 1
     assert rows["unwatched again"]["ratio"] == 1 and rows["unwatched again"]["status"] == "measured"
     assert rows["sentinel"]["ratio"] == pytest.approx(1.005) and rows["sentinel"]["status"] == "passed"
-    # One step in a hundred that takes six times as long.
-    assert rows["sampled"]["ratio"] == pytest.approx(1.05) and rows["sampled"]["status"] == "failed"
     assert rows["ops"]["ratio"] == 2 and rows["ops"]["status"] == "failed"
     assert rows["cupti"]["ratio"] == pytest.approx(1.04) and rows["cupti"]["status"] == "passed"
     assert rows["detached"]["status"] == "passed"
-    assert all(int(row["detail"].split()[0]) >= 30 for name, row in rows.items() if name != "sampled")
+    assert all(int(row["detail"].split()[0]) >= 30 for row in rows.values())
 
 
 @pytest.mark.parametrize(
