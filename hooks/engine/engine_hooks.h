@@ -53,12 +53,11 @@ class EngineWatch {
   engine::HookHandle handle_;
 };
 
-enum class WatchLevel : std::uint8_t { kSentinel, kSampled, kOps };
+enum class WatchLevel : std::uint8_t { kSentinel, kOps };
 
 struct WatchOptions {
   WatchLevel level = WatchLevel::kSentinel;
-  std::uint32_t sample_every = 100;  // kSampled: steps from one recorded op by op to the next
-  std::uint32_t ring_steps = 32;     // of norms in memory, written on a trigger
+  std::uint32_t ring_steps = 32;  // of norms in memory, written on a trigger
   std::uint32_t max_triggers = 10, trigger_distance = 100;  // hunt::TriggerOptions
   bool replay = true;                // false: a trigger records the norms and what is bad, and runs nothing again
   // Parameters and state together, of a model that is watched more closely: copied at the optimizer boundary, so that a step whose
@@ -78,8 +77,7 @@ struct WatchOptions {
 // Watches one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the recorder. At
 // kOps it is an EngineWatch. At kSentinel nothing is done for single ops: every step the batch, the loss, the gradients
 // at the optimizer boundary and what the optimizer left are read once; the optimizer's update is audited before it happens; contents
-// that changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder. kSampled
-// also records one step in `sample_every` op by op.
+// that changed though nothing wrote them are found. A bad step is replayed op by op into the same recorder.
 class TrainerWatch {
  public:
   TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options = {});
@@ -101,7 +99,7 @@ class TrainerWatch {
   engine::HookHandle handle_;
 };
 
-std::string_view watch_level_name(WatchLevel level);  // "sentinel", "sampled", "ops"
+std::string_view watch_level_name(WatchLevel level);  // "sentinel", "ops"
 std::optional<WatchLevel> parse_watch_level(std::string_view name);
 
 // Makes a fresh trainer of the same run, with the fix of that id applied ("" for none).

@@ -27,7 +27,6 @@ ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_
 }
 
 void OpAdapter::on_op(const engine::OpCall& call) noexcept {
-  if (paused_) return;
   const ScopedHostContents contents;
   if (reader_ != nullptr) reader_->begin();
   try {
@@ -52,7 +51,6 @@ void OpAdapter::on_op(const engine::OpCall& call) noexcept {
 
 // The number of the op that comes next is known; its share is read now, for the call writes over it.
 void OpAdapter::on_collective(const engine::CollectiveCall& call) noexcept {
-  if (paused_) return;
   const ScopedHostContents contents;
   if (reader_ != nullptr) reader_->begin();
   try {
@@ -129,7 +127,7 @@ void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::i
 }
 
 void OpAdapter::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
-  if (paused_ || !tensor.defined()) return;
+  if (!tensor.defined()) return;
   const ScopedHostContents contents;
   if (reader_ != nullptr) reader_->begin();
   try {

@@ -44,9 +44,6 @@ class OpAdapter : public engine::Observer {
   // Reports what is still under way, and waits for it.
   void finish() noexcept;
 
-  // Paused, it tells of nothing but storages that end.
-  void pause(bool on) { paused_ = on; }
-
  protected:
   Recorder& recorder_;
   std::uint32_t step_ = 0, micro_batch_ = 0;
@@ -57,7 +54,7 @@ class OpAdapter : public engine::Observer {
   void name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value);
 
   const record::NumberingRecorder* numbers_;  // nullptr: numbers of ops are not known
-  bool whole_run_, paused_ = false;
+  bool whole_run_;
   TensorReader* reader_;
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;

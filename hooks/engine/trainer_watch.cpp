@@ -8,8 +8,8 @@
 namespace nanhunt::hooks {
 namespace {
 
-constexpr std::pair<WatchLevel, std::string_view> kNames[] = {
-    {WatchLevel::kSentinel, "sentinel"}, {WatchLevel::kSampled, "sampled"}, {WatchLevel::kOps, "ops"}};
+constexpr std::pair<WatchLevel, std::string_view> kNames[] = {{WatchLevel::kSentinel, "sentinel"},
+                                                              {WatchLevel::kOps, "ops"}};
 
 }  // namespace
 

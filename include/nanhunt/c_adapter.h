@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The C interface for adapters: whatever watches a framework from another language (hooks/torch does, by ctypes).
  * Names, layouts and calls are told once and get a number; after that an op is a row of integers and one call.
- * It also lends out what adapters need of the library's own arithmetic: reading tensors, and foreseeing an update.
+ * It also lends out what adapters need of the library's own arithmetic: reading tensors.
  *
  * As in c_api.h: nothing throws, prints or exits; calls on one recorder must not overlap; what a call is given is
  * borrowed until it returns. Data is in host memory, but for values of rows that name a stream
@@ -162,40 +162,6 @@ NANHUNT_API nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int
 /* The number that the next op row will get. */
 NANHUNT_API uint64_t nanhunt_recorder_next_seq(const nanhunt_recorder* recorder);
 
-/* A step that is computed again where that can change nothing of the run: in a forked child, which records as if it were
- * this process, and whose rows the parent takes over when it has ended. Linux.
- *
- *   parent  nanhunt_recorder_fork()        hands on what was told so far; no lock of the library's is held at the fork
- *   child   ops, marks, replays, ...       with the parent's numbers of texts, layouts and calls, and new ones
- *           nanhunt_recorder_end_child()   then _exit(): nothing more is recorded
- *   parent  nanhunt_recorder_absorb_child() when the child has said that it has ended; or nanhunt_recorder_forget_child()
- *
- * In the child: it ends when the thread that forked it does, and no signal but of its own faults reaches it. Memory
- * that it could write for other processes to see is its own copy. Files are opened anew, so that no position of the
- * parent's moves; those that can be read and written are copies (past 64 MiB they can be read); files that can be
- * written alone, pipes, sockets, terminals and the standard streams lead to /dev/null. What it does by paths (a file that it opens and writes) it does to the world.
- * Storage numbers that the child gave out must not be used again, nor versions of contents that it has named: the parent
- * names what it goes on with anew. Between fork and absorb the parent records nothing. */
-enum { NANHUNT_CHILD_SHARES = 71 }; /* exit status: something could not be taken from the child, which has done nothing */
-typedef struct nanhunt_fork {
-  uint32_t struct_size;
-  int32_t keep;            /* a descriptor that stays what it is in the child, to talk to the parent; -1: none */
-  void (*before)(void);    /* each NULL: none. What the caller's language wants called around a fork, by the thread */
-  void (*in_parent)(void); /* that forks. in_child comes when the child is parted from its parent */
-  void (*in_child)(void);
-} nanhunt_fork;
-/* The child's process id, which the caller waits for and may kill; 0 in the child. -1: there is none,
- * nanhunt_last_error() says why: rows are held or wait for a device, kernels are watched, what was told cannot be handed
- * on, no process can be made. */
-NANHUNT_API int64_t nanhunt_recorder_fork(nanhunt_recorder* recorder, const nanhunt_fork* how);
-/* In the child, once. NANHUNT_WRITE_FAILED: its rows are not all there, and absorbing them is refused. */
-NANHUNT_API nanhunt_status nanhunt_recorder_end_child(nanhunt_recorder* recorder);
-/* Once for each fork. The child's rows become the recorder's, in their order: all of them, or none, with the reason (it
- * did not end, its file is damaged, its numbers of names are others, something was recorded meanwhile). Ops go on after
- * the child's. The child's file, a folder .replay.tmp of the attempt that readers pass over, is gone afterwards. */
-NANHUNT_API nanhunt_status nanhunt_recorder_absorb_child(nanhunt_recorder* recorder);
-NANHUNT_API nanhunt_status nanhunt_recorder_forget_child(nanhunt_recorder* recorder);
-
 /* What was not watched, and how often so far: "sparse tensors", 12. The last count told of a text is the one that
  * counts; the report lists them under coverage. */
 NANHUNT_API nanhunt_status nanhunt_record_note(nanhunt_recorder* recorder, uint32_t step, const char* text,
@@ -301,28 +267,6 @@ typedef struct nanhunt_stats {
   double min, max, amax, amin_nonzero, sum, sum_sq;                 /* NaN: there are none */
 } nanhunt_stats;
 NANHUNT_API nanhunt_status nanhunt_tensor_stats(const nanhunt_value* value, nanhunt_stats* stats);
-
-/* What an optimizer is about to do to one parameter: src/hunt/pre_audit.h. */
-typedef struct nanhunt_audit_options {
-  uint32_t struct_size;
-  int32_t fused, nesterov;
-  const char* algorithm; /* "sgd", "adam", "adamw" */
-  double lr, momentum, beta1, beta2, eps, weight_decay;
-} nanhunt_audit_options;
-typedef struct nanhunt_audit_memory { /* zeroed with known = 0: nothing is known */
-  double first, param;
-  int32_t balanced, known;
-} nanhunt_audit_memory;
-typedef struct nanhunt_audit {
-  uint32_t struct_size;
-  int32_t read_elements, triggers;
-  int64_t zero_over_zero, x_over_zero, bad_denominators, bad_updates, bad_state, first_index;
-} nanhunt_audit;
-/* `values`: data address and layout number of gradient, parameter, first and second moment; address 0: there is none.
- * `step` counts the coming one. grad_amax: NaN: not known. `memory` is read and renewed. */
-NANHUNT_API nanhunt_status nanhunt_pre_audit(nanhunt_recorder* recorder, const nanhunt_audit_options* options,
-                                             const int64_t* values, int64_t step, double grad_amax,
-                                             nanhunt_audit_memory* memory, nanhunt_audit* result);
 
 /* Which bad steps are worth a replay: src/hunt/trigger_policy.h. */
 typedef struct nanhunt_trigger_policy nanhunt_trigger_policy;

@@ -187,7 +187,7 @@ struct RetiredRecord {
   bool operator==(const RetiredRecord&) const = default;
 };
 
-// What the sentinel found in one step: one row a step at levels sentinel and sampled.
+// What the sentinel found in one step: one row a step at levels sentinel, live and steps.
 struct HealthRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;

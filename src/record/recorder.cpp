@@ -2,22 +2,19 @@
 #include "src/record/recorder.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 
 #include "src/record/bad_ops.h"
 #include "src/record/batch_queue.h"
-#include "src/record/child_trace.h"
 #include "src/record/measure/fp_environment.h"
 #include "src/record/device/deferred_recorder.h"
 #include "src/record/rows/row_builder.h"
@@ -35,6 +32,15 @@ constexpr std::size_t kBatchOps = 2048;  // rows are handed over after this many
 // together flush_ms. Writing comes on top.
 milliseconds tick_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 4)); }
 milliseconds queue_age_of(int flush_ms) { return milliseconds(std::max(1, flush_ms / 2)); }
+
+std::atomic<std::uint64_t> forks{0};
+
+// How often this process came out of a fork().
+std::uint64_t forks_so_far() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
 
 class RecorderImpl final : public NumberingRecorder {
  public:
@@ -150,7 +156,6 @@ class RecorderImpl final : public NumberingRecorder {
   void on_hold(HoldAction action) noexcept override {
     guarded(&Dropped::other, [&] {
       if (action == HoldAction::kHold) {
-        if (child_) return;
         if (!holding_) {
           // What came before is not part of the hold, and does not wait for its end.
           const bool waits = BatchQueue::Clock::now() - handed_over_ >= tick_of(options_.flush_ms);
@@ -179,52 +184,6 @@ class RecorderImpl final : public NumberingRecorder {
   // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Request before any lock
   // is taken: whoever held it at the fork is not here to give it back.
   bool in_forked_child() const noexcept override { return forks_so_far() != forks_; }
-
-  Result<pid_t> fork() noexcept override {
-    try {
-      const std::lock_guard lock(mutex_);  // nobody else holds it at the fork: the child gives it back as well
-      if (closed_ || holding_ || child_) return Status(StatusCode::kUsage, "rows are held, or this is a child");
-      if (const Status handed = hand_over_all(); !handed) return handed;
-      remove_child_trace(attempt_dir());  // of one that was left behind
-      const ForkedAt here = where();
-      // Made before it: past it nothing may fail that would let the child go on as the parent.
-      auto child = std::make_unique<ChildWriter>(attempt_dir(), restated(builder_.strings(), builder_.layouts()));
-      const pid_t pid = ::fork();
-      if (pid < 0) return Status(StatusCode::kUsage, "there is no room for another process");
-      if (pid > 0) {
-        forked_at_ = here;
-      } else {
-        forks_ = forks_so_far();
-        child_ = std::move(child);
-      }
-      return pid;
-    } catch (const std::exception& e) {
-      return Status(StatusCode::kUsage, e.what());
-    }
-  }
-  Status end_child() noexcept override {
-    return locked([&]() -> Status {
-      if (!child_ || closed_) return {StatusCode::kUsage, "this is no child of a recorder's, or it has ended"};
-      write_as_child();
-      closed_ = true;
-      return close_status_ = child_->end();
-    });
-  }
-  Status absorb_child() noexcept override {
-    return locked([&] {
-      const Status absorbed = absorb();
-      forked_at_.reset();
-      remove_child_trace(attempt_dir());
-      return absorbed;
-    });
-  }
-  void forget_child() noexcept override {
-    const Status ignored = locked([&]() -> Status {
-      if (std::exchange(forked_at_, {})) remove_child_trace(attempt_dir());
-      return {};
-    });
-    (void)ignored;
-  }
 
   StringId number_text(std::string_view text) noexcept override {
     return numbered([&] { return builder_.number(text); });
@@ -261,8 +220,7 @@ class RecorderImpl final : public NumberingRecorder {
 
   RecorderCounters counters() const override {
     if (in_forked_child()) return {};
-    // The parent's writer thread may have held its lock at the fork.
-    const WriterThread::Failures failures = child_ ? WriterThread::Failures{} : writer_->failures();
+    const WriterThread::Failures failures = writer_->failures();
     std::lock_guard lock(mutex_);
     Dropped all = dropped_;
     all.add(failures.dropped);
@@ -287,7 +245,6 @@ class RecorderImpl final : public NumberingRecorder {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return close_status_;
-      if (child_) return write_as_child(), Status();
       const Status handed = hand_over_all();
       if (!handed) return handed;
     }
@@ -297,7 +254,6 @@ class RecorderImpl final : public NumberingRecorder {
 
   Status close() override {
     if (in_forked_child()) return {};
-    if (child_) return end_child();
     std::lock_guard lock(mutex_);
     if (closed_) return close_status_;
     closed_ = true;
@@ -323,7 +279,7 @@ class RecorderImpl final : public NumberingRecorder {
       ScopedDefaultFpEnvironment environment;
       try {
         if (closed_) return count_lost(kind);
-        if (!child_) learn_of_failure();
+        learn_of_failure();
         event();
       } catch (...) {  // no memory: the event is lost, the run is not
         return count_lost(kind);
@@ -333,16 +289,6 @@ class RecorderImpl final : public NumberingRecorder {
       } catch (...) {  // no memory: the rows stay, the next event tries again
       }
     } catch (...) {  // the mutex itself failed
-    }
-  }
-
-  template <typename Do>
-  Status locked(Do&& act) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      return act();
-    } catch (const std::exception& e) {
-      return {StatusCode::kWriteFailed, e.what()};
     }
   }
 
@@ -381,7 +327,6 @@ class RecorderImpl final : public NumberingRecorder {
   void hand_over_if_due() {
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
-    if (child_) return ops >= kBatchOps || bytes >= batch_bytes() ? write_as_child() : void();
     if (holding_ && !is_hold_due() && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
@@ -467,41 +412,6 @@ class RecorderImpl final : public NumberingRecorder {
     handed_over_ = BatchQueue::Clock::now();
   }
 
-  // What a child starts from, and must find again where its rows are taken over.
-  using ForkedAt = std::array<std::uint64_t, 5>;
-  ForkedAt where() const { return {next_seq(), builder_.values_made(), failures_known_, texts(), layouts()}; }
-
-  // In a child there is no thread to hand rows to.
-  void write_as_child() {
-    if (unreported_.any()) builder_.add_drop(std::exchange(unreported_, {}));
-    child_->write(builder_.rows().batch);
-    builder_.begin_batch({});
-  }
-
-  Status absorb() {
-    if (!forked_at_) return {StatusCode::kUsage, "no child was forked, or its rows were taken over"};
-    auto batches = read_child_trace(attempt_dir());
-    if (!batches) return batches.status();
-    learn_of_failure();
-    // Where writing failed since, the child may name values that are not in the file.
-    if (closed_ || *forked_at_ != where()) {
-      return {StatusCode::kUsage, "something was recorded since the child was forked, or could not be written"};
-    }
-    if (Status fits = builder_.check_absorbable(*batches); !fits) return fits;
-    std::unordered_set<ValueId> bad_values;
-    for (RecordBatch& rows : *batches) {
-      if (!builder_.empty()) hand_over();
-      ops_ += rows.ops.size();
-      marks_ += rows.marks.size();
-      for (const DropRecord& drop : rows.drops) dropped_.add({drop.ops, drop.values, drop.other});
-      for (const std::uint64_t seq : builder_.absorb(std::move(rows), bad_values)) {
-        anomalies_.fetch_add(1, std::memory_order_relaxed);
-        bad_ops_.add(seq);
-      }
-    }
-    return hand_over_all();
-  }
-
   // After a failed write the rows at hand may name values that are not in the file: they go, and whatever names such a
   // value from now on writes it again.
   void learn_of_failure() {
@@ -532,7 +442,7 @@ class RecorderImpl final : public NumberingRecorder {
   }
 
   const RecorderOptions options_;
-  std::uint64_t forks_;  // when it was opened, or when fork() made this process
+  const std::uint64_t forks_;  // when it was opened
   const BatchQueue::Clock::time_point started_;
 
   mutable std::mutex mutex_;  // held during an event, also while the event waits for room
@@ -555,8 +465,6 @@ class RecorderImpl final : public NumberingRecorder {
   std::atomic<bool> tick_waits_{false};
   bool closed_ = false;
   Status close_status_;
-  std::optional<ForkedAt> forked_at_;    // a child's rows have not been taken over yet
-  std::unique_ptr<ChildWriter> child_;   // this process is a child: it takes all rows
   std::unique_ptr<BatchQueue> queue_;
   std::unique_ptr<WriterThread> writer_;  // last: its thread uses everything above
 };

@@ -3,8 +3,6 @@
 // fails. And the recorder for callers that number their names and layouts once.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,20 +42,8 @@ class NumberingRecorder : public Recorder {
   // left past that is handed on.
   virtual void on_hold(HoldAction action) noexcept = 0;
 
-  // Nothing is recorded in one that fork() did not make, and no lock of the parent's may be waited for.
+  // Nothing is recorded in one, and no lock of the parent's may be waited for.
   virtual bool in_forked_child() const noexcept = 0;
-
-  // A child that records as if it were this process, into a trace of its own (child_trace.h); its process id, 0 in it.
-  // What was told so far is handed to the parent's writer first, so the child never writes it again. Not while rows are
-  // held or wait for readings.
-  virtual Result<pid_t> fork() noexcept = 0;
-  // In the child, once: the rest is written, and its trace ends.
-  virtual Status end_child() noexcept = 0;
-  // In the parent, once for each fork() and before anything else is told: the child's rows become the recorder's own.
-  // All of them or none; then the child's trace is gone, and its numbers of ops and values are not given out again.
-  virtual Status absorb_child() noexcept = 0;
-  // The same without taking anything over.
-  virtual void forget_child() noexcept = 0;
 
   using Recorder::check_contents;
   using Recorder::on_mark;

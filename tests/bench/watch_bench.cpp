@@ -21,7 +21,6 @@ namespace nanhunt {
 namespace {
 
 using hooks::WatchLevel;
-constexpr std::uint32_t kSampleEvery = 100;
 
 using TrainerMaker = std::unique_ptr<engine::Trainer> (*)();
 
@@ -78,11 +77,6 @@ double seconds_by_clock(engine::Trainer& trainer) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of sampled steps there is one in a hundred: they get that weight.
-double ratio_of(const std::vector<double>& usual, const std::vector<double>& sampled) {
-  return sampled.empty() ? median(usual) : 0.99 * median(usual) + 0.01 * median(sampled);
-}
-
 void watched_step(benchmark::State& state, TrainerMaker make, std::optional<WatchLevel> level) {
   auto plain = make(), control = make(), watched = make();
   const auto dir = std::filesystem::temp_directory_path() / "nanhunt-watch-bench";
@@ -98,14 +92,13 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
   // A sentinel watches its own trainer alone and lives on; level ops hears all of the thread, so it comes and goes.
   std::optional<hooks::TrainerWatch> watch;
   const bool stays = level && level != WatchLevel::kOps;
-  if (stays) watch.emplace(*watched, **recorder, hooks::WatchOptions{.level = *level, .sample_every = kSampleEvery});
+  if (stays) watch.emplace(*watched, **recorder, hooks::WatchOptions{.level = *level});
   for (auto* trainer : {plain.get(), control.get(), watched.get()}) trainer->step();
   const auto timed = state.range(0) == 0 ? seconds_of_step : seconds_by_clock;
-  std::vector<double> ratios, sampled_ratios, controls, plain_seconds;
+  std::vector<double> ratios, controls, plain_seconds;
   int turn = 0;
   for (auto _ : state) {
     double a = 0, b = 0, c = 0;
-    const bool sampled = level == WatchLevel::kSampled && watched->next_step() % kSampleEvery == 0;
     const auto run_watched = [&] {
       if (level && !stays) watch.emplace(*watched, **recorder, hooks::WatchOptions{.level = *level});
       b = timed(*watched);
@@ -115,7 +108,7 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
     const std::function<void()> runs[] = {[&] { a = timed(*plain); }, run_watched, [&] { c = timed(*control); }};
     for (int i = 0; i < 3; ++i) runs[(turn + i) % 3]();
     ++turn;
-    (sampled ? sampled_ratios : ratios).push_back(b / a);
+    ratios.push_back(b / a);
     controls.push_back(c / a);
     plain_seconds.push_back(a);
     state.SetIterationTime(b);
@@ -123,7 +116,7 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
   watch.reset();
   const auto ops = static_cast<double>((*recorder)->counters().ops);
   if (!(*recorder)->close()) state.SkipWithError("the trace could not be written");
-  state.counters["ratio"] = ratio_of(ratios, sampled_ratios);
+  state.counters["ratio"] = median(ratios);
   state.counters["control"] = median(controls);
   state.counters["plain_us"] = median(plain_seconds) * 1e6;
   state.counters["ops_per_step"] = ops / static_cast<double>(controls.size());
@@ -134,8 +127,6 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
   BENCHMARK_CAPTURE(watched_step, model##_off, make_##model, std::nullopt)                                             \
       ->UseManualTime()->Iterations(pairs)->Arg(0);                                                                    \
   BENCHMARK_CAPTURE(watched_step, model##_sentinel, make_##model, WatchLevel::kSentinel)                               \
-      ->UseManualTime()->Iterations(pairs)->Arg(0);                                                                    \
-  BENCHMARK_CAPTURE(watched_step, model##_sampled, make_##model, WatchLevel::kSampled)                                 \
       ->UseManualTime()->Iterations(pairs)->Arg(0);                                                                    \
   BENCHMARK_CAPTURE(watched_step, model##_ops, make_##model, WatchLevel::kOps)                                         \
       ->UseManualTime()->Iterations(pairs)->Arg(0)

@@ -140,10 +140,10 @@ bool run_sync_checks(Rows& rows, const engine::Device& device) {
   }
   constexpr int kSteps = 10;
   std::uint64_t unwatched = 0;
-  for (const char* watch : {"off", "sentinel", "sentinel+late", "sentinel+sync", "sampled", "ops"}) {
+  for (const char* watch : {"off", "sentinel", "sentinel+late", "sentinel+sync", "ops"}) {
     try {
       WatchedTrainer trainer(kSmall, watch, device);
-      for (int i = 0; i < 11; ++i) trainer.step();  // the last of them is sampled where one in ten is
+      for (int i = 0; i < 11; ++i) trainer.step();
       std::string told;
       const std::uint64_t waits = waits_of(
           [&] {

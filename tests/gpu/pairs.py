@@ -23,7 +23,6 @@ from processes import ended
 
 SIZES = os.environ.get("GPU_CHECK_SIZES", "gpt124m gpt124m-small-batch gpt10m gpt1m").split()
 LAST_SECONDS = 2.0  # of the part, in which no turn is begun
-SAMPLE_EVERY, MEASURED_EVERY = 100, 10  # what a figure is for; how often workers sample
 
 
 class Gone(Exception):
@@ -176,22 +175,14 @@ def turns(
     return taken, gone
 
 
-def ratio(taken: list, base: list, sampled: bool = False) -> tuple[float, str] | None:
-    """Median over turns of the time against the other's of the same turn, and how it spreads; None: nothing to compare.
-
-    A sampled step counts as one in SAMPLE_EVERY.
-    """
-    plain, samples = [], []
-    for (number, time_), (_, other) in zip(taken, base):  # noqa: B905
-        (samples if sampled and number % MEASURED_EVERY == 0 else plain).append(time_ / other)
-    if not plain:
+def ratio(taken: list, base: list) -> tuple[float, str] | None:
+    """Median over turns of the time against the other's of the same turn, and how it spreads; None: nothing to compare."""
+    ratios = [time_ / other for (_, time_), (_, other) in zip(taken, base)]  # noqa: B905
+    if not ratios:
         return None
-    value = statistics.median(plain)
-    if samples:
-        value = value * (1 - 1 / SAMPLE_EVERY) + statistics.median(samples) / SAMPLE_EVERY
-    quarters = statistics.quantiles(plain, n=4) if len(plain) > 1 else [value] * 3
-    told = f"{len(plain)} pairs, quartiles {quarters[0]:.3f} to {quarters[2]:.3f}"
-    return value, told + (f", {len(samples)} sampled steps {statistics.median(samples):.3f}" if samples else "")
+    value = statistics.median(ratios)
+    quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [value] * 3
+    return value, f"{len(ratios)} pairs, quartiles {quarters[0]:.3f} to {quarters[2]:.3f}"
 
 
 def median_ms(taken: list) -> float:

@@ -45,7 +45,6 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
     watch_.emplace(
         *trainer_, *recorder_,
         hooks::WatchOptions{.level = *level,
-                            .sample_every = kSampleEvery,
                             .boundary = hooks::parse_boundary(way).value_or(hooks::OptimizerBoundary::kAuto),
                             .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kDeferred),
                             .kernels = kernels_.get()});

@@ -15,9 +15,8 @@
 namespace nanhunt::gpu {
 
 inline constexpr const char* kWatches[] = {"off",      "sentinel", "sentinel+late", "sentinel+sync",
-                                            "sampled", "ops",      "ops+sync",      "ops+cupti",
-                                            "cupti",    "detached"};
-inline constexpr std::uint32_t kSampleEvery = 10;  // oftener than people do it: whoever reads the times weighs them
+                                            "ops",      "ops+sync", "ops+cupti",     "cupti",
+                                            "detached"};
 
 class WatchedTrainer {
  public:

@@ -335,7 +335,7 @@ TEST(DeviceWatch, forgets_old_windows_of_a_storage_so_that_memory_is_bounded) {
 TEST(DeviceWatch, changes_no_bit_of_the_run_at_any_level) {
   engine::testing::ScopedEmulatedDevice emulated;
   const std::vector<double> unwatched = train(*make_trainer(kEmulated, 1e-2));
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
     EXPECT_EQ(watch(kEmulated, level).left, unwatched) << watch_level_name(level);
   }
   EXPECT_EQ(watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kSync).left, unwatched);

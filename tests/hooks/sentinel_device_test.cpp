@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -409,20 +408,6 @@ TEST(SentinelOnDevice, goes_on_at_boundary_sync_when_there_is_no_memory_for_the_
   EXPECT_THAT(watched.notes(), Contains(HasSubstr("no memory for the copy")));
   EXPECT_EQ(watched.rows.health.size(), 6U);
   EXPECT_EQ(watched.left, unwatched.left);
-}
-
-TEST(SentinelOnDevice, sampled_waits_in_the_steps_that_it_records_alone) {
-  WatchOptions options;
-  options.level = WatchLevel::kSampled;
-  options.sample_every = 3;
-  const Plan run;
-  const Seen sampled = watch_emulated(run, options);
-  std::set<std::uint32_t> steps;
-  for (const OpRecord& op : sampled.rows.ops) steps.insert(op.step);
-  EXPECT_THAT(steps, ElementsAre(0, 3));
-  EXPECT_EQ(sampled.rows.health.size(), 6U);
-  EXPECT_EQ(sampled.left, watch_emulated(run, std::nullopt).left);
-  EXPECT_EQ(sampled.steps(), watch({}, run, options).steps());
 }
 
 TEST(SentinelOnDevice, is_replaced_by_copies_to_the_host_where_the_device_gives_no_readings_and_says_so) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Levels sentinel and sampled: what is found, what is replayed, and that the run does not notice.
+// Level sentinel: what is found, what is replayed, and that the run does not notice.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -410,22 +410,6 @@ TEST_F(TrainerWatchTest, an_update_that_would_divide_by_zero_is_foreseen_and_rep
   EXPECT_NE(rows.health[0].bad & (1u << static_cast<unsigned>(TensorRole::kParameter)), 0u);
 }
 
-TEST_F(TrainerWatchTest, sampled_records_one_step_in_so_many_with_marks_of_its_start) {
-  auto trainer = make_trainer([](std::uint32_t) { return 1.0; });
-  train(*trainer, 9, {.level = WatchLevel::kSampled, .sample_every = 4});
-  finish();
-  std::map<std::uint32_t, int> ops, parameters;
-  for (const OpRecord& op : rows.ops) ++ops[op.step];
-  for (const MarkRecord& mark : rows.marks) parameters[mark.step] += mark.kind == TensorRole::kParameter ? 1 : 0;
-  ASSERT_EQ(ops.size(), 3u);
-  EXPECT_EQ(ops[0], ops[4]);
-  EXPECT_EQ(ops[0], ops[8]);
-  EXPECT_EQ(parameters, (std::map<std::uint32_t, int>{{0, 8}, {4, 8}, {8, 8}}));
-  EXPECT_EQ(rows.health.size(), 9u);
-  EXPECT_EQ(rows.sample_ids.size(), 9u);
-  EXPECT_FALSE(rows.ends_of_life.empty());
-}
-
 TEST_F(TrainerWatchTest, another_trainer_on_the_thread_is_not_watched) {
   auto watched = make_trainer([](std::uint32_t) { return 1.0; });
   auto other = make_trainer([](std::uint32_t) { return kNaN; });
@@ -441,14 +425,14 @@ TEST_F(TrainerWatchTest, another_trainer_on_the_thread_is_not_watched) {
 }
 
 TEST_F(TrainerWatchTest, watching_does_not_change_a_bit_though_steps_are_replayed_skipped_and_bad) {
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
     // given a scale that calibrates and grows too far, clipping, micro-batches
     const auto factor = [](std::uint32_t) { return 1.0; };
     auto plain = make_trainer(factor, /*scaled=*/true), watched = make_trainer(factor, /*scaled=*/true);
     int skipped = 0;
     for (int i = 0; i < 150; ++i) skipped += plain->step().skipped ? 1 : 0;
     // when
-    train(*watched, 150, {.level = level, .sample_every = 10, .trigger_distance = 2});
+    train(*watched, 150, {.level = level, .trigger_distance = 2});
     // then
     EXPECT_EQ(bytes_of(*plain), bytes_of(*watched)) << watch_level_name(level);
     EXPECT_GT(skipped, 2);
@@ -457,7 +441,7 @@ TEST_F(TrainerWatchTest, watching_does_not_change_a_bit_though_steps_are_replaye
 }
 
 TEST(WatchLevels, have_names) {
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
     EXPECT_EQ(parse_watch_level(watch_level_name(level)), level);
   }
   EXPECT_EQ(parse_watch_level("off"), std::nullopt);

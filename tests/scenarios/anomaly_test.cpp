@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Anomaly, testing::ValuesIn(kStopped), [](con
 
 TEST_P(Anomaly, is_quoted_beside_the_origin) {
   const scenarios::Scenario& scenario = *scenarios::find_scenario(GetParam().scenario);
-  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kSampled, hooks::WatchLevel::kOps}) {
+  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kOps}) {
     SCOPED_TRACE(hooks::watch_level_name(level));
     const testing_support::TempDir dir;
     RecorderOptions options;

@@ -29,7 +29,7 @@ TEST_P(Neutrality, weights_after_200_steps_are_the_same_bytes_unwatched_and_watc
   // given the same run, unwatched
   const auto plain = bytes_after(*scenario.make({}).trainer, 200);
   ASSERT_FALSE(plain.empty());
-  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kSampled, hooks::WatchLevel::kOps}) {
+  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kOps}) {
     SCOPED_TRACE(hooks::watch_level_name(level));
     // when it is watched
     const testing_support::TempDir dir;

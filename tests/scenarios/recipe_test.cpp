@@ -47,7 +47,7 @@ bool loses_updates(const engine::NamedRecipe& recipe, std::string_view level) {
 }
 
 TEST_P(Recipe, is_found_healthy_at_every_level_with_names_and_without) {
-  for (const char* level : {"sentinel", "sampled", "ops"}) {
+  for (const char* level : {"sentinel", "ops"}) {
     for (const std::optional<std::uint64_t> rename_seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(11)}) {
       testing_support::HuntOptions options;
       options.level = level;
@@ -75,7 +75,7 @@ TEST_P(Recipe, trains_the_same_bytes_unwatched_and_watched_at_every_level) {
     return testing_support::bytes_of(trainer);
   };
   const auto plain = bytes_after(*run_of(recipe(), {}).trainer);
-  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kSampled, hooks::WatchLevel::kOps}) {
+  for (const auto level : {hooks::WatchLevel::kSentinel, hooks::WatchLevel::kOps}) {
     const testing_support::TempDir dir;
     RecorderOptions options;
     options.run_dir = dir.path();

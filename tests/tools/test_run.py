@@ -169,8 +169,7 @@ def test_a_program_without_its_package_says_so_and_runs(run, tmp_path):
 
 def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries):
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    options = ("--level", "sentinel", "--budget", "7%", "--keep", "3", "--boundary", "deferred", "--max-trace-mb", "50")
-    options += ("--out", "r")
+    options = ("--level", "steps", "--budget", "7%", "--keep", "3", "--max-trace-mb", "50", "--out", "r")
     seen = json.loads(run(sys.executable, "-c", script, "--api-key", "xyz", options=options, PYTHONPATH="mine").stdout)
     boot, *rest = seen["PYTHONPATH"].split(":")
     assert rest == ["mine"] and (Path(boot) / "sitecustomize.py").exists()
@@ -179,16 +178,15 @@ def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries
     assert seen.pop("NANHUNT_RUN_ID")
     assert {name: value for name, value in seen.items() if name.startswith("NANHUNT") and "BOOT" not in name} == {
         "NANHUNT_RUN_DIR": str(tmp_path / "r"),
-        "NANHUNT_LEVEL": "sentinel",
+        "NANHUNT_LEVEL": "steps",
         "NANHUNT_BUDGET": "7%",
         "NANHUNT_KEEP": "3",
-        "NANHUNT_BOUNDARY": "deferred",
         "NANHUNT_MAX_TRACE_MB": "50",
         "NANHUNT_COMMAND": seen["NANHUNT_COMMAND"],
     }
     plain = json.loads(run(sys.executable, "-c", script, PYTHONPATH="", NANHUNT_BUDGET="5").stdout)
     assert plain["PYTHONPATH"] == boot  # an empty entry after it would be the working directory
-    assert plain["NANHUNT_LEVEL"] == "sentinel" and "NANHUNT_BUDGET" not in plain
+    assert plain["NANHUNT_LEVEL"] == "live" and "NANHUNT_BUDGET" not in plain
 
 
 def test_wrong_usage_is_told_with_the_right_one(environment, tmp_path):
@@ -198,6 +196,8 @@ def test_wrong_usage_is_told_with_the_right_one(environment, tmp_path):
         (["python", "train.py", "--lr", "3"], "put `--` before the command 'python train.py --lr 3'"),
         (["--frobnicate", "--", "true"], "no option '--frobnicate'"),
         (["--level", "all", "--", "true"], "--level"),
+        (["--level", "sentinel", "--", "true"], "--level"),
+        (["--no-replay", "--", "true"], "no option '--no-replay'"),
         (["--budget", "much", "--", "true"], "expected percent of the time, from 0 to 100, got 'much': `--budget 3%`"),
         (["--budget", "101%", "--", "true"], "got '101%'"),
         (["--error-exitcode", "256", "--", "true"], "--error-exitcode"),

@@ -59,7 +59,7 @@ def column_of(choices: list[Choice], file: str, name: str, level: str | None) ->
         if choice.file == file and choice.has(name):
             if choice.column != "programs":
                 return choice.column
-            return f"programs, {LEVELS.get(level or 'sentinel', level)}"
+            return f"programs, {LEVELS.get(level or 'live', level)}"
     return None
 
 

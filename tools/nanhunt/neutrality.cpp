@@ -149,7 +149,7 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
   };
   std::vector<Way> ways;
   const bool waits_or_not = on_device(*make());
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kSampled, WatchLevel::kOps}) {
+  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
     if (!waits_or_not) {
       ways.push_back({level, ""});
       continue;

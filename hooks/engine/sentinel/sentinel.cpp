@@ -38,8 +38,7 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
       options_(options),
       policy_({options.max_triggers, options.trigger_distance}, options.replay),
       norms_(options.ring_steps),
-      audit_(trainer.optimizer()),
-      sampler_(recorder, options) {
+      audit_(trainer.optimizer()) {
   const engine::Optimizer& optimizer = trainer.optimizer();
   std::uint64_t bytes = 0;
   const auto add_all = [&](std::vector<Watched>& list, TensorRole kind, const std::vector<engine::NamedTensor>& tensors) {
@@ -154,8 +153,7 @@ void Sentinel::on_step_begin(std::uint32_t step) noexcept {
 
 void Sentinel::begin_step(std::uint32_t number) {
   if (!steps_.empty()) steps_.back().over = true;  // also one that threw
-  const bool sampled = sampler_.takes(number);
-  report_steps(/*wait=*/sampled);  // its ops come after the end of the step before
+  report_steps(/*wait=*/false);
   Step& step = steps_.emplace_back();
   step.number = number;
   step.gradients.resize(optimized_);
@@ -174,7 +172,6 @@ void Sentinel::begin_step(std::uint32_t number) {
     ask(step, std::move(start));
   }
   if (answers_at_once()) absorb(step, /*wait=*/false);
-  if (sampled) sampler_.begin(number);
 }
 
 void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
@@ -215,7 +212,6 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       add_loaded(group, *step);
       ask(*step, std::move(group));
     } else if (kind == TensorRole::kLoss) {
-      sampler_.on_loss();
       Group group;
       add_loaded(group, *step);
       // By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay
@@ -366,7 +362,6 @@ void Sentinel::end_step(const StepEvent& event) noexcept {
     recorder_.on_step_end(event);
   }
   audit_.settle();
-  sampler_.end();
   begun_ = false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Levels sentinel and sampled: what is looked at in every step of a trainer, and what happens when it is bad.
+// Level sentinel: what is looked at in every step of a trainer, and what happens when it is bad.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@
 #include "hooks/engine/sentinel/norm_ring.h"
 #include "hooks/engine/sentinel/optimizer_audit.h"
 #include "hooks/engine/sentinel/optimizer_boundary.h"
-#include "hooks/engine/sentinel/step_sampler.h"
 #include "kernels/device_readings.h"
 #include "src/hunt/replay_comparison.h"
 #include "src/hunt/step_verdict.h"
@@ -173,7 +172,6 @@ class Sentinel final : public engine::Observer {
   engine::OptimizerCopy copy_;
   std::optional<std::uint32_t> copied_in_;       // step whose boundary the copy is of
   std::vector<const Watched*> changed_in_copy_;  // of the step that triggers
-  StepSampler sampler_;
   bool start_read_ = false, boundary_reported_ = false, unread_reported_ = false;
   std::deque<Step> steps_;  // the one at hand is the last
   bool begun_ = false;      // it is watched

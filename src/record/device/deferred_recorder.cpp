@@ -233,16 +233,6 @@ std::uint64_t DeferredRecorder::next_seq() const noexcept {
   return next_->next_seq() + ops_;
 }
 
-Result<pid_t> DeferredRecorder::fork() noexcept {
-  try {
-    const std::lock_guard lock(mutex_);  // held in the child as well, which gives it back
-    if (held_.empty()) return next_->fork();
-    return Status(StatusCode::kUsage, "rows wait for readings of a device: end them first");
-  } catch (...) {  // the mutex itself failed
-    return Status(StatusCode::kUsage, {});
-  }
-}
-
 RecorderCounters DeferredRecorder::counters() const {
   RecorderCounters counters = next_->counters();
   if (in_forked_child()) return counters;

@@ -72,10 +72,6 @@ class DeferredRecorder final : public NumberingRecorder {
   void on_launch(std::uint64_t first, std::uint64_t count) noexcept override;
   void on_hold(HoldAction action) noexcept override;
   bool in_forked_child() const noexcept override { return next_->in_forked_child(); }
-  Result<pid_t> fork() noexcept override;
-  Status end_child() noexcept override { return next_->end_child(); }
-  Status absorb_child() noexcept override { return next_->absorb_child(); }
-  void forget_child() noexcept override { next_->forget_child(); }
 
   RecorderCounters counters() const override;
   std::uint64_t anomalies() const override { return next_->anomalies(); }

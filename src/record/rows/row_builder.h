@@ -128,13 +128,6 @@ class RowBuilder {
   // of these values writes it again.
   void forget_rows(std::uint64_t first_batch, std::vector<ValueId> values);
 
-  // row_builder_absorbed.cpp: rows of a forked child that went on from here, in its order. They are taken over as if
-  // they had been told here, but what the child learnt of contents is not known. Why they cannot be, checked of all of
-  // them before the first is taken.
-  Status check_absorbable(std::span<const RecordBatch> batches) const;
-  // rows().batch must be empty. The ops among them whose outputs are not finite; `bad_values` is for the next batch.
-  std::vector<std::uint64_t> absorb(RecordBatch rows, std::unordered_set<ValueId>& bad_values);
-
  private:
   struct Checkpoint;
   class Rollback;

@@ -82,7 +82,7 @@ def test_a_test_counts_to_the_column_of_the_first_line_that_names_it(tmp_path):
     choices = read_choices(listed)
     assert [choice.quick for choice in choices] == [False, True, False]
     assert column_of(choices, "a.py", "test_two_of_the_words[ops]", "ops") == "programs, ops"
-    assert column_of(choices, "a.py", "test_an_other", "sentinel") == "programs, default"
+    assert column_of(choices, "a.py", "test_an_other", "live") == "programs, default"
     assert column_of(choices, "a.py", "test_two", None) == "tap"
     assert column_of(choices, "b.py", "test_two", None) is None
 

@@ -128,8 +128,9 @@ class ReproVerb final : public Verb {
                     "repro: what " + printable(facts.op) + " of " + finding.id + " read was not kept: " +
                         (info.level == "ops"
                              ? "level ops keeps no inputs. Record the run at the default level (`nanhunt run` without "
-                               "--level ops), which replays the failing step and keeps them."
-                             : "inputs are kept when the failing step is replayed (without --no-captures)."));
+                               "--level ops), which keeps those of a failing operation."
+                             : "inputs are kept of operations that were heard in a failing step (without "
+                               "--no-captures)."));
     }
     const auto op = repro_op(facts.op);
     if (!op) {

@@ -53,9 +53,9 @@ class TrainVerb final : public Verb {
     options.add("--seed", seed_, "Seed of weights and batch order").show_default();
     options.add("--level", level_,
            "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is computed "
-           "again op by op), sampled (and one step in a hundred op by op), ops (every op), off (default: the lowest "
+           "again op by op), ops (every op), off (default: the lowest "
            "level that sees the scenario's fault)")
-        .one_of({"sentinel", "sampled", "ops", "off"});
+        .one_of({"sentinel", "ops", "off"});
     options.add("--device-stats", device_stats_,
                    "At level ops on a device: deferred reads every tensor there without a wait, sync copies it to the host")
         .one_of({"deferred", "sync"})
@@ -78,7 +78,7 @@ class TrainVerb final : public Verb {
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
     options.add("--boundary", boundary_,
-                   "On a GPU, at levels sentinel and sampled, when a step is judged: sync (at the optimizer boundary, one wait "
+                   "On a GPU, at level sentinel, when a step is judged: sync (at the optimizer boundary, one wait "
                    "a step), deferred (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
                    "bad step be computed again), auto (by the loss scaler's own read; else deferred where the copy fits, "
                    "else sync)")

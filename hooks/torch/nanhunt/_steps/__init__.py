@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level sentinel: what is read in a step, and what follows a bad one."""
+"""Levels live and steps: what is read in a step, and what follows a bad one."""
