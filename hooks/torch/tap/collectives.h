@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hooks/torch/tap/rows.h"
+#include "hooks/torch/tap/rows/rows.h"
 
 namespace nanhunt::tap {
 
@@ -62,7 +62,7 @@ class Collectives {
     return call;
   }
 
-  void after(Plan& plan, Rows::Before& given, const c10::Stack& stack, std::optional<Call> call, std::int64_t site) {
+  void after(Plan& plan, Given& given, const c10::Stack& stack, std::optional<Call> call, std::int64_t site) {
     if (plan.waits) {
       tell_finished(&plan, given.args);
       return;
@@ -119,8 +119,8 @@ class Collectives {
       Pending done = std::move(*one);
       one = pending_.erase(one);
       // What was given is described now: it was written meanwhile.
-      Rows::Before given = described(*done.plan, done.given);
-      rows_.hand_over();
+      Given given = described(*done.plan, done.given);
+      rows_.held.hand_over();
       const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
       const std::uint64_t end = to_.next_seq(to_.self);
@@ -159,7 +159,7 @@ class Collectives {
 
   struct Pending {
     Plan* plan;
-    Rows::Before given;
+    Given given;
     c10::Stack results;
     Place where;
     std::optional<Call> call;
@@ -223,9 +223,9 @@ class Collectives {
   }
 
   // What is written and not given is not read: memory that nobody has written is no fault there.
-  Rows::Before described(const Plan& plan, Rows::Before& taken) {
+  Given described(const Plan& plan, Given& taken) {
     const Kind* kind = kind_of(plan);
-    Rows::Before given;
+    Given given;
     given.args = std::move(taken.args);
     given.late = taken.late;
     for (const Arg& arg : plan.args) {
@@ -246,7 +246,7 @@ class Collectives {
   }
 
   void tell(const Call& call, std::uint64_t seq, const Words& shares) {
-    rows_.hand_over();
+    rows_.held.hand_over();
     nanhunt_collective row{};
     row.struct_size = sizeof row;
     row.step = static_cast<std::uint32_t>(state_->step);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/plan.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hooks/torch/tap/rows.h"
+#include "hooks/torch/tap/rows/rows.h"
 
 namespace nanhunt::tap {
 
@@ -54,7 +54,7 @@ class Lasting {
         }
       } else if (before.checksum != now.checksum && (now.bad || is_gross(before.amax, now.amax))) {
         state_->bad_copy = 1;
-        rows_.tell_changed(now.tensor, before.step);
+        rows_.held.tell_changed(now.tensor, before.step);
       } else if (before.checksum != now.checksum) {
         // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.
         written(now);

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "hooks/torch/tap/collectives.h"
-#include "hooks/torch/tap/kept.h"
+#include "hooks/torch/tap/held/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
-#include "hooks/torch/tap/rows.h"
+#include "hooks/torch/tap/rows/rows.h"
 #include "hooks/torch/tap/tape.h"
 
 namespace nanhunt::tap {
@@ -43,21 +43,21 @@ struct Tap {
   std::vector<std::pair<at::Generator, at::Tensor>> generators;
 
   // Before an op: copies of what it writes over, for whoever computes it again.
-  void keep_before(const Plan& plan, Rows::Before& given) {
+  void keep_before(const Plan& plan, Given& given) {
     if (plan.collective) {  // its arguments go to whoever waits for its end
       given.saved = given.args;
       return;
     }
     // What a step does that is held is most often not wanted.
-    const bool armed = !rows.ring.is_held() || (plan.armed >> static_cast<unsigned>(state->phase) & 1u) != 0;
+    const bool armed = !rows.held.ring.is_held() || (plan.armed >> static_cast<unsigned>(state->phase) & 1u) != 0;
     kept.before(plan, given.args, armed, given.saved);
   }
   // After an op at which badness began.
-  void keep_after(Plan& plan, const Rows::Before& given, const c10::Stack& stack) {
-    const std::uint64_t first = rows.first_told();
+  void keep_after(Plan& plan, const Given& given, const c10::Stack& stack) {
+    const std::uint64_t first = rows.held.first_told();
     kept.keep(plan, plan.writes || plan.collective ? given.saved : given.args, stack, first, to.next_seq(to.self) - first);
     plan.armed |= 1u << static_cast<unsigned>(state->phase);
-    if (rows.ring.is_held()) ++state->births;
+    if (rows.held.ring.is_held()) ++state->births;
   }
 
   // In validation: the first one is kept.

@@ -16,7 +16,7 @@
 #include "hooks/torch/tap/calls.h"
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/gradients.h"
-#include "hooks/torch/tap/holding.h"
+#include "hooks/torch/tap/held/holding.h"
 #include "hooks/torch/tap/hush.h"
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
@@ -54,8 +54,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
   if (any_symbolic(last(schema.arguments().size()))) return below.pass(stack);
   Plan* plan = nullptr;
-  Rows::Borrowed borrowed(tap.rows);
-  Rows::Before& given = *borrowed;
+  std::optional<SpareGiven::Borrowed> borrowed;
   std::optional<Collectives::Call> call;
   std::uint64_t ticket = 0;
   bool ready = false;
@@ -73,13 +72,14 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
+        Given& given = *borrowed.emplace(tap.rows.spare).get();
         if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
           tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
         if (tap.kept.on() && !plan->garbage && !own) tap.keep_before(*plan, given);
         if (plan->collective) call = tap.collectives.begin(*plan, given.args);
         if (tap.state->kernels != 0 && tap.to.kernels_push != nullptr) {
-          tap.rows.hand_over();
+          tap.rows.held.hand_over();
           ticket = tap.to.kernels_push(tap.to.self);
         }
         ready = !own;
@@ -108,22 +108,23 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
       tap.rows.claim_views(site);
     } else if (ready) {
       const bool kernels = ticket != 0;
+      Given& given = *borrowed->get();
       if (kernels) tap.to.kernels_push_own(tap.to.self);
-      if (kernels || tap.kept.on()) tap.rows.begin_told();
+      if (kernels || tap.kept.on()) tap.rows.held.begin_told();
       if (plan->collective) {
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
-        const bool began = tap.kept.on() && tap.rows.began();
+        const bool began = tap.kept.on() && tap.rows.held.began();
         std::vector<at::Tensor> copies;
         if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
-      if (tap.kept.on() && tap.rows.began()) tap.keep_after(*plan, given, *stack);
+      if (tap.kept.on() && tap.rows.held.began()) tap.keep_after(*plan, given, *stack);
       if (kernels) {
         // The row of a collective comes when it has ended: what came now may be that of another one.
-        const std::uint64_t first = tap.rows.first_told();
+        const std::uint64_t first = tap.rows.held.first_told();
         const bool has_row = !plan->collective && tap.to.next_seq(tap.to.self) != first;
         tap.to.kernels_pop_own(tap.to.self);
         tap.to.kernels_pop(tap.to.self, ticket, has_row ? first : UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
@@ -365,7 +366,7 @@ NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const st
       t.collectives.tell_before_reading(marked);
       const auto quad = t.rows.describer.describe(marked, true);
       if (!quad) continue;
-      if (kinds[i] <= NANHUNT_STATE) t.rows.look_at_mark(marked, *quad);
+      if (kinds[i] <= NANHUNT_STATE) t.rows.held.look_at_mark(marked, *quad);
       words.insert(words.end(), {NANHUNT_ROW_MARK, kinds[i], t.state->step, t.state->micro_batch, texts[i]});
       put(words, *quad);
     }
@@ -440,7 +441,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, st
   return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {
     const auto quad = static_cast<Tap*>(tap)->rows.describer.describe(tensor_at(tensor), with_data != 0);
     if (!quad) return 0;
-    static_cast<Tap*>(tap)->rows.ring.note_told();  // Python may tell the recorder of it
+    static_cast<Tap*>(tap)->rows.held.ring.note_told();  // Python may tell the recorder of it
     words[0] = quad->data, words[1] = quad->word, words[2] = quad->offset, words[3] = quad->layout;
     return 1;
   });

@@ -27,7 +27,7 @@
 #include "hooks/torch/tap/identity.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

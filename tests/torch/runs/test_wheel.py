@@ -125,7 +125,7 @@ def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothin
     package = ROOT / "hooks" / "torch" / "nanhunt"
     expected = {f"nanhunt/{path.relative_to(package)}" for path in package.rglob("*.py")}
     tap = ROOT / "hooks" / "torch" / "tap"
-    expected |= {f"nanhunt/tap/hooks/torch/tap/{path.name}" for path in tap.glob("*.[hc]*")}
+    expected |= {f"nanhunt/tap/hooks/torch/tap/{path.relative_to(tap)}" for path in tap.rglob("*.[hc]*")}
     expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
     expected |= {f"nanhunt/lib/{tap_name}", "nanhunt/lib/taps.json"}
     expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}

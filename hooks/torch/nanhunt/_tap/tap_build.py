@@ -97,7 +97,7 @@ def source_root() -> Path:
 
 
 def _sources(root: Path) -> list[Path]:
-    return [*sorted((root / "hooks" / "torch" / "tap").glob("*.[hc]*")), root / "include" / "nanhunt" / "c_adapter.h",
+    return [*sorted((root / "hooks" / "torch" / "tap").rglob("*.[hc]*")), root / "include" / "nanhunt" / "c_adapter.h",
             root / "include" / "nanhunt" / "c_api.h"]
 
 

@@ -16,30 +16,30 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
   guarded(static_cast<Tap*>(tap), 0, "a step that is held", [&] {
     Tap& t = *static_cast<Tap*>(tap);
     Rows& rows = t.rows;
-    gone = rows.ring.take_alive();
+    gone = rows.held.ring.take_alive();
     const auto tell = [&] {
       if (t.to.hold != nullptr && t.to.hold(t.to.self, action) != NANHUNT_OK) ++rows.refused;
     };
     if (action == NANHUNT_HOLD) {
       t.kept.begin(max_bytes, max_written);
       t.state->births = 0;
-      rows.births.begin_step();
-      if (rows.ring.is_handed_over()) return 0;  // held by the recorder already
-      if (rows.ring.keeps() && !rows.ring.forget(t.to)) ++rows.refused;
-      rows.ring.begin();
+      rows.held.births.begin_step();
+      if (rows.held.ring.is_handed_over()) return 0;  // held by the recorder already
+      if (rows.held.ring.keeps() && !rows.held.ring.forget(t.to)) ++rows.refused;
+      rows.held.ring.begin();
     } else if (action == NANHUNT_KEEP) {
-      if (!rows.ring.is_held()) return 0;
-      rows.hand_over();
+      if (!rows.held.ring.is_held()) return 0;
+      rows.held.hand_over();
       tell();
-      rows.ring.end();
+      rows.held.ring.end();
     } else {
       t.kept.begin(0, 0);
-      if (rows.ring.keeps()) {
-        if (!rows.ring.forget(t.to)) ++rows.refused;
-      } else if (rows.ring.is_handed_over()) {
+      if (rows.held.ring.keeps()) {
+        if (!rows.held.ring.forget(t.to)) ++rows.refused;
+      } else if (rows.held.ring.is_handed_over()) {
         tell();
-        rows.births.end_healthy_step();
-        rows.ring.end();
+        rows.held.births.end_healthy_step();
+        rows.held.ring.end();
       }
     }
     return 0;
@@ -49,7 +49,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
 NANHUNT_TAP void nanhunt_tap_hand_over(void* tap) noexcept {
   using namespace nanhunt::tap;
   guarded(static_cast<Tap*>(tap), 0, "rows that are handed over", [&] {
-    static_cast<Tap*>(tap)->rows.hand_over();
+    static_cast<Tap*>(tap)->rows.held.hand_over();
     return 0;
   });
 }

@@ -13,25 +13,23 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "hooks/torch/tap/between.h"
-#include "hooks/torch/tap/births.h"
-#include "hooks/torch/tap/call_numbers.h"
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/frames.h"
-#include "hooks/torch/tap/lists.h"
+#include "hooks/torch/tap/held/held_step.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/places.h"
 #include "hooks/torch/tap/plan.h"
-#include "hooks/torch/tap/ring.h"
-#include "hooks/torch/tap/scalars.h"
+#include "hooks/torch/tap/rows/call_numbers.h"
+#include "hooks/torch/tap/rows/given.h"
+#include "hooks/torch/tap/rows/lists.h"
+#include "hooks/torch/tap/rows/scalars.h"
 #include "hooks/torch/tap/setup.h"
 
 namespace nanhunt::tap {
@@ -40,7 +38,7 @@ class Rows {
  public:
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
-      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), to_(to), state_(state) {}
+      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
 
   Notes notes;
 
@@ -50,66 +48,12 @@ class Rows {
   Places places;
   Frames frames;
   Setup setup;
-  StepRing ring;
-  Births births;
+  SpareGiven spare;
   std::unordered_map<std::int64_t, std::int64_t> owners;  // storage -> text, while an optimizer runs
   std::uint64_t refused = 0;
+  HeldStep held;
 
-  // What an op is given, before its kernel runs. The tensors live until the row is written.
-  struct Before {
-    std::vector<c10::IValue> args;
-    Words words;
-    Key key;
-    std::vector<double> numbers;
-    struct Written {
-      std::ptrdiff_t at;  // of its old contents among the words; -1: not among them
-      Quad quad;
-      at::Tensor tensor;
-      const Arg* arg;
-      bool had_looked = false;  // whether it was known what its storage holds, and that
-      std::uint8_t had = 0;
-    };
-    std::vector<Written> written;
-    std::vector<c10::IValue> saved;  // arguments with copies of what is written over, where there are any
-    bool inputs_finite = true;       // as far as the step's rows stay here
-    std::uint8_t old = 0;            // what is written over held
-    int reach = 0;                   // of the widest input
-    std::size_t memory = 0;  // of what is resized
-    bool late = false;  // what it leaves in host memory is not there yet: nobody may read it, and nothing says when
-
-    // As new, but for the memory.
-    void clear() {
-      args.clear(), words.clear(), key.clear(), numbers.clear(), written.clear(), saved.clear();
-      inputs_finite = true, late = false;
-      old = 0, reach = 0, memory = 0;
-    }
-  };
-
-  // One of them, whose memory is kept for the next op. Ops nest, and run in several threads.
-  class Borrowed {
-   public:
-    explicit Borrowed(Rows& rows) : rows_(rows) {
-      const std::lock_guard lock(rows_.spare_mutex_);
-      if (rows_.spare_.empty()) rows_.spare_.push_back(std::make_unique<Before>());
-      given_ = std::move(rows_.spare_.back());
-      rows_.spare_.pop_back();
-    }
-    ~Borrowed() {
-      given_->clear();
-      const std::lock_guard lock(rows_.spare_mutex_);
-      if (rows_.spare_.size() < kSpare) rows_.spare_.push_back(std::move(given_));
-    }
-    Borrowed(const Borrowed&) = delete;
-    Borrowed& operator=(const Borrowed&) = delete;
-    Before& operator*() const { return *given_; }
-
-   private:
-    static constexpr std::size_t kSpare = 16;
-    Rows& rows_;
-    std::unique_ptr<Before> given_;
-  };
-
-  void before(const Plan& plan, const c10::Stack& stack, Before& given) {
+  void before(const Plan& plan, const c10::Stack& stack, Given& given) {
     const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.args.size());
     given.args.assign(first, stack.end());
     const bool happens = plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
@@ -138,7 +82,7 @@ class Rows {
           return;
         }
         if (writes) given.written.push_back({static_cast<std::ptrdiff_t>(given.words.size()), *quad, t, &arg});
-        if (ring.keeps()) look_before(plan, arg, writes, t, *quad->identity, given);
+        if (held.ring.keeps()) held.look_before(plan, arg, writes, t, *quad->identity, given);
         given.key.push_back(8 * arg.index + (arg.written && !writes ? kAsRead : kAsTensor));
         put(given.words, *quad);
       });
@@ -147,7 +91,7 @@ class Rows {
 
   // After an op whose row is written. Badness `began` in it. Whether weights that last went bad. Copies of parameters
   // that it wrote go to `written`.
-  bool mark_copies(const Plan& plan, const Before& given, const c10::Stack& stack, bool began,
+  bool mark_copies(const Plan& plan, const Given& given, const c10::Stack& stack, bool began,
                    std::vector<at::Tensor>& written) {
     Words marks;
     const bool bad = copies.look(phase_, plan, given.args, stack, began, marks, written);
@@ -164,7 +108,7 @@ class Rows {
   std::int64_t phase() const { return phase_; }  // of the op that was told last
 
   // `site`: of the call.
-  void after(Plan& plan, Before& given, const c10::Stack& stack, std::int64_t site) {
+  void after(Plan& plan, Given& given, const c10::Stack& stack, std::int64_t site) {
     site_ = site;
     if (const std::string met = frames.take_new_site(); !met.empty()) setup.look(met);
     phase_ = between.phase_of(state_->phase, plan, plan.returns > 0 ? &stack.back() : nullptr, describer.identities,
@@ -187,7 +131,7 @@ class Rows {
   }
 
   // One op on tensors of its own. `where`: instead of what runs now.
-  void simple(Plan& plan, Before& given, const c10::Stack& stack, const Place* where = nullptr) {
+  void simple(Plan& plan, Given& given, const c10::Stack& stack, const Place* where = nullptr) {
     Words& words = given.words;
     Key& key = given.key;
     const std::size_t inputs = words.size();
@@ -218,7 +162,7 @@ class Rows {
     if (!given.written.empty()) {
       Words& gone = gone_;
       gone.clear();
-      for (const Before::Written& one : given.written) {
+      for (const Given::Written& one : given.written) {
         const auto was = one.at < 0 ? describer.describe(one.tensor, false) : one.quad;
         if (!was) continue;
         Identity& identity = *describer_identity(one.tensor);
@@ -239,14 +183,11 @@ class Rows {
       for (std::size_t at = 0; at < inputs; at += kValueWords)  // what was read is no longer there
         for (const std::int64_t word : gone)
           if (words[at + 1] == word) words[at] = 0;
-      if (ring.is_held())
-        for (const Before::Written& one : given.written)
+      if (held.ring.is_held())
+        for (const Given::Written& one : given.written)
           if (one.at >= 0 && one.had_looked && one.had == 0) words[static_cast<std::size_t>(one.at)] = NANHUNT_WAS_FINITE;
     }
-    if (ring.keeps())
-      judge(plan, given, given.numbers);
-    else if (ring.is_handed_over())
-      note_numbers();
+    held.judge(plan, given, made_, [&] { return in_backward() ? places.backward().site : site_; });
     emit(plan, words, key, given.numbers, inputs, wide, where);
   }
 
@@ -255,54 +196,11 @@ class Rows {
     if (places.is_to_claim()) places.claim(here(site));
   }
 
-  // From here on rows of the step go to the recorder at once, with those that have come so far.
-  void hand_over(const Words& changed = {}) {
-    if (!ring.keeps()) return;
-    if (!ring.hand_over(describer.identities, to_, stand_ins_, changed)) ++refused;
-    begin_told();
-  }
-
-  // What is left behind by a step whose rows stay here is bad: they are wanted.
-  void note_bad(const Words& changed = {}) {
-    births.note_bad();
-    hand_over(changed);
-  }
-
-  // Of what a step leaves behind.
-  void look_at_mark(const at::Tensor& t, const Quad& quad) {
-    if (!ring.is_held() || quad.data == 0) return;
-    const Identity& identity = *quad.identity;
-    if (identity.is_looked_at() ? identity.bad != 0 : ring.is_handed_over() && finite::bits_of(t).value_or(0) != 0) note_bad();
-  }
-
-  // Contents are others than in step `since`, and nobody was heard to write them.
-  void tell_changed(const at::Tensor& t, std::int64_t since) {
-    const auto quad = describer.describe(t, true);
-    if (!quad) return;
-    Words words;
-    put(words, *quad);
-    note_bad(Words{quad->word});
-    quad->identity->looked_at = -1;
-    if (to_.changed != nullptr && to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
-                                              static_cast<std::uint32_t>(since), 0) != NANHUNT_OK)
-      ++refused;
-  }
-
-  // The rows of an op are about to be told.
-  void begin_told() {
-    if (ring.keeps()) return;
-    first_told_ = to_.next_seq(to_.self);
-    origins_ = to_.origins(to_.self);
-  }
-  std::uint64_t first_told() const { return first_told_; }
-  // Badness began in one of them. Where rows stay here nobody has read them.
-  bool began() const { return !ring.keeps() && to_.origins(to_.self) != origins_; }
-
   // Rows that are no op's.
   void send(const Words& rows) {
-    if (ring.keeps()) return ring.append(rows, notes);
+    if (held.ring.keeps()) return held.ring.append(rows, notes);
     if (to_.rows(to_.self, rows.data(), rows.size()) != NANHUNT_OK) ++refused;
-    ring.note_told();
+    held.ring.note_told();
   }
 
   // Ends of storages, told to the recorder.
@@ -361,7 +259,7 @@ class Rows {
     numbers.push_back(number);
   }
 
-  void scalar_read(const Before& given, const c10::Stack& stack) {
+  void scalar_read(const Given& given, const c10::Stack& stack) {
     if (given.args.empty() || !given.args[0].isTensor() || !stack.back().isDouble()) return;
     const double number = stack.back().toDouble();
     if (!Scalars::tells(number)) return;
@@ -369,93 +267,8 @@ class Rows {
     if (const auto quad = describer.describe(t, false)) scalars_.note(number, t, *quad);
   }
 
-  // What is known of an argument while it still is there. Rows of the step stay here.
-  void look_before(const Plan& plan, const Arg& arg, bool writes, const at::Tensor& t, Identity& identity,
-                          Before& given) {
-    const int reach = finite::reach_of(t.scalar_type());
-    if (writes) {
-      Before::Written& written = given.written.back();
-      written.had_looked = identity.is_looked_at();
-      written.had = identity.bad;
-      if (reach == 0 || (plan.ignores_old && !ring.is_older(identity.word))) return;
-      written.had = Births::before_write(t, identity);
-      written.had_looked = identity.is_looked_at();
-      if (plan.ignores_old) return;
-      given.old |= written.had;
-      given.inputs_finite = given.inputs_finite && written.had == 0;
-    } else if (reach > 0 && !arg.blind) {
-      given.inputs_finite = given.inputs_finite && identity.is_finite();
-    }
-    given.reach = std::max(given.reach, reach);
-  }
-
-  // What an op made, in a step whose rows stay here: whether they are wanted now. `made_`: that.
-  bool is_wanted(const Plan& plan, const Before& given, const std::vector<double>& numbers) {
-    if (made_.empty()) return false;
-    bool single = false;
-    const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, numbers, made_);
-    const std::uint8_t bits = Births::look(made_, known, single);
-    for (const Births::Made& one : made_) {
-      if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
-      if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
-    }
-    if (bits == 0) return false;
-    bad_.clear();
-    const std::uint8_t taken = Births::taken(plan, given.args, made_, describer.identities, given.old, bad_);
-    const bool was_given = std::any_of(numbers.begin(), numbers.end(), [](double x) { return !std::isfinite(x); });
-    const std::int64_t at = in_backward() ? places.backward().site : site_;
-    const bool lasts = std::any_of(made_.begin(), made_.end(), [&](const Births::Made& one) {
-      return one.written && (ring.is_older(one.identity->word) || copies.is_weights(*one.tensor));
-    });
-    if (births.are_wanted(plan, at, bits, taken, single, was_given, lasts)) return true;
-    for (const Births::Made& one : made_)
-      if (!one.identity->is_finite()) ring.keep_alive(one.tensor->storage());
-    for (const at::Tensor* one : bad_) ring.keep_alive(one->storage());
-    return false;
-  }
-  void judge(const Plan& plan, const Before& given, const std::vector<double>& numbers) {
-    if (!is_wanted(plan, given, numbers)) return;
-    stand_ins_.clear();
-    for (const Before::Written& one : given.written)
-      if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, given);
-    hand_over_at(plan, given);
-  }
-
-  // At an op whose row is about to be told. What it took and was finite when it was looked at was written past PyTorch
-  // where it is no more: that is not what earlier rows showed.
-  void hand_over_at(const Plan& plan, const Before& given) {
-    Births::changed(plan, given.args, made_, describer.identities, bad_);
-    Words changed;
-    for (const at::Tensor* one : bad_) changed.push_back(describer_identity(*one)->word);
-    hand_over(changed);
-    stand_ins_.clear();
-  }
-
-  // In a step whose rows are with the recorder: a number that is not finite makes it none that was healthy.
-  void note_numbers() {
-    for (const Births::Made& one : made_)
-      if (one.tensor->numel() == 1 && finite::bits_of(*one.tensor).value_or(0) != 0) births.note_bad();
-  }
-
-  // The copy of what was written over, where the op was given one tensor.
-  void stand_in(const Quad& old, const at::Tensor& now, const Arg& arg, const Before& given) {
-    const auto index = static_cast<std::size_t>(arg.index);
-    if (given.saved.size() <= index) return;
-    const c10::IValue &copy = given.saved[index], &value = given.args[index];
-    if (copy.isTensor()) return add_stand_in(old, now, copy.toTensor());
-    if (!copy.isTensorList() || !value.isTensorList()) return;
-    const auto copies = copy.toListRef(), values = value.toListRef();
-    for (std::size_t i = 0; i < copies.size() && i < values.size(); ++i)
-      if (values[i].toTensor().is_same(now)) add_stand_in(old, now, copies[i].toTensor());
-  }
-  void add_stand_in(const Quad& old, const at::Tensor& now, const at::Tensor& copy) {
-    if (!copy.defined() || copy.is_same(now) || copy.strides() != now.strides() || !copy.device().is_cpu()) return;
-    stand_ins_.push_back({old.word, old.offset, old.layout,
-                          static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(copy.const_data_ptr()))});
-  }
-
   // Memory that nothing has written: a row without contents, so that whoever reads it can be told.
-  void garbage(Plan& plan, const Before& given, const c10::Stack& stack) {
+  void garbage(Plan& plan, const Given& given, const c10::Stack& stack) {
     const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.returns);
     for (auto value = first; value != stack.end(); ++value) {
       each_tensor(*value, [&](const at::Tensor& t) {
@@ -473,7 +286,7 @@ class Rows {
   }
 
   // One row for each element of lists.
-  void per_element(Plan& plan, Before& given, const c10::Stack& stack) {
+  void per_element(Plan& plan, Given& given, const c10::Stack& stack) {
     const bool happens =
         plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
     columns_.take(plan, given.args, happens, given.late, describer,
@@ -507,7 +320,7 @@ class Rows {
         given.old |= had;
       }
     }
-    if (ring.keeps()) judge_lists(plan, given);
+    held.judge(plan, given, columns_, made_, [&] { return in_backward() ? places.backward().site : site_; });
 
     const std::int64_t at = in_backward() ? places.backward().site : site_;
     if (at == Frames::kImporting) return;
@@ -542,7 +355,7 @@ class Rows {
         }
         key.push_back(8 * arg.index + kAsTensor);
         Quad old = *quad;
-        old.data = ring.is_held() && quad->identity->was_finite(quad->word) ? NANHUNT_WAS_FINITE : 0;
+        old.data = held.ring.is_held() && quad->identity->was_finite(quad->word) ? NANHUNT_WAS_FINITE : 0;
         put(words, old);
         if (!column.of_list && i + 1 != n) continue;
         Quad now = *quad;
@@ -567,29 +380,7 @@ class Rows {
     send_rows();
   }
 
-  void judge_lists(const Plan& plan, Before& given) {
-    given.numbers.clear();
-    given.inputs_finite = true;
-    for (const Column& column : columns_) {
-      given.numbers.insert(given.numbers.end(), column.numbers.begin(), column.numbers.end());
-      if (column.writes) continue;
-      for (const auto& quad : column.quads)
-        given.inputs_finite = given.inputs_finite && quad && quad->identity->is_finite();
-      for (const at::Tensor* t : column.tensors) given.reach = std::max(given.reach, finite::reach_of(t->scalar_type()));
-    }
-    for (const Births::Made& one : made_)
-      given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
-    if (!is_wanted(plan, given, given.numbers)) return;
-    stand_ins_.clear();
-    for (const Column& column : columns_) {
-      if (!column.writes) continue;
-      for (std::size_t i = 0; i < column.quads.size(); ++i)
-        if (column.quads[i]) stand_in(*column.quads[i], *column.tensors[i], *column.arg, given);
-    }
-    hand_over_at(plan, given);
-  }
-
-  std::vector<double> steps_of(const Plan& plan, const Before& given, std::size_t n) const {
+  std::vector<double> steps_of(const Plan& plan, const Given& given, std::size_t n) const {
     std::vector<double> steps;
     if (plan.state_steps == nullptr || plan.op.rfind("aten::_fused_adam", 0) != 0) return steps;
     each_tensor(given.args[static_cast<std::size_t>(plan.state_steps->index)], [&](const at::Tensor& t) {
@@ -631,7 +422,7 @@ class Rows {
       ++refused;
       return;
     }
-    Words& rows = ring.keeps() ? ring.words() : rows_;
+    Words& rows = held.ring.keeps() ? held.ring.words() : rows_;
     const std::size_t at = rows.size();
     rows.resize(at + kOpHeader + words.size() + numbers.size());
     std::int64_t* word = rows.data() + at;
@@ -639,7 +430,7 @@ class Rows {
       *word++ = one;
     word = std::copy(words.begin(), words.end(), word);
     for (const double number : numbers) *word++ = std::bit_cast<std::int64_t>(number);
-    if (ring.keeps()) ring.end_row(at, inputs / kValueWords, (words.size() - inputs) / kValueWords, notes);
+    if (held.ring.keeps()) held.ring.end_row(at, inputs / kValueWords, (words.size() - inputs) / kValueWords, notes);
   }
   void send_rows() {
     if (rows_.empty()) return;
@@ -668,16 +459,11 @@ class Rows {
   const Recording& to_;
   State*& state_;
   Scalars scalars_;
-  std::uint64_t first_told_ = 0, origins_ = 0;  // of the recorder, before the rows of the op at hand
   // Memory that is kept from op to op.
-  std::mutex spare_mutex_;
-  std::vector<std::unique_ptr<Before>> spare_;
   Words rows_, gone_, outputs_;
   Key output_key_;
   std::vector<Births::Made> made_;
   std::vector<std::optional<Quad>> results_;
-  std::vector<StepRing::StandIn> stand_ins_;
-  std::vector<const at::Tensor*> bad_;
   Columns columns_;
   std::int64_t site_ = 0, phase_ = 0;  // of the op at hand
 };

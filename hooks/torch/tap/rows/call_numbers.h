@@ -8,7 +8,7 @@
 
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/recording.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "hooks/torch/tap/describe.h"
-#include "hooks/torch/tap/finite.h"
+#include "hooks/torch/tap/held/finite.h"
 #include "hooks/torch/tap/plan.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

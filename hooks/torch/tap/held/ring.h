@@ -15,7 +15,7 @@
 
 #include "hooks/torch/tap/identity.h"
 #include "hooks/torch/tap/recording.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

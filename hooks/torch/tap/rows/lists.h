@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/torch/tap/births.h"
 #include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/held/births.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
-#include "hooks/torch/tap/words.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step whose rows stay here (ring.h), as its ops come: what each one made is looked at, and the recorder gets the rows
+// where that is not finite (births.h).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "hooks/torch/tap/copies.h"
+#include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/held/births.h"
+#include "hooks/torch/tap/held/ring.h"
+#include "hooks/torch/tap/plan.h"
+#include "hooks/torch/tap/rows/given.h"
+#include "hooks/torch/tap/rows/lists.h"
+
+namespace nanhunt::tap {
+
+class HeldStep {
+ public:
+  using Made = std::vector<Births::Made>;
+
+  HeldStep(const Recording& to, State*& state, Describer& describer, const Copies& copies, std::uint64_t& refused)
+      : to_(to), state_(state), describer_(describer), copies_(copies), refused_(refused) {}
+
+  StepRing ring;
+  Births births;
+
+  // From here on rows of the step go to the recorder at once, with those that have come so far.
+  void hand_over() {
+    stand_ins_.clear();
+    hand_over({});
+  }
+  // What the step leaves behind is bad: they are wanted. `changed`: contents that are others by now.
+  void note_bad(const Words& changed = {}) {
+    births.note_bad();
+    stand_ins_.clear();
+    hand_over(changed);
+  }
+  void look_at_mark(const at::Tensor& t, const Quad& quad) {
+    if (!ring.is_held() || quad.data == 0) return;
+    const Identity& identity = *quad.identity;
+    const bool bad = identity.is_looked_at() ? identity.bad != 0 : ring.is_handed_over() && finite::bits_of(t).value_or(0) != 0;
+    if (bad) note_bad();
+  }
+
+  // Contents are others than in step `since`, and nobody was heard to write them.
+  void tell_changed(const at::Tensor& t, std::int64_t since) {
+    const auto quad = describer_.describe(t, true);
+    if (!quad) return;
+    Words words;
+    put(words, *quad);
+    note_bad(Words{quad->word});
+    quad->identity->looked_at = -1;
+    if (to_.changed != nullptr && to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
+                                              static_cast<std::uint32_t>(since), 0) != NANHUNT_OK)
+      ++refused_;
+  }
+
+  // The rows of an op are about to be told.
+  void begin_told() {
+    if (ring.keeps()) return;
+    first_told_ = to_.next_seq(to_.self);
+    origins_ = to_.origins(to_.self);
+  }
+  std::uint64_t first_told() const { return first_told_; }
+  // Badness began in one of them. Where rows stay here nobody has read them.
+  bool began() const { return !ring.keeps() && to_.origins(to_.self) != origins_; }
+
+  // What is known of an argument while it still is there: the last one of `given.written`, where it `writes`.
+  void look_before(const Plan& plan, const Arg& arg, bool writes, const at::Tensor& t, Identity& identity, Given& given) const {
+    const int reach = finite::reach_of(t.scalar_type());
+    if (writes) {
+      Given::Written& written = given.written.back();
+      written.had_looked = identity.is_looked_at();
+      written.had = identity.bad;
+      if (reach == 0 || (plan.ignores_old && !ring.is_older(identity.word))) return;
+      written.had = Births::before_write(t, identity);
+      written.had_looked = identity.is_looked_at();
+      if (plan.ignores_old) return;
+      given.old |= written.had;
+      given.inputs_finite = given.inputs_finite && written.had == 0;
+    } else if (reach > 0 && !arg.blind) {
+      given.inputs_finite = given.inputs_finite && identity.is_finite();
+    }
+    given.reach = std::max(given.reach, reach);
+  }
+
+  // What an op has made, before its row is told. `site`: asked for where something is not finite.
+  template <typename Site>
+  void judge(const Plan& plan, const Given& given, const Made& made, Site&& site) {
+    if (ring.is_handed_over()) return note_numbers(made);
+    if (!ring.keeps() || !is_wanted(plan, given, given.numbers, made, site)) return;
+    stand_ins_.clear();
+    for (const Given::Written& one : given.written)
+      if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, given);
+    hand_over_at(plan, given, made);
+  }
+  template <typename Site>
+  void judge(const Plan& plan, Given& given, Columns& columns, const Made& made, Site&& site) {
+    if (!ring.keeps()) return;
+    given.numbers.clear();
+    given.inputs_finite = true;
+    for (const Column& column : columns) {
+      given.numbers.insert(given.numbers.end(), column.numbers.begin(), column.numbers.end());
+      if (column.writes) continue;
+      for (const auto& quad : column.quads) given.inputs_finite = given.inputs_finite && quad && quad->identity->is_finite();
+      for (const at::Tensor* t : column.tensors) given.reach = std::max(given.reach, finite::reach_of(t->scalar_type()));
+    }
+    for (const Births::Made& one : made)
+      given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
+    if (!is_wanted(plan, given, given.numbers, made, site)) return;
+    stand_ins_.clear();
+    for (const Column& column : columns) {
+      if (!column.writes) continue;
+      for (std::size_t i = 0; i < column.quads.size(); ++i)
+        if (column.quads[i]) stand_in(*column.quads[i], *column.tensors[i], *column.arg, given);
+    }
+    hand_over_at(plan, given, made);
+  }
+
+ private:
+  template <typename Site>
+  bool is_wanted(const Plan& plan, const Given& given, const std::vector<double>& numbers, const Made& made, Site&& site) {
+    if (made.empty()) return false;
+    bool single = false;
+    const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, numbers, made);
+    const std::uint8_t bits = Births::look(made, known, single);
+    for (const Births::Made& one : made) {
+      if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
+      if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
+    }
+    if (bits == 0) return false;
+    bad_.clear();
+    const std::uint8_t taken = Births::taken(plan, given.args, made, describer_.identities, given.old, bad_);
+    const bool was_given = std::any_of(numbers.begin(), numbers.end(), [](double x) { return !std::isfinite(x); });
+    const bool lasts = std::any_of(made.begin(), made.end(), [&](const Births::Made& one) {
+      return one.written && (ring.is_older(one.identity->word) || copies_.is_weights(*one.tensor));
+    });
+    if (births.are_wanted(plan, site(), bits, taken, single, was_given, lasts)) return true;
+    for (const Births::Made& one : made)
+      if (!one.identity->is_finite()) ring.keep_alive(one.tensor->storage());
+    for (const at::Tensor* one : bad_) ring.keep_alive(one->storage());
+    return false;
+  }
+
+  // In a step whose rows are with the recorder: a number that is not finite makes it none that was healthy.
+  void note_numbers(const Made& made) {
+    for (const Births::Made& one : made)
+      if (one.tensor->numel() == 1 && finite::bits_of(*one.tensor).value_or(0) != 0) births.note_bad();
+  }
+
+  // What an op took and was finite when it was looked at was written past PyTorch where it is no more: that is not what
+  // earlier rows showed.
+  void hand_over_at(const Plan& plan, const Given& given, const Made& made) {
+    Births::changed(plan, given.args, made, describer_.identities, bad_);
+    Words changed;
+    for (const at::Tensor* one : bad_)
+      changed.push_back(describer_.identities.of(one->storage().unsafeGetStorageImpl()).word);
+    hand_over(changed);
+  }
+  void hand_over(const Words& changed) {
+    if (!ring.keeps()) return;
+    if (!ring.hand_over(describer_.identities, to_, stand_ins_, changed)) ++refused_;
+    stand_ins_.clear();
+    begin_told();
+  }
+
+  // The copy of what was written over, `now` one tensor of the argument.
+  void stand_in(const Quad& old, const at::Tensor& now, const Arg& arg, const Given& given) {
+    const auto index = static_cast<std::size_t>(arg.index);
+    if (given.saved.size() <= index) return;
+    const c10::IValue &copy = given.saved[index], &value = given.args[index];
+    if (copy.isTensor()) return add_stand_in(old, now, copy.toTensor());
+    if (!copy.isTensorList() || !value.isTensorList()) return;
+    const auto copies = copy.toListRef(), values = value.toListRef();
+    for (std::size_t i = 0; i < copies.size() && i < values.size(); ++i)
+      if (values[i].toTensor().is_same(now)) add_stand_in(old, now, copies[i].toTensor());
+  }
+  void add_stand_in(const Quad& old, const at::Tensor& now, const at::Tensor& copy) {
+    if (!copy.defined() || copy.is_same(now) || copy.strides() != now.strides() || !copy.device().is_cpu()) return;
+    stand_ins_.push_back({old.word, old.offset, old.layout,
+                          static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(copy.const_data_ptr()))});
+  }
+
+  const Recording& to_;
+  State*& state_;
+  Describer& describer_;
+  const Copies& copies_;
+  std::uint64_t& refused_;
+  std::vector<StepRing::StandIn> stand_ins_;
+  std::vector<const at::Tensor*> bad_;
+  std::uint64_t first_told_ = 0, origins_ = 0;  // of the recorder, before the rows of the op at hand
+};
+
+}  // namespace nanhunt::tap

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of steps that are watched as they run: they stay in the tap, unread, until a number is not finite."""
+
+from __future__ import annotations
+
+import ctypes as c
+import math
+
+import pytest
+import torch
+from nanhunt import _library as lib
+from nanhunt._recorder import Recorder
+from step_runs import batch, net, watched
+
+pytestmark = pytest.mark.usefixtures("library")
+AT_ONCE = {0, 1}  # steps whose rows the recorder gets as they come: what needs no failure to be wrong shows there
+BAD = 20
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Steps of which the recorder was told ops, and how many words that were."""
+    steps: dict[int, int] = {}
+    as_it_is = Recorder.recording
+
+    def recording(self):
+        found = as_it_is(self)
+        kind = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(c.c_int64), c.c_size_t)
+        passed_on = kind(found.rows)
+
+        def rows(to, words, count):
+            if words[0] == lib.ROW_OP:
+                steps[words[2]] = steps.get(words[2], 0) + count
+            return passed_on(to, words, count)
+
+        self.told = kind(rows)  # as long as the recorder
+        found.rows = c.cast(self.told, c.c_void_p).value
+        return found
+
+    monkeypatch.setattr(Recorder, "recording", recording)
+    return steps
+
+
+def trained(loss, between=lambda model, i: None, optimizer=lambda p: torch.optim.SGD(p, lr=0.01)):
+    def build():
+        model = net()
+        optimize = optimizer(model.parameters())
+
+        def step(i):
+            x, _ = batch()
+            optimize.zero_grad()
+            loss(model(x), i).backward()
+            between(model, i)
+            optimize.step()
+
+        return step, model, optimize
+
+    return build
+
+
+def square(y, i):
+    return y.square().mean()
+
+
+def run(build, folder, steps=24, **options):
+    options = {"budget": 100.0, "replay": False, **options}
+    found = watched(build, folder, steps, **options)
+    assert not any("errors inside" in note for note in found.notes), found.notes
+    return found
+
+
+def what(found):
+    origin = found.headline
+    return tuple(origin[key] for key in ("class", "op", "phase", "module", "step", "call_site"))
+
+
+def test_rows_of_healthy_steps_stay_where_they_are(told, tmp_path):
+    found = run(trained(square), tmp_path)
+    assert set(told) == AT_ONCE
+    assert found.report["verdict"]["status"] == "clean" and found.report["coverage"]["steps"] == 24
+
+
+def test_all_rows_of_a_step_come_when_a_number_is_not_finite(told, tmp_path):
+    found = run(trained(lambda y, i: torch.log(y * 0 if i == BAD else y.square() + 1).sum()), tmp_path)
+    assert BAD in told and told[BAD] >= told[0] and set(told) >= AT_ONCE | {BAD}
+    assert what(found)[1] == "aten::log" and what(found)[4] == BAD
+    assert found.headline["confidence"] == "proved", found.headline
+
+
+def test_a_mask_of_infinities_in_each_step_hands_nothing_over(told, tmp_path):
+    mask = torch.arange(3) > 1
+    found = run(trained(lambda y, i: torch.softmax(y.masked_fill(mask, -math.inf), 1)[:, :2].square().sum()), tmp_path)
+    assert set(told) == AT_ONCE and found.report["findings"] == []
+
+
+def test_an_overflow_that_is_swallowed_is_looked_at_once(told, tmp_path):
+    def loss(y, i):
+        wide = (y.detach().abs() + 1).half() * 60000.0 * 60000.0
+        return y.square().mean() + wide.clamp(max=1.0).float().mean()
+
+    run(trained(loss), tmp_path)
+    assert set(told) == AT_ONCE | {2}
+
+
+def own_clipping(model, i):
+    if i == BAD:
+        for p in model.parameters():
+            p.grad.div_(p.grad.norm() * 0.0)
+
+
+def tiny_gradients(model, i):
+    if i == BAD:
+        for p in model.parameters():
+            p.grad.mul_(1e-30)
+
+
+ORIGINS = {
+    "in forward": trained(lambda y, i: torch.log(y * 0 if i == BAD else y.square() + 1).sum()),
+    "in place": trained(square, own_clipping),
+    "in backward": trained(lambda y, i: torch.sqrt(y.square() * (0 if i == BAD else 1)).sum()),
+    "in the optimizer": trained(square, tiny_gradients, lambda p: torch.optim.Adam(p, lr=0.01, eps=0.0, betas=(0.0, 0.0))),
+    "in a loss that overflows": trained(lambda y, i: y.square().sum() * (1e39 if i == BAD else 1e-2)),
+}
+
+
+@pytest.mark.parametrize("where", ORIGINS)
+def test_an_origin_is_the_one_that_level_ops_names(where, told, tmp_path):
+    found = run(ORIGINS[where], tmp_path / "sentinel")
+    assert AT_ONCE | {BAD} <= set(told)
+    full = run(ORIGINS[where], tmp_path / "ops", level="ops")
+    assert what(found) == what(full) and what(found)[4] == BAD
+
+
+def test_what_does_not_fit_into_memory_goes_and_is_counted(tmp_path):
+    many = [torch.ones(()) for _ in range(40_000)]
+
+    def loss(y, i):
+        if i == 2:
+            for _ in range(20):
+                torch._foreach_mul_(many, 1.0)
+        return square(y, i)
+
+    found = run(trained(loss), tmp_path, steps=4)
+    assert found.notes["operations of a step that did not fit into memory"] > 0
+    assert found.report["verdict"]["status"] == "clean"
