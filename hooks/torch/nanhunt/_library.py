@@ -120,12 +120,8 @@ class Setup(Sized):
 class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
-    _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("site", _i64), ("kernels", _i64),
-                ("streams", _i64), ("bad_number", _i64), ("deaf", _i64), ("bad_copy", _i64), ("looked", _i64),
-                ("wrote", _i64), ("wrote_weights", _i64), ("caller", _i64), ("births", _i64)]
-
-    def __init__(self, step: int = 0, micro_batch: int = 0, phase: int = 0, kernels: int = 0, streams: int = 1) -> None:
-        super().__init__(step, micro_batch, phase, -1, kernels, streams, caller=-1)
+    _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
+                ("bad_copy", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("births", _i64)]
 
 
 class HasState:

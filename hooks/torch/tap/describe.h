@@ -28,6 +28,12 @@ struct Unheard {
       c10::autocast_dispatch_keyset};
 };
 
+// A borrowed tensor, from the address that Python calls `_cdata`.
+inline at::Tensor tensor_at(std::int64_t address) {
+  return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(
+      reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
+}
+
 struct Quad {
   std::int64_t data = 0, word = 0, offset = 0, layout = 0;
   Identity* identity = nullptr;
@@ -36,7 +42,7 @@ struct Quad {
 
 class Describer {
  public:
-  Describer(const Recording& to, State*& state, Notes& notes) : to_(to), state_(state), notes_(notes) {}
+  Describer(const Recording& to, Notes& notes) : to_(to), notes_(notes) {}
 
   Identities identities;
 
@@ -68,15 +74,14 @@ class Describer {
     } else if (t.device().is_cpu()) {
       if (holds(t, storage)) quad.data = address(t);
     } else if (t.device().type() != c10::kMeta) {
-      const std::int64_t stream = state_->streams != 0 ? stream_of(t.device()) : 0;
+      const std::int64_t stream = stream_of(t.device());
       if (stream > 0) {
         if (holds(t, storage)) {
           quad.data = address(t);
           quad.layout |= stream;
         }
       } else if (stream == 0 && holds(t, storage)) {
-        if (state_->streams != 0)
-          ++notes_["what waiting costs: tensors on " + c10::DeviceTypeName(t.device().type(), true) +
+        ++notes_["what waiting costs: tensors on " + c10::DeviceTypeName(t.device().type(), true) +
                    " are copied to the host to be read"];
         quad.data = on_host(t);
       }
@@ -220,7 +225,6 @@ class Describer {
     std::int64_t number;
   };
   const Recording& to_;
-  State*& state_;
   Notes& notes_;
   std::unordered_map<std::uint64_t, std::vector<Layout>> layouts_;
   std::map<std::pair<int, c10::StreamId>, std::int64_t> streams_;

@@ -20,8 +20,7 @@ class Frames {
  public:
   static constexpr std::int64_t kImporting = -1;  // what runs is an import, which is not the user's computing
 
-  // `theirs`: starts of file names that are not the user's; behind a '!', where a step that is run again begins: what
-  // is above there called something else.
+  // `theirs`: starts of file names that are not the user's.
   Frames(const Recording& to, std::recursive_mutex& mutex, std::vector<std::string> theirs)
       : to_(to), mutex_(mutex), theirs_(std::move(theirs)), sources_(to) {
     find_python(ensure_, "PyGILState_Ensure");
@@ -42,9 +41,8 @@ class Frames {
   }
 
   // The number of the text "file.py:12"; 0: there is none. Takes Python's lock, which guards what is kept here: never
-  // called by who holds the tap's mutex, which may be waited for under that lock. `caller`: the call site of a step that is
-  // run again, for what called that is elsewhere by now; -1: it is not.
-  std::int64_t here(std::int64_t caller = -1) {
+  // called by who holds the tap's mutex, which may be waited for under that lock.
+  std::int64_t here() {
     if (!usable_) return 0;
     int held = ensure_();
     std::int64_t site = 0;
@@ -54,11 +52,6 @@ class Frames {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);  // keeps the code, so its address stays its own
-      if (known.again && caller >= 0) {
-        site = caller;
-        dec_(code);
-        break;
-      }
       if (known.kind != Kind::kTheirs) {
         site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);
@@ -110,7 +103,6 @@ class Frames {
   struct Code {
     bool known = false;
     Kind kind = Kind::kTheirs;
-    bool again = false;                                   // a step is run again from here
     std::string file;                                     // what it is called
     std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
@@ -129,11 +121,7 @@ class Frames {
         learnt.kind = Kind::kImport;
       } else {
         for (const std::string& start : theirs_)
-          if (start[0] == '!') {
-            learnt.again = learnt.again || file.rfind(start.substr(1), 0) == 0;
-          } else if (file.rfind(start, 0) == 0) {
-            learnt.kind = Kind::kTheirs;
-          }
+          if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
       }
       if (learnt.kind == Kind::kUser) learnt.file = shown(text);
     }
@@ -161,7 +149,6 @@ class Frames {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);
-      const bool ends = known.again;
       if (known.kind == Kind::kUser) {
         SourceFrame one;
         one.file = attribute_text(code, "co_filename");
@@ -172,7 +159,7 @@ class Frames {
         out.push_back(std::move(one));
       }
       dec_(code);
-      void* back = ends ? nullptr : back_(frame);
+      void* back = back_(frame);
       dec_(frame);
       frame = back;
     }

@@ -48,17 +48,6 @@ class Gradients {
     return found;
   }
 
-  // Of each gradient (`weights`: of each parameter) a number that is another one where it is known to have been written,
-  // or to be another tensor; 0: there is none.
-  void versions(bool weights, std::int64_t* out) const {
-    for (const Parameter& parameter : all_) {
-      const at::Tensor& gradient = parameter.tensor->grad();
-      at::TensorImpl* const impl = weights ? parameter.tensor : gradient.unsafeGetTensorImpl();
-      const std::uint64_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
-      const auto address = reinterpret_cast<std::uintptr_t>(impl);
-      *out++ = weights || gradient.defined() ? static_cast<std::int64_t>(address + version * 0x9E3779B97F4A7C15ull) : 0;
-    }
-  }
 
  private:
   static bool is_there(const at::Tensor& t) {
@@ -93,8 +82,5 @@ NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weig
   } catch (const std::exception&) {
     return -1;
   }
-}
-NANHUNT_TAP void nanhunt_tap_gradients_versions(const void* of, std::int32_t weights, std::int64_t* out) noexcept {
-  if (of != nullptr) static_cast<const nanhunt::tap::Gradients*>(of)->versions(weights != 0, out);
 }
 NANHUNT_TAP void nanhunt_tap_gradients_free(void* of) noexcept { delete static_cast<nanhunt::tap::Gradients*>(of); }

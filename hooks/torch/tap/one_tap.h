@@ -2,8 +2,6 @@
 // What one tap is made of, and which one is on.
 #pragma once
 
-#include <ATen/core/Generator.h>
-
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -19,7 +17,6 @@
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/rows/rows.h"
-#include "hooks/torch/tap/tape.h"
 
 namespace nanhunt::tap {
 
@@ -36,11 +33,7 @@ struct Tap {
   Collectives collectives;
   Lasting lasting;
   KeptCalls kept;
-  Tape tape;
   std::string bad_number;  // of validation: the first op whose result was a number that is not finite, and its line
-  // In a replay, what a generator of the program's own is drawn from is put back.
-  bool keeps_generators = false;
-  std::vector<std::pair<at::Generator, at::Tensor>> generators;
 
   // Before an op: copies of what it writes over, for whoever computes it again.
   void keep_before(const Plan& plan, Given& given) {
@@ -65,13 +58,6 @@ struct Tap {
     if (!bad_number.empty() || !number.is_made(plan, stack)) return;
     bad_number = plan.op;
     if (const std::string_view line = rows.frames.name_of(site); !line.empty()) bad_number.append(" at ").append(line);
-  }
-  // Without the mutex: Python is asked for the line.
-  void look_for_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack) {
-    if (!bad_number.empty() || !number.is_made(plan, stack)) return;
-    const std::int64_t site = rows.frames.here();
-    const std::lock_guard lock(mutex);
-    note_bad_number(number, plan, stack, site);
   }
 
   void note_failure(const std::exception& error, const std::string& op) noexcept {

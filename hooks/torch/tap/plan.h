@@ -49,7 +49,6 @@ struct Plan {
   bool skip = false, garbage = false, per_element = false, writes = false, collective = false, waits = false;
   bool scalar_read = false, fresh = false, draws = false, functional = false;
   bool view = false;    // shows what it was given, and writes nothing
-  bool random = false;  // draws from a generator, be it given or not
   bool asks = false;    // programs ask by it whether numbers are finite
   bool keeps_finite = false;  // makes nothing infinite of finite numbers that fit into its result's format
   bool ignores_old = false;   // what it writes over does not matter
@@ -274,7 +273,6 @@ inline Plan read(const c10::OperatorHandle& handle) {
   if (starts(one, "_foreach_")) one.remove_prefix(9);
   plan.keeps_finite = starts(op, "aten::") && among(one, kKeepFinite);
   plan.ignores_old = starts(op, "aten::") && (among(one, kIgnoreOld) || (plan.draws && plan.writes));
-  plan.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   plan.garbage = among(bare, kGarbage);
   plan.asks = (among(name, kQuestions) && plan.args.size() == 1) || (among(name, kComparisons) && plan.args.size() == 2);
   plan.skip = among(name, kNoise) || among(bare, kNoise) || view || starts(op, "profiler::") || starts(op, "prim::") ||

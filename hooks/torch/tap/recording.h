@@ -49,24 +49,17 @@ struct Recording {
 // Where the run is: written by Python, read at each op. The layout is that of `_library.State`.
 struct State {
   std::int64_t step = 0, micro_batch = 0, phase = 0;
-  std::int64_t site = -1;    // text of the call site that stands for Python's frames; -1: ask those
   std::int64_t kernels = 0;  // 1: those of a GPU are watched
-  std::int64_t streams = 1;  // 0: what is on a device is copied to the host
   std::int64_t bad_number = 0;  // set by the tap: forward or loss made a single number that is not finite
-  // kGlance: only numbers that are not finite are noted; kStraight: nothing is
-  std::int64_t deaf = 0;
   // Set by the tap: badness began where a copy of a parameter that lasts was written, or contents changed past PyTorch.
   std::int64_t bad_copy = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
   // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
   std::int64_t wrote_weights = 0;
-  // In a replay: text of the call site that stands for the frames that called the replay; -1: those stand for themselves.
-  std::int64_t caller = -1;
   std::int64_t births = 0;  // set by the tap: places where badness began, in the step that is held
 };
 
-inline constexpr std::int64_t kGlance = 2, kStraight = 3;
 inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;
 
 // What is not watched, and how often since Python asked.

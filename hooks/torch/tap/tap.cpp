@@ -21,24 +21,9 @@
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/one_tap.h"
-#include "hooks/torch/tap/taping.h"
 
 namespace nanhunt::tap {
 namespace {
-
-void keep_generators(Tap& tap, const Plan& plan, const c10::Stack& stack) {
-  const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.args.size());
-  for (auto value = first; value != stack.end(); ++value) {
-    if (!value->isGenerator()) continue;
-    const at::Generator generator = value->toGenerator();
-    bool known = false;
-    for (const auto& [kept, state] : tap.generators) known = known || kept == generator;
-    if (!known) {
-      const Unheard unheard;
-      tap.generators.emplace_back(generator, generator.get_state());
-    }
-  }
-}
 
 // Whether one of them is traced with symbols for its sizes: nothing is computed, and asking for them is an error.
 bool any_symbolic(c10::ArrayRef<c10::IValue> values) {
@@ -71,7 +56,6 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           own = tap.collectives.is_own(*plan, args);
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
-        if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
         Given& given = *borrowed.emplace(tap.rows.spare).get();
         if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
@@ -135,35 +119,13 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   }
 }
 
-// Looks at numbers alone.
-void glance(Tap& tap, const Below& below, c10::Stack* stack) {
-  const c10::OperatorHandle& op = below.op();
-  const Plan* plan = nullptr;
-  std::optional<BadNumber> number;
-  try {
-    const std::lock_guard lock(tap.mutex);
-    plan = &tap.plans.of(op);
-    if (!plan->decomposes) number.emplace(c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - plan->args.size()));
-  } catch (const std::exception& error) {
-    tap.note_failure(error, op.schema().name());
-  }
-  if (!number) return below.pass(stack);
-  below.run(stack);
-  if (g_on.load(std::memory_order_acquire) == &tap) tap.look_for_bad_number(*number, *plan, *stack);
-}
-
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const Below below(op, keys);
   if (g_on.load(std::memory_order_acquire) != nullptr && !below.passes()) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
     if (tap != nullptr && g_deaf.load(std::memory_order_relaxed) != &t_here && !passes_python_by(*tap, below, *stack)) {
-      if (tap->tape.listens) return put_on_tape(*tap, below, stack);
-      switch (tap->state->deaf) {
-        case 0: return watch(*tap, below, stack);
-        case kGlance: return glance(*tap, below, stack);
-        default: break;  // kStraight
-      }
+      return watch(*tap, below, stack);
     }
   }
   below.pass(stack);
@@ -173,15 +135,6 @@ using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedT
 
 c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
-}
-
-// What the calling thread runs passes by. A watch may be closed from another thread meanwhile: only this one can undo it.
-// hush_thread() uses the same switch.
-void leave_out(bool on) {
-  static thread_local bool is_out = false;
-  if (on == is_out) return;
-  is_out = on;
-  c10::impl::tls_set_dispatch_key_excluded(listening_key(), on);
 }
 
 template <typename F>
@@ -239,31 +192,18 @@ NANHUNT_TAP void nanhunt_tap_off(void* tap) {
   include_thread(false);
   Tap* expected = static_cast<Tap*>(tap);
   if (expected == nullptr) return;
-  expected->tape.listens = false;
   const std::lock_guard lock(expected->mutex);
   g_on.compare_exchange_strong(expected, nullptr);
 }
-// In the calling thread, of which nothing passes by any more, and those that run its backward. One tap at a time: the one that was on before, or null.
+// In the calling thread, and those that run its backward. One tap at a time: the one that was on before, or null.
 NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
-  leave_out(false);
-  static_cast<Tap*>(tap)->tape.listens = false;
   hear_this_thread();
   Tap* const before = g_on.exchange(static_cast<Tap*>(tap));
   include_thread(true);
   return before;
 }
-// The last number of a storage that was given out, by any tap; numbers go on from `at_least`, where that is higher: a
-// forked child has given out those before.
-NANHUNT_TAP std::int64_t nanhunt_tap_storages(std::int64_t at_least) {
-  std::atomic<std::int64_t>& last = last_storage();
-  std::int64_t now = last;
-  while (now < at_least && !last.compare_exchange_weak(now, at_least)) {
-  }
-  return last;
-}
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
-  leave_out(false);
   include_thread(false);
   calls::g_follow = nullptr;
   g_on.store(nullptr);
@@ -392,9 +332,7 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
   });
 }
 
-// What the calling thread runs from here on passes by: 1; 0: no more. As long as it does, nobody keeps count of writes.
-NANHUNT_TAP void nanhunt_tap_leave_out(std::int32_t on) { leave_out(on != 0); }
-// What passed by has written these, and their gradients.
+// What was not heard has written these, and their gradients.
 NANHUNT_TAP void nanhunt_tap_were_written(void* tap, const std::int64_t* tensors, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "what an optimizer has written", [&] {
     Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
@@ -545,16 +483,4 @@ NANHUNT_TAP std::int64_t nanhunt_tap_schema(const char* op, const char* overload
   } catch (const std::exception&) {
     return 0;
   }
-}
-
-// From begin to end, generators of the program's own that ops draw from are kept, and then put back.
-NANHUNT_TAP void nanhunt_tap_generators(void* tap, std::int32_t begin) {
-  guarded(static_cast<Tap*>(tap), 0, "generators", [&] {
-    Tap& t = *static_cast<Tap*>(tap);
-    t.keeps_generators = begin != 0;
-    const Unheard unheard;
-    for (auto& [generator, state] : t.generators) generator.set_state(state);
-    t.generators.clear();
-    return 0;
-  });
 }

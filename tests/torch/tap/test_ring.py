@@ -63,7 +63,6 @@ def square(y, i):
 
 
 def run(build, folder, steps=24, **options):
-    options = {"budget": 100.0, "replay": False, **options}
     found = watched(build, folder, steps, **options)
     assert not any("errors inside" in note for note in found.notes), found.notes
     return found
@@ -125,7 +124,7 @@ ORIGINS = {
 
 @pytest.mark.parametrize("where", ORIGINS)
 def test_an_origin_is_the_one_that_level_ops_names(where, told, tmp_path):
-    found = run(ORIGINS[where], tmp_path / "sentinel")
+    found = run(ORIGINS[where], tmp_path / "live")
     assert AT_ONCE | {BAD} <= set(told)
     full = run(ORIGINS[where], tmp_path / "ops", level="ops")
     assert what(found) == what(full) and what(found)[4] == BAD

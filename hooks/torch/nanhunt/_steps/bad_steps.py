@@ -24,7 +24,7 @@ NONE, KEEP, WAITS, SPENT = range(4)  # answers of the trigger policy
 LEFT_OUT = "operations of further bad steps: those of a few are kept"
 NO_HARM, SCALED, HARM = range(3)
 TRIGGER_AUDIT, TRIGGER_USER = 6, 8
-_NOT_HEARD = 3  # the result of a replay record: there is none
+_NOT_HEARD = 4  # the result of a replay record: there is none
 _LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
 Norms = deque[tuple[int, list[str], Sequence[float], Sequence[float]]]
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
@@ -126,7 +127,8 @@ class Live(Listener):
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
         self._shown = 0       # healthy steps whose operations are in the trace
-        self._narrow = False  # a model has parameters of 16 bits
+        self._roots: Known[bool] = Known()
+        self._narrow = False  # one of them has parameters of 16 bits
         self._births = -1     # of the step, when optimizers began; -1: none has
         self._swallowed = 0   # steps that are in the trace though what went bad in them did no harm
         self._was_heard = True
@@ -171,8 +173,9 @@ class Live(Listener):
         self._was_heard = heard
 
     def on_root_enter(self, call: RootCall) -> None:
-        if call.index == 0 and not self._narrow:
-            self._narrow = any(p.dtype in _NARROW for p in call.module.parameters())
+        if id(call.module) not in self._roots:
+            self._roots.tell(call.module, True)
+            self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
 
     def _is_full(self) -> bool:
         """Whether each operation of the step is read for full statistics. What is known of averages begins after the

@@ -38,7 +38,7 @@ class Rows {
  public:
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
-      : describer(to, state, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
+      : describer(to, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
 
   Notes notes;
 
@@ -102,7 +102,7 @@ class Rows {
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
   std::int64_t site(const Plan& plan) {
     if (in_backward() || plan.scalar_read || (plan.skip && !places.is_to_claim())) return 0;
-    return state_->site >= 0 ? state_->site : frames.here(state_->caller);
+    return frames.here();
   }
 
   std::int64_t phase() const { return phase_; }  // of the op that was told last
