@@ -54,7 +54,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
   if (any_symbolic(last(schema.arguments().size()))) return below.pass(stack);
   Plan* plan = nullptr;
-  std::optional<SpareGiven::Borrowed> borrowed;
+  std::optional<BorrowedGiven> borrowed;
   std::optional<Collectives::Call> call;
   std::uint64_t ticket = 0;
   bool ready = false;
@@ -72,7 +72,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
         if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
-        Given& given = *borrowed.emplace(tap.rows.spare).get();
+        Given& given = *borrowed.emplace().get();
         if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
           tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
