@@ -132,6 +132,19 @@ TEST_F(CAdapter, a_tensor_without_elements_needs_no_address) {
   EXPECT_EQ(all.values[1].stats.numel, 0);
 }
 
+TEST_F(CAdapter, of_contents_that_are_gone_it_may_be_told_that_they_were_finite) {
+  Words row = {NANHUNT_ROW_OP, log_, 0, 0, NANHUNT_PHASE_FORWARD, 0, 0};
+  append(row, {NANHUNT_WAS_FINITE, identity(1, 0), 0, layout_});
+  append(row, {0, identity(2, 0), 0, layout_});
+  ASSERT_EQ(record(row), NANHUNT_OK);
+  const RecordBatch all = close_and_read();
+  ASSERT_THAT(all.values, SizeIs(2));
+  EXPECT_TRUE(all.values[0].has_stats);
+  EXPECT_EQ(all.values[0].stats.level, StatsLevel::kFinite);
+  EXPECT_FALSE(all.values[0].stats.any_nonfinite);
+  EXPECT_FALSE(all.values[1].has_stats);
+}
+
 TEST_F(CAdapter, inputs_are_read_again_unless_they_are_trusted) {
   for (const bool trust : {false, true}) {
     SCOPED_TRACE(trust);

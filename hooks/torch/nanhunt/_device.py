@@ -101,17 +101,6 @@ class Lane:
     def send(self, tensors: Sequence[_Tensor]) -> Fetch:
         raise NotImplementedError
 
-    def room(self) -> int:
-        """Bytes that could be allocated there now."""
-        raise NotImplementedError
-
-    def mark(self) -> Any:
-        """This moment of the work that is queued now, for `after`."""
-        return None
-
-    def after(self, mark: Any) -> None:
-        """What is queued from now on begins when what was queued before the mark has ended."""
-
 
 class _Sent(Fetch):
     def __init__(self, lane: AsyncLane, sent: Sequence[_Tensor]) -> None:
@@ -165,20 +154,6 @@ class AsyncLane(Lane):
         with self._module.device(self._device):
             return _Sent(self, tensors)
 
-    def room(self) -> int:
-        module, device = self._module, self._device
-        free, _ = module.mem_get_info(device)
-        return int(free + module.memory_reserved(device) - module.memory_allocated(device))
-
-    def mark(self) -> Any:
-        event = self._module.Event()
-        event.record(self.stream())
-        return event
-
-    def after(self, mark: Any) -> None:
-        if mark is not None:
-            self.stream().wait_event(mark)
-
 
 class _Copied(Fetch):
     def __init__(self, sent: Sequence[_Tensor]) -> None:
@@ -201,9 +176,6 @@ class WaitingLane(Lane):
 
     def send(self, tensors: Sequence[_Tensor]) -> Fetch:
         return _Copied(tensors)
-
-    def room(self) -> int:
-        return 0
 
 
 _lanes: dict[torch.device, Lane] = {}

@@ -69,8 +69,6 @@ graph_task_id: Callable[[], int] = _find("_C._current_graph_task_id", lambda: -1
                                          "not told from one of this thread's")
 tracing_state: Callable[[], Any] = _find("_C._get_tracing_state", lambda: None, "torch.jit.trace is not noticed")
 is_compiling: Callable[[], bool] = _find("compiler.is_compiling", lambda: False, "torch.compile is not noticed")
-functorch_level: Callable[[], Any] = _find("_C._functorch.maybe_current_level", lambda: None, "transforms of functorch "
-                                           "are not noticed")
 is_profiling: Callable[[], bool] = _find("autograd._profiler_enabled", lambda: False, "torch.profiler is not noticed")
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda: 0, "dispatch modes are not set aside")
 function_modes: Callable[[], int] = _find("_C._len_torch_function_stack", lambda: 0, "function modes are not set aside")
@@ -96,14 +94,6 @@ dispatch_key: Callable[[str], Any] = _C._parse_dispatch_key
 # What autograd saved can be read without a call of the program's hooks on it, by attributes that the first releases
 # lack.
 shows_saved = hasattr(_C._autograd.SavedTensor, "data") and hasattr(_C._autograd.SavedTensor, "unpack_hook")
-
-
-def set_version(t: torch.Tensor, version: int) -> None:
-    """Sets the count of writes. It takes tuples from 2.7 on, one tensor before."""
-    try:
-        _C._autograd._unsafe_set_version_counter((t,), (version,))
-    except TypeError:
-        _C._autograd._unsafe_set_version_counter(t, version)
 
 
 def _code_skipper() -> Callable[[CodeType], None] | None:

@@ -52,13 +52,12 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "factor", "skipped", "largest_gradient", "gradients_are_bad")
+    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
         self.factor: float | None = None  # by which the program itself multiplied the loss last
         self.skipped = False
-        self.largest_gradient: float | None = None  # at the boundary, unscaled; None: not read
         self.gradients_are_bad = False
 
 

@@ -89,14 +89,6 @@ class Identities {
     return known == nullptr ? 0 : known->word >> kVersionBits;
   }
 
-  // `twin` shows what `storage` shows: a copy of ours that stands for it.
-  void join(c10::StorageImpl* twin, c10::StorageImpl* storage) {
-    of(storage);
-    std::shared_ptr<Identity> identity = table_.find(storage)->second.identity;
-    of(twin);
-    table_.find(twin)->second.identity = std::move(identity);
-  }
-
   // The storage was written: the word of the contents now.
   std::int64_t bump(Identity& identity) {
     std::int64_t word = identity.word + 1;

@@ -39,7 +39,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
   if (any_symbolic(last(schema.arguments().size()))) return below.pass(stack);
   Plan* plan = nullptr;
-  std::optional<SpareGiven::Borrowed> borrowed;
+  std::optional<BorrowedGiven> borrowed;
   std::optional<Collectives::Call> call;
   std::uint64_t ticket = 0;
   bool ready = false;
@@ -56,7 +56,12 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           own = tap.collectives.is_own(*plan, args);
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
+<<<<<<< HEAD
         Given& given = *borrowed.emplace(tap.rows.spare).get();
+=======
+        if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
+        Given& given = *borrowed.emplace().get();
+>>>>>>> ring
         if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
           tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
@@ -243,9 +248,6 @@ NANHUNT_TAP void nanhunt_tap_enter(void* tap, std::int64_t path) {
 NANHUNT_TAP void nanhunt_tap_exit(void* tap) {
   at_places(tap, [](Places& places) { places.exit(); });
 }
-NANHUNT_TAP void nanhunt_tap_set_path(void* tap, std::int64_t path) {
-  at_places(tap, [&](Places& places) { places.path = path; });
-}
 NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
   guarded(static_cast<Tap*>(tap), 0, "a step", [&] {
     Rows& rows = static_cast<Tap*>(tap)->rows;
@@ -404,12 +406,6 @@ NANHUNT_TAP std::int64_t nanhunt_tap_written(void* tap, std::int64_t storage) {
   return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "a storage", [&] {
     Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
     return identities.bump(identities.of(storage_at(storage)));
-  });
-}
-NANHUNT_TAP void nanhunt_tap_join(void* tap, std::int64_t twin, std::int64_t storage) {
-  guarded(static_cast<Tap*>(tap), 0, "a storage", [&] {
-    static_cast<Tap*>(tap)->rows.describer.identities.join(storage_at(twin), storage_at(storage));
-    return 0;
   });
 }
 // Torch's count of writes of the contents that the word stands for: -1: not known; with `version` >= -1 it is set.

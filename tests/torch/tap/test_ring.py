@@ -98,7 +98,7 @@ def test_an_overflow_that_is_swallowed_is_looked_at_once(told, tmp_path):
         return y.square().mean() + wide.clamp(max=1.0).float().mean()
 
     run(trained(loss), tmp_path)
-    assert set(told) == AT_ONCE | {2}
+    assert set(told) == AT_ONCE | {2, 3}  # once kept, once found to be harmless
 
 
 def own_clipping(model, i):

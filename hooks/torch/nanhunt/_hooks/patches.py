@@ -12,13 +12,6 @@ _STEP_FILE = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
 _OPTIMIZERS = sys.modules[torch.optim.Optimizer.__module__]
 
 
-def has_other_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Hooks of the program's on its steps, which run between ours. True where that cannot be known."""
-    own = [getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post")]
-    of_all = [getattr(_OPTIMIZERS, f"_global_optimizer_{when}_hooks", (True, True)) for when in ("pre", "post")]
-    return any(own) or any(len(hooks) > 1 for hooks in of_all)
-
-
 class Patches:
     """What was put in place of torch's own. Others may patch on top of ours: then it stays under theirs, and does
     nothing as long as nothing is watched."""

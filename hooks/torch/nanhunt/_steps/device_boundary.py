@@ -136,14 +136,13 @@ class DeviceBoundary:
                 verdict.note(lib.MARK_LOSS, path)
         snapshot.measured = [*_readings(here), *next(lists)]
         paths, words = _words(snapshot.measured)
-        _, amaxes = steps.weigh(verdict, snapshot.step, paths, words, snapshot.scaled)
+        steps.weigh(verdict, snapshot.step, paths, words, snapshot.scaled)
         self._grows = steps.grows(verdict.gradient_norm)
         if weights is not None:
             snapshot.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(snapshot.weights)
             steps.keep_weights(verdict, snapshot.step, paths, words, [r.name for r in snapshot.weights if r.bad])
         bad = [r.name for r in snapshot.measured if r.bad]
-        facts.largest_gradient = max(amaxes) if not bad else math.inf
         steps.note_gradients(verdict, facts, bad)
         if verdict.bad or without_loss and any(r.bad for r in snapshot.weights or ()):
             steps.bad_steps.judge(snapshot)

@@ -35,7 +35,7 @@ _WROTE_NARROW = 2  # State::wrote_weights of the tap
 FIRST = 8          # steps that are heard in any case
 AFTER_BAD = 64     # steps that are heard after a bad one in any case
 FULL_EVERY = 64    # steps: one has full statistics of its operations
-_SWALLOWED = 3     # steps at most that are kept for what went bad in them and did no harm
+_SWALLOWED = 8     # steps at most that are kept for what went bad in them and did no harm
 _SHOWN = 16        # healthy steps at most whose operations are in the trace
 KEPT = 64 << 20    # bytes of what operations read at which badness began, in one step
 KEPT_WRITTEN = 1 << 20  # ... of what each operation in place may write over
@@ -131,6 +131,7 @@ class Live(Listener):
         self._narrow = False  # one of them has parameters of 16 bits
         self._births = -1     # of the step, when optimizers began; -1: none has
         self._swallowed = 0   # steps that are in the trace though what went bad in them did no harm
+        self._last_swallowed = -2
         self._was_heard = True
         session.listeners = self._unheard
         session.before_step_row = self._before_step_row  # type: ignore[method-assign]
@@ -211,8 +212,7 @@ class Live(Listener):
             made_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
             if made_bad and self._bad_steps.may_keep(step):
                 session.mode = StepMode.KEPT
-            elif session.state.births > 0 and self._swallowed < _SWALLOWED:
-                self._swallowed += 1
+            elif session.state.wanted and self._may_keep_swallowed(step):
                 session.mode = StepMode.KEPT
         self._births = -1
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
@@ -222,6 +222,14 @@ class Live(Listener):
         elif self.budget.share > 0 and self.values.tap is not None:
             session.note("operations of steps that the budget had no room for")
         self._begin_step()
+
+    def _may_keep_swallowed(self, step: int) -> bool:
+        """Of a step in which something went bad and did no harm. The one after it is judged without: then the tap knows
+        where harmless infinities come from."""
+        may = step > self._last_swallowed + 1 and self._swallowed < _SWALLOWED
+        self._swallowed += may
+        self._last_swallowed = step if may else self._last_swallowed
+        return may
 
     def is_shown(self) -> bool:
         """Whether the step is in the trace healthy as it may be."""

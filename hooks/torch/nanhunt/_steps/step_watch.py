@@ -236,11 +236,10 @@ class StepWatch(Listener):
         session, verdict = self.session, self._verdict
         bad_weights: list[str] = []
         if paths:
-            norms, amaxes = self.weigh(verdict, session.step, paths, words, self._scaled)
+            self.weigh(verdict, session.step, paths, words, self._scaled)
             if not again and self.weights_are_due(session.step, self.grows(verdict.gradient_norm)):
                 paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
                 self.keep_weights(verdict, session.step, paths, words, bad_weights)
-            session.facts.largest_gradient = max(amaxes)
         self.note_gradients(verdict, session.facts, bad)
         if verdict.bad or bad_weights and self.is_without_loss():
             self.bad_steps.judge(self._snapshot())
@@ -253,7 +252,7 @@ class StepWatch(Listener):
 
     # Of any boundary, when its readings are there.
     def weigh(self, verdict: StepVerdict, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
-              scaled: bool) -> tuple[Sequence[float], Sequence[float]]:
+              scaled: bool) -> None:
         """Keeps norms of gradients, as the optimizer will use them."""
         norms, amaxes = words
         scale = self.session.last_scale if scaled else 1.0
@@ -261,7 +260,6 @@ class StepWatch(Listener):
             norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
         verdict.gradient_norm = math.hypot(*norms)
         self._norms.append((step, paths, norms, amaxes))
-        return norms, amaxes
 
     def grows(self, norm: float) -> bool:
         smallest = min(self._gradient_norms, default=math.inf)

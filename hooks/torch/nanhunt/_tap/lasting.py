@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
-UNWATCHED = "writes to parameters, state or buffers that no watched operation made"
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 
 

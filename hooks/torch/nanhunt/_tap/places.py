@@ -53,10 +53,6 @@ class Places:
     def exit(self) -> None:
         self._exit(self._tap.handle)
 
-    def leave_modules(self) -> None:
-        """What runs from now on is the loss."""
-        self._tap.set_path(LOSS)
-
     def begin_step(self) -> None:
         """What the step before the last claimed is forgotten."""
         self._tap.begin_step()

@@ -135,9 +135,6 @@ class Tap:
     def exit_root(self) -> None:
         self.library.exit_root(self.handle)
 
-    def set_path(self, path: str) -> None:
-        self.library.set_path(self.handle, self._recorder.text(path))
-
     def begin_step(self) -> None:
         self.library.begin_step(self.handle)
 
@@ -196,10 +193,6 @@ class Tap:
 
     def written(self, storage: int) -> int:
         return int(self.library.written(self.handle, storage))
-
-    def join(self, twin: int, storage: int) -> None:
-        """`twin` shows what the storage shows."""
-        self.library.join(self.handle, twin, storage)
 
     def as_of(self, storage: int, version: int = -2) -> int:
         return int(self.library.as_of(self.handle, storage, version))

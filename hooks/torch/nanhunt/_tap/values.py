@@ -95,18 +95,9 @@ class Values:
         """t was written: the word of its contents now."""
         return 0 if self.tap is None else self.tap.written(_storage_of(t))
 
-    def share(self, t: torch.Tensor, twin: torch.Tensor) -> None:
-        """`twin` shows what t shows, and will."""
-        if self.tap is not None:
-            self.tap.join(_storage_of(twin), _storage_of(t))
-
     def as_of(self, t: torch.Tensor) -> int:
         """Torch's version of the contents that the word is known to stand for; -1: not known."""
         return -1 if self.tap is None else self.tap.as_of(_storage_of(t))
-
-    def set_as_of(self, t: torch.Tensor) -> None:
-        if self.tap is not None:
-            self.tap.as_of(_storage_of(t), t._version)
 
     def renew(self, t: torch.Tensor) -> None:
         """Contents that were written since they were recorded last, as torch counts it: a new version."""

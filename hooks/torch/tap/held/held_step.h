@@ -155,6 +155,7 @@ class HeldStep {
   // What an op took and was finite when it was looked at was written past PyTorch where it is no more: that is not what
   // earlier rows showed.
   void hand_over_at(const Plan& plan, const Given& given, const Made& made) {
+    state_->wanted = 1;
     Births::changed(plan, given.args, made, describer_.identities, bad_);
     Words changed;
     for (const at::Tensor* one : bad_)

@@ -22,7 +22,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     };
     if (action == NANHUNT_HOLD) {
       t.kept.begin(max_bytes, max_written);
-      t.state->births = 0;
+      t.state->births = t.state->wanted = 0;
       rows.held.births.begin_step();
       if (rows.held.ring.is_handed_over()) return 0;  // held by the recorder already
       if (rows.held.ring.keeps() && !rows.held.ring.forget(t.to)) ++rows.refused;

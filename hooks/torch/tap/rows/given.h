@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -49,45 +48,35 @@ struct Given {
 };
 
 // Ops nest, and run in several threads: each has its own.
-class SpareGiven {
+class BorrowedGiven {
  public:
-  SpareGiven() { spare_.reserve(kMost); }
-
-  class Borrowed {
-   public:
-    explicit Borrowed(SpareGiven& from) : from_(from), given_(from.take()) {}
-    ~Borrowed() { from_.put(std::move(given_)); }
-    Borrowed(const Borrowed&) = delete;
-    Borrowed& operator=(const Borrowed&) = delete;
-    Given* get() const { return given_.get(); }
-
-   private:
-    SpareGiven& from_;
-    std::unique_ptr<Given> given_;
-  };
+  BorrowedGiven() : given_(take()) {}
+  ~BorrowedGiven() {
+    given_->clear();
+    if (spare().size() < kMost) spare().push_back(std::move(given_));
+  }
+  BorrowedGiven(const BorrowedGiven&) = delete;
+  BorrowedGiven& operator=(const BorrowedGiven&) = delete;
+  Given* get() const { return given_.get(); }
 
  private:
+  using Spare = std::vector<std::unique_ptr<Given>>;
   static constexpr std::size_t kMost = 16;
 
-  std::unique_ptr<Given> take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!spare_.empty()) {
-        std::unique_ptr<Given> one = std::move(spare_.back());
-        spare_.pop_back();
-        return one;
-      }
-    }
-    return std::make_unique<Given>();
+  static Spare& spare() {
+    static thread_local Spare of_this_thread;
+    return of_this_thread;
   }
-  void put(std::unique_ptr<Given> one) noexcept {
-    one->clear();
-    const std::lock_guard lock(mutex_);
-    if (spare_.size() < kMost) spare_.push_back(std::move(one));
+  static std::unique_ptr<Given> take() {
+    Spare& all = spare();
+    all.reserve(kMost);
+    if (all.empty()) return std::make_unique<Given>();
+    std::unique_ptr<Given> one = std::move(all.back());
+    all.pop_back();
+    return one;
   }
 
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Given>> spare_;
+  std::unique_ptr<Given> given_;
 };
 
 }  // namespace nanhunt::tap

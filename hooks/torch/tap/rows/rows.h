@@ -48,7 +48,6 @@ class Rows {
   Places places;
   Frames frames;
   Setup setup;
-  SpareGiven spare;
   std::unordered_map<std::int64_t, std::int64_t> owners;  // storage -> text, while an optimizer runs
   std::uint64_t refused = 0;
   HeldStep held;
