@@ -56,12 +56,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
           own = tap.collectives.is_own(*plan, args);
           if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
         }
-<<<<<<< HEAD
-        Given& given = *borrowed.emplace(tap.rows.spare).get();
-=======
-        if (tap.keeps_generators && plan->draws) keep_generators(tap, *plan, *stack);
         Given& given = *borrowed.emplace().get();
->>>>>>> ring
         if (!own) tap.rows.before(*plan, *stack, given);
         if (tap.state->phase == NANHUNT_PHASE_LOSS && tap.state->bad_number == 0)
           tap.state->bad_number = learns_of_bad(*plan, last(plan->args.size()), tap.rows.describer, tap.to);
