@@ -121,7 +121,8 @@ class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
-                ("bad_copy", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("births", _i64), ("wanted", _i64)]
+                ("bad_copy", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("births", _i64),
+                ("held", _i64), ("wanted", _i64)]
 
 
 class HasState:

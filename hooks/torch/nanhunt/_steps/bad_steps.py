@@ -129,8 +129,9 @@ class BadSteps:
     def keep(self) -> None:
         """The operations of the step that runs will be in the trace: those that come are read as they come."""
         self.session.mode = StepMode.KEPT
-        if self.session.tap is not None:
+        if self.session.tap is not None and self.session.state.held:
             self.session.tap.hand_over()
+            self.session.tell("on_kept")
 
     def _write_norms(self) -> None:
         recorder = self.session.recorder

@@ -197,8 +197,10 @@ class Live(Listener):
     def _before_step_row(self) -> None:
         """Rows of operations that are wanted come before that of their step."""
         session = self.session
-        if session.tap is not None and (session.mode is StepMode.KEPT or session.state.bad_copy or self.is_shown()):
+        wanted = session.mode is StepMode.KEPT or session.state.bad_copy or self.is_shown()
+        if wanted and session.tap is not None and session.state.held:
             session.tap.hand_over()
+            session.tell("on_kept")
 
     def on_step_recorded(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder

@@ -26,33 +26,35 @@ class LastingWatch(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._away = bool(accelerator())  # there may be tensors on a device
+        self._all = session.options.level == "ops"  # optimizer state as well, and before each step of an optimizer
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
     def on_root_enter(self, call: Any) -> None:
         if not self._graphs and _device.is_capturing():
             self.on_graph()
-        if call.index == 0 and self.values.tap is not None:
+        if call.index == 0 and self.session.tap is not None:
             if self._compares():
                 self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
-            self.values.tap.look_at_copies()
+            self.session.tap.look_at_copies()
 
     def _compares(self) -> bool:
         return self.session.options.budget is None or self._seen_in >= self.session.step - 1
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.values.tap is not None and self._compares():
+        if self._all and self.session.tap is not None and self._compares():
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
-        if self.values.tap is not None:
-            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
+        if self.session.tap is not None:
+            tensors = self.values.tensors_of(optimizer)
+            self._tell(tensors.plain if self._all else tensors.weights, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        if self.values.tap is not None and self._compares():
+        if self.session.tap is not None and self._compares():
             self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
@@ -63,7 +65,7 @@ class LastingWatch(Listener):
         """What was written past PyTorch after the last op that was heard is read by nobody else. At level live
         StepWatch reads it."""
         session, values = self.session, self.values
-        if values.tap is None or session.options.level != "ops":
+        if session.tap is None or session.options.level != "ops":
             return
         for optimizer in session._keep:
             self._tell(values.tensors_of(optimizer).plain, _LOOK)
@@ -72,7 +74,7 @@ class LastingWatch(Listener):
             if root is not None:
                 self._tell(values.tensors_of_root(root, name).plain, _LOOK)
         self._tell(self._leaves(), _LOOK)
-        values.tap.look_at_copies()
+        session.tap.look_at_copies()
 
     def _leaves(self) -> Named:
         """What the program trains without a module or an optimizer."""
@@ -86,12 +88,12 @@ class LastingWatch(Listener):
 
     def on_resized(self, storage: Any) -> None:
         """Its memory went or came back, and then nothing of what it held is there: sharded training does so."""
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is not None and tap.known_word(storage._cdata):
             tap.written(storage._cdata)
 
     def _tell(self, tensors: Named, how: int) -> None:
-        tap, recorder = self.values.tap, self.session.recorder
+        tap, recorder = self.session.tap, self.session.recorder
         if tap is None or recorder is None or not tensors.count:
             return
         if how == _LOOK and not self._graphs and self._away and (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At level ops: which values are the loss, gradients at the boundary, parameters, state, buffers, the batch."""
+"""Which values are the loss, gradients at the boundary, parameters, state, buffers, the batch. While rows of a step stay
+in the tap, unread, what is left of it is marked when they are wanted: most often they are not."""
 from __future__ import annotations
 
 import dataclasses
@@ -54,7 +55,7 @@ class Marks(Listener):
         self._mark_all([(kind, path, t)])
 
     def _mark_all(self, marks: Sequence[tuple[int, str, torch.Tensor]]) -> None:
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is None or not marks:
             return
         with no_torch_function():
@@ -62,10 +63,10 @@ class Marks(Listener):
 
     def on_root_enter(self, call: RootCall) -> None:
         marks: list[tuple[int, str, torch.Tensor]] = []
-        if id(call.module) not in self._known and self.values.tap is not None:
+        if id(call.module) not in self._known and self.session.tap is not None:
             self._known.tell(call.module, True)
             tensors = self.values.tensors_of_root(call.module, call.name)
-            self.values.tap.mark(tensors.marked, tensors.kinds)
+            self.session.tap.mark(tensors.marked, tensors.kinds)
         with no_torch_function():  # a subclass of the user's is not asked
             for path, t in tensors_in((call.args, call.kwargs)):
                 place = path.split(".", 1)[1] if "." in path else path
@@ -73,11 +74,15 @@ class Marks(Listener):
         self._mark_all(marks)
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        if self.session.state.held:
+            return
         with no_torch_function():
             outputs = [(lib.MARK_OUTPUT, "", t) for _, t in tensors_in(output) if t.is_floating_point()]
         self._mark_all(outputs)
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if self.session.state.held:
+            return
         names = self.session.parameter_names
         self._mark_all([(lib.MARK_PARAMETER, names.get(id(t), ""), t) for t in self.session.alive_leaves()])
         for t in tensors:
@@ -112,13 +117,21 @@ class Marks(Listener):
         return value is not None and value[3] >> 32 > 0
 
     def _boundary(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is not None:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
             self._mark_all([(lib.MARK_GRADIENT, path, p.grad) for p, path in tensors.sharded if p.grad is not None])
 
+    def on_kept(self) -> None:
+        if self.session.differentiated and not self.session.state.held:
+            self._mark_gradients()
+
     def on_drop(self) -> None:
+        if not self.session.state.held:
+            self._mark_gradients()
+
+    def _mark_gradients(self) -> None:
         marks: dict[int, tuple[int, str, torch.Tensor]] = {}
         for reference, _ in list(self.session.roots.values()):
             root = reference()
@@ -128,22 +141,23 @@ class Marks(Listener):
         self._mark_all(list(marks.values()))
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._boundary(optimizer)
+        if not self.session.state.held:
+            self._boundary(optimizer)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        if not self.session.optimizer_ran:
+        if not self.session.optimizer_ran and not self.session.state.held:
             self._boundary(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.values.tap
-        if tap is not None:
+        tap = self.session.tap
+        if tap is not None and not self.session.state.held:
             tensors = self.values.tensors_of(optimizer)
             tap.mark(tensors.marked, tensors.kinds)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else, without an
         optimizer."""
-        tap, recorder = self.values.tap, self.session.recorder
+        tap, recorder = self.session.tap, self.session.recorder
         # At level live StepWatch reads it. What an op or an optimizer left bad is known.
         if tap is None or self.session.options.level != "ops" or recorder is None:
             return
@@ -167,8 +181,8 @@ class Marks(Listener):
         return [(local(p), session.parameter_names.get(id(p), "")) for p in unique.values()]
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        tap = self.values.tap
-        for module, name in list(self.session.roots.values()) if tap is not None else ():
+        tap = self.session.tap
+        for module, name in list(self.session.roots.values()) if tap is not None and not self.session.state.held else ():
             root = module()
             if root is not None and tap is not None:
                 buffers = self.values.tensors_of_root(root, name).marked_buffers

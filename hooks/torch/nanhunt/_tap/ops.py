@@ -26,7 +26,7 @@ class OpsLevel(Listener):
         self._places: Places | None = None
 
     def _on(self) -> Tap | None:
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is not None:
             if self.session.places is None:
                 self._places = self.session.places = self._places or Places(tap)
@@ -60,13 +60,13 @@ class OpsLevel(Listener):
 
     def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
         names = self.session.parameter_names
-        if self.values.tap is not None:
-            tap = self.values.tap
+        if self.session.tap is not None:
+            tap = self.session.tap
             tap.own(tap.named([(p, names.get(id(p), "")) for p in parameters if isinstance(p, _Tensor)]))
 
     def after_clip(self, total_norm: Any) -> None:
-        if self.values.tap is not None:
-            self.values.tap.own(NOTHING)
+        if self.session.tap is not None:
+            self.session.tap.own(NOTHING)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._on()
@@ -74,24 +74,24 @@ class OpsLevel(Listener):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.values.forget_optimizer()
-        if self.values.tap is not None:
-            self.values.tap.own(NOTHING)
+        if self.session.tap is not None:
+            self.session.tap.own(NOTHING)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self.values.forget_optimizer()
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        if self.values.tap is not None:
-            self.values.tap.settle()
+        if self.session.tap is not None:
+            self.session.tap.settle()
 
     def _own(self, optimizer: torch.optim.Optimizer) -> None:
         """Whose parameter, gradient or state a storage is."""
-        if self.values.tap is not None:
+        if self.session.tap is not None:
             self.values.forget_optimizer()
-            self.values.tap.own(self.values.tensors_of(optimizer).owned)
+            self.session.tap.own(self.values.tensors_of(optimizer).owned)
 
     def on_close(self) -> None:
-        tap = self.values.tap
+        tap = self.session.tap
         if tap is None:
             return
         tap.off()

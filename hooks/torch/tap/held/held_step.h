@@ -163,6 +163,7 @@ class HeldStep {
     hand_over(changed);
   }
   void hand_over(const Words& changed) {
+    state_->held = 0;
     if (!ring.keeps()) return;
     if (!ring.hand_over(describer_.identities, to_, stand_ins_, changed)) ++refused_;
     stand_ins_.clear();

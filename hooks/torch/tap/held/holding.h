@@ -27,12 +27,14 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
       if (rows.held.ring.is_handed_over()) return 0;  // held by the recorder already
       if (rows.held.ring.keeps() && !rows.held.ring.forget(t.to)) ++rows.refused;
       rows.held.ring.begin();
+      t.state->held = 1;
     } else if (action == NANHUNT_KEEP) {
       if (!rows.held.ring.is_held()) return 0;
       rows.held.hand_over();
       tell();
       rows.held.ring.end();
     } else {
+      t.state->held = 0;
       t.kept.begin(0, 0);
       if (rows.held.ring.keeps()) {
         if (!rows.held.ring.forget(t.to)) ++rows.refused;
