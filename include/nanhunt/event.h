@@ -41,11 +41,12 @@ enum class ArgRole : std::uint8_t {
 
 // What was read of contents where the host cannot.
 struct KnownContents {
-  TensorStats stats;           // of all elements, counts or more; kFinite: only that all are finite
+  TensorStats stats;           // of all elements, counts or more
   bool has_stats = false;
   // kernels/cpu/checksum.h gives the same of the same view on the host. Without one nothing is compared with what was
   // there.
   std::optional<std::uint64_t> checksum;
+  bool were_finite = false;    // no statistics, but that: the contents are gone
 };
 
 // One version of one tensor's contents. (storage, version) names the contents; offset and the view's

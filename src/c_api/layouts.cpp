@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <string>
 
+#include "nanhunt/c_adapter.h"
 #include "src/c_api/convert.h"
 
 namespace nanhunt::c_api {
 
 namespace {
 
-const KnownContents kWasFinite{.stats = {}, .has_stats = true, .checksum = {}};
+const KnownContents kWasFinite{.stats = {}, .has_stats = false, .checksum = {}, .were_finite = true};
 
 }  // namespace
 

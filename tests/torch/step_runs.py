@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training runs at level sentinel, in this process, each beside the same run unwatched."""
+"""Training runs in this process, each beside the same run unwatched."""
 from __future__ import annotations
 
 import ctypes
@@ -18,8 +18,6 @@ from nanhunt._options import Options
 from nanhunt._recorder import Recorder
 from nanhunt._session import Session
 from torch import nn
-
-RESULTS = ["begin", "reproduced", "clean", "differs", "refused"]
 
 
 class Root(nn.Module):
@@ -43,20 +41,12 @@ def batch(bad=False, rows=8):
 @dataclass
 class Run:
     digest: str = ""
-    replays: list = field(default_factory=list)  # (step, trigger, result, text)
+    unheard: list = field(default_factory=list)  # bad steps of which no operation is known, and why
     health: list = field(default_factory=list)
     notes: dict = field(default_factory=dict)
     report: dict = field(default_factory=dict)
     norms: list = field(default_factory=list)
     steps: list = field(default_factory=list)
-
-    @property
-    def results(self):
-        return [(step, result) for step, _, result, _ in self.replays if result != "begin"]
-
-    @property
-    def texts(self):
-        return [text for _, _, result, text in self.replays if result != "begin"]
 
     @property
     def headline(self):
@@ -119,16 +109,16 @@ def run_once(build, steps, out=None, **options):
     run = Run()
     session = None
     modes = torch._C._len_torch_dispatch_stack()
-    kept = Recorder.replay, Recorder.health, Recorder.norm, Recorder.step
-    replay, health, norm, end = kept
+    kept = Recorder.not_heard, Recorder.health, Recorder.norm, Recorder.step
+    not_heard, health, norm, end = kept
     if out is not None:
         shutil.rmtree(out, ignore_errors=True)
         session = Session(Options(out=str(out), **{"level": "live", **options}))
         _levels.add_listeners(session)
 
-        def kept_replay(self, step, trigger, result, text=""):
-            run.replays.append((step, trigger, RESULTS[result], text))
-            replay(self, step, trigger, result, text)
+        def kept_not_heard(self, step, trigger, why):
+            run.unheard.append((step, why))
+            not_heard(self, step, trigger, why)
 
         def kept_health(self, *args, **kwargs):
             run.health.append(args)
@@ -142,7 +132,7 @@ def run_once(build, steps, out=None, **options):
             run.steps.append(args)
             end(self, *args)
 
-        Recorder.replay, Recorder.health, Recorder.norm = kept_replay, kept_health, kept_norm
+        Recorder.not_heard, Recorder.health, Recorder.norm = kept_not_heard, kept_health, kept_norm
         Recorder.step = kept_step
         hooks.install(session)
     try:
@@ -155,7 +145,7 @@ def run_once(build, steps, out=None, **options):
         if session is not None:
             session.close()
             run.notes = session.notes
-        Recorder.replay, Recorder.health, Recorder.norm, Recorder.step = kept
+        Recorder.not_heard, Recorder.health, Recorder.norm, Recorder.step = kept
     if session is not None:
         assert not session.errors, session.last_error
         assert torch._C._len_torch_dispatch_stack() == modes

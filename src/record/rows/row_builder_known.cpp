@@ -13,7 +13,7 @@ bool RowBuilder::take_stats(const ValueView& view, TensorStats& stats) const {
     return true;
   }
   const KnownContents& known = *view.known;
-  if (known.has_stats && known.stats.level == StatsLevel::kFinite && !known.stats.any_nonfinite) {
+  if (known.were_finite) {
     stats = TensorStats{};
     stats.numel = view.tensor.numel();
     return true;

@@ -80,7 +80,7 @@ def test_the_same_bits_and_the_verdict_of_the_cpu(way, level, tmp_path, library)
     run = watched(training(**WAYS[way]), tmp_path, level=level)
     assert where(run) == SQRT
     if level != "ops":
-        assert run.replays == [] and run.headline["confidence"] == "proved"
+        assert run.unheard == [] and run.headline["confidence"] == "proved"
         assert list((tmp_path / "run").glob("**/captures/op-*.safetensors"))
     if way == "scaler":
         assert where(watched(training(device="cpu"), tmp_path, level=level)) == SQRT
@@ -143,7 +143,7 @@ class Mixed(nn.Module):
 def test_a_model_may_be_on_both(level, tmp_path, library):
     run = watched(training(Mixed, move=lambda model: model.rest.to("walled"), amp=False), tmp_path, level=level)
     assert where(run) == ("aten::sqrt", "rest.inner", *SQRT[2:])
-    assert run.replays == []
+    assert run.unheard == []
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -167,7 +167,7 @@ def test_a_model_may_move_while_it_is_watched(level, tmp_path, library):
 
     run = watched(build, tmp_path, 8, level=level)
     assert where(run) == ("aten::sqrt", "inner", "forward", 6, "invalid")
-    assert run.replays == []
+    assert run.unheard == []
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -123,7 +123,7 @@ def test_two_optimizers_of_the_same_parameters_take_turns(session):
     assert told[3:] == [3, 3, 5]  # the change is seen when the second one comes again
 
 
-def test_what_came_after_the_border_that_is_seen_late_is_replayed_in_its_own_step(tmp_path):
+def test_what_came_after_the_border_that_is_seen_late_is_found_in_its_own_step(tmp_path):
     """The judge could have stepped and did not: the first step's end is seen at the second one's boundary."""
     def build(bad=()):
         maker, judge = nn.Sequential(nn.Linear(6, 6), Root()), nn.Linear(6, 1)
@@ -138,6 +138,6 @@ def test_what_came_after_the_border_that_is_seen_late_is_replayed_in_its_own_ste
         return step, maker, judge, second, first
 
     run = watched(lambda: build({1}), tmp_path, steps=3)
-    assert run.replays == []
+    assert run.unheard == []
     assert (run.headline["op"], run.headline["step"]) == ("aten::sqrt", 1)
     assert [row[:2] for row in run.health][0] == (0, 0)

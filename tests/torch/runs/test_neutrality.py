@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run comes out with the same bits under `nanhunt run` as alone: at every level, through a trip and its replay."""
+"""A run comes out with the same bits under `nanhunt run` as alone: at every level, through a bad step."""
 
 from __future__ import annotations
 

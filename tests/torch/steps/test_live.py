@@ -93,7 +93,7 @@ FAULTS = {
 def test_a_fault_is_named_where_it_began_and_nothing_is_run_again(tmp_path, where):
     (build, steps), op = FAULTS[where]
     run = watched(tmp_path, build, steps)
-    assert run.replays == []
+    assert run.unheard == []
     origin = run.headline
     assert run.report["verdict"]["status"] == "fault" and origin["step"] == BAD, origin
     assert op is None or (origin["op"] == op and origin["confidence"] == "proved"), origin
@@ -162,7 +162,7 @@ def test_the_op_after_compiled_code_is_named(tmp_path, bad, part):
 
     # when what follows it goes bad, then the op is named.
     run = run_once(build, 5, tmp_path / "run")
-    assert run.replays == []
+    assert run.unheard == []
     assert run.headline["op"] == "aten::log" and run.headline["step"] == bad
 
 
@@ -207,7 +207,7 @@ def test_a_bad_step_that_the_budget_left_out_says_so_and_the_next_ones_are_heard
     build, steps = trained(without_update, lambda y, i: torch.log(y * 0).sum() if i in bad else mean_square(y))
     run = watched(tmp_path, build, steps, budget=1.0)
     # then of the first it is said that it was not heard and what to do,
-    assert [step for step, *_ in run.replays] == [BAD] and "without `--budget`" in run.texts[0], run.texts
+    assert [step for step, _ in run.unheard] == [BAD] and "without `--budget`" in run.unheard[0][1], run.unheard
     # and the second one's operation is named.
     assert any(f["op"] == "aten::log" and f["step"] == BAD + 1 for f in run.report["findings"]), run.report["findings"]
 

@@ -78,7 +78,7 @@ def test_what_models_keep_is_the_same_watched_and_alone(tmp_path, group, calibra
     # then weights and state of each, and random states, are those of the run alone.
     assert [kind for kind, end in ends.items() if watched_ends[kind] != end] == []
     assert watched.digest == digest
-    assert watched.replays == [] or how == "steps"
+    assert watched.unheard == [] or how == "steps"
 
 
 def test_a_forward_more_is_seen():

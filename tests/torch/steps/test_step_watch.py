@@ -43,7 +43,7 @@ def amp_loop(bad=(3,)):
 
 def test_a_fault_in_forward_under_autocast_and_a_scaler_is_named(tmp_path, library):
     run = watched(amp_loop(), tmp_path)
-    assert run.replays == []
+    assert run.unheard == []
     assert run.report["verdict"]["status"] == "fault"
     found = run.headline
     assert (found["op"], found["module"], found["phase"], found["step"]) == ("aten::sqrt", "inner", "forward", 3)
@@ -51,7 +51,7 @@ def test_a_fault_in_forward_under_autocast_and_a_scaler_is_named(tmp_path, libra
 
 def test_the_same_run_without_the_fault_is_clean(tmp_path, library):
     run = watched(amp_loop(bad=()), tmp_path)
-    assert run.replays == []
+    assert run.unheard == []
     assert run.report["verdict"]["status"] == "clean"
     assert [row[1] for row in run.health] == [0] * 5
 

@@ -117,7 +117,9 @@ ORIGINS = {
     "in forward": trained(lambda y, i: torch.log(y * 0 if i == BAD else y.square() + 1).sum()),
     "in place": trained(square, own_clipping),
     "in backward": trained(lambda y, i: torch.sqrt(y.square() * (0 if i == BAD else 1)).sum()),
-    "in the optimizer": trained(square, tiny_gradients, lambda p: torch.optim.Adam(p, lr=0.01, eps=0.0, betas=(0.0, 0.0))),
+    "in the optimizer": trained(
+        square, tiny_gradients, lambda p: torch.optim.Adam(p, lr=0.01, eps=0.0, betas=(0.0, 0.0))
+    ),
     "in a loss that overflows": trained(lambda y, i: y.square().sum() * (1e39 if i == BAD else 1e-2)),
 }
 

@@ -24,7 +24,6 @@ NONE, KEEP, WAITS, SPENT = range(4)  # answers of the trigger policy
 LEFT_OUT = "operations of further bad steps: those of a few are kept"
 NO_HARM, SCALED, HARM = range(3)
 TRIGGER_AUDIT, TRIGGER_USER = 6, 8
-_NOT_HEARD = 4  # the result of a replay record: there is none
 _LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
 Norms = deque[tuple[int, list[str], Sequence[float], Sequence[float]]]
 
@@ -176,7 +175,7 @@ class BadSteps:
         """Without operations the analyzer has at least what is bad now."""
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        recorder.replay(session.step, snapshot.verdict.trigger, _NOT_HEARD, self.why_not_heard())
+        recorder.not_heard(session.step, snapshot.verdict.trigger, self.why_not_heard())
         if not self._is_over(snapshot):  # what is there now is another step's; the health row says what was bad
             self._mark_bad(snapshot)
 

@@ -212,9 +212,7 @@ class Live(Listener):
         self._began = now
         if session.mode is StepMode.HELD:
             made_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
-            if made_bad and self._bad_steps.may_keep(step):
-                session.mode = StepMode.KEPT
-            elif session.state.wanted and self._may_keep_swallowed(step):
+            if made_bad and self._bad_steps.may_keep(step) or session.state.wanted and self._may_keep_swallowed(step):
                 session.mode = StepMode.KEPT
         self._births = -1
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began

@@ -38,7 +38,8 @@ class Rows {
  public:
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
-      : describer(to, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)), setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
+      : describer(to, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)),
+        setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
 
   Notes notes;
 
