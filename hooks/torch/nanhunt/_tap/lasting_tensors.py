@@ -26,8 +26,8 @@ class OptimizerTensors:
     """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
     there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "weights", "sharded", "_names", "_addresses", "_sizes",
-                 "_guard", "_uses")
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "weights", "sharded", "_names", "_addresses",
+                 "_sizes", "_guard", "_uses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state

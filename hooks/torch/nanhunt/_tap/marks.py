@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values are the loss, gradients at the boundary, parameters, state, buffers, the batch. While rows of a step stay
-in the tap, unread, what is left of it is marked when they are wanted: most often they are not."""
+"""Which values are the loss, gradients at the boundary, parameters, state, buffers, the batch. While rows of a step
+stay in the tap, unread, most of it is marked when they are wanted: most often they are not."""
 from __future__ import annotations
 
 import dataclasses
@@ -182,8 +182,10 @@ class Marks(Listener):
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         tap = self.session.tap
-        for module, name in list(self.session.roots.values()) if tap is not None and not self.session.state.held else ():
+        if tap is None or self.session.state.held:
+            return
+        for module, name in list(self.session.roots.values()):
             root = module()
-            if root is not None and tap is not None:
+            if root is not None:
                 buffers = self.values.tensors_of_root(root, name).marked_buffers
                 tap.mark(buffers, [lib.MARK_BUFFER] * buffers.count)
