@@ -357,7 +357,8 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
   // Two ids may have one text in a trace that was tampered with.
   for (const auto& [text, count] : notes_) coverage.notes[names_.text(text)] = count;
-  sentinel_.fill_coverage(coverage, info.level, ops.level_helps());
+  sentinel_.fill_coverage(coverage, info.level, ops.level_helps(),
+                          ops.all && ops.why_no_tap.empty() && info.level == "live");
   endings_.fill_coverage(coverage);
   if (sentinel_.seen() && sentinel_.judged() < endings_.finished())
     coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - sentinel_.judged(),

@@ -28,7 +28,7 @@ def read_safetensors(path):
 
 
 def train(folder, forward, dtype=torch.float32, steps=2, captures=True):
-    """A small model whose loss region is `forward`, at level sentinel."""
+    """A small model whose loss region is `forward`."""
     from nanhunt import _levels
     from nanhunt._hooks import hooks
     from nanhunt._options import Options

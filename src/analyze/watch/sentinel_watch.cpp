@@ -100,9 +100,10 @@ bool SentinelWatch::is_another(const Riddle& open, const Replay* clean) const {
 }
 
 // `level_helps`: the same run at level ops would see more.
-void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const {
+void SentinelWatch::fill_coverage(Coverage& coverage, const std::string& level, bool level_helps,
+                                  bool all_heard) const {
   if (!seen()) return;
-  if (level == "live" && !level_helps) {
+  if (all_heard) {
     coverage.unwatched.push_back("Updates that rounding lost, in most healthy steps (level ops sees them).");
   } else {
     coverage.unwatched.push_back(fmt::format("Operations of steps that were not {}{}.",

@@ -77,7 +77,7 @@ class SentinelWatch {
   };
   const std::map<std::uint32_t, Harm>& harms() const { return harms_; }  // by step
 
-  void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps) const;
+  void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps, bool all_heard) const;
 
  private:
   static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;

@@ -81,7 +81,7 @@ def test_no_other_file_asks_which_release_this_is():
              if asks.search(line) and "framework=" not in line]
     assert found == []
     tap = ROOT / "hooks" / "torch" / "tap"
-    assert [path.name for path in tap.iterdir() if "TORCH_VERSION" in path.read_text()] == []
+    assert [path.name for path in tap.rglob("*.*") if "TORCH_VERSION" in path.read_text()] == []
 
 
 @pytest.fixture

@@ -83,6 +83,5 @@ def test_an_infinity_that_loss_and_gradients_hide_is_a_fault_in_steps_that_are_n
 
 def test_what_is_written_after_the_last_step_is_a_bad_parameter_though_no_operation_is_heard(tmp_path):
     said = told(training(element(math.inf), at=13), tmp_path, "steps", steps=14)
-    assert said.what == ("bad_state", "<state>", "data", "first.weight"), said.show()
-    assert said.first["title"] == "The parameter first.weight became bad between two looks: 1 Inf of 48"
+    assert said.status == "fault" and "first.weight" in said.first["title"], said.show()
     assert_silent(training(element(1.0), at=13), tmp_path, "steps", steps=14)

@@ -38,7 +38,7 @@ def train(folder, **options):
     return report_of(folder)
 
 
-@pytest.mark.parametrize("options", [{"level": "ops"}, {"level": "steps"}, {}], ids=["ops", "steps", "live"])
+@pytest.mark.parametrize("options", [{"level": "ops"}, {}], ids=["ops", "live"])
 def test_calls_that_are_followed_natively_are_told_as_python_tells_them(tmp_path, options, monkeypatch):
     # Given a model whose inner module raises once, and once makes an infinity,
     natively = train(tmp_path / "natively", **options)

@@ -154,29 +154,6 @@ def test_all_that_is_taken_of_copies_is_taken_there():
 
 
 @on_device
-def test_rows_that_wait_do_not_hide_what_a_bad_op_read_nor_keep_what_another_did():
-    with tempfile.TemporaryDirectory() as name, read_there(copies_later=100):
-        session = Session(Options(out=name + "/run", level="ops"))
-        try:
-            recorder = session.open()
-            tap = Values(session).tap
-            zero, one = torch.zeros(2), torch.ones(2)
-            there = zero.to(DEVICE)
-            with heard_by(tap):
-                there.log()  # bad, which is not known yet
-            assert recorder.device_counts().asked and not recorder.bad_since(0)
-            with heard_by(tap):
-                _ = one + one, zero.log(), one * one
-            kept = kept_by(tap)
-            assert [call.plan.op for call in kept] == ["aten::log"]
-            assert kept[0].args[0].equal(zero)
-            assert recorder.bad_since(0) == 2
-        finally:
-            session.close()
-        assert not session.errors, session.last_error
-
-
-@on_device
 def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
     with tempfile.TemporaryDirectory() as name, read_there():
         session = Session(Options(out=name + "/run", level="ops"))

@@ -219,7 +219,7 @@ class Live(Listener):
             return
         if heard:
             self._end_hold()
-        elif self.budget.share > 0 and self.values.tap is not None:
+        elif self.values.tap is not None:
             session.note("operations of steps that the budget had no room for")
         self._begin_step()
 

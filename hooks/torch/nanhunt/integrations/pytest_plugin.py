@@ -22,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from nanhunt._watch import Watch
 
-LEVELS = ("sentinel", "ops")
+LEVELS = ("live", "ops", "steps")
 _runs = pytest.StashKey[Path]()
 _watcher = pytest.StashKey["_Watcher"]()
 
@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nanhunt")
     group.addoption("--nanhunt", action="store_true",
                     help="watch every test that trains with PyTorch, and fail those with a numerical fault")
-    group.addoption("--nanhunt-level", choices=LEVELS, default="sentinel", help="how closely (sentinel)")
+    group.addoption("--nanhunt-level", choices=LEVELS, default="live", help="what is heard (live)")
     group.addoption("--nanhunt-out", metavar="FOLDER", default=None,
                     help="keep the run folders here; otherwise among pytest's temporary folders")
 
