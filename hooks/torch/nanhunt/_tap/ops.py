@@ -26,7 +26,7 @@ class OpsLevel(Listener):
         self._places: Places | None = None
 
     def _on(self) -> Tap | None:
-        tap = self.session.tap
+        tap = self.values.tap
         if tap is not None:
             if self.session.places is None:
                 self._places = self.session.places = self._places or Places(tap)
