@@ -26,7 +26,6 @@ class LastingWatch(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self._away = bool(accelerator())  # there may be tensors on a device
-        self._all = session.options.level == "ops"  # optimizer state as well, and before each step of an optimizer
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
@@ -42,7 +41,7 @@ class LastingWatch(Listener):
         return self.session.options.budget is None or self._seen_in >= self.session.step - 1
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._all and self.session.tap is not None and self._compares():
+        if self.session.tap is not None and self._compares():
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -50,8 +49,7 @@ class LastingWatch(Listener):
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
         if self.session.tap is not None:
-            tensors = self.values.tensors_of(optimizer)
-            self._tell(tensors.plain if self._all else tensors.weights, _WRITTEN)
+            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.session.tap is not None and self._compares():
