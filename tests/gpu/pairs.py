@@ -176,7 +176,7 @@ def turns(
 
 
 def ratio(taken: list, base: list) -> tuple[float, str] | None:
-    """Median over turns of the time against the other's of the same turn, and how it spreads; None: nothing to compare."""
+    """Median over turns of the time against the other's of the same turn, and how it spreads; None: there is none."""
     ratios = [time_ / other for (_, time_), (_, other) in zip(taken, base)]  # noqa: B905
     if not ratios:
         return None

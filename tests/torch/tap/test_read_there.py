@@ -15,7 +15,6 @@ from nanhunt import _library as lib
 from nanhunt._hooks import hooks
 from nanhunt._options import Options
 from nanhunt._session import Session
-from nanhunt._steps.origin import kept_by
 from nanhunt._tap.streams import CAPTURED, COPIED
 from nanhunt._tap.values import Values
 from on_device import on_device
