@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
+_STATE_EVERY = 8  # steps in which optimizer state is compared at level live; so are the first so many
 
 
 class LastingWatch(Listener):
@@ -40,8 +41,11 @@ class LastingWatch(Listener):
     def _compares(self) -> bool:
         return self.session.options.budget is None or self._seen_in >= self.session.step - 1
 
+    def _compares_state(self, step: int) -> bool:
+        return self.session.options.level == "ops" or step <= _STATE_EVERY or step % _STATE_EVERY == 0
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.session.tap is not None and self._compares():
+        if self.session.tap is not None and self._compares() and self._compares_state(self.session.step):
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -49,7 +53,8 @@ class LastingWatch(Listener):
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
         if self.session.tap is not None:
-            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
+            tensors = self.values.tensors_of(optimizer)
+            self._tell(tensors.plain if self._compares_state(self.session.step + 1) else tensors.weights, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.session.tap is not None and self._compares():

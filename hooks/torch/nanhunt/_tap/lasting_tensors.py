@@ -26,8 +26,8 @@ class OptimizerTensors:
     """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
     there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_addresses", "_sizes",
-                 "_guard", "_uses")
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "weights", "sharded", "_names", "_addresses",
+                 "_sizes", "_guard", "_uses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state
@@ -63,6 +63,7 @@ class OptimizerTensors:
             lasting = [*tensors, *[t for t, _, _ in more]]
             self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]], keep=False)
             self.plain = Named([t for t in lasting if type(t) in PLAIN], keep=False)
+            self.weights = Named([t for t in tensors if type(t) in PLAIN], keep=False)
             self.owned = Named([*lasting, *[t for t, _ in single]],
                                [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]], keep=False)
 
