@@ -130,10 +130,6 @@ class Recorder:
         row.gradient_norm, row.weight_norm = gradient_norm, weight_norm
         self._did(self.fast.nanhunt_record_health(self.handle, c.byref(row)))
 
-    def hold(self, action: int) -> None:
-        """lib.HOLD: rows stay in memory until it is known whether they are wanted: lib.KEEP, lib.DROP."""
-        self._did(self.fast.nanhunt_recorder_hold(self.handle, action))
-
     def norm(self, step: int, kind: int, path: str, norm: float, amax: float) -> None:
         self._did(self.fast.nanhunt_record_norm(self.handle, step, kind, path.encode(), norm, amax))
 

@@ -57,20 +57,18 @@ class StepVerdict:
 class StepSnapshot:
     """A step as it was at its boundary: what judging it needs, now or when its readings have come."""
 
-    __slots__ = ("verdict", "facts", "step", "micro_batch", "inputs", "losses", "parameters", "scaler", "scaled",
-                 "kept", "measured", "weights", "updates")
+    __slots__ = ("verdict", "facts", "step", "micro_batch", "inputs", "parameters", "scaler", "scaled", "kept",
+                 "weights", "updates")
 
     def __init__(self, verdict: StepVerdict, facts: StepFacts, step: int, micro_batch: int,
-                 inputs: list[weakref.ref[_Tensor]], losses: list[tuple[str, _Tensor | None, bool]],
-                 parameters: list[tuple[_Tensor, str]], scaler: Any, scaled: bool, kept: bool, updates: int) -> None:
+                 inputs: list[weakref.ref[_Tensor]], parameters: list[tuple[_Tensor, str]], scaler: Any, scaled: bool,
+                 kept: bool, updates: int) -> None:
         self.verdict, self.facts, self.step, self.micro_batch = verdict, facts, step, micro_batch
-        self.inputs, self.losses, self.parameters = inputs, losses, parameters
+        self.inputs, self.parameters = inputs, parameters
         self.scaler, self.scaled = scaler, scaled  # gradients are multiplied by its scale
         self.kept = kept      # bad gradients were there before the first backward
         self.updates = updates  # optimizer steps that had run
-        # Of gradients on a device: they are no longer what they were.
-        self.measured: list[Reading] | None = None
-        self.weights: list[Reading] | None = None  # ... of parameters, where they were read
+        self.weights: list[Reading] | None = None  # of parameters on a device, where they were read
 
 
 class BadSteps:

@@ -68,7 +68,6 @@ class DeviceBoundary:
             readings.add(more)
         without_loss = steps.is_without_loss()
         losses = self._add_losses(readings)
-        snapshot.losses = list(snapshot.losses)
         boundary = self._choose(snapshot, optimizer, away)
         if not readings.send():
             verdict.unread = True
@@ -134,15 +133,15 @@ class DeviceBoundary:
                 facts.loss = number
             if not math.isfinite(number):
                 verdict.note(lib.MARK_LOSS, path)
-        snapshot.measured = [*_readings(here), *next(lists)]
-        paths, words = _words(snapshot.measured)
+        gradients = [*_readings(here), *next(lists)]
+        paths, words = _words(gradients)
         steps.weigh(verdict, snapshot.step, paths, words, snapshot.scaled)
         self._grows = steps.grows(verdict.gradient_norm)
         if weights is not None:
             snapshot.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(snapshot.weights)
             steps.keep_weights(verdict, snapshot.step, paths, words, [r.name for r in snapshot.weights if r.bad])
-        bad = [r.name for r in snapshot.measured if r.bad]
+        bad = [r.name for r in gradients if r.bad]
         steps.note_gradients(verdict, facts, bad)
         if verdict.bad or without_loss and any(r.bad for r in snapshot.weights or ()):
             steps.bad_steps.judge(snapshot)

@@ -247,7 +247,7 @@ class StepWatch(Listener):
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
-        return StepSnapshot(self._verdict, session.facts, session.step, session.micro_batch, self._inputs, self.losses,
+        return StepSnapshot(self._verdict, session.facts, session.step, session.micro_batch, self._inputs,
                             self.parameters(), self._scaler, self._scaled, self._kept, self.bad_steps.updates)
 
     # Of any boundary, when its readings are there.
