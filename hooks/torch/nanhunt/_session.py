@@ -201,11 +201,8 @@ class Session(lib.HasState):
             from nanhunt._tap.kernels import Kernels
 
             kernels = Kernels(self)
-            if kernels.never:
-                return
-            self.kernels = kernels
-            if self.options.level == "ops":
-                kernels.attach()
+            if kernels.attach():
+                self.kernels = kernels
         except Exception as error:
             self.failed(error, "watching kernels")
 

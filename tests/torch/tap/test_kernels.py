@@ -174,9 +174,8 @@ def test_a_machine_without_a_driver_says_what_is_in_the_way(tmp_path, library):
     assert any(reason in done.stdout for reason in ("refused a subscription", "was not found", "has no CUPTI"))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_report_names_the_kernel_of_the_origin(tmp_path, library, launching, level):
-    run = run_once(overflow(), 5, tmp_path / "run", level=level, kernels=True)
+def test_the_report_names_the_kernel_of_the_origin(tmp_path, library, launching):
+    run = run_once(overflow(), 5, tmp_path / "run", level="ops", kernels=True)
     origin = run.headline
     name = origin["op"].split("::")[-1]
     assert origin["kernel"] == f"{name}_kernel", (origin["op"], run.notes)
@@ -227,15 +226,16 @@ def test_the_run_is_the_same_with_kernels_watched(tmp_path, library, launching):
         watched(nan_batch(), tmp_path, level=level, kernels=True)
 
 
-def test_at_level_live_cupti_is_not_attached(tmp_path, library, launching, cupti):
-    run = run_once(overflow(bad=(1,)), 3, tmp_path / "run", kernels=True)
+@pytest.mark.parametrize("level", ["live", "steps"])
+def test_other_levels_leave_cupti_alone_and_say_so(tmp_path, library, launching, cupti, level):
+    run = run_once(overflow(bad=(1,)), 3, tmp_path / "run", level=level, kernels=True)
     assert calls_of(cupti) == [] and run.report["device_time"] is None
+    assert notes_of(run) == [f"{NOT_WATCHED}only level ops ties kernels to operations, and this is level {level} (1)"]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_an_incumbent_is_named_and_the_run_goes_on_without(tmp_path, library, launching, cupti, level):
+def test_an_incumbent_is_named_and_the_run_goes_on_without(tmp_path, library, launching, cupti):
     cupti.fake_cupti_refuse(TAKEN, b"CUPTI for Kineto")
-    run = watched(overflow(bad=(1,)), tmp_path, steps=3, level=level, kernels=True)
+    run = watched(overflow(bad=(1,)), tmp_path, steps=3, level="ops", kernels=True)
     assert notes_of(run) == [f"{NOT_WATCHED}CUPTI has room for one client and CUPTI for Kineto is there (1)"]
     assert run.headline["kernel"] is None and run.report["device_time"] is None
 

@@ -31,6 +31,11 @@ def why_no_cuda() -> str:
     return ""
 
 
+def why_not_at(level: str) -> str:
+    """Why this level names no kernels, as a clause; "": it does."""
+    return "" if level == "ops" else f"only level ops ties kernels to operations, and this is level {level}"
+
+
 class Kernels:
     """Of one session. Nothing here raises, launches anything or waits for a device."""
 
@@ -43,7 +48,7 @@ class Kernels:
         self._push, self._push_own = fast.nanhunt_kernels_push, fast.nanhunt_kernels_push_own
         self._pop, self._pop_own = fast.nanhunt_kernels_pop, fast.nanhunt_kernels_pop_own
         self._place = fast.nanhunt_kernels_place
-        self.never = why_no_cuda()
+        self.never = why_no_cuda() or why_not_at(session.options.level)
         if self.never:
             session.note(NOT_WATCHED + self.never)
 
