@@ -226,7 +226,7 @@ class Describer {
   };
   const Recording& to_;
   Notes& notes_;
-  std::unordered_map<std::uint64_t, std::vector<Layout>> layouts_;
+  ska::flat_hash_map<std::uint64_t, std::vector<Layout>> layouts_;
   std::map<std::pair<int, c10::StreamId>, std::int64_t> streams_;
   std::vector<at::Tensor> hosts_;
 };

@@ -2,6 +2,8 @@
 // The line of the user's code: the nearest frame of Python's outside of torch and of nanhunt.
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
+
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -104,7 +106,7 @@ class Frames {
     bool known = false;
     Kind kind = Kind::kTheirs;
     std::string file;                                     // what it is called
-    std::unordered_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
+    ska::flat_hash_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
 
   // Asking Python may let other threads run, which may learn it as well.

@@ -38,7 +38,7 @@ struct Tap {
   // Before an op: copies of what it writes over, for whoever computes it again.
   void keep_before(const Plan& plan, Given& given) {
     if (plan.collective) {  // its arguments go to whoever waits for its end
-      given.saved = given.args;
+      given.saved.set(given.args);
       return;
     }
     // What a step does that is held is most often not wanted.
@@ -46,9 +46,9 @@ struct Tap {
     kept.before(plan, given.args, armed, given.saved);
   }
   // After an op at which badness began.
-  void keep_after(Plan& plan, const Given& given, const c10::Stack& stack) {
+  void keep_after(Plan& plan, Given& given, const c10::Stack& stack) {
     const std::uint64_t first = rows.held.first_told();
-    kept.keep(plan, plan.writes || plan.collective ? given.saved : given.args, stack, first, to.next_seq(to.self) - first);
+    kept.keep(plan, plan.writes || plan.collective ? given.saved.take(plan, given.args) : given.args, stack, first, to.next_seq(to.self) - first);
     plan.armed |= 1u << static_cast<unsigned>(state->phase);
     if (rows.held.ring.is_held()) ++state->births;
   }

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "nanhunt/c_adapter.h"
@@ -35,6 +35,9 @@ struct Arg {
   bool keyword = false;
 };
 
+// What one number does to tensors, where the other argument is one: some such numbers make nothing infinite.
+enum class ByNumber : std::uint8_t { kNone, kTimes, kPlus, kOver };
+
 // How the rows of one op overload are made.
 struct Plan {
   std::string op, overload;
@@ -49,8 +52,10 @@ struct Plan {
   bool skip = false, garbage = false, per_element = false, writes = false, collective = false, waits = false;
   bool scalar_read = false, fresh = false, draws = false, functional = false;
   bool view = false;    // shows what it was given, and writes nothing
+  bool places_none = false;  // ... and its backward computes nothing either
   bool asks = false;    // programs ask by it whether numbers are finite
   bool keeps_finite = false;  // makes nothing infinite of finite numbers that fit into its result's format
+  ByNumber by_number = ByNumber::kNone;  // what it does with a number
   bool ignores_old = false;   // what it writes over does not matter
   std::uint32_t armed = 0;    // phases in which badness began at it once, as bits: what it writes over is copied before
   // Numbers of calls, by what was given.
@@ -105,6 +110,9 @@ inline constexpr std::string_view kNoise[] = {
     "set_", "_version", "_has_compatible_shallow_copy_type", "stride", "size", "storage_offset", "is_contiguous",
     "dim", "numel", "_print", "_assert_async", "_functional_assert_async", "_assert_tensor_metadata",
     "requires_grad_", "retain_grad"};
+// Views whose backward is one.
+inline constexpr std::string_view kReshapes[] = {"alias", "detach", "lift_fresh", "permute", "squeeze", "t", "transpose",
+                                                 "unsqueeze", "view", "_reshape_alias", "_unsafe_view"};
 // By which programs ask whether numbers are finite; the comparisons where it is with infinity or with the same numbers.
 inline constexpr std::string_view kQuestions[] = {"isnan", "isinf", "isposinf", "isneginf"};
 inline constexpr std::string_view kComparisons[] = {"eq", "ne"};
@@ -272,11 +280,17 @@ inline Plan read(const c10::OperatorHandle& handle) {
   std::string_view one = bare;  // of a list
   if (starts(one, "_foreach_")) one.remove_prefix(9);
   plan.keeps_finite = starts(op, "aten::") && among(one, kKeepFinite);
+  if (starts(op, "aten::"))
+    plan.by_number = one == "mul"                   ? ByNumber::kTimes
+                     : one == "div"                 ? ByNumber::kOver
+                     : one == "add" || one == "sub" ? ByNumber::kPlus
+                                                    : ByNumber::kNone;
   plan.ignores_old = starts(op, "aten::") && (among(one, kIgnoreOld) || (plan.draws && plan.writes));
   plan.garbage = among(bare, kGarbage);
   plan.asks = (among(name, kQuestions) && plan.args.size() == 1) || (among(name, kComparisons) && plan.args.size() == 2);
   plan.skip = among(name, kNoise) || among(bare, kNoise) || view || starts(op, "profiler::") || starts(op, "prim::") ||
               starts(op, "inductor::");
+  plan.places_none = plan.skip && starts(op, "aten::") && among(name, kReshapes);
   plan.waits = name == "wait_tensor";
   plan.scalar_read = name == "_local_scalar_dense" || name == "item";
   return plan;
@@ -295,7 +309,7 @@ class Plans {
   }
 
  private:
-  std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<Plan>> plans_;
+  ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<Plan>> plans_;
 };
 
 }  // namespace nanhunt::tap

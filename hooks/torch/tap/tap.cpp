@@ -82,6 +82,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
     throw;
   }
+  if (plan->places_none) return;
   // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
   if (g_on.load(std::memory_order_acquire) != &tap || any_symbolic(last(schema.returns().size()))) return;
   try {

@@ -144,3 +144,24 @@ def test_what_does_not_fit_into_memory_goes_and_is_counted(tmp_path):
     found = run(trained(loss), tmp_path, steps=4)
     assert found.notes["operations of a step that did not fit into memory"] > 0
     assert found.report["verdict"]["status"] == "clean"
+
+
+def counted(largest):
+    """A loss has a little of how many there were, as fp16."""
+    def loss(y, i):
+        count = torch.tensor([largest if i == BAD else 1000]).to(torch.float16)
+        return y.square().mean() + (count.float() * 1e-9).sum()
+
+    return trained(loss)
+
+
+def test_a_whole_number_that_no_fp16_holds_is_the_origin_and_one_that_fits_is_none(tmp_path):
+    origin = run(counted(100_000), tmp_path).headline
+    assert (origin["class"], origin["op"], origin["step"]) == ("overflow", "aten::_to_copy", BAD), origin
+    assert run(counted(60_000), tmp_path).headline is None
+
+
+def test_a_product_is_read_where_its_number_can_make_it_infinite_and_only_there(tmp_path):
+    origin = run(trained(lambda y, i: ((y * 1e30) * (1e30 if i == BAD else 0.5)).sum() * 1e-30), tmp_path).headline
+    assert (origin["class"], origin["op"], origin["step"]) == ("overflow", "aten::mul", BAD), origin
+    assert run(trained(lambda y, i: ((y * 1e30) * 0.5).sum() * 1e-30), tmp_path).headline is None

@@ -35,16 +35,20 @@ class Births {
     return bits;
   }
 
-  // Whether what is made of finite numbers alone is finite as well, and need not be looked at.
-  static bool stays_finite(const Plan& plan, int reach, bool inputs_finite, const std::vector<double>& numbers,
-                           const std::vector<Made>& made) {
-    if (!plan.keeps_finite || !inputs_finite) return false;
+  // Whether what is made of finite numbers alone is finite as well, and need not be looked at: of a tensor times a
+  // number up to 1, too, and of one to which that is added: it is less than half of a last place of the largest number.
+  // `tensors`: arguments that are one, or a list.
+  static bool stays_finite(const Plan& plan, int reach, bool inputs_finite, std::size_t tensors,
+                           const std::vector<double>& numbers, const std::vector<Made>& made) {
+    if (!inputs_finite || !(plan.keeps_finite || (plan.by_number != ByNumber::kNone && tensors == 1 && !numbers.empty())))
+      return false;
     int narrowest = 7;
     for (const Made& one : made)
       if (const int its = finite::reach_of(one.tensor->scalar_type()); its > 0) narrowest = std::min(narrowest, its);
     constexpr double kFitsAll = 448, kFitsSingle = 3e38;
+    const double largest = plan.by_number != ByNumber::kNone ? 1 : narrowest >= 5 ? kFitsSingle : kFitsAll;
     for (const double number : numbers)
-      if (!(std::fabs(number) <= (narrowest >= 5 ? kFitsSingle : kFitsAll))) return false;
+      if (!(plan.by_number == ByNumber::kOver ? std::fabs(number) >= 1 : std::fabs(number) <= largest)) return false;
     return reach <= narrowest;
   }
 

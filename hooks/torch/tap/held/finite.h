@@ -51,6 +51,13 @@ inline int reach_of(at::ScalarType type) {
   }
 }
 
+// The same of what is read: a whole number fits into what its type's largest one fits into.
+inline int width_of(at::ScalarType type) {
+  if (const int reach = reach_of(type); reach > 0) return reach;
+  if (type == at::kBool || type == at::kByte || type == at::kChar) return 1;
+  return type == at::kShort ? 3 : 4;
+}
+
 namespace detail {
 
 inline constexpr std::size_t kLanes = 64;  // bytes; the compiler makes of them what the processor has

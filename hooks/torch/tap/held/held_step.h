@@ -85,17 +85,17 @@ class HeldStep {
     } else if (reach > 0 && !arg.blind) {
       given.inputs_finite = given.inputs_finite && identity.is_finite();
     }
-    given.reach = std::max(given.reach, reach);
+    given.reach = std::max(given.reach, finite::width_of(t.scalar_type()));
   }
 
   // What an op has made, before its row is told. `site`: asked for where something is not finite.
   template <typename Site>
-  void judge(const Plan& plan, const Given& given, const Made& made, Site&& site) {
+  void judge(const Plan& plan, Given& given, const Made& made, Site&& site) {
     if (ring.is_handed_over()) return note_numbers(made);
-    if (!ring.keeps() || !is_wanted(plan, given, given.numbers, made, site)) return;
+    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site)) return;
     stand_ins_.clear();
     for (const Given::Written& one : given.written)
-      if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, given);
+      if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, plan, given);
     hand_over_at(plan, given, made);
   }
   template <typename Site>
@@ -107,26 +107,28 @@ class HeldStep {
       given.numbers.insert(given.numbers.end(), column.numbers.begin(), column.numbers.end());
       if (column.writes) continue;
       for (const auto& quad : column.quads) given.inputs_finite = given.inputs_finite && quad && quad->identity->is_finite();
-      for (const at::Tensor* t : column.tensors) given.reach = std::max(given.reach, finite::reach_of(t->scalar_type()));
+      for (const at::Tensor* t : column.tensors) given.reach = std::max(given.reach, finite::width_of(t->scalar_type()));
     }
     for (const Births::Made& one : made)
       given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
-    if (!is_wanted(plan, given, given.numbers, made, site)) return;
+    const auto of_tensors = [](const Column& column) { return column.numbers.empty(); };
+    const auto tensors = static_cast<std::size_t>(std::count_if(columns.begin(), columns.end(), of_tensors));
+    if (!is_wanted(plan, given, tensors, made, site)) return;
     stand_ins_.clear();
     for (const Column& column : columns) {
       if (!column.writes) continue;
       for (std::size_t i = 0; i < column.quads.size(); ++i)
-        if (column.quads[i]) stand_in(*column.quads[i], *column.tensors[i], *column.arg, given);
+        if (column.quads[i]) stand_in(*column.quads[i], *column.tensors[i], *column.arg, plan, given);
     }
     hand_over_at(plan, given, made);
   }
 
  private:
   template <typename Site>
-  bool is_wanted(const Plan& plan, const Given& given, const std::vector<double>& numbers, const Made& made, Site&& site) {
+  bool is_wanted(const Plan& plan, const Given& given, std::size_t tensors, const Made& made, Site&& site) {
     if (made.empty()) return false;
     bool single = false;
-    const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, numbers, made);
+    const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, tensors, given.numbers, made);
     const std::uint8_t bits = Births::look(made, known, single);
     for (const Births::Made& one : made) {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
@@ -135,7 +137,7 @@ class HeldStep {
     if (bits == 0) return false;
     bad_.clear();
     const std::uint8_t taken = Births::taken(plan, given.args, made, describer_.identities, given.old, bad_);
-    const bool was_given = std::any_of(numbers.begin(), numbers.end(), [](double x) { return !std::isfinite(x); });
+    const bool was_given = std::any_of(given.numbers.begin(), given.numbers.end(), [](double x) { return !std::isfinite(x); });
     const bool lasts = std::any_of(made.begin(), made.end(), [&](const Births::Made& one) {
       return one.written && (ring.is_older(one.identity->word) || copies_.is_weights(*one.tensor));
     });
@@ -144,6 +146,14 @@ class HeldStep {
       if (!one.identity->is_finite()) ring.keep_alive(one.tensor->storage());
     for (const at::Tensor* one : bad_) ring.keep_alive(one->storage());
     return false;
+  }
+
+  static std::size_t count_tensors(const Plan& plan, const Given& given) {
+    std::size_t count = 0;
+    if (plan.by_number != ByNumber::kNone)
+      for (const c10::IValue& value : given.args)
+        count += value.isTensor() && value.toTensor().defined() && !is_wrapped(value.toTensor());
+    return count;
   }
 
   // In a step whose rows are with the recorder: a number that is not finite makes it none that was healthy.
@@ -171,10 +181,11 @@ class HeldStep {
   }
 
   // The copy of what was written over, `now` one tensor of the argument.
-  void stand_in(const Quad& old, const at::Tensor& now, const Arg& arg, const Given& given) {
+  void stand_in(const Quad& old, const at::Tensor& now, const Arg& arg, const Plan& plan, Given& given) {
     const auto index = static_cast<std::size_t>(arg.index);
-    if (given.saved.size() <= index) return;
-    const c10::IValue &copy = given.saved[index], &value = given.args[index];
+    const Saved::Values& saved = given.saved.take(plan, given.args);
+    if (saved.size() <= index) return;
+    const c10::IValue &copy = saved[index], &value = given.args[index];
     if (copy.isTensor()) return add_stand_in(old, now, copy.toTensor());
     if (!copy.isTensorList() || !value.isTensorList()) return;
     const auto copies = copy.toListRef(), values = value.toListRef();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/held/saved.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
 
@@ -21,7 +22,7 @@ namespace nanhunt::tap {
 
 class KeptCalls {
  public:
-  using Values = std::vector<c10::IValue>;
+  using Values = Saved::Values;
   struct Call {
     std::string op, overload;
     Values args, results;
@@ -41,20 +42,19 @@ class KeptCalls {
 
   // What an op is given, with copies of what it will write over, where that is little or the op is `armed`. Nothing,
   // where it writes nothing: what it is given then is there afterwards as well.
-  void before(const Plan& plan, const Values& args, bool armed, Values& saved) const {
+  void before(const Plan& plan, const Values& args, bool armed, Saved& saved) const {
     saved.clear();
     if (!plan.writes) return;
-    if (plan.ignores_old) {
-      saved = args;
-      return;
-    }
+    if (plan.ignores_old) return saved.set(args);
     std::int64_t size = 0;
     for (const Arg& arg : plan.args)
       if (arg.written && !arg.only_written) size += bytes_of(args[static_cast<std::size_t>(arg.index)]);
     if (size > (armed ? max_written_ : std::min(max_written_, kLittle))) return;
-    saved = args;
+    if (size > 0 && size <= kLittle && saved.save_bytes(plan, args)) return;
+    Values copies = args;
     for (const Arg& arg : plan.args)
-      if (arg.written) saved[static_cast<std::size_t>(arg.index)] = copy(args[static_cast<std::size_t>(arg.index)]);
+      if (arg.written) copies[static_cast<std::size_t>(arg.index)] = copy(args[static_cast<std::size_t>(arg.index)]);
+    saved.set(std::move(copies));
   }
 
   // A call whose rows say that badness began at it. `args`: none: they are gone.

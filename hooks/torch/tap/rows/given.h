@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/describe.h"
+#include "hooks/torch/tap/held/saved.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/rows/words.h"
 
@@ -32,7 +33,7 @@ struct Given {
     std::uint8_t had = 0;
   };
   std::vector<Written> written;
-  std::vector<c10::IValue> saved;  // arguments with copies of what is written over, where there are any
+  Saved saved;  // arguments with copies of what is written over, where there are any
   bool inputs_finite = true;       // as far as the step's rows stay here
   std::uint8_t old = 0;            // what is written over held
   int reach = 0;                   // of the widest input

@@ -101,7 +101,7 @@ class Rows {
 
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
   std::int64_t site(const Plan& plan) {
-    if (in_backward() || plan.scalar_read || (plan.skip && !places.is_to_claim())) return 0;
+    if (in_backward() || plan.scalar_read || (plan.skip && (plan.places_none || !places.is_to_claim()))) return 0;
     return frames.here();
   }
 
@@ -155,7 +155,8 @@ class Rows {
           put(words, *quad);
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
           if (quad->data != 0) made_.push_back({&t, *quad});
-          if (state_->bad_number == 0 && phase_ <= NANHUNT_PHASE_LOSS && requires_grad(given.args)) note_number(t);
+          if (t.numel() == 1 && state_->bad_number == 0 && phase_ <= NANHUNT_PHASE_LOSS && requires_grad(given.args))
+            note_number(t);
         });
       }
     }
