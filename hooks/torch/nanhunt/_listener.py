@@ -6,28 +6,44 @@ Every method may be left out. None may raise into the run: `_hooks` swallows and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from nanhunt._nested import tensors_in
 
 
 class RootCall:
     """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
     autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "state", "raised")
+    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "raised", "_tensors")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                  index: int, function: str = "") -> None:
         self.function = function  # its name
         self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
         self.index = index  # of the call in its step, from 0
-        self.state: Any = None  # whatever the level in use keeps for the call
         self.raised: type[BaseException] | None = None  # it ended by this
+        self._tensors: list[tuple[str, torch.Tensor]] | None = None
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Those that it was given, by path: "0", "images"."""
+        if self._tensors is None:
+            self._tensors = found = []
+            for i, given in enumerate(self.args):
+                if isinstance(given, torch.Tensor):
+                    found.append((str(i), given))
+                else:
+                    found += tensors_in(given, str(i))
+            if self.kwargs:
+                found += tensors_in(self.kwargs)
+        return self._tensors
 
 
 class Listener:
+    def on_root_met(self, call: RootCall) -> None: ...  # of a module that was not called before
+    def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None: ...  # before it steps for the first time
     def on_root_enter(self, call: RootCall) -> None: ...
     def on_root_exit(self, call: RootCall, output: Any) -> None: ...  # output None: the call raised, or gave nothing
 

@@ -113,6 +113,7 @@ class Session(lib.HasState):
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: Known[str] = Known()  # paths of modules, as watch() gave them
+        self.met: Known[bool] = Known()   # roots that were called
         self.mode = StepMode.UNHEARD
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
@@ -254,18 +255,27 @@ class Session(lib.HasState):
 
     def tell(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
-        hearers = self._hearers.get(method) if self.listeners is self._told_listeners else None
+        listeners = self.listeners
+        hearers = self._hearers.get(method) if listeners is self._told_listeners else None
         if hearers is None:
             hearers = self._find_hearers(method)
         if not hearers:
             return
         dispatch_modes, function_modes = self.modes
         # A context costs as much as what is done in it.
-        if self.kernels is None and not dispatch_modes() and not function_modes():
-            self._tell(hearers, method, args)
-        else:
+        if self.kernels is not None or dispatch_modes() or function_modes():
             with self._own_launches(), self.modes_aside():
                 self._tell(hearers, method, args)
+            return
+        listener = None
+        try:  # most often none fails, and none is taken off
+            for listener, hear in hearers:
+                if self.listeners is listeners or listener in self.listeners:
+                    hear(*args)
+        except Exception as error:
+            self.failed(error, f"{type(listener).__name__}.{method}")
+            at = [one for one, _ in hearers].index(listener) if listener is not None else len(hearers)
+            self._tell(hearers[at + 1:], method, args)
 
     def _tell(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str, args: tuple[Any, ...]) -> None:
         listeners = self.listeners
@@ -323,8 +333,10 @@ class Session(lib.HasState):
             return
         if id(optimizer) in self.borders.passed and not self.exact:
             self.end_step(overran=True)
-        self.number_of(optimizer)
-        self._used.add(id(optimizer))
+        if id(optimizer) not in self._used:
+            self.number_of(optimizer)
+            self._used.add(id(optimizer))
+            self.tell("on_optimizer_met", optimizer)
 
     def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
         self.borders.passed[id(optimizer)] = None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pytorch import is_autocast_on
@@ -27,8 +26,6 @@ _FORMATS = {torch.float16: lib.F16, torch.bfloat16: lib.BF16}
 class SetupWatch(Listener):
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._roots: Known[bool] = Known()
-        self._optimizers: Known[bool] = Known()
         self._backward = False  # under autocast: told
         session.at_open.append(lambda: hear_frames(self._tell_frames))
         session.at_end.append(lambda: hear_frames(None))
@@ -44,11 +41,10 @@ class SetupWatch(Listener):
         except Exception as error:
             self.session.failed(error, "lines of the program")
 
-    def on_root_enter(self, call: RootCall) -> None:
-        if id(call.module) in self._roots or self.session.recorder is None:
-            return
-        self._roots.tell(call.module, True)
+    def on_root_met(self, call: RootCall) -> None:
         recorder, step = self.session.recorder, self.session.step
+        if recorder is None:
+            return
         inner = plain_module(call.module)
         for n, (name, module) in enumerate(inner.named_modules()):
             if n == MOST_MODULES:
@@ -72,13 +68,9 @@ class SetupWatch(Listener):
                     self.session.recorder.setup(self.session.step, lib.BACKWARD_IN_AUTOCAST, site=call_site(),
                                                 dtype=dtype)
 
-    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self.before_step(optimizer)
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self._optimizers or self.session.recorder is None:
+    def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.session.recorder is None:
             return
-        self._optimizers.tell(optimizer, True)
         names = self.session.parameter_names
         own = [p for group in optimizer.param_groups for p in group["params"]]
         if not own or not names or any(p.grad is not None or id(p) in names for p in own):

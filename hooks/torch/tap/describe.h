@@ -34,6 +34,8 @@ inline at::Tensor tensor_at(std::int64_t address) {
       reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
 }
 
+using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
+
 struct Quad {
   std::int64_t data = 0, word = 0, offset = 0, layout = 0;
   Identity* identity = nullptr;

@@ -47,9 +47,12 @@ struct Identity {
   bool is_looked_at() const { return looked_at == word; }
   bool is_finite() const { return looked_at == word && bad == 0; }
   bool was_finite(std::int64_t then) const { return then >= finite_from && then <= finite_to && finite_to >= 0; }
-  void note_bad(std::uint8_t bits) {
+  double amax = -1;        // ... the largest magnitude, where all are finite and that is known
+  std::int64_t step = -1;  // ... in which step that was
+  void note_bad(std::uint8_t bits, double largest = -1) {
     looked_at = word;
     bad = bits;
+    amax = largest;
     if (bits != 0) return;
     if (finite_to < 0 || finite_to < word - 1) finite_from = word;
     finite_to = word;

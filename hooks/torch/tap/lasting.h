@@ -52,7 +52,7 @@ class Lasting {
           checks.insert(checks.end(), {NANHUNT_ROW_CHECK, state_->step});
           put(checks, *quad);
         }
-      } else if (before.checksum != now.checksum && (now.bad || is_gross(before.amax, now.amax))) {
+      } else if (before.checksum != now.checksum && (now.bad || Births::is_gross(before.amax, now.amax))) {
         state_->bad_copy = 1;
         rows_.held.tell_changed(now.tensor, before.step);
       } else if (before.checksum != now.checksum) {
@@ -91,9 +91,6 @@ class Lasting {
     double amax = 0;
     bool bad = false, away = false;
   };
-
-  // As the analyzer judges it (src/analyze/graph/value_graph_changed.cpp).
-  static bool is_gross(double before, double now) { return now >= 16 * std::max(before, 0x1p-10); }
 
   void keep(const Seen& now) {
     Seen& kept = seen_[now.key];

@@ -132,7 +132,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   below.pass(stack);
 }
 
-using Guard = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>>;
+using Guard = std::vector<WeakTensor>;
 
 c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
@@ -268,11 +268,14 @@ NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, 
     Rows& rows = static_cast<Tap*>(tap)->rows;
     rows.places.forget_parameters();
     Copies::Names of_copies;
+    std::vector<WeakTensor> all;
     for (std::size_t i = 0; i < count; ++i) {
       rows.places.name_parameter(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(tensors[i])), texts[i]);
       const at::Tensor t = tensor_at(tensors[i]);
       if (t.has_storage()) of_copies[t.storage().unsafeGetStorageImpl()] = copies[i];
+      if (t.has_storage()) all.emplace_back(t.getIntrusivePtr());
     }
+    rows.held.set_parameters(std::move(all));
     rows.copies.name_parameters(std::move(of_copies));
     return 0;
   });

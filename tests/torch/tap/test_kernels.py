@@ -116,12 +116,12 @@ def launching(cupti, monkeypatch):
     on, off = Tap.on, Tap.off
 
     def on_with_names(self):
-        if not self._on:
+        if not self.is_on:
             naming.__enter__()
         on(self)
 
     def off_with_names(self):
-        if self._on:
+        if self.is_on:
             naming.__exit__(None, None, None)
         off(self)
 

@@ -252,6 +252,9 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls, function)
         _calls += 1
         session.state.phase = lib.FORWARD
+        if id(module) not in session.met:
+            session.met.tell(module, True)
+            session.tell("on_root_met", call)
         session.tell("on_root_enter", call)
         calls.look_into(session.places)
         return call

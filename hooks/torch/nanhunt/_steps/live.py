@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
@@ -68,6 +67,9 @@ class Budget:
     def step_took(self, seconds: float, heard: bool) -> None:
         """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
         most three usual ones."""
+        if self.share >= 1:
+            self.steps += 1
+            return
         times = self._times[heard]
         times.append(seconds)
         self._heard_since = self._heard_since + 1 if heard else 0
@@ -127,7 +129,6 @@ class Live(Listener):
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
         self._shown = 0       # healthy steps whose operations are in the trace
-        self._roots: Known[bool] = Known()
         self._narrow = False  # one of them has parameters of 16 bits
         self._births = -1     # of the step, when optimizers began; -1: none has
         self._swallowed = 0   # steps that are in the trace though what went bad in them did no harm
@@ -173,10 +174,8 @@ class Live(Listener):
             session.places = None
         self._was_heard = heard
 
-    def on_root_enter(self, call: RootCall) -> None:
-        if id(call.module) not in self._roots:
-            self._roots.tell(call.module, True)
-            self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
+    def on_root_met(self, call: RootCall) -> None:
+        self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
 
     def _is_full(self) -> bool:
         """Whether each operation of the step is read for full statistics. What is known of averages begins after the

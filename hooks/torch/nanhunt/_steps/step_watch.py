@@ -17,12 +17,12 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
+from nanhunt._nested import tensors_in
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot, StepVerdict
 from nanhunt._steps.device_boundary import DeviceBoundary, Here
 from nanhunt._steps.reading import Reader
 from nanhunt._steps.validation import Validation
-from nanhunt._tap.marks import tensors_in
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class StepWatch(Listener):
 
     # Root calls.
     def on_root_enter(self, call: RootCall) -> None:
-        given = [t for _, t in tensors_in((call.args, call.kwargs)) if t.is_floating_point()]
-        self._inputs = [weakref.ref(t) for t in given]
+        self._inputs = [weakref.ref(t) for _, t in call.tensors() if t.is_floating_point()]
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         if self._is_heard:  # the tap hears what becomes of it

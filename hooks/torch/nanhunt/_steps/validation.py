@@ -9,7 +9,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._device import is_away
-from nanhunt._tap.marks import tensors_in
+from nanhunt._nested import tensors_in
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:

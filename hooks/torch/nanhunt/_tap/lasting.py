@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
-_STATE_EVERY = 8  # steps in which optimizer state is compared at level live; so are the first so many
+_EVERY = 8  # steps in which contents are compared at level live; so are those of the first so many
 
 
 class LastingWatch(Listener):
@@ -31,7 +31,7 @@ class LastingWatch(Listener):
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
 
     def on_root_enter(self, call: Any) -> None:
-        if not self._graphs and _device.is_capturing():
+        if self._away and not self._graphs and _device.is_capturing():
             self.on_graph()
         if call.index == 0 and self.session.tap is not None:
             if self._compares():
@@ -39,22 +39,23 @@ class LastingWatch(Listener):
             self.session.tap.look_at_copies()
 
     def _compares(self) -> bool:
-        return self.session.options.budget is None or self._seen_in >= self.session.step - 1
+        """Contents, with what they were when they were written last."""
+        session = self.session
+        return self._is_due(session.step) and (session.options.budget is None or self._seen_in >= session.step - 1)
 
-    def _compares_state(self, step: int) -> bool:
-        return self.session.options.level == "ops" or step <= _STATE_EVERY or step % _STATE_EVERY == 0
+    def _is_due(self, step: int) -> bool:
+        return self.session.options.level == "ops" or step <= _EVERY or step % _EVERY == 0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.session.tap is not None and self._compares() and self._compares_state(self.session.step):
+        if self.session.tap is not None and self._compares():
             self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.session.tap
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
-        if self.session.tap is not None:
-            tensors = self.values.tensors_of(optimizer)
-            self._tell(tensors.plain if self._compares_state(self.session.step + 1) else tensors.weights, _WRITTEN)
+        if self.session.tap is not None and self._is_due(self.session.step + 1):
+            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.session.tap is not None and self._compares():

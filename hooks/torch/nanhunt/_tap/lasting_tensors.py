@@ -4,6 +4,7 @@ buffers."""
 from __future__ import annotations
 
 import weakref
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ class OptimizerTensors:
     """Parameters and state of one optimizer. They are not kept alive: whoever uses it looks first whether they are
     there."""
 
-    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "weights", "sharded", "_names", "_addresses",
+    __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_addresses",
                  "_sizes", "_guard", "_uses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
@@ -59,11 +60,10 @@ class OptimizerTensors:
                         single.append((t, owner))
         with no_torch_function():
             self.parameters = len(tensors)
-            self.kinds = [lib.MARK_PARAMETER] * len(tensors) + [lib.MARK_STATE] * len(more)
+            self.kinds = array("q", [lib.MARK_PARAMETER] * len(tensors) + [lib.MARK_STATE] * len(more))
             lasting = [*tensors, *[t for t, _, _ in more]]
             self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]], keep=False)
             self.plain = Named([t for t in lasting if type(t) in PLAIN], keep=False)
-            self.weights = Named([t for t in tensors if type(t) in PLAIN], keep=False)
             self.owned = Named([*lasting, *[t for t, _ in single]],
                                [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]], keep=False)
 
@@ -112,7 +112,7 @@ class ModuleTensors:
         parameters = [(p, names.get(id(p), path)) for path, p in root.named_parameters()]
         buffers = [(b, plain_path(name, path)) for path, b in root.named_buffers() if b.is_floating_point()]
         with no_torch_function():
-            self.kinds = [lib.MARK_PARAMETER] * len(parameters) + [lib.MARK_BUFFER] * len(buffers)
+            self.kinds = array("q", [lib.MARK_PARAMETER] * len(parameters) + [lib.MARK_BUFFER] * len(buffers))
             self.marked, self.marked_buffers = _named(tap, [*parameters, *buffers]), _named(tap, buffers)
             self.buffers = Named([t for t in root.buffers() if type(t) in PLAIN], keep=False)
             self.plain = Named([t for t in now if type(t) in PLAIN], keep=False)

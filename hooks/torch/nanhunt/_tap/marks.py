@@ -3,9 +3,9 @@
 stay in the tap, unread, most of it is marked when they are wanted: most often they are not."""
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from nanhunt._device_reader import Readings
 from nanhunt._hooks.scaler import read
 from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
+from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.plain import local
 from nanhunt._tap.tap_library import unheard
@@ -22,25 +23,6 @@ from nanhunt._tap.tap_library import unheard
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
-
-
-def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in nested containers and dataclasses, with a path: "0", "images", "out.logits"."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif depth > 6:
-        return
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors_in(item, f"{path}.{key}" if path else str(key), depth + 1)
-    elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", range(len(value)))
-        for name, item in zip(names, value):
-            yield from tensors_in(item, f"{path}.{name}" if path else str(name), depth + 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name, None)
-            yield from tensors_in(item, f"{path}.{field.name}" if path else field.name, depth + 1)
 
 
 class Marks(Listener):
@@ -59,19 +41,16 @@ class Marks(Listener):
         if tap is None or not marks:
             return
         with no_torch_function():
-            tap.mark(tap.named([(local(t), path) for _, path, t in marks]), [kind for kind, _, _ in marks])
+            tap.mark(tap.named([(local(t), path) for _, path, t in marks]), array("q", [kind for kind, _, _ in marks]))
 
     def on_root_enter(self, call: RootCall) -> None:
-        marks: list[tuple[int, str, torch.Tensor]] = []
         if id(call.module) not in self._known and self.session.tap is not None:
             self._known.tell(call.module, True)
             tensors = self.values.tensors_of_root(call.module, call.name)
             self.session.tap.mark(tensors.marked, tensors.kinds)
         with no_torch_function():  # a subclass of the user's is not asked
-            for path, t in tensors_in((call.args, call.kwargs)):
-                place = path.split(".", 1)[1] if "." in path else path
-                marks.append((lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {place}", t))
-        self._mark_all(marks)
+            self._mark_all([(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {path}", t)
+                            for path, t in call.tensors()])
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
         if self.session.state.held:
@@ -120,7 +99,7 @@ class Marks(Listener):
         tap = self.session.tap
         if tap is not None:
             tensors = self.values.tensors_of(optimizer)
-            tap.mark(tensors.marked, [lib.MARK_GRADIENT] * tensors.parameters, gradients=True)
+            tap.mark(tensors.marked, array("q", [lib.MARK_GRADIENT] * tensors.parameters), gradients=True)
             self._mark_all([(lib.MARK_GRADIENT, path, p.grad) for p, path in tensors.sharded if p.grad is not None])
 
     def on_kept(self) -> None:
@@ -188,4 +167,4 @@ class Marks(Listener):
             root = module()
             if root is not None:
                 buffers = self.values.tensors_of_root(root, name).marked_buffers
-                tap.mark(buffers, [lib.MARK_BUFFER] * buffers.count)
+                tap.mark(buffers, array("q", [lib.MARK_BUFFER] * buffers.count))

@@ -34,8 +34,10 @@ class OpsLevel(Listener):
         return tap
 
     def on_root_enter(self, call: RootCall) -> None:
-        self._on()
-        places = self.session.places
+        tap, places = self.session.tap, self.session.places
+        if tap is None or not tap.is_on or places is None:
+            self._on()
+            places = self.session.places
         if places is None:
             return
         if call.index == 0:
@@ -69,7 +71,9 @@ class OpsLevel(Listener):
             self.session.tap.own(NOTHING)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._on()
+        tap = self.session.tap
+        if tap is None or not tap.is_on or self.session.places is None:
+            self._on()
         self._own(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -87,7 +87,7 @@ class Tap:
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
         self.use(session.state)
-        self._on = False
+        self.is_on = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
 
@@ -104,14 +104,14 @@ class Tap:
 
     # Listening.
     def on(self) -> None:
-        if not self._on and self.handle:
-            self._on, self._thread = True, threading.get_ident()
+        if not self.is_on and self.handle:
+            self.is_on, self._thread = True, threading.get_ident()
             pass_by(True)
             self.library.on(self.handle)
 
     def off(self) -> None:
-        if self._on:
-            self._on = False
+        if self.is_on:
+            self.is_on = False
             self.library.off(self.handle)
             # Elsewhere, and in a backward, the switch of the thread that trains stays on: its ops go on to pass by.
             if self._thread == threading.get_ident() and graph_task_id() < 0:
@@ -119,7 +119,7 @@ class Tap:
 
     def move_here(self) -> None:
         """The calling thread is watched from now on: in the one before ops are not heard any more."""
-        if self._on:
+        if self.is_on:
             self.off()
             self.on()
 
@@ -155,10 +155,9 @@ class Tap:
         text = self._recorder.text
         return Named([t for t, _ in items], [text(path) for _, path in items])
 
-    def mark(self, named: Named, kinds: Sequence[int], gradients: bool = False) -> None:
+    def mark(self, named: Named, kinds: array[int], gradients: bool = False) -> None:
         """The part that each tensor plays; with `gradients`, of each its gradient, where it has one."""
-        given = array("q", kinds)
-        self.library.mark(self.handle, given.buffer_info()[0], named.texts, named.tensors, len(given), gradients)
+        self.library.mark(self.handle, kinds.buffer_info()[0], named.texts, named.tensors, len(kinds), gradients)
 
     def lasting(self, tensors: Named, look: int) -> None:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""

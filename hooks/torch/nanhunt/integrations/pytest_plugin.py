@@ -41,7 +41,7 @@ def assert_finite(tree: Any, name: str = "") -> None:
 def _tensors(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
     import torch
 
-    from nanhunt._tap.marks import tensors_in
+    from nanhunt._nested import tensors_in
 
     if isinstance(tree, torch.nn.Module):
         for path, p in [*tree.named_parameters(), *tree.named_buffers()]:

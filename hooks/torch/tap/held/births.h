@@ -30,9 +30,9 @@ class Births {
   // Of contents that an op is about to write over; they are gone then.
   static std::uint8_t before_write(const at::Tensor& t, Identity& identity) {
     if (identity.is_looked_at()) return identity.bad;
-    const std::uint8_t bits = Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
-    if (finite::covers(t)) identity.note_bad(bits);
-    return bits;
+    const finite::Found found = Describer::holds(t) ? finite::look_at(t).value_or(finite::Found{}) : finite::Found{};
+    if (finite::covers(t)) identity.note_bad(found.bits, found.amax);
+    return found.bits;
   }
 
   // Whether what is made of finite numbers alone is finite as well, and need not be looked at: of a tensor times a
@@ -52,25 +52,26 @@ class Births {
     return reach <= narrowest;
   }
 
-  // Looks at what was made. kNan, kInf.
-  static std::uint8_t look(const std::vector<Made>& made, bool known_finite, bool& single) {
+  // Looks at what was made, in this step. kNan, kInf.
+  static std::uint8_t look(const std::vector<Made>& made, bool known_finite, std::int64_t step, bool& single) {
     std::uint8_t all = 0;
     for (const Made& one : made) {
       const at::Tensor& t = *one.tensor;
       Identity& identity = *one.identity;
       if (!one.written && identity.is_finite()) continue;  // shows what it was given
-      std::optional<std::uint8_t> bits = std::uint8_t{0};
-      if (!known_finite) bits = Describer::holds(t) ? finite::bits_of(t) : std::nullopt;
-      if (!bits) continue;
+      std::optional<finite::Found> found = finite::Found{};
+      if (!known_finite) found = Describer::holds(t) ? finite::look_at(t) : std::nullopt;
+      if (!found) continue;
+      identity.step = step;
       if (finite::covers(t)) {
-        identity.note_bad(*bits);
+        identity.note_bad(found->bits, found->amax);
       } else if (identity.is_looked_at()) {
-        identity.note_bad(identity.bad | *bits);
+        identity.note_bad(identity.bad | found->bits);
       } else if (one.written && one.had_looked) {
-        identity.note_bad(one.had | *bits);
+        identity.note_bad(one.had | found->bits);
       }
-      all |= *bits;
-      single = single || (*bits != 0 && t.numel() == 1);
+      all |= found->bits;
+      single = single || (found->bits != 0 && t.numel() == 1);
     }
     return all;
   }
@@ -94,23 +95,26 @@ class Births {
     return bits;
   }
 
-  // What an op took that was finite when it was looked at, and is no more.
+  // What an op took, or a parameter, that was finite when it was looked at, and is not any more, or is far larger.
   static void changed(const Plan& plan, const std::vector<c10::IValue>& args, const std::vector<Made>& made,
-                      const Identities& identities, std::vector<const at::Tensor*>& found) {
+                      const Identities& identities, const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& found) {
     found.clear();
-    for (const Arg& arg : plan.args) {
-      if (arg.blind) continue;
-      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        const Identity* const known = identity_of(t, identities);
-        if (known == nullptr || !known->is_finite() || finite::reach_of(t.scalar_type()) == 0) return;
-        for (const Made& one : made)
-          if (one.identity == known) return;
-        for (const at::Tensor* one : found)
-          if (identity_of(*one, identities) == known) return;
-        if (Describer::holds(t) && finite::bits_of(t).value_or(0) != 0) found.push_back(&t);
-      });
-    }
+    const auto look = [&](const at::Tensor& t) {
+      const Identity* const known = identity_of(t, identities);
+      if (known == nullptr || !known->is_finite() || finite::reach_of(t.scalar_type()) == 0) return;
+      for (const Made& one : made)
+        if (one.identity == known) return;
+      for (const at::Tensor& one : found)
+        if (identity_of(one, identities) == known) return;
+      const finite::Found now = Describer::holds(t) ? finite::look_at(t).value_or(finite::Found{}) : finite::Found{};
+      if (now.bits != 0 || (finite::covers(t) && known->amax >= 0 && is_gross(known->amax, now.amax))) found.push_back(t);
+    };
+    for (const Arg& arg : plan.args)
+      if (!arg.blind) each_tensor(args[static_cast<std::size_t>(arg.index)], look);
+    for (const at::Tensor& parameter : parameters) look(parameter);
   }
+  // As the analyzer judges it (src/analyze/graph/value_graph_changed.cpp).
+  static bool is_gross(double before, double now) { return now >= 16 * std::max(before, 0x1p-10); }
 
   // Whether rows are wanted, where `bits` were made of what holds `taken`. An infinity is often meant: a mask, or what
   // a later op swallows. `given`: it was among the numbers that the op was given; `lasts`: it was written into what was

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether numbers are finite, by their bits: a NaN or an infinity has all bits of its exponent set. One pass over the
-// memory, and a second one only where something was found.
+// Whether numbers are finite, by their bits: a NaN or an infinity has all bits of its exponent set, so it is larger than
+// any number, if bits are compared. One pass over the memory, and a second one only where something was found.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -62,97 +63,125 @@ namespace detail {
 
 inline constexpr std::size_t kLanes = 64;  // bytes; the compiler makes of them what the processor has
 
+// The largest bits of a magnitude: numbers are ordered as those are.
 template <typename Unsigned>
-[[gnu::always_inline]] inline bool any_at(const char* data, std::size_t count, Unsigned exponent) {
+[[gnu::always_inline]] inline std::uint64_t largest_at(const char* data, std::size_t count, Unsigned magnitude) {
   typedef Unsigned Lanes __attribute__((vector_size(kLanes)));
   constexpr std::size_t kEach = kLanes / sizeof(Unsigned);
-  const Lanes wanted = Lanes{} + exponent;
-  Lanes found{}, also{};
+  const Lanes mask = Lanes{} + magnitude;
+  Lanes most{}, also{};
   std::size_t i = 0;
   for (; i + 2 * kEach <= count; i += 2 * kEach) {
     Lanes a, b;
     std::memcpy(&a, data + i * sizeof(Unsigned), kLanes);
     std::memcpy(&b, data + (i + kEach) * sizeof(Unsigned), kLanes);
-    found |= reinterpret_cast<Lanes>((a & wanted) == wanted);
-    also |= reinterpret_cast<Lanes>((b & wanted) == wanted);
+    a &= mask;
+    b &= mask;
+    most = a > most ? a : most;
+    also = b > also ? b : also;
   }
-  found |= also;
-  bool any = false;
-  for (std::size_t lane = 0; lane < kEach; ++lane) any = any || found[lane] != 0;
+  Unsigned largest = 0;
+  for (std::size_t lane = 0; lane < kEach; ++lane) {
+    if (most[lane] > largest) largest = most[lane];
+    if (also[lane] > largest) largest = also[lane];
+  }
   for (; i < count; ++i) {
     Unsigned bits;
     std::memcpy(&bits, data + i * sizeof bits, sizeof bits);
-    any = any || (bits & exponent) == exponent;
+    bits &= magnitude;
+    if (bits > largest) largest = bits;
   }
-  return any;
+  return largest;
 }
 
-[[gnu::always_inline]] inline bool any_by(const char* data, std::size_t count, const Format& format) {
+[[gnu::always_inline]] inline std::uint64_t largest_by(const char* data, std::size_t count, const Format& format) {
   switch (format.bytes) {
-    case 1: return any_at<std::uint8_t>(data, count, static_cast<std::uint8_t>(format.exponent));
-    case 2: return any_at<std::uint16_t>(data, count, static_cast<std::uint16_t>(format.exponent));
-    case 4: return any_at<std::uint32_t>(data, count, static_cast<std::uint32_t>(format.exponent));
-    default: return any_at<std::uint64_t>(data, count, format.exponent);
+    case 1: return largest_at<std::uint8_t>(data, count, static_cast<std::uint8_t>(format.magnitude));
+    case 2: return largest_at<std::uint16_t>(data, count, static_cast<std::uint16_t>(format.magnitude));
+    case 4: return largest_at<std::uint32_t>(data, count, static_cast<std::uint32_t>(format.magnitude));
+    default: return largest_at<std::uint64_t>(data, count, format.magnitude);
   }
 }
 
-inline bool any_plain(const char* data, std::size_t count, const Format& format) { return any_by(data, count, format); }
+inline std::uint64_t largest_plain(const char* data, std::size_t count, const Format& format) {
+  return largest_by(data, count, format);
+}
 
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] inline bool any_avx2(const char* data, std::size_t count, const Format& format) {
-  return any_by(data, count, format);
+[[gnu::target("avx2")]] inline std::uint64_t largest_avx2(const char* data, std::size_t count, const Format& format) {
+  return largest_by(data, count, format);
 }
-[[gnu::target("avx512f,avx512bw")]] inline bool any_avx512(const char* data, std::size_t count, const Format& format) {
-  return any_by(data, count, format);
+[[gnu::target("avx512f,avx512bw")]] inline std::uint64_t largest_avx512(const char* data, std::size_t count, const Format& format) {
+  return largest_by(data, count, format);
 }
 #endif
 
-using Any = bool (*)(const char* data, std::size_t count, const Format& format);
-inline Any best() {
+using Largest = std::uint64_t (*)(const char* data, std::size_t count, const Format& format);
+inline Largest best() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return &any_avx512;
-  if (__builtin_cpu_supports("avx2")) return &any_avx2;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return &largest_avx512;
+  if (__builtin_cpu_supports("avx2")) return &largest_avx2;
 #endif
-  return &any_plain;
+  return &largest_plain;
 }
-inline const Any g_any = best();
+inline const Largest g_largest = best();
 
-// Of numbers that follow each other.
-inline std::uint8_t bits_at(const char* data, std::size_t count, const Format& format) {
-  if (!g_any(data, count, format)) return 0;
-  std::uint8_t found = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, data + i * format.bytes, format.bytes);  // little-endian, as everything that PyTorch runs on
-    if ((bits & format.exponent) != format.exponent) continue;
-    found |= format.exponent == format.magnitude || (bits & format.magnitude) > format.exponent ? kNan : kInf;
-    if (found == (kNan | kInf)) break;
-  }
-  return found;
-}
+// What numbers hold that was read so far.
+struct Scan {
+  std::uint8_t bits = 0;      // kNan, kInf
+  std::uint64_t largest = 0;  // bits of a magnitude
 
-// Of a view with gaps: runs of its last dimension, or single elements.
-inline std::uint8_t bits_of_view(const at::Tensor& t, const char* data, const Format& format) {
-  const auto sizes = t.sizes(), strides = t.strides();
-  const std::size_t size = format.bytes * format.parts;
-  std::size_t dims = sizes.size(), run = 1;
-  if (dims > 0 && strides[dims - 1] == 1) run = static_cast<std::size_t>(sizes[--dims]);
-  constexpr std::size_t kMaxDims = 32;
-  if (dims > kMaxDims) return kNan | kInf;  // not known to be finite
-  std::array<std::int64_t, kMaxDims> at{};
-  std::int64_t offset = 0;
-  std::uint8_t found = 0;
-  for (;;) {
-    found |= bits_at(data + offset * static_cast<std::int64_t>(size), run * format.parts, format);
-    std::size_t d = dims;
-    for (; d > 0; --d) {
-      if (strides[d - 1] == 0) continue;  // what was expanded is there once
-      offset += strides[d - 1];
-      if (++at[d - 1] < sizes[d - 1]) break;
-      offset -= at[d - 1] * strides[d - 1];
-      at[d - 1] = 0;
+  // Numbers that follow each other.
+  void read(const char* data, std::size_t count, const Format& format) {
+    const std::uint64_t its = g_largest(data, count, format);
+    if (its > largest) largest = its;
+    if (its < format.exponent) return;
+    for (std::size_t i = 0; i < count && bits != (kNan | kInf); ++i) {
+      std::uint64_t one = 0;
+      std::memcpy(&one, data + i * format.bytes, format.bytes);  // little-endian, as everything that PyTorch runs on
+      if ((one & format.exponent) != format.exponent) continue;
+      bits |= format.exponent == format.magnitude || (one & format.magnitude) > format.exponent ? kNan : kInf;
     }
-    if (d == 0) return found;
+  }
+
+  // A view with gaps: runs of its last dimension, or single elements.
+  void read_view(const at::Tensor& t, const char* data, const Format& format) {
+    const auto sizes = t.sizes(), strides = t.strides();
+    const std::size_t size = format.bytes * format.parts;
+    std::size_t dims = sizes.size(), run = 1;
+    if (dims > 0 && strides[dims - 1] == 1) run = static_cast<std::size_t>(sizes[--dims]);
+    constexpr std::size_t kMaxDims = 32;
+    if (dims > kMaxDims) {
+      bits = kNan | kInf;  // not known to be finite
+      return;
+    }
+    std::array<std::int64_t, kMaxDims> at{};
+    std::int64_t offset = 0;
+    for (;;) {
+      read(data + offset * static_cast<std::int64_t>(size), run * format.parts, format);
+      std::size_t d = dims;
+      for (; d > 0; --d) {
+        if (strides[d - 1] == 0) continue;  // what was expanded is there once
+        offset += strides[d - 1];
+        if (++at[d - 1] < sizes[d - 1]) break;
+        offset -= at[d - 1] * strides[d - 1];
+        at[d - 1] = 0;
+      }
+      if (d == 0) return;
+    }
+  }
+};
+
+// The number with these bits, of a floating format of two bytes or more; -1: of another.
+inline double number_of(std::uint64_t bits, at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kComplexFloat: return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    case at::kDouble:
+    case at::kComplexDouble: return std::bit_cast<double>(bits);
+    case at::kHalf: return static_cast<float>(c10::Half(static_cast<std::uint16_t>(bits), c10::Half::from_bits()));
+    case at::kBFloat16: return static_cast<float>(c10::BFloat16(static_cast<std::uint16_t>(bits), c10::BFloat16::from_bits()));
+    default: return -1;
   }
 }
 
@@ -164,18 +193,32 @@ inline bool covers(const at::Tensor& t) {
          t.is_non_overlapping_and_dense();
 }
 
-// kNan, kInf; 0: all numbers are finite. nullopt: it cannot be looked at here. Its memory is there.
-inline std::optional<std::uint8_t> bits_of(const at::Tensor& t) {
+struct Found {
+  std::uint8_t bits = 0;  // kNan, kInf; 0: all numbers are finite
+  double amax = -1;       // the largest magnitude, where they are; -1: not known
+};
+
+// nullopt: it cannot be looked at here. Its memory is there.
+inline std::optional<Found> look_at(const at::Tensor& t) {
   if (!t.device().is_cpu()) return std::nullopt;
-  const std::optional<Format> format = format_of(t.scalar_type());
-  if (!format) return c10::isIntegralType(t.scalar_type(), true) ? std::optional<std::uint8_t>(0) : std::nullopt;
-  if (t.numel() == 0) return std::uint8_t{0};
+  const at::ScalarType type = t.scalar_type();
+  const std::optional<Format> format = format_of(type);
+  if (!format) return c10::isIntegralType(type, true) ? std::optional<Found>(Found{}) : std::nullopt;
+  if (t.numel() == 0) return Found{};
   const char* data = static_cast<const char*>(t.storage().unsafeGetStorageImpl()->data());
   if (data == nullptr) return std::nullopt;
   data += t.storage_offset() * static_cast<std::int64_t>(t.itemsize());
-  if (t.is_non_overlapping_and_dense())
-    return detail::bits_at(data, static_cast<std::size_t>(t.numel()) * format->parts, *format);
-  return detail::bits_of_view(t, data, *format);
+  detail::Scan scan;
+  if (t.is_non_overlapping_and_dense()) {
+    scan.read(data, static_cast<std::size_t>(t.numel()) * format->parts, *format);
+  } else {
+    scan.read_view(t, data, *format);
+  }
+  return Found{scan.bits, scan.bits == 0 ? detail::number_of(scan.largest, type) : -1};
+}
+inline std::optional<std::uint8_t> bits_of(const at::Tensor& t) {
+  const std::optional<Found> found = look_at(t);
+  return found ? std::optional(found->bits) : std::nullopt;
 }
 
 }  // namespace nanhunt::tap::finite

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "hooks/torch/tap/copies.h"
@@ -27,6 +28,9 @@ class HeldStep {
 
   StepRing ring;
   Births births;
+
+  // What is compared with what it was, where something is bad.
+  void set_parameters(std::vector<WeakTensor> parameters) { parameters_ = std::move(parameters); }
 
   // From here on rows of the step go to the recorder at once, with those that have come so far.
   void hand_over() {
@@ -50,13 +54,8 @@ class HeldStep {
   void tell_changed(const at::Tensor& t, std::int64_t since) {
     const auto quad = describer_.describe(t, true);
     if (!quad) return;
-    Words words;
-    put(words, *quad);
     note_bad(Words{quad->word});
-    quad->identity->looked_at = -1;
-    if (to_.changed != nullptr && to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
-                                              static_cast<std::uint32_t>(since), 0) != NANHUNT_OK)
-      ++refused_;
+    tell_changed(*quad, since);
   }
 
   // The rows of an op are about to be told.
@@ -124,12 +123,21 @@ class HeldStep {
   }
 
  private:
+  void tell_changed(const Quad& quad, std::int64_t since) {
+    Words words;
+    put(words, quad);
+    quad.identity->looked_at = -1;
+    if (to_.changed != nullptr && to_.changed(to_.self, static_cast<std::uint32_t>(state_->step), words.data(), UINT64_MAX,
+                                              static_cast<std::uint32_t>(std::max<std::int64_t>(0, since)), 0) != NANHUNT_OK)
+      ++refused_;
+  }
+
   template <typename Site>
   bool is_wanted(const Plan& plan, const Given& given, std::size_t tensors, const Made& made, Site&& site) {
     if (made.empty()) return false;
     bool single = false;
     const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, tensors, given.numbers, made);
-    const std::uint8_t bits = Births::look(made, known, single);
+    const std::uint8_t bits = Births::look(made, known, state_->step, single);
     for (const Births::Made& one : made) {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
       if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
@@ -166,11 +174,17 @@ class HeldStep {
   // earlier rows showed.
   void hand_over_at(const Plan& plan, const Given& given, const Made& made) {
     state_->wanted = 1;
-    Births::changed(plan, given.args, made, describer_.identities, bad_);
+    std::vector<at::Tensor> parameters, found;
+    for (const auto& one : parameters_)
+      if (const auto alive = one.lock()) parameters.emplace_back(alive);
+    Births::changed(plan, given.args, made, describer_.identities, parameters, found);
     Words changed;
-    for (const at::Tensor* one : bad_)
-      changed.push_back(describer_.identities.of(one->storage().unsafeGetStorageImpl()).word);
+    for (const at::Tensor& one : found)
+      changed.push_back(describer_.identities.of(one.storage().unsafeGetStorageImpl()).word);
     hand_over(changed);
+    for (const at::Tensor& one : found)
+      if (const auto quad = describer_.describe(one, true); quad && quad->identity->step < state_->step)
+        tell_changed(*quad, quad->identity->step);
   }
   void hand_over(const Words& changed) {
     state_->held = 0;
@@ -203,6 +217,7 @@ class HeldStep {
   Describer& describer_;
   const Copies& copies_;
   std::uint64_t& refused_;
+  std::vector<WeakTensor> parameters_;
   std::vector<StepRing::StandIn> stand_ins_;
   std::vector<const at::Tensor*> bad_;
   std::uint64_t first_told_ = 0, origins_ = 0;  // of the recorder, before the rows of the op at hand
