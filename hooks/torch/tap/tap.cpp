@@ -284,13 +284,17 @@ NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, 
 NANHUNT_TAP void nanhunt_tap_owners(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "owners", [&] {
     Rows& rows = static_cast<Tap*>(tap)->rows;
-    rows.owners.clear();
+    Owners::List list;
+    list.reserve(2 * count);
     for (std::size_t i = 0; i < count; ++i) {
       const at::Tensor t = tensor_at(tensors[i]);
-      for (const at::Tensor& one : {t, t.grad()})
-        if (one.defined() && one.has_storage())
-          rows.owners[rows.describer_identity(one)->word >> kVersionBits] = texts[i];
+      const auto add = [&](const at::Tensor& one) {
+        if (one.defined() && one.has_storage()) list.emplace_back(rows.describer_identity(one)->word >> kVersionBits, texts[i]);
+      };
+      add(t);
+      if (t.requires_grad()) add(t.grad());
     }
+    rows.held.ring.owners.set(std::move(list), rows.held.ring.keeps());
     return 0;
   });
 }
@@ -422,7 +426,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
     t.collectives.tell_finished(nullptr, {});
     const auto pending = static_cast<std::int64_t>(t.collectives.pending());
     if (forget != 0) t.collectives.forget();
-    t.rows.tell_dead();
+    if (forget != 0 || !t.rows.held.ring.keeps() || t.rows.describer.identities.is_sweep_due()) t.rows.tell_dead();
     return pending;
   });
 }

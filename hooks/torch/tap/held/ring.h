@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/identity.h"
+#include "hooks/torch/tap/owners.h"
 #include "hooks/torch/tap/recording.h"
 #include "hooks/torch/tap/rows/words.h"
 
@@ -26,6 +27,8 @@ class StepRing {
     std::int64_t word, offset, layout, data;
   };
 
+  Owners owners;  // of this step
+
   static constexpr std::size_t kMaxWords = (std::size_t{64} << 20) / sizeof(std::int64_t);
   static constexpr const char* kLost = "operations of a step that did not fit into memory";
 
@@ -36,6 +39,7 @@ class StepRing {
   // A step begins whose rows stay here.
   void begin() {
     clear();
+    owners.begin_step();
     state_ = State::kKeeps;
     last_before_ = last_storage_number();
   }
@@ -108,6 +112,7 @@ class StepRing {
       if (const auto one = alive.find(word >> kVersionBits); one != alive.end() && one->second.identity->word == word) alive.erase(one);
     for (const Row& row : rows_) {
       std::size_t quad = row.at + header_of(words_[row.at]);
+      if (words_[row.at] == NANHUNT_ROW_OP) own(row, quad);
       for (std::uint32_t i = 0; i < row.inputs; ++i, quad += kValueWords) point(&words_[quad], alive, gone);
       for (std::uint32_t i = 0; i < row.outputs; ++i, quad += kValueWords) {
         if (words_[quad] != 0) gone.made.insert(words_[quad + 1]);
@@ -151,6 +156,12 @@ class StepRing {
   struct Row {
     std::uint32_t at, inputs, outputs;
   };
+  // Before the quads say where to read.
+  void own(const Row& row, std::size_t quads) {
+    std::int64_t& path = words_[row.at + kPath];
+    const std::size_t inputs = row.inputs * kValueWords;
+    if (Owners::is_later(path)) path = owners.of_later(path, &words_[quads], inputs, inputs + row.outputs * kValueWords);
+  }
   // What is left of contents that are gone.
   struct Gone {
     const std::vector<StandIn>& stand_ins;
@@ -161,6 +172,7 @@ class StepRing {
   static constexpr std::size_t kMostNumbers = std::size_t{1} << 16;
   static constexpr std::int64_t kMostAlive = 16 << 20;  // bytes
   static constexpr std::size_t kMarkHeader = 5, kCheckHeader = 2;
+  static constexpr std::size_t kPath = 5;  // of an op's row
 
   static std::size_t header_of(std::int64_t kind) {
     return kind == NANHUNT_ROW_OP ? kOpHeader : kind == NANHUNT_ROW_MARK ? kMarkHeader : kCheckHeader;

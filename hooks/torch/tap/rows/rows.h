@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -49,7 +48,6 @@ class Rows {
   Places places;
   Frames frames;
   Setup setup;
-  std::unordered_map<std::int64_t, std::int64_t> owners;  // storage -> text, while an optimizer runs
   std::uint64_t refused = 0;
   HeldStep held;
 
@@ -326,7 +324,6 @@ class Rows {
     const std::int64_t at = in_backward() ? places.backward().site : site_;
     if (at == Frames::kImporting) return;
     const bool owned = is_owned(phase_);
-    const std::int64_t elsewhere = owned ? 0 : places.path;
     Words &words = given.words, &outputs = outputs_;
     Key &key = given.key, &output_key = output_key_;
     std::vector<double>& numbers = given.numbers;
@@ -375,8 +372,7 @@ class Rows {
       if (wide) key.push_back(kWide);
       const std::size_t inputs = words.size();
       words.insert(words.end(), outputs.begin(), outputs.end());
-      const std::int64_t path = owners.empty() || !owned ? elsewhere : owner(words, inputs);
-      add_row(plan, key, phase_, path, at, words, inputs, numbers);
+      add_row(plan, key, phase_, owned ? owner(words, inputs) : places.path, at, words, inputs, numbers);
     }
     send_rows();
   }
@@ -406,7 +402,7 @@ class Rows {
     } else {
       place = {places.path, site_};
       if (place.site == Frames::kImporting) return;
-      if (is_owned(phase)) place.path = owners.empty() ? 0 : owner(words, inputs);
+      if (is_owned(phase)) place.path = owner(words, inputs);
     }
     if (place.site < 0) place.site = 0;
     places.claim(place);
@@ -442,19 +438,10 @@ class Rows {
   // What runs there belongs to no module, but to the parameter that it is about.
   static bool is_owned(std::int64_t phase) { return phase >= NANHUNT_PHASE_COMM || phase == NANHUNT_PHASE_DATA; }
 
-  // The parameter to which what an optimizer computes belongs; 0: to none, or to several.
   std::int64_t owner(const Words& words, std::size_t inputs) {
-    std::int64_t owner = 0;
-    for (std::size_t at = 1; at < inputs; at += kValueWords) {
-      const auto other = owners.find(words[at] >> kVersionBits);
-      if (other == owners.end() || other->second == 0 || other->second == owner) continue;
-      if (owner != 0) return 0;
-      owner = other->second;
-    }
-    if (owner != 0)
-      for (std::size_t at = inputs + 1; at < words.size(); at += kValueWords)
-        owners.try_emplace(words[at] >> kVersionBits, owner);
-    return owner;
+    Owners& owners = held.ring.owners;
+    if (owners.is_empty()) return 0;
+    return held.ring.keeps() ? owners.later() : owners.of(words, inputs);
   }
 
   const Recording& to_;
